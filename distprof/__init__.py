@@ -1,0 +1,36 @@
+"""distprof: which rank and which layer makes a distributed PyTorch job slow.
+
+`distprof run train.py` records an unmodified script; `record` does the same from inside one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distprof.plan import StepPlan as StepPlan
+    from distprof.recorder import Recorder as Recorder
+    from distprof.recorder import record as record
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Recorder": "distprof.recorder",
+    "StepPlan": "distprof.plan",
+    "record": "distprof.recorder",
+}
+
+__all__ = ["Recorder", "StepPlan", "__version__", "record"]
+
+
+def __getattr__(name: str) -> Any:
+    # torch is imported by the first name that needs it, not by `import distprof`
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'distprof' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

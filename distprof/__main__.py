@@ -1,0 +1,5 @@
+"""`python -m distprof` is `distprof`."""
+
+from distprof.launch.cli import main
+
+main()

@@ -1,0 +1,251 @@
+"""The run directory, format 1: file names, tables and their columns, all that recording and merging share.
+
+In comes nothing; out go names and types. No torch, no polars, no pyarrow here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FORMAT = 1
+"""The newest run directory format this version reads and the one it writes."""
+
+RUN_JSON = "run.json"
+RANK_JSON = "rank.json"
+TRACE_JSON = "trace.json.gz"
+STEP_LINES = "steps.ndjson"
+"""Steps of a rank that is still recording, a JSON object a line; becomes `steps.parquet` at the end."""
+MERGED = "merged"
+SUMMARY_JSON = "summary.json"
+PARTIAL_SUFFIX = ".partial"
+"""Ends the name of a rank folder that is being written; a rank that died leaves it so."""
+
+PASSES = ("wait", "count", "time", "trace")
+PHASES = ("forward", "backward", "recompute", "optimizer")
+MODEL_PARALLEL = ("pp", "cp", "ep", "tp")
+"""Mesh dimensions whose product is mp_size. Everything else is data parallel."""
+AXES = ("pp", "dp", "cp", "ep", "tp")
+"""Mesh dimensions by their standard names, slowest rank order first."""
+QUANTITIES = ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "recompute_flops")
+"""What `summary.json` gives per GPU and of the model."""
+
+Type = Literal["int64", "float64", "bool", "string", "category", "list<int64>"]
+
+
+def rank_folder(rank: int) -> str:
+    """Name of the folder that holds what a rank recorded."""
+    return f"rank{rank:05d}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    type: Type
+    """`category` is a dictionary-encoded string."""
+    doc: str
+    """Meaning, unit and source."""
+    nullable: bool = False
+    """True where a value may be unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One parquet file of the run directory."""
+
+    file: str
+    doc: str
+    columns: tuple[Column, ...]
+
+    def names(self) -> list[str]:
+        """Column names in file order."""
+        return [column.name for column in self.columns]
+
+
+def _int(name: str, doc: str, *, nullable: bool = False) -> Column:
+    return Column(name=name, type="int64", doc=doc, nullable=nullable)
+
+
+def _text(name: str, doc: str, *, nullable: bool = False) -> Column:
+    return Column(name=name, type="category", doc=doc, nullable=nullable)
+
+
+def _real(name: str, doc: str, *, nullable: bool = False) -> Column:
+    return Column(name=name, type="float64", doc=doc, nullable=nullable)
+
+
+TAGS = (
+    _int("rank", "Global rank of the process, as torch has it."),
+    _int("mp_size", "Product of the model-parallel mesh sizes (pp, cp, ep, tp)."),
+    _int("dp_size", "Product of the data-parallel mesh sizes; mp_size x dp_size = world size."),
+)
+"""Every row of every table begins with these."""
+
+_MODULE_PATH = _text(
+    "module_path",
+    "Path of the module from its root; the root is '', a second root model starts with 'model1:'. "
+    "Null: outside of every module.",
+    nullable=True,
+)
+_FLOP_COLUMNS = (
+    _int("fwd_macs", "Multiply-accumulates of one step's forward calls, submodules included; count pass.",
+         nullable=True),
+    _int("fwd_flops", "FLOPs of one step's forward calls (2 per MAC), submodules included; count pass.",
+         nullable=True),
+    _int("bwd_flops", "FLOPs of one step's backward, submodules included; count pass.", nullable=True),
+    _int("recompute_flops", "FLOPs of forward calls repeated in backward (activation checkpointing); count pass.",
+         nullable=True),
+)
+
+MODULES = Table(
+    file="modules.parquet",
+    doc="One row per module, averaged over the steps of the pass a number comes from.",
+    columns=(
+        *TAGS,
+        Column(name="module_path", type="string", doc="Path of the module from its root; the root is ''."),
+        _text("class_name", "Class of the module."),
+        _int("depth", "Number of modules above this one."),
+        _int("params", "Parameters this rank must hold for its model-parallel part, submodules included, shared "
+             "ones once; a data-parallel shard counts with its unsharded size."),
+        _int("own_params", "The same without submodules."),
+        _int("stored_params", "Parameters that lie on this rank, shards as shards, submodules included."),
+        _int("trainable_params", "Those of `params` with requires_grad."),
+        _real("calls", "Forward calls a step, recomputation apart; time pass, else count pass.", nullable=True),
+        *_FLOP_COLUMNS,
+        _real("fwd_time_ns", "Measured time of the forward calls of a step, submodules included; time pass.",
+              nullable=True),
+        _real("bwd_time_ns", "Measured time from the gradient of the output to the gradient of the input, per step; "
+              "time pass. Null where no gradient passed.", nullable=True),
+    ),
+)
+
+OPS = Table(
+    file="ops.parquet",
+    doc="One row per (module path, op, input shapes, phase), per step of the count pass.",
+    columns=(
+        *TAGS,
+        _MODULE_PATH,
+        _text("op", "Operator, like aten::mm."),
+        _text("phase", "forward, backward, recompute or optimizer."),
+        _text("shapes", "Shapes of the tensor inputs on this rank, as a JSON list."),
+        _real("calls", "Calls a step."),
+        _real("macs", "Multiply-accumulates a step; 0 where nothing is counted."),
+        _real("flops", "FLOPs a step, 2 per MAC; 0 where nothing is counted."),
+        _real("io_bytes", "Bytes of input and output tensors a step, each tensor of a call once; 0 for views."),
+        Column(name="counted", type="bool", doc="True where a FLOP formula exists for the op."),
+        Column(name="view", type="bool", doc="True where the op returns a view and computes nothing."),
+    ),
+)
+
+COLLECTIVES = Table(
+    file="collectives.parquet",
+    doc="One row per communication op this rank took part in during the trace pass, in the order it was issued.",
+    columns=(
+        *TAGS,
+        _int("step", "Step of the run, from 0."),
+        _text("op", "all_reduce, all_gather, reduce_scatter, broadcast, barrier, send, ..."),
+        _text("group", "Name of the process group."),
+        _text("group_description", "Description of the process group: default_pg, mesh_tp, ..."),
+        Column(name="group_ranks", type="list<int64>", doc="Global ranks of the group."),
+        _int("sequence", "Number of the collective in its group, from 0 at the start of the trace pass; "
+             "point-to-point ops are numbered apart."),
+        _int("group_sequence", "Sequence number that torch keeps for the group (gloo counts send and receive too)."),
+        _int("num_elements", "Elements of the input on this rank."),
+        _int("size_bytes", "Bytes of the input on this rank (of the output for receive)."),
+        _text("dtype", "Element type of the first tensor, like float32.", nullable=True),
+        _int("peer", "Global rank of the other side of a send or receive, else the root of a rooted op.",
+             nullable=True),
+        Column(name="asynchronous", type="bool", doc="True where the caller did not ask to wait at once."),
+        _int("enqueue_ns", "When this rank called the op; ns since the epoch, this rank's clock."),
+        _int("end_ns", "When the op had completed on this rank. Null where the backend does not tell.",
+             nullable=True),
+        _MODULE_PATH,
+        _text("phase", "forward, backward, recompute or optimizer: what the rank was doing."),
+    ),
+)
+
+STEPS = Table(
+    file="steps.parquet",
+    doc="One row per step.",
+    columns=(
+        *TAGS,
+        _int("step", "Step of the run, from 0."),
+        _text("pass", "wait, count, time or trace: what was switched on."),
+        _int("start_ns", "Start; ns since the epoch, this rank's clock."),
+        _int("end_ns", "End; ns since the epoch, this rank's clock."),
+        _int("duration_ns", "end_ns - start_ns, by a clock that is never set."),
+        _int("before_forward_ns", "From the start of the step to the first forward call: data loading and what "
+             "else the script does there; time pass.", nullable=True),
+        _int("fwd_ns", "Time inside root forward calls; time pass.", nullable=True),
+        _int("bwd_ns", "From the first gradient of a root module's output to the end of backward; time pass.",
+             nullable=True),
+        _int("optimizer_ns", "Time inside optimizer.step(); time pass.", nullable=True),
+        _int("forward_calls", "Root forward calls that ended in this step.", nullable=True),
+        _int("samples", "Sum over root forward calls of the first dimension of the first tensor input. Null where "
+             "no tensor came in or nobody looked (wait pass).", nullable=True),
+    ),
+)
+
+EVENTS = Table(
+    file="events.parquet",
+    doc="The timeline of the trace pass as a table, in the order of the trace.",
+    columns=(
+        *TAGS,
+        _text("name", "Name of the event."),
+        _text("category", "Category as the profiler gives it: cpu_op, user_annotation, kernel, ...", nullable=True),
+        _int("start_ns", "Start; ns since the epoch, this rank's clock."),
+        _int("duration_ns", "Duration; null for an instant.", nullable=True),
+        _text("process", "Process or device id as the profiler gives it."),
+        _text("thread", "Thread or stream id as the profiler gives it."),
+        _text("thread_name", "Name of the thread, where it has one.", nullable=True),
+        _int("step", "Step in which the event starts; null outside of the recorded steps.", nullable=True),
+    ),
+)
+
+RANK_TABLES = (MODULES, OPS, COLLECTIVES, STEPS, EVENTS)
+
+MERGED_MODULES = Table(
+    file="modules.parquet",
+    doc="One row per (pipeline stage, module path): numbers reduced over ranks.",
+    columns=(
+        _int("mp_size", "As in every table."),
+        _int("dp_size", "As in every table."),
+        _int("stage", "Pipeline stage (pp coordinate), 0 without pipeline parallelism."),
+        Column(name="module_path", type="string", doc="Path of the module from its root; the root is ''."),
+        _text("class_name", "Class of the module."),
+        _int("depth", "Number of modules above this one."),
+        _int("num_ranks", "Ranks that have the module."),
+        *(
+            _real(f"{quantity}_{what}", f"{quantity} of a rank of this stage: {what} over the ranks that have the "
+                  f"module.", nullable=True)
+            for quantity in ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "recompute_flops",
+                             "fwd_time_ns", "bwd_time_ns")
+            for what in ("mean", "min", "max")
+        ),
+        _int("slowest_rank", "Rank with the largest fwd_time_ns + bwd_time_ns.", nullable=True),
+        _real("model_params", "Parameters of the module in the model: the sum over one model-parallel group."),
+        _real("model_fwd_flops", "Forward FLOPs of the module in the model, likewise.", nullable=True),
+    ),
+)
+
+MERGED_COLLECTIVES = Table(
+    file="collectives.parquet",
+    doc="Rows of all ranks with the numbers of the collective they belong to.",
+    columns=(
+        *COLLECTIVES.columns,
+        _int("collective", "Number of the collective in the run, by its first arrival."),
+        _int("num_ranks", "Ranks of the group whose row was found."),
+        Column(name="complete", type="bool", doc="True where all ranks of the group are there with equal op."),
+        _int("arrival_spread_ns", "Last minus first enqueue over the ranks of the collective."),
+        _int("start_ns", "enqueue_ns on the common clock."),
+        _int("finish_ns", "end_ns on the common clock.", nullable=True),
+    ),
+)
+
+MERGED_STEPS = Table(
+    file="steps.parquet",
+    doc="Rows of all ranks, times on the common clock.",
+    columns=STEPS.columns,
+)

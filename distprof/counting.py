@@ -1,0 +1,224 @@
+"""The count pass: every operator call of a step comes in, FLOPs and bytes per (module, op, shapes, phase) go out.
+
+A dispatch mode sees the shapes this rank computes on (a DTensor is opened first). Forward calls belong to the
+module that runs; backward calls to the module that made the autograd node, which is marked when the module
+returns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+
+from distprof import formulas
+from distprof.modules import Site
+from distprof.scopes import Frame, ModuleScopes, in_backward
+from distprof.tensors import tensors
+
+MARK = "distprof.call_path"
+LEAF = 2**63
+"""Sequence numbers from here on belong to the nodes of parameters, which no call makes."""
+NOT_WORK = ("prim::", "profiler::", "c10d::", "_c10d_functional::")
+"""Questions about tensors, labels, and communication, which has a table of its own."""
+
+
+class CallPath:
+    """The chain of modules that were running, each chain kept once."""
+
+    __slots__ = ("_children", "outer", "site")
+
+    def __init__(self, outer: CallPath | None, site: Site | None) -> None:
+        self.outer = outer
+        self.site = site
+        self._children: dict[int, CallPath] = {}
+
+    def child(self, site: Site) -> CallPath:
+        """This chain and one module more."""
+        return self._children.setdefault(id(site), CallPath(self, site))
+
+    def sites(self) -> set[Site]:
+        """The modules of the chain, each once."""
+        found: set[Site] = set()
+        path: CallPath | None = self
+        while path is not None and path.site is not None:
+            found.add(path.site)
+            path = path.outer
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class OpKey:
+    """What calls are summed over."""
+
+    path: CallPath
+    op: str
+    phase: str
+    shapes: str
+
+
+@dataclass(slots=True)
+class OpSum:
+    """Calls of one kind, summed."""
+
+    calls: int = 0
+    flops: int = 0
+    io_bytes: int = 0
+    counted: bool = False
+    view: bool = False
+
+    def add(self, other: OpSum) -> None:
+        """Takes in more calls of the same kind."""
+        self.calls += other.calls
+        self.flops += other.flops
+        self.io_bytes += other.io_bytes
+        self.counted, self.view = other.counted, other.view
+
+
+class CountPass(TorchDispatchMode):
+    """Counts while it is on; listens to the modules to know whose work it sees."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, scopes: ModuleScopes, phase: Callable[[], str | None]) -> None:
+        super().__init__()
+        self.num_steps = 0
+        self.sums: dict[OpKey, OpSum] = defaultdict(OpSum)
+        """Over the steps that ended."""
+        self.calls: dict[Site, int] = defaultdict(int)
+        self._error: Exception | None = None
+        self._retired = False
+        self._step_sums: dict[OpKey, OpSum] = defaultdict(OpSum)
+        self._step_calls: dict[Site, int] = defaultdict(int)
+        self._scopes = scopes
+        self._phase = phase
+        self._outside = CallPath(None, None)
+
+    def start(self) -> None:
+        """Switches the mode on for this thread and those autograd starts."""
+        self._retired = False
+        self._scopes.add(self)
+        self.__enter__()
+
+    def stop(self) -> None:
+        """Switches it off."""
+        self._scopes.remove(self)
+        self._retired = True
+        depth = torch._C._len_torch_dispatch_stack()
+        if not depth or torch._C._get_dispatch_stack_at(depth - 1) is not self:
+            # a mode the script entered meanwhile must not be popped in our place
+            raise RuntimeError("a torch dispatch mode that the script entered is still on")
+        self.__exit__(None, None, None)
+
+    def next_step(self) -> None:
+        """Takes the step that ended into the sums; one that never ends is not in them."""
+        if self._error is not None:
+            raise self._error
+        for key, entry in self._step_sums.items():
+            self.sums[key].add(entry)
+        for site, calls in self._step_calls.items():
+            self.calls[site] += calls
+        self._step_sums.clear()
+        self._step_calls.clear()
+        self.num_steps += 1
+
+    def enter(self, frame: Frame) -> None:
+        """Extends the call path."""
+        outer = frame.outer
+        path = self._static_path(frame.site.parent) if outer is None else self._path_of(outer)
+        frame.data[self] = path.child(frame.site), torch._C._autograd._get_sequence_nr()
+        if not frame.recompute and not frame.repeats_outer:
+            self._step_calls[frame.site] += 1
+
+    def exit(self, frame: Frame, _args: Any, _kwargs: Any, result: Any) -> None:
+        """Marks the autograd nodes the call made, so that backward knows whose they are."""
+        path, first = frame.data.get(self, (None, 0))
+        if path is not None:
+            for node in _nodes_since(first, _grad_fns(result)):
+                node.metadata.setdefault(MARK, path)
+
+    def _path_of(self, frame: Frame) -> CallPath:
+        path, _ = frame.data.get(self, (self._outside, 0))
+        return path
+
+    def _static_path(self, site: Site | None) -> CallPath:
+        # a call out of backward has no callers: those it stands below in the model take their place
+        return self._outside if site is None else self._static_path(site.parent).child(site)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._retired:
+            return func(*args, **kwargs)
+        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+            # a DTensor or the like: let it open itself, its parts come by again
+            return NotImplemented
+        if isinstance(func, torch._ops.OpOverload) and not formulas.has_formula(func.overloadpacket):
+            with self:  # inference mode shows composite operators whole
+                output = func.decompose(*args, **kwargs)
+            if output is not NotImplemented:
+                return output
+        output = func(*args, **kwargs)
+        try:
+            self._record(func, args, kwargs, output)
+        except Exception as error:  # noqa: BLE001 (told when the step ends: no mode can be removed from in here)
+            self._error, self._retired = error, True
+        return output
+
+    def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        name = func._schema.name if isinstance(func, torch._ops.OpOverload) else f"higher_order::{func.name()}"
+        if name.startswith(NOT_WORK):
+            return
+        path, phase = self._whose()
+        inputs = tensors((args, kwargs))
+        entry = self._step_sums[OpKey(path, name, phase, json.dumps([list(tensor.shape) for tensor in inputs]))]
+        count = formulas.flops(getattr(func, "overloadpacket", func), args, kwargs, output)
+        entry.calls += 1
+        entry.counted = count is not None
+        entry.flops += count or 0
+        entry.view = isinstance(func, torch._ops.OpOverload) and _is_view(func)
+        entry.io_bytes += 0 if entry.view else _num_bytes((*inputs, *tensors(output)))
+
+    def _whose(self) -> tuple[CallPath, str]:
+        frame = self._scopes.current
+        if frame is not None:
+            return self._path_of(frame), "recompute" if frame.recompute else "forward"
+        if in_backward():
+            node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+            return (node.metadata.get(MARK) if node is not None else None) or self._outside, "backward"
+        return self._outside, self._phase() or "forward"
+
+
+def _grad_fns(result: Any) -> list[Any]:
+    return [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None]
+
+
+def _nodes_since(first: int, ends: Iterable[Any]) -> Iterator[Any]:
+    """Autograd nodes behind these that were made on this thread since the sequence number was `first`."""
+    waiting, seen = list(ends), set()
+    while waiting:
+        node = waiting.pop()
+        if node not in seen and first <= node._sequence_nr() < LEAF:
+            seen.add(node)
+            yield node
+            waiting.extend(above for above, _ in node.next_functions if above is not None)
+
+
+@lru_cache(maxsize=None)
+def _is_view(func: Any) -> bool:
+    """True where the output shares the storage of an input and nothing is written: no work, no bytes."""
+    if func._schema.name == "aten::_unsafe_view":
+        return True
+    aliases = [ret.alias_info for ret in func._schema.returns]
+    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+def _num_bytes(involved: Iterable[torch.Tensor]) -> int:
+    once = {id(tensor): tensor for tensor in involved}
+    return sum(tensor.numel() * tensor.element_size() for tensor in once.values())
+

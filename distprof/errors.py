@@ -1,0 +1,54 @@
+"""What can go wrong, as types. Each carries the exit code of the command and, where there is one, a remedy.
+
+    DistprofError           1
+    +-- UsageError          2   wrong flags or arguments
+    +-- DataError           1   a run directory that is bad or missing
+    |   +-- FormatError     1   written by a newer distprof
+    +-- OutputError         1   cannot write where asked
+    +-- IncompleteError     3   done, but something is missing (only under --strict)
+"""
+
+from __future__ import annotations
+
+
+class DistprofError(Exception):
+    """Something distprof could not do.
+
+    Args:
+        message: What was expected, what was found and where, in one line.
+        hint: What the user can do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        message = str(self.args[0])
+        return f"{message}  hint: {self.hint}" if self.hint else message
+
+
+class UsageError(DistprofError):
+    """The command line is wrong."""
+
+    exit_code = 2
+
+
+class DataError(DistprofError):
+    """A run directory or one of its files is bad or missing."""
+
+
+class FormatError(DataError):
+    """A file is of a format that this version does not know."""
+
+
+class OutputError(DistprofError):
+    """Something cannot be written where it was asked for."""
+
+
+class IncompleteError(DistprofError):
+    """The work is done, but parts of the run are missing; raised under --strict only."""
+
+    exit_code = 3

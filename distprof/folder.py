@@ -1,0 +1,61 @@
+"""The folder of one rank while it is written: rows and JSON come in; a complete folder, or a partial one, goes out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from distprof.contract import FORMAT, PARTIAL_SUFFIX, RANK_JSON, STEP_LINES, STEPS, Table, rank_folder
+from distprof.errors import OutputError
+from distprof.files import sync, write_json
+
+
+class RankFolder:
+    """`rank00003.partial/` that becomes `rank00003/`."""
+
+    def __init__(self, run: Path, rank: int, *, attempt: int) -> None:
+        self.final = run / rank_folder(rank)
+        self.path = run / f"{rank_folder(rank)}{PARTIAL_SUFFIX}"
+        self.files: dict[str, int | None] = {}
+        """File -> rows; None for files without rows."""
+        self._claim(attempt)
+
+    def _claim(self, attempt: int) -> None:
+        if self.final.exists():
+            raise OutputError(f"expected no folder {self.final}, found one",
+                              hint="record into another directory, or pass --force")
+        if attempt and self.path.exists():
+            shutil.rmtree(self.path)  # what an attempt left that torchrun restarted
+        try:
+            self.path.mkdir(parents=True)
+        except FileExistsError:
+            raise OutputError(f"expected no folder {self.path}, found one: two processes with the same rank?",
+                              hint="record into another directory, or pass --force") from None
+
+    def add_step(self, row: Mapping[str, Any]) -> None:
+        """Appends a step at once: it survives a killed process."""
+        with (self.path / STEP_LINES).open("a") as lines:
+            lines.write(json.dumps(dict(row)) + "\n")
+
+    def write_rows(self, table: Table, rows: Sequence[Mapping[str, Any]], tags: Mapping[str, int],
+                   metadata: Mapping[str, str]) -> None:
+        """Writes one table."""
+        from distprof.tables import write_table  # pyarrow takes its time: not before something is written
+
+        self.files[table.file] = write_table(self.path, table, rows, tags=tags, metadata=metadata)
+        if table is STEPS:
+            (self.path / STEP_LINES).unlink(missing_ok=True)
+
+    def write_rank(self, rank: Mapping[str, Any]) -> None:
+        """Writes rank.json, which says what the folder holds."""
+        write_json(self.path / RANK_JSON, {"format": FORMAT, **rank, "files": self.files})
+
+    def complete(self) -> None:
+        """Gives the folder its final name."""
+        sync(self.path)
+        self.path.rename(self.final)
+        sync(self.final.parent)
+

@@ -1,0 +1,61 @@
+"""Who this process is: rank, host, versions. The environment that torchrun sets comes in, frozen values go out."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """One process of a job."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    attempt: int
+    """How often torchrun had restarted the job."""
+    pid: int
+    host: str
+    boot_id: str
+    """Equal on processes that share a kernel and therefore a clock; '' where unknown."""
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] = os.environ) -> Identity:
+        """The process group knows best; before it exists the environment does; alone it is rank 0 of 1."""
+        rank, world_size = _from_process_group() or (
+            int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1")))
+        return cls(
+            rank=rank,
+            local_rank=int(environ.get("LOCAL_RANK", "0")),
+            world_size=world_size,
+            attempt=int(environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            boot_id=BOOT_ID.read_text().strip() if BOOT_ID.exists() else "",
+        )
+
+
+def _from_process_group() -> tuple[int, int] | None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides the numbers; torch only where it is loaded."""
+    from distprof import __version__
+
+    found = {"distprof": __version__, "python": platform.python_version()}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        found["torch"] = str(torch.__version__)
+    return found

@@ -1,0 +1,76 @@
+"""The instruments of a rank and which of them a pass switches on; steps come in, what they saw stays here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from distprof.collectives import CollectiveRecorder
+from distprof.counting import CountPass
+from distprof.modules import ModuleMap
+from distprof.scopes import Frame, ModuleScopes
+from distprof.timeline import Timeline
+from distprof.timing import TimePass
+
+Guard = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+class Instruments:
+    """Counter, timers, timeline and collective recorder of one rank."""
+
+    def __init__(self, guard: Guard, *, before_root: Callable[[Frame], None], note: Callable[[str], None],
+                 tags: Callable[[], dict[str, Any]], step: Callable[[], int]) -> None:
+        self.modules = ModuleMap()
+        self.scopes = ModuleScopes(self.modules, guard, before_root)
+        self.phase: str | None = None
+        """"optimizer" inside optimizer.step(), else None."""
+        self.count = CountPass(self.scopes, lambda: self.phase)
+        self.time = TimePass(self.scopes, guard)
+        self.timeline = Timeline(self.scopes, note, tags)
+        self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phase), guard)
+        self.running: str | None = None
+        """The pass that is on."""
+
+    def switch(self, name: str | None) -> None:
+        """Ends the running pass and begins another, or none."""
+        ending, self.running = self.running, None
+        if ending == "count":
+            self.count.stop()
+        elif ending == "time":
+            self.time.stop()
+        elif ending == "trace":
+            self.collectives.stop()
+            self.timeline.stop()
+        self._begin(name)
+
+    def _begin(self, name: str | None) -> None:
+        self.running = name
+        if name == "count":
+            self.count.start()
+        elif name == "time":
+            self.time.start()
+        elif name == "trace":
+            self.timeline.start()
+            if dist.is_available():
+                self.collectives.start()
+
+    def next_step(self) -> None:
+        """Tells the running pass that a step ended."""
+        if self.running == "count":
+            self.count.next_step()
+        elif self.running == "time":
+            self.time.next_step()
+
+    def optimizer_begins(self) -> None:
+        """Called in front of every optimizer.step()."""
+        self.phase = "optimizer"
+        if self.running == "time":
+            self.time.optimizer_begins()
+
+    def optimizer_ends(self) -> None:
+        """Called behind it."""
+        self.phase = None
+        if self.running == "time":
+            self.time.optimizer_ends()

@@ -1,0 +1,136 @@
+"""Names of modules: root models come in as they are called, out comes the path of every module in them.
+
+Wrappers (DDP, FSDP1, torch.compile, checkpoint_wrapper) are transparent: they share the path of what they wrap.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from torch import nn
+
+WRAPPED = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "OptimizedModule": "_orig_mod",
+}
+"""Class of a wrapper -> name of its only child."""
+
+
+@dataclass(slots=True, eq=False)
+class Site:
+    """One module of a model, and where it stands."""
+
+    model: Model
+    name: str
+    """Path from the root of the model, '' for the root."""
+    class_name: str
+    parent: Site | None
+    module: weakref.ref[nn.Module]
+
+    @property
+    def path(self) -> str:
+        """The module path as tables have it: `layers.0`, `model1:layers.0`."""
+        return f"{self.model.prefix}{self.name}"
+
+    @property
+    def depth(self) -> int:
+        """Number of modules above this one."""
+        return 0 if self.parent is None else self.parent.depth + 1
+
+
+@dataclass(slots=True, eq=False)
+class Model:
+    """One root module and the sites below it, in the order of `named_modules`."""
+
+    prefix: str = ""
+    sites: dict[str, Site] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Site:
+        """The site of the root module."""
+        return self.sites[""]
+
+    def has_parameters(self) -> bool:
+        """False for a loss function and the like."""
+        module = self.root.module()
+        return module is not None and next(module.parameters(), None) is not None
+
+
+class ModuleMap:
+    """All models that were called, and the site of each of their modules."""
+
+    def __init__(self) -> None:
+        self.models: list[Model] = []
+        self._sites: dict[int, Site] = {}
+
+    def find(self, module: nn.Module) -> Site | None:
+        """The site of a module that is known."""
+        site = self._sites.get(id(module))
+        # the id of a dead module may have gone to a new one
+        return site if site is not None and (site.module() is module or type(module).__name__ in WRAPPED) else None
+
+    def add_root(self, module: nn.Module) -> Site:
+        """Takes in a module that was called from outside of every module."""
+        model = Model()
+        for raw_name, path, sub in _unwrapped(module):
+            site = model.sites.get(path)
+            if site is None or raw_name.endswith(tuple(WRAPPED.values())):
+                site = _site(model, path, sub, known=site)
+            self._sites[id(sub)] = site
+        inside = {id(sub) for _, sub in module.named_modules()}
+        self.models = [old for old in self.models if id(old.root.module()) not in inside]
+        self.models.append(model)
+        self._number()
+        return model.root
+
+    def adopt(self, module: nn.Module, parent: Site) -> Site:
+        """Takes in a module that is no child of any other but was called inside one."""
+        model, name = parent.model, f"{parent.name}.{type(module).__name__}".lstrip(".")
+        site = model.sites.get(name) or _site(model, name, module, known=None)
+        self._sites[id(module)] = site
+        return site
+
+    def sites(self) -> Iterator[Site]:
+        """Every module of every model."""
+        for model in self.models:
+            yield from model.sites.values()
+
+    def _number(self) -> None:
+        # the first model with parameters is "the" model, whatever was called before it
+        ordered = sorted(self.models, key=lambda model: not model.has_parameters())
+        for index, model in enumerate(ordered):
+            model.prefix = f"model{index}:" if index else ""
+        self.models = ordered
+
+
+def _site(model: Model, path: str, module: nn.Module, *, known: Site | None) -> Site:
+    if known is None:
+        parent = model.sites.get(path.rpartition(".")[0]) if path else None
+        known = Site(model, path, type(module).__name__, parent, weakref.ref(module))
+        model.sites[path] = known
+    else:
+        known.class_name, known.module = type(module).__name__, weakref.ref(module)
+    return known
+
+
+def _unwrapped(root: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
+    """Raw name, path without wrappers, and module, parents first."""
+    paths: dict[str, str] = {}
+    wrappers: set[str] = set()
+    for raw_name, module in root.named_modules():
+        above, _, last = raw_name.rpartition(".")
+        if not raw_name:
+            path = ""
+        elif above in wrappers:
+            path = paths[above]
+        else:
+            path = f"{paths[above]}.{last}".lstrip(".")
+        paths[raw_name] = path
+        if type(module).__name__ in WRAPPED:
+            wrappers.add(raw_name)
+        yield raw_name, path, module

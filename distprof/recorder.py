@@ -1,0 +1,286 @@
+"""The recorder of one rank: steps of the training script come in, the rank's folder of the run directory goes out.
+
+It walks through the passes of the plan once and removes everything when the last is done. It never raises into the
+script: a failure ends the recording with one line on stderr.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from distprof.contract import RUN_JSON
+from distprof.errors import DistprofError
+from distprof.identity import Identity, versions
+from distprof.instruments import Instruments
+from distprof.plan import StepPlan
+from distprof.runs import describe, open_run, run_id_of
+from distprof.scopes import Frame
+from distprof.shard import Shard
+from distprof.steps import StepFinder, num_samples
+from distprof.termination import TerminationWatch
+from distprof.topology import requested
+
+
+class Recorder:
+    """Records the steps of this process into one rank folder of a run directory.
+
+    Args:
+        run: The run directory; it exists.
+        run_id: The same on all ranks of a launch.
+        plan: Which steps are recorded, and how.
+        sizes: Model-parallel sizes; they win over what the device mesh says.
+    """
+
+    def __init__(self, run: Path, *, run_id: str, plan: StepPlan | None = None,
+                 sizes: Mapping[str, int] | None = None) -> None:
+        self.plan = plan or StepPlan()
+        self.recording = False
+        """True from `start` until the last pass is done."""
+        self._shard = Shard(run, run_id=run_id, sizes=sizes or {}, plan=self.plan)
+        self._finder = StepFinder()
+        self._instruments = Instruments(
+            self._guarded, before_root=self._before_root, note=self._shard.note, tags=self._shard.tags,
+            step=lambda: self._step)
+        self._watch = TerminationWatch(self._on_termination)
+        self._lock = threading.RLock()
+        self._handles: list[Any] = []
+        self._step = 0
+        self._forwards = 0
+        self._samples: int | None = None
+        self._num_forwards = 0
+        self._began = (0, 0)
+
+    def start(self) -> None:
+        """Begins with the first step of the plan."""
+        self.recording = True
+        self._guarded(self._start)()
+
+    def step(self) -> None:
+        """Ends a step by hand; from then on optimizer steps end none."""
+        if self.recording:
+            self._guarded(self._explicit_step)()
+
+    def close(self, reason: str = "the script ended") -> None:
+        """Writes what there is; without effect after the last pass.
+
+        Args:
+            reason: Why steps are missing, if they are.
+        """
+        if self.recording:
+            self._guarded(self._close)(reason)
+
+    # --- steps -------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        os.register_at_fork(after_in_child=self._forget)
+        self._watch.start()
+        self._handles = [
+            register_optimizer_step_pre_hook(self._guarded(self._before_optimizer)),
+            register_optimizer_step_post_hook(self._guarded(self._after_optimizer)),
+        ]
+        self._shard.open()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        wanted = self.plan.pass_of(self._step)
+        if wanted != self._instruments.running:
+            self._instruments.switch(wanted)
+        self._instruments.scopes.remove(self)
+        if wanted != "wait" or self._finder.rule is None or self._finder.rule == "forward":
+            self._instruments.scopes.add(self)  # while waiting only the optimizer is watched, once there is one
+        self._forwards, self._samples = 0, None
+        self._began = time.time_ns(), time.perf_counter_ns()
+
+    def _end_step(self) -> None:
+        duration_ns = time.perf_counter_ns() - self._began[1]
+        running = self._instruments.running
+        self._instruments.next_step()
+        self._shard.add_step({
+            "step": self._step, "pass": running or "wait", "start_ns": self._began[0],
+            "end_ns": self._began[0] + duration_ns, "duration_ns": duration_ns,
+            "forward_calls": self._forwards if self._samples is not None else None, "samples": self._samples,
+        })
+        self._step += 1
+        if self._step >= self.plan.num_steps:
+            self._finish("complete")
+        elif self.plan.pass_of(self._step) != running:
+            self._instruments.switch(None)
+            self._shard.flush(self._instruments, status="recording")
+        if self.recording:
+            self._begin_step()
+
+    def _before_optimizer(self, *_: Any) -> None:
+        self._instruments.optimizer_begins()
+
+    def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
+        self._instruments.optimizer_ends()
+        if self._finder.after_optimizer(optimizer):
+            self._end_step()
+
+    def _explicit_step(self) -> None:
+        if self._finder.explicit():
+            self._end_step()
+
+    def _before_root(self, frame: Frame) -> None:
+        if self._finder.before_root(frame.site):
+            self._end_step()
+
+    # --- listening to the modules ------------------------------------------------------------------------------
+
+    def enter(self, frame: Frame) -> None:
+        """A module is called; the recorder itself only cares when it returns."""
+
+    def exit(self, frame: Frame, args: Any, kwargs: Any, _result: Any) -> None:
+        """Counts root calls and the samples that went into them."""
+        if frame.is_root and frame.site.model.has_parameters():
+            self._forwards += 1
+            self._num_forwards += 1
+            samples = num_samples(args, kwargs)
+            if samples is not None:
+                self._samples = (self._samples or 0) + samples
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _close(self, reason: str) -> None:
+        if self._finder.rule == "forward" and self._forwards:
+            self._end_step()  # the last step of inference has no next one that ends it
+        if self.recording:
+            planned = self.plan.num_steps
+            why = f"{reason} after {self._step} of {planned} steps"
+            if not self._step:
+                why = f"{reason} and no step was found: {self._finder.why_none(self._num_forwards)}"
+                self._shard.say(f"no step was recorded: expected optimizer.step() to end each step, "
+                                f"{self._finder.why_none(self._num_forwards)}  hint: call rec.step() at the end of "
+                                f"each step, with distprof.record(...) as rec")
+            self._finish("partial", why)
+
+    def _finish(self, status: str, why: str | None = None) -> None:
+        with self._lock:
+            if self.recording:
+                self._remove()
+                self._shard.flush(self._instruments, status=status, why=why)
+                self._shard.complete()
+
+    def _on_termination(self, reason: str) -> None:
+        """Called from the thread that watches for SIGTERM: the main thread may hang anywhere."""
+        try:
+            with self._lock:
+                if self.recording:
+                    self.recording = False
+                    self._shard.flush(self._instruments, status="partial",
+                                      why=f"{reason} after {self._step} of {self.plan.num_steps} steps")
+                    self._shard.complete()
+        except Exception as error:  # noqa: BLE001 (the process is about to end; its signal must not be held up)
+            self._shard.say(f"what was recorded could not be written: {error}")
+
+    def _remove(self) -> None:
+        """Takes away every hook, mode and patched function."""
+        self.recording = False
+        self._watch.stop()
+        for handle in self._handles:
+            handle.remove()
+        self._instruments.scopes.remove(self)
+        self._instruments.switch(None)
+
+    def _fail(self, error: Exception) -> None:
+        self.recording = False
+        hint = f"  hint: {error.hint}" if isinstance(error, DistprofError) and error.hint else ""
+        what = error.args[0] if isinstance(error, DistprofError) else f"{type(error).__name__}: {error}"
+        self._shard.say(f"recording stopped, training goes on: {what}{hint}")
+        if os.environ.get("DISTPROF_DEBUG"):
+            sys.excepthook(type(error), error, error.__traceback__)
+        for undo in (self._remove, lambda: self._shard.fail(str(what))):
+            try:
+                undo()
+            except Exception:  # noqa: BLE001 (already told; nothing may reach the script)
+                continue
+
+    def _forget(self) -> None:
+        # a forked child, a data loader worker for instance, must not write into our folder
+        self.recording = False
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Wraps what the script's thread calls: an error ends the recording and nothing else."""
+
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> None:
+            if not self.recording:
+                return
+            try:
+                function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 (the training job always survives us)
+                self._fail(error)
+
+        return guarded
+
+
+_active: list[Recorder] = []
+
+
+@contextmanager
+def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), force: bool = False,  # noqa: B008
+           sizes: Mapping[str, int] | None = None) -> Iterator[Recorder]:
+    """Records this process into a run directory; every rank of a job calls it with the same path.
+
+    Inside `distprof run` the recorder that already runs is given, so a script may have both.
+
+    Args:
+        out: The run directory; made if it does not exist.
+        steps: Steps of each pass, like "wait=2,count=1,time=3,trace=2".
+        force: Replaces a run that is there.
+        sizes: Model-parallel sizes like {"tp": 2}; without them the device mesh is asked.
+
+    Yields:
+        The recorder; `rec.step()` ends a step where no optimizer does.
+
+    Raises:
+        UsageError: `steps` or `sizes` say nothing that makes sense.
+    """
+    if _active:
+        yield _active[-1]
+        return
+    plan = StepPlan.parse(steps) if isinstance(steps, str) else steps
+    recorder = _opened(Path(out), plan, {**requested(os.environ), **(sizes or {})}, force=force)
+    _active.append(recorder)
+    try:
+        recorder.start()
+        yield recorder
+    except BaseException as error:
+        recorder.close(f"{type(error).__name__} in the script")
+        raise
+    finally:
+        recorder.close()
+        _active.remove(recorder)
+
+
+def _opened(run: Path, plan: StepPlan, sizes: Mapping[str, int], *, force: bool) -> Recorder:
+    """A recorder whose run directory exists; rank 0 makes it, with run.json."""
+    identity = Identity.read()
+    run_id = run_id_of(os.environ, run)
+    recorder = Recorder(run, run_id=run_id, plan=plan, sizes=sizes)
+    if identity.rank == 0 and not _is_ours(run, run_id):
+        open_run(run, describe(run_id=run_id, argv=sys.argv, plan=str(plan), world_size=identity.world_size,
+                               start_ns=time.time_ns(), versions=versions(), sizes=sizes, host=identity.host),
+                 force=force)
+    return recorder
+
+
+def _is_ours(run: Path, run_id: str) -> bool:
+    path = run / RUN_JSON
+    return path.exists() and f'"run_id": "{run_id}"' in path.read_text()
+
+
+def active() -> list[Recorder]:
+    """The recorder that runs in this process, if any."""
+    return list(_active)

@@ -1,0 +1,113 @@
+"""What the instruments saw as rows of the tables: passes come in, rows go out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from distprof.collectives import CollectiveCall
+from distprof.counting import CountPass
+from distprof.modules import ModuleMap, Site
+from distprof.params import ParamCount, count_params
+from distprof.timing import TimePass
+from distprof.topology import Topology
+
+Row = dict[str, Any]
+FLOP_COLUMNS = {"forward": "fwd_flops", "backward": "bwd_flops", "recompute": "recompute_flops"}
+
+
+def params_of(modules: ModuleMap, topology: Topology) -> tuple[ParamCount, dict[Site, ParamCount]]:
+    """Parameters of the rank and of each module with and without its submodules (the latter under `own`)."""
+    roots = [model.root.module() for model in modules.models]
+    total = count_params((p for root in roots if root is not None for p in root.parameters()), topology)
+    each = {}
+    for site in modules.sites():
+        module = site.module()
+        if module is not None:
+            each[site] = count_params(module.parameters(), topology)
+    return total, each
+
+
+def own_params(site: Site, topology: Topology) -> int:
+    """Parameters of a module without those of its submodules."""
+    module = site.module()
+    return 0 if module is None else count_params(module.parameters(recurse=False), topology).params
+
+
+def module_rows(modules: ModuleMap, params: dict[Site, ParamCount], own: dict[Site, int],
+                count: CountPass | None, time: TimePass | None) -> list[Row]:
+    """One row per module that was found, called or not."""
+    flops = _inclusive_flops(count) if count is not None else {}
+    forward, backward = (time.forward_ns(), time.backward_ns()) if time is not None else ({}, {})
+    calls, num_steps = _calls(count, time)
+    rows = []
+    for site in modules.sites():
+        numbers = params.get(site, ParamCount())
+        row = {
+            "module_path": site.path,
+            "class_name": site.class_name,
+            "depth": site.depth,
+            "params": numbers.params,
+            "own_params": own.get(site, 0),
+            "stored_params": numbers.stored_params,
+            "trainable_params": numbers.trainable_params,
+            "calls": calls.get(site, 0) / num_steps if num_steps else None,
+        }
+        if count is not None:
+            row |= {name: round(value / count.num_steps) for name, value in flops.get(site, _no_flops()).items()}
+        if time is not None:
+            row["fwd_time_ns"] = forward.get(site, 0) / time.num_steps
+            row["bwd_time_ns"] = backward[site] / time.num_steps if site in backward else None
+        rows.append(row)
+    return rows
+
+
+def _calls(count: CountPass | None, time: TimePass | None) -> tuple[Mapping[Site, int], int]:
+    if time is not None:
+        return time.calls(), time.num_steps
+    return (count.calls, count.num_steps) if count is not None else ({}, 0)
+
+
+def _no_flops() -> dict[str, int]:
+    return dict.fromkeys(("fwd_macs", *FLOP_COLUMNS.values()), 0)
+
+
+def _inclusive_flops(count: CountPass) -> dict[Site, dict[str, int]]:
+    total: dict[Site, dict[str, int]] = defaultdict(_no_flops)
+    for key, entry in count.sums.items():
+        column = FLOP_COLUMNS.get(key.phase)
+        for site in key.path.sites() if column else ():
+            total[site][column or ""] += entry.flops
+            total[site]["fwd_macs"] += entry.flops // 2 if key.phase == "forward" else 0
+    return total
+
+
+def op_rows(count: CountPass) -> list[Row]:
+    """One row per (module path, op, phase, shapes); call paths that end in the same module are one."""
+    sums: dict[tuple[Any, ...], Row] = {}
+    for key, entry in count.sums.items():
+        path = key.path.site.path if key.path.site is not None else None
+        row = sums.setdefault((path, key.op, key.phase, key.shapes), {
+            "module_path": path, "op": key.op, "phase": key.phase, "shapes": key.shapes,
+            "calls": 0.0, "macs": 0.0, "flops": 0.0, "io_bytes": 0.0, "counted": entry.counted, "view": entry.view,
+        })
+        row["calls"] += entry.calls / count.num_steps
+        row["flops"] += entry.flops / count.num_steps
+        row["macs"] += entry.flops / 2 / count.num_steps
+        row["io_bytes"] += entry.io_bytes / count.num_steps
+    return list(sums.values())
+
+
+def collective_rows(calls: Iterable[CollectiveCall]) -> list[Row]:
+    """One row per communication op."""
+    return [asdict(call) for call in calls]
+
+
+def with_steps(events: list[Row], steps: list[Row]) -> list[Row]:
+    """Adds to each event the step in which it starts."""
+    windows = [(step["start_ns"], step["end_ns"], step["step"]) for step in steps if step["pass"] == "trace"]
+    for event in events:
+        event["step"] = next((step for start, end, step in windows if start <= event["start_ns"] < end), None)
+    return events

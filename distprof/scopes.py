@@ -1,0 +1,135 @@
+"""Which module is running: global forward hooks come in, frames go out to the instruments that listen.
+
+The hooks are balanced under exceptions and activation checkpointing, keep a stack per thread, and are silent
+while torch.compile traces.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from distprof.modules import ModuleMap, Site
+
+
+class Frame:
+    """One running forward call of a module."""
+
+    __slots__ = ("data", "module", "outer", "recompute", "site")
+
+    def __init__(self, module: nn.Module, site: Site, outer: Frame | None, *, recompute: bool) -> None:
+        self.module = module
+        self.site = site
+        self.outer = outer
+        self.recompute = recompute
+        """True inside backward: activation checkpointing calls the module again."""
+        self.data: dict[object, Any] = {}
+        """What the listeners keep between enter and exit, each under itself."""
+
+    @property
+    def is_root(self) -> bool:
+        """True for the outermost call of a root module in forward."""
+        return self.outer is None and not self.recompute
+
+    @property
+    def repeats_outer(self) -> bool:
+        """True where the same site runs already: a wrapper's inner module, a recursion."""
+        outer = self.outer
+        while outer is not None:
+            if outer.site is self.site:
+                return True
+            outer = outer.outer
+        return False
+
+
+class Listener(Protocol):
+    """What an instrument does when a module is entered and left."""
+
+    def enter(self, frame: Frame) -> None: ...
+
+    def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None: ...
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+
+def in_backward() -> bool:
+    """True on a thread that runs a backward pass."""
+    return torch._C._current_graph_task_id() != -1
+
+
+class ModuleScopes:
+    """The global module hooks, installed only while some instrument listens."""
+
+    def __init__(self, modules: ModuleMap, guard: Callable[[Callable[..., None]], Callable[..., None]],
+                 before_root: Callable[[Frame], None]) -> None:
+        self.modules = modules
+        self._before_root = before_root
+        self._stack = _Stack()
+        self._listeners: list[Listener] = []
+        self._handles: list[Any] = []
+        self._enter, self._exit = guard(self._on_enter), guard(self._on_exit)
+
+    def add(self, listener: Listener) -> None:
+        """Starts to tell a listener; the first one installs the hooks."""
+        self._listeners.append(listener)
+        if not self._handles:
+            self._handles = [
+                register_module_forward_pre_hook(self._enter),
+                register_module_forward_hook(self._exit, with_kwargs=True, always_call=True),
+            ]
+
+    def remove(self, listener: Listener) -> None:
+        """Stops telling a listener; the last one takes the hooks away."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+        if not self._listeners:
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+            self._stack = _Stack()
+
+    @property
+    def current(self) -> Frame | None:
+        """The innermost running call on this thread."""
+        frames = self._stack.frames
+        return frames[-1] if frames else None
+
+    def _on_enter(self, module: nn.Module, _args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        frames = self._stack.frames
+        outer = frames[-1] if frames else None
+        frame = Frame(module, self._site(module, outer), outer, recompute=in_backward())
+        if frame.is_root:
+            self._before_root(frame)  # may switch instruments, so it comes before they hear of the call
+        frames.append(frame)
+        for listener in self._listeners:
+            listener.enter(frame)
+
+    def _site(self, module: nn.Module, outer: Frame | None) -> Site:
+        site = self.modules.find(module)
+        if site is not None:
+            return site
+        return self.modules.add_root(module) if outer is None else self.modules.adopt(module, outer.site)
+
+    def _on_exit(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        # after an exception torch leaves the kwargs out, whatever was asked for
+        kwargs, result = rest if len(rest) == 2 else ({}, *rest)
+        frames = self._stack.frames
+        if torch.compiler.is_compiling() or not any(frame.module is module for frame in frames):
+            return
+        while frames:
+            frame = frames.pop()
+            returned = frame.module is module
+            for listener in reversed(self._listeners):
+                listener.exit(frame, args if returned else (), kwargs, result if returned else None)
+            if returned:
+                return

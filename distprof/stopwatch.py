@@ -1,0 +1,57 @@
+"""Points in time on the device that does the work: marks are taken without waiting, resolved once at the end."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+import torch
+
+
+class Stopwatch(Protocol):
+    """Takes marks and turns them into nanoseconds from an arbitrary origin."""
+
+    def mark(self) -> Any: ...
+
+    def resolve(self, mark: Any) -> int: ...
+
+    def settle(self) -> None: ...
+
+
+class HostStopwatch:
+    """`perf_counter_ns`: right where the host does the work."""
+
+    mark = staticmethod(time.perf_counter_ns)
+
+    def resolve(self, mark: int) -> int:
+        """A mark is its own time."""
+        return mark
+
+    def settle(self) -> None:
+        """Nothing is under way."""
+
+
+class CudaStopwatch:
+    """Events on the current stream; no synchronisation before `settle`."""
+
+    def __init__(self) -> None:
+        self._origin = self.mark()
+
+    def mark(self) -> torch.cuda.Event:
+        """Records an event where the stream is now."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def resolve(self, mark: torch.cuda.Event) -> int:
+        """Time since the stopwatch was made; torch gives milliseconds as a float."""
+        return round(self._origin.elapsed_time(mark) * 1e6)
+
+    def settle(self) -> None:
+        """Waits until all marks have been passed."""
+        torch.cuda.synchronize()
+
+
+def stopwatch() -> Stopwatch:
+    """For the device that the process uses: CUDA once it is initialised, else the host."""
+    return CudaStopwatch() if torch.cuda.is_available() and torch.cuda.is_initialized() else HostStopwatch()

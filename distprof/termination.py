@@ -1,0 +1,82 @@
+"""What is flushed when the job is told to end: SIGTERM comes in, one call goes out, then the signal does its work.
+
+torchrun ends the peers of a failed rank with SIGTERM. A Python handler alone would wait until the main thread leaves
+its collective, which never happens; so a thread waits for the signal, flushes, and ends the process the way the
+signal would have.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+STOP = 0
+"""Byte in the pipe that ends the thread; no signal has this number."""
+
+
+class TerminationWatch:
+    """Calls `flush` when SIGTERM arrives, wherever the main thread hangs; then the process ends as it would have."""
+
+    def __init__(self, flush: Callable[[str], None]) -> None:
+        self._flush = flush
+        self._previous: Any = None
+        self._pipe: tuple[int, int] | None = None
+
+    def start(self) -> None:
+        """Begins to watch; does nothing outside of the main thread or where a wakeup descriptor is in use."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._pipe = read, write = os.pipe()
+        os.set_blocking(write, False)
+        used = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        if used != -1:  # somebody else's, an event loop's for instance
+            signal.set_wakeup_fd(used)
+            self._close()
+            return
+        self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+        os.register_at_fork(after_in_child=self._forget)
+        threading.Thread(target=self._wait, args=(read,), name="distprof-sigterm", daemon=True).start()
+
+    def stop(self) -> None:
+        """Puts everything back."""
+        if self._pipe is None or threading.current_thread() is not threading.main_thread():
+            return
+        signal.set_wakeup_fd(-1)
+        if signal.getsignal(signal.SIGTERM) == self._on_signal:
+            signal.signal(signal.SIGTERM, self._previous)
+        os.write(self._pipe[1], bytes([STOP]))
+
+    def _close(self) -> None:
+        for end in self._pipe or ():
+            os.close(end)
+        self._pipe = None
+
+    def _forget(self) -> None:
+        # a forked data loader worker shares the pipe: its signals are not ours
+        if self._pipe is not None:
+            signal.set_wakeup_fd(-1)
+            if signal.getsignal(signal.SIGTERM) == self._on_signal:
+                signal.signal(signal.SIGTERM, self._previous)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        # the main thread got here by itself; the script's own handler has its turn
+        if callable(self._previous):
+            self._flush(f"signal {signal.Signals(number).name}")
+            self._previous(number, frame)
+
+    def _wait(self, read: int) -> None:
+        number = -1
+        while number != signal.SIGTERM:
+            number = os.read(read, 1)[0]
+            if number == STOP:
+                self._close()
+                return
+        self._flush("signal SIGTERM")
+        if self._previous == signal.SIG_DFL and signal.getsignal(signal.SIGTERM) == self._on_signal:
+            # only the main thread may call signal.signal, and it may hang in a collective for good
+            ctypes.CDLL(None).signal(signal.SIGTERM, 0)
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,148 @@
+"""The trace pass: torch.profiler with module scopes; out come a Chrome trace file and the same events as rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from isal import igzip
+from torch.autograd import profiler as autograd_profiler
+from torch.profiler import ProfilerActivity
+
+from distprof.scopes import Frame, ModuleScopes
+
+
+class Event(msgspec.Struct, gc=False):
+    """What the events table needs of a Chrome event."""
+
+    ph: str
+    name: str = ""
+    cat: str | None = None
+    ts: float = 0.0
+    dur: float | None = None
+    pid: int | str = 0
+    tid: int | str = 0
+    args: msgspec.Raw = msgspec.Raw(b"")
+
+
+class Trace(msgspec.Struct):
+    """A Chrome trace as Kineto writes it."""
+
+    traceEvents: list[Event]  # noqa: N815 (the file's own word)
+    baseTimeNanoseconds: int = 0  # noqa: N815
+
+
+class ThreadName(msgspec.Struct):
+    """args of a thread_name event."""
+
+    name: str = ""
+
+
+class Timeline:
+    """One torch.profiler session over the steps of the trace pass."""
+
+    def __init__(self, scopes: ModuleScopes, note: Callable[[str], None], tags: Callable[[], dict[str, Any]]) -> None:
+        """`tags` gives rank, sizes and so on: they become the top-level key "distprof" of the trace."""
+        self._scopes = scopes
+        self._note = note
+        self._tags = tags
+        self._profile: Any = None
+        self._stopped_early = False
+        self._prepare: Any = None
+
+    def start(self) -> None:
+        """Begins to record, unless the script is being profiled already."""
+        if torch.autograd._profiler_enabled():
+            self._note("the script runs its own profiler: no timeline is recorded")
+            return
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            activities.append(ProfilerActivity.CUDA)
+        self._profile = torch.profiler.profile(activities=activities, record_shapes=True, acc_events=True)
+        self._profile.start()
+        self._yield_to_others()
+        self._scopes.add(self)
+
+    def stop(self) -> None:
+        """Ends the session; its events are kept until `write`."""
+        self._stop_yielding()
+        self._scopes.remove(self)
+        if self._profile is not None and not self._stopped_early:
+            self._end_session()
+
+    def enter(self, frame: Frame) -> None:
+        """Opens a slice named after the module."""
+        path = frame.site.path or "model"
+        scope = torch.autograd.profiler.record_function(f"{path} [{frame.site.class_name}]")
+        scope.__enter__()
+        frame.data[self] = scope
+
+    def exit(self, frame: Frame, _args: Any, _kwargs: Any, _result: Any) -> None:
+        """Closes it."""
+        scope = frame.data.get(self)
+        if scope is not None:
+            scope.__exit__(None, None, None)
+
+    def write(self, path: Path) -> list[dict[str, Any]]:
+        """Writes the Chrome trace to a `.json.gz` file and gives its events as rows of the events table."""
+        if self._profile is None:
+            return []
+        plain = path.with_suffix("")
+        self._profile.export_chrome_trace(str(plain))
+        text = plain.read_bytes()
+        path.write_bytes(igzip.compress(text, 1))
+        plain.unlink()
+        return list(rows(text))
+
+    def _end_session(self) -> None:
+        self._profile.add_metadata_json("distprof", json.dumps(self._tags()))
+        self._profile.stop()
+
+    def _yield_to_others(self) -> None:
+        # a second session would empty ours and stopping ours would end the second: when the script starts its
+        # own profiler, ours stops first
+        prepare = self._prepare = autograd_profiler.profile._prepare_trace
+
+        def prepare_theirs(theirs: Any) -> Any:
+            self._stop_yielding()
+            self._end_session()
+            self._stopped_early = True
+            self._note("the script started its own profiler: the timeline ends there")
+            return prepare(theirs)
+
+        autograd_profiler.profile._prepare_trace = prepare_theirs  # type: ignore[method-assign]
+
+    def _stop_yielding(self) -> None:
+        if self._prepare is not None:
+            autograd_profiler.profile._prepare_trace = self._prepare  # type: ignore[method-assign]
+            self._prepare = None
+
+
+def rows(text: bytes) -> Iterator[dict[str, Any]]:
+    """Slices and instants of a Kineto trace as rows of the events table, without the tags.
+
+    Kineto's microseconds count from `baseTimeNanoseconds` on; the double of the file is exact to 1 ns there.
+    """
+    trace = msgspec.json.decode(text, type=Trace)
+    base_ns = trace.baseTimeNanoseconds
+    thread_names: dict[tuple[int | str, int | str], str] = {}
+    for event in trace.traceEvents:
+        if event.ph == "M" and event.name == "thread_name":
+            # Kineto names gloo's threads twice; the first name is the right one
+            name = msgspec.json.decode(event.args, type=ThreadName).name
+            thread_names.setdefault((event.pid, event.tid), name)
+    for event in trace.traceEvents:
+        if event.ph in ("X", "i"):
+            yield {
+                "name": event.name,
+                "category": event.cat,
+                "start_ns": base_ns + round(event.ts * 1000),
+                "duration_ns": None if event.dur is None else round(event.dur * 1000),
+                "process": str(event.pid),
+                "thread": str(event.tid),
+                "thread_name": thread_names.get((event.pid, event.tid)),
+            }

@@ -1,0 +1,129 @@
+"""The `distprof` command: arguments come in, one function per subcommand runs, an exit code goes out."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distprof import __version__
+from distprof.errors import DistprofError, UsageError
+
+RUN = click.argument("run", type=click.Path(path_type=Path))
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+STRICT = click.option("--strict", is_flag=True, help="Exit with 3 if anything is missing.")
+
+
+class _Group(click.Group):
+    """Commands in the order of work, with a suggestion for a word that is none."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in self.commands:
+            near = difflib.get_close_matches(args[0], self.commands, n=1)
+            hint = f"did you mean `distprof {near[0]}`?" if near else "distprof --help lists the commands"
+            if args[0].endswith(".py"):
+                hint = f"distprof run {args[0]}"
+            raise UsageError(f"expected a command, found {args[0]!r}", hint=hint)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", message="distprof %(version)s")
+def commands() -> None:
+    """Which rank and which layer makes a distributed PyTorch job slow.
+
+    \b
+    distprof run --nproc-per-node 4 train.py    record an unmodified script
+    distprof merge runs/train-...               one trace, reduced tables
+    distprof stats runs/train-...               the answer in one screen
+    """
+
+
+@commands.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False,
+                                    "help_option_names": []}, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(arguments: tuple[str, ...]) -> None:
+    """Record a script on all ranks: a torchrun that profiles."""
+    from distprof.launch.run import run as run_job
+
+    sys.exit(run_job(arguments))
+
+
+@commands.command()
+@RUN
+@click.option("--force", is_flag=True, help="Replace an earlier merge.")
+@STRICT
+def merge(run: Path, *, force: bool, strict: bool) -> None:
+    """Merge all ranks of RUN into RUN/merged."""
+    from distprof.merge.command import merge as merge_run
+
+    click.echo(merge_run(run, force=force, strict=strict))
+
+
+@commands.command()
+@RUN
+@JSON
+@STRICT
+@click.option("--top", default=10, show_default=True, help="Number of modules to show.")
+def stats(run: Path, *, as_json: bool, strict: bool, top: int) -> None:
+    """Print totals per GPU and of the model, steps, modules and ranks of RUN."""
+    from distprof.merge.command import stats as stats_of
+
+    click.echo(stats_of(run, as_json=as_json, strict=strict, top=top))
+
+
+@commands.command()
+@RUN
+@JSON
+@STRICT
+@click.option("--op", default=None, help="Only this op, like all_reduce.")
+@click.option("--step", default=None, type=int, help="Only this step.")
+@click.option("--limit", default=20, show_default=True, help="Number of collectives to show.")
+def comms(run: Path, *, as_json: bool, strict: bool, op: str | None, step: int | None, limit: int) -> None:
+    """Print every collective of RUN and when each rank was in it."""
+    from distprof.merge.command import comms as comms_of
+
+    click.echo(comms_of(run, as_json=as_json, strict=strict, op=op, step=step, limit=limit))
+
+
+@commands.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
+              help="Where runs would go.")
+@JSON
+def doctor(out: Path, *, as_json: bool) -> None:
+    """Tell what this machine can and cannot record."""
+    from distprof.launch.doctor import doctor as examine
+
+    text, healthy = examine(out, as_json=as_json)
+    click.echo(text)
+    sys.exit(0 if healthy else 1)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point: runs a command; a user's mistake is one line on stderr."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        sys.exit(commands.main(arguments, prog_name="distprof", standalone_mode=False) or 0)
+    except DistprofError as error:
+        _die(str(error), error.exit_code, error)
+    except click.ClickException as error:
+        _die(error.format_message(), 2, error)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: not our error
+        sys.exit(141)
+
+
+def _die(message: str, code: int, error: Exception) -> None:
+    if os.environ.get("DISTPROF_DEBUG"):
+        raise error
+    click.echo(f"distprof: {message}", err=True)
+    sys.exit(code)

@@ -1,0 +1,139 @@
+"""What torchrun starts on each rank instead of the script: runs the script as `python script.py` would, recorded.
+
+    python -m distprof.launch.worker [-m] SCRIPT [ARGUMENTS]
+
+torch is not imported here: the script may set variables that count only before. The recorder starts when the script
+has imported it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import io
+import os
+import runpy
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls back once, when a module has been imported."""
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._name = name
+        self._call = call
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            self._wrap(spec.loader)
+        return spec
+
+    def _wrap(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            execute(module)
+            self._call()
+
+        loader.exec_module = exec_module
+
+
+class Worker:
+    """Runs one script under one recorder."""
+
+    def __init__(self) -> None:
+        self._context: Any = None
+        if not os.environ.get("DISTPROF_DISABLE"):
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or every session writes to the script's stderr
+            sys.meta_path.insert(0, _AfterImport("torch", self._start))
+
+    def _start(self) -> None:
+        try:
+            from distprof.recorder import record
+
+            self._context = record(os.environ["DISTPROF_OUT"], steps=os.environ["DISTPROF_STEPS"])
+            self._context.__enter__()
+        except Exception as error:  # noqa: BLE001 (the training job always survives us)
+            print(f"distprof: rank {os.environ.get('RANK', '0')}: not recording: {error}",  # noqa: T201
+                  file=sys.stderr, flush=True)
+            self._context = None
+
+    def run(self, arguments: Sequence[str]) -> None:
+        """Runs `[-m] SCRIPT [ARGUMENTS]` and closes the recorder however it ends."""
+        is_module = arguments[0] == "-m"
+        script, *rest = arguments[1:] if is_module else arguments
+        error: BaseException | None = None
+        try:
+            sys.argv = [script, *rest]
+            run_module(script) if is_module else run_script(script)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._close(error)
+
+    def _close(self, error: BaseException | None) -> None:
+        if self._context is None:
+            if not os.environ.get("DISTPROF_DISABLE") and "torch" not in sys.modules:
+                print("distprof: nothing was recorded: the script did not import torch",  # noqa: T201
+                      file=sys.stderr, flush=True)
+            return
+        failed = error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
+        if failed and error is not None:
+            from distprof.recorder import active
+
+            for recorder in active():
+                recorder.close(f"{type(error).__name__} in the script")
+        self._context.__exit__(None, None, None)
+
+
+def run_script(script: str) -> None:
+    """Executes a file as `__main__`, with its folder first on the path."""
+    sys.path[0] = os.fspath(Path(script).resolve().parent)
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None)
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
+    with io.open_code(os.fspath(Path(script).resolve())) as source:
+        code = compile(source.read(), script, "exec")
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
+
+
+def run_module(name: str) -> None:
+    """Executes a module as `python -m` does."""
+    sys.path[0] = os.fspath(Path.cwd())
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _frames_of_script(error: BaseException) -> types.TracebackType | None:
+    """The traceback without the frames of this file and of runpy: what the script alone would have shown."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace
+
+
+def main() -> None:
+    """Entry of every rank."""
+    worker = Worker()
+    try:
+        worker.run(sys.argv[1:])
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 (shown as python shows it)
+        sys.excepthook(type(error), error, _frames_of_script(error))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
