@@ -36,8 +36,8 @@ class Trace(msgspec.Struct):
     baseTimeNanoseconds: int = 0  # noqa: N815
 
 
-class ThreadName(msgspec.Struct):
-    """args of a thread_name event."""
+class Named(msgspec.Struct):
+    """args of an event that names a process or thread."""
 
     name: str = ""
 
@@ -76,6 +76,8 @@ class Timeline:
 
     def enter(self, frame: Frame) -> None:
         """Opens a slice named after the module."""
+        if frame.repeats_outer:
+            return
         path = frame.site.path or "model"
         scope = torch.autograd.profiler.record_function(f"{path} [{frame.site.class_name}]")
         scope.__enter__()
@@ -129,12 +131,7 @@ def rows(text: bytes) -> Iterator[dict[str, Any]]:
     """
     trace = msgspec.json.decode(text, type=Trace)
     base_ns = trace.baseTimeNanoseconds
-    thread_names: dict[tuple[int | str, int | str], str] = {}
-    for event in trace.traceEvents:
-        if event.ph == "M" and event.name == "thread_name":
-            # Kineto names gloo's threads twice; the first name is the right one
-            name = msgspec.json.decode(event.args, type=ThreadName).name
-            thread_names.setdefault((event.pid, event.tid), name)
+    thread_names = _thread_names(trace.traceEvents)
     for event in trace.traceEvents:
         if event.ph in ("X", "i"):
             yield {
@@ -146,3 +143,19 @@ def rows(text: bytes) -> Iterator[dict[str, Any]]:
                 "thread": str(event.tid),
                 "thread_name": thread_names.get((event.pid, event.tid)),
             }
+
+
+def _thread_names(events: list[Event]) -> dict[tuple[int | str, int | str], str]:
+    names: dict[tuple[int | str, int | str], str] = {}
+    programs = {event.pid: _name(event) for event in events if event.ph == "M" and event.name == "process_name"}
+    for event in events:
+        if event.ph == "M" and event.name == "thread_name":
+            # Kineto names some threads twice, once after the program: the other name says more
+            known = names.get((event.pid, event.tid), "")
+            if not known or known.endswith(f"({programs.get(event.pid)})"):
+                names[event.pid, event.tid] = _name(event)
+    return names
+
+
+def _name(event: Event) -> str:
+    return msgspec.json.decode(event.args, type=Named).name

@@ -36,7 +36,8 @@ class _Group(click.Group):
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "--version", message="distprof %(version)s")
-def commands() -> None:
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def commands(*, debug: bool) -> None:
     """Which rank and which layer makes a distributed PyTorch job slow.
 
     \b
@@ -44,6 +45,8 @@ def commands() -> None:
     distprof merge runs/train-...               one trace, reduced tables
     distprof stats runs/train-...               the answer in one screen
     """
+    if debug:
+        os.environ["DISTPROF_DEBUG"] = "1"
 
 
 @commands.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False,
@@ -120,6 +123,9 @@ def main(argv: list[str] | None = None) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: not our error
         sys.exit(141)
+    except Exception as error:  # noqa: BLE001 (a bug of ours; a traceback helps nobody who did not ask for it)
+        message = f"{type(error).__name__}: {error}"
+        _die(f"unexpected: {message}  hint: `distprof --debug ...` shows where; please report it", 1, error)
 
 
 def _die(message: str, code: int, error: Exception) -> None:

@@ -1,0 +1,38 @@
+"""The same collective on all ranks: rows of single ranks come in, rows that know their collective go out."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from distprof.contract import COLLECTIVES
+from distprof.merge.run import Run
+from distprof.merge.tables import load
+
+POINT_TO_POINT = ("send", "recv")
+
+
+def match_collectives(run: Run) -> pl.DataFrame:
+    """Joins ranks by (group, members, sequence).
+
+    The sequence is counted per group from the start of the trace pass, which is the same step on all ranks. A send and
+    its receive stay apart: their numbers are each rank's own.
+    """
+    frame = load(run, COLLECTIVES).with_columns(
+        pl.col("group_ranks").list.eval(pl.element().cast(pl.String)).list.join(",").alias("members"),
+        pl.col("op").is_in(POINT_TO_POINT).alias("alone"),
+        pl.col("enqueue_ns").alias("start_ns"),  # one host, one clock: nothing to add
+        pl.col("end_ns").alias("finish_ns"),
+    )
+    key = ["group", "members", "sequence", "alone", pl.when("alone").then("rank").alias("only_rank"),
+           pl.when("alone").then("op").alias("only_op")]
+    matched = frame.with_columns(
+        pl.len().over(key).cast(pl.Int64).alias("num_ranks"),
+        (pl.col("start_ns").max() - pl.col("start_ns").min()).over(key).alias("arrival_spread_ns"),
+        pl.col("start_ns").min().over(key).alias("first_ns"),
+        (pl.col("op").n_unique() == 1).over(key).alias("one_op"),
+    ).with_columns(
+        (pl.col("one_op") & (pl.col("alone") | (pl.col("num_ranks") == pl.col("group_ranks").list.len())))
+        .alias("complete"),
+    )
+    order = pl.struct("first_ns", "group", "members", "sequence", "alone", key[4], key[5])
+    return matched.with_columns((order.rank("dense") - 1).cast(pl.Int64).alias("collective")).sort("collective", "rank")

@@ -1,0 +1,142 @@
+"""What the reading commands do: a path and options come in, the text to print goes out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from distprof.contract import (
+    FORMAT,
+    MERGED,
+    MERGED_COLLECTIVES,
+    MERGED_MODULES,
+    MERGED_STEPS,
+    RANK_JSON,
+    STEPS,
+    SUMMARY_JSON,
+    TRACE_JSON,
+)
+from distprof.errors import DataError, IncompleteError, OutputError
+from distprof.files import sync, write_json
+from distprof.merge import comms_text, stats_text
+from distprof.merge.collectives import match_collectives
+from distprof.merge.page import Page
+from distprof.merge.run import Run, open_run
+from distprof.merge.summary import reduce
+from distprof.merge.tables import load, write
+from distprof.merge.trace import MergedTrace, merge_traces
+from distprof.merge.units import size
+
+
+def merge(path: Path, *, force: bool = False, strict: bool = False) -> str:
+    """Writes `merged/` whole or not at all.
+
+    Raises:
+        DataError: The run cannot be read.
+        OutputError: There is a merge already, or it cannot be written.
+        IncompleteError: Something is missing and `strict` is set; what there is was merged.
+    """
+    run = open_run(path)
+    merged = path / MERGED
+    if merged.exists() and not force:
+        raise OutputError(f"expected no earlier merge, found {merged}", hint="--force replaces it")
+    temporary = path / f".{MERGED}.tmp"
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        trace, problems = _write(run, temporary)
+        if merged.exists():
+            shutil.rmtree(merged)
+        temporary.rename(merged)
+        sync(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {merged}: {error.strerror or error}", hint="make room or change permissions "
+                          "there") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    _check(problems, strict=strict)
+    return _told(run, trace, problems)
+
+
+def _write(run: Run, folder: Path) -> tuple[MergedTrace | None, list[str]]:
+    trace = merge_traces(run, folder / TRACE_JSON)
+    reduction = reduce(run)
+    metadata = {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id,
+                "distprof.world_size": str(run.world_size), "distprof.mp_size": str(run.mp_size),
+                "distprof.dp_size": str(run.dp_size), "distprof.topology": json.dumps(run.topology)}
+    write(folder, MERGED_MODULES, reduction.modules, metadata)
+    write(folder, MERGED_COLLECTIVES, match_collectives(run), metadata)
+    write(folder, MERGED_STEPS, load(run, STEPS), metadata)
+    write_json(folder / SUMMARY_JSON, reduction.summary)
+    return trace, reduction.summary["problems"]
+
+
+def _told(run: Run, trace: MergedTrace | None, problems: list[str]) -> str:
+    page = Page()
+    merged = run.path / MERGED
+    if trace is None:
+        page.line(f"{merged}: tables of {len(run.ranks)} ranks; no rank recorded a timeline")
+    else:
+        page.line(f"{merged / TRACE_JSON}: {len(trace.members)} of {run.world_size} ranks, {trace.num_slices} slices, "
+                  f"{size(trace.num_bytes)}")
+    if trace is not None and trace.num_moved:
+        page.line(f"{trace.num_moved} events before the common origin were moved onto it", style="yellow")
+    for problem in problems:
+        page.line(f"incomplete: {problem}", style="yellow")
+    page.line(f"Next: distprof stats {run.path}")
+    if trace is not None:
+        page.line(f"      open {merged / TRACE_JSON} in https://ui.perfetto.dev")
+    return page.text()
+
+
+def _check(problems: list[str], *, strict: bool) -> None:
+    if strict and problems:
+        raise IncompleteError(f"incomplete: {'; '.join(problems)}", hint="without --strict this exits with 0")
+
+
+def stats(path: Path, *, as_json: bool = False, strict: bool = False, top: int = 10) -> str:
+    """Totals, times, modules and ranks of a run; see `merge` for errors."""
+    summary = _summary(path)
+    _check(summary["problems"], strict=strict)
+    if as_json:
+        return json.dumps(summary, indent=1)
+    return stats_text.render(summary, path, Page(), top=top)
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """From the merge where it is as new as the ranks, else computed."""
+    written = path / MERGED / SUMMARY_JSON
+    ranks = list(path.glob(f"rank*/{RANK_JSON}"))
+    if written.is_file() and all(rank.stat().st_mtime_ns <= written.stat().st_mtime_ns for rank in ranks):
+        try:
+            return dict(msgspec.json.decode(written.read_bytes(), type=dict[str, Any]))
+        except msgspec.MsgspecError as error:
+            raise DataError(f"expected a summary in {written}, found: {error}",
+                            hint=f"distprof merge --force {path}") from error
+    return reduce(open_run(path)).summary
+
+
+def comms(path: Path, *, as_json: bool = False, strict: bool = False, op: str | None = None,
+          step: int | None = None, limit: int = 20) -> str:
+    """Collectives of a run as a table and a timeline; see `merge` for errors."""
+    run = open_run(path)
+    rows = match_collectives(run)
+    _check_choice("--op", op, sorted(set(rows["op"])))
+    _check_choice("--step", step, sorted(set(rows["step"])))
+    for column, value in (("op", op), ("step", step)):
+        rows = rows if value is None else rows.filter(pl.col(column) == value)
+    _check(run.problems, strict=strict)
+    if as_json:
+        return json.dumps(comms_text.as_json(rows, run), indent=1)
+    return comms_text.render(rows, run, Page(), limit=limit)
+
+
+def _check_choice(flag: str, value: object, known: list[Any]) -> None:
+    if value is not None and value not in known:
+        raise DataError(f"expected one of {', '.join(map(str, known)) or 'nothing: no collective was recorded'} for "
+                        f"{flag}, found {value}")

@@ -1,0 +1,46 @@
+"""Text for the terminal: lines and tables come in, one string goes out; never cut when it is piped."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WIDE = 1000
+"""Columns where nobody looks through a window."""
+
+
+class Page:
+    """Collects what a command prints."""
+
+    def __init__(self, *, width: int | None = None, color: bool | None = None) -> None:
+        """By default both follow standard output."""
+        terminal = sys.stdout.isatty()
+        self._out = io.StringIO()
+        self._console = Console(
+            file=self._out, width=width or (None if terminal else WIDE), highlight=False,
+            force_terminal=terminal if color is None else color, legacy_windows=False, soft_wrap=True)
+        self.width = self._console.width if terminal or width else 100
+        """Columns for what is drawn to scale."""
+
+    def line(self, text: str = "", style: str | None = None) -> None:
+        """One line as it is."""
+        self._console.print(Text(text, style=style or ""), soft_wrap=True)
+
+    def table(self, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
+        """A table; the first `left` columns are words, the others numbers."""
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+        for index, title in enumerate(header):
+            table.add_column(title, justify="left" if index < left else "right", no_wrap=True, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        self._console.print(table, soft_wrap=False)
+
+    def text(self) -> str:
+        """All of it, without trailing blanks."""
+        return "\n".join(line.rstrip() for line in self._out.getvalue().splitlines())

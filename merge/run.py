@@ -1,0 +1,253 @@
+"""A run directory as it was found: a path comes in, the ranks that are there and what is wrong with it go out."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from distprof.contract import AXES, FORMAT, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, Table
+from distprof.errors import DataError, FormatError
+
+FOLDER = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
+
+
+class Params(msgspec.Struct):
+    """Totals of a rank."""
+
+    params: int
+    stored_params: int
+    trainable_params: int
+    unique_params: int | None
+
+
+class ClockSample(msgspec.Struct):
+    """Two clocks of a rank at one time."""
+
+    realtime_ns: int
+    monotonic_ns: int
+
+
+class RankInfo(msgspec.Struct, kw_only=True):
+    """rank.json."""
+
+    format: int
+    run_id: str
+    status: str
+    why: str | None
+    notes: list[str]
+    rank: int
+    world_size: int
+    attempt: int
+    host: str
+    boot_id: str
+    topology: dict[str, int] | None
+    coordinates: dict[str, int] | None
+    topology_source: str | None
+    mp_size: int | None
+    dp_size: int | None
+    num_steps: int
+    params: Params | None
+    files: dict[str, int | None]
+    clock: list[ClockSample]
+
+
+class RunInfo(msgspec.Struct, kw_only=True):
+    """run.json, as far as merging needs it."""
+
+    format: int
+    run_id: str
+    world_size: int | None = None
+
+
+class _Versioned(msgspec.Struct):
+    format: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One rank's folder."""
+
+    folder: Path
+    info: RankInfo
+
+    @property
+    def number(self) -> int:
+        """The global rank."""
+        return self.info.rank
+
+    @property
+    def place(self) -> str:
+        """Where the rank stands in the device mesh, like `tp1 dp0`."""
+        coordinates = self.info.coordinates or {}
+        return " ".join(f"{axis}{coordinates[axis]}" for axis in reversed(AXES) if axis in coordinates)
+
+    def has(self, table: Table) -> bool:
+        """True where the rank wrote this table."""
+        return (self.folder / table.file).is_file()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run directory: ranks by number, and every way in which it is not complete, in words."""
+
+    path: Path
+    run_id: str
+    world_size: int
+    mp_size: int
+    dp_size: int
+    topology: dict[str, int]
+    topology_source: str
+    ranks: list[Rank]
+    missing: list[int]
+    problems: list[str]
+
+
+Json = TypeVar("Json", bound=msgspec.Struct)
+
+
+def open_run(path: Path) -> Run:
+    """Reads run.json and every rank.json.
+
+    Raises:
+        DataError: It is no run directory, or its parts contradict each other.
+        FormatError: It was written by a newer distprof.
+    """
+    if not path.is_dir():
+        raise DataError(f"expected a run directory, found {'a file' if path.exists() else 'nothing'} at {path}",
+                        hint="distprof run prints the directory it writes")
+    info = _read(path / RUN_JSON, RunInfo) if (path / RUN_JSON).exists() else None
+    problems: list[str] = []
+    ranks = _ranks(path, problems)
+    if not ranks:
+        raise DataError(f"expected rank folders like rank00000 in {path}, found none that can be read"
+                        + "".join(f"; {problem}" for problem in problems),
+                        hint="only directories written by distprof run or distprof.record can be read")
+    _check_same_run(ranks, info)
+    world_size = _world_size(ranks, info)
+    missing = sorted(set(range(world_size)) - {rank.number for rank in ranks})
+    if missing:
+        problems.append(f"ranks {_spans(missing)} of {world_size} are missing")
+    problems += [problem for rank in ranks for problem in _problems_of(rank)]
+    attempts = {rank.info.attempt for rank in ranks}
+    if len(attempts) > 1:
+        problems.append(f"ranks are of different attempts of torchrun: {sorted(attempts)}")
+    mp_size, dp_size = _sizes(ranks, world_size)
+    known = next((rank.info for rank in ranks if rank.info.topology is not None), None)
+    return Run(path=path, run_id=ranks[0].info.run_id, world_size=world_size, mp_size=mp_size, dp_size=dp_size,
+               topology=(known.topology if known else None) or {"dp": world_size},
+               topology_source=(known.topology_source if known else None) or "unknown",
+               ranks=ranks, missing=missing, problems=problems)
+
+
+def _read(path: Path, kind: type[Json]) -> Json:
+    content = path.read_bytes()
+    try:
+        version = msgspec.json.decode(content, type=_Versioned).format
+        if version > FORMAT:
+            raise FormatError(f"expected format {FORMAT} or older, found format {version} in {path}",
+                              hint="install a newer distprof")
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.MsgspecError as error:
+        raise DataError(f"expected {path.name} as distprof writes it, found in {path}: {error}",
+                        hint="the file was changed or cut") from error
+
+
+def _ranks(path: Path, problems: list[str]) -> list[Rank]:
+    found: dict[int, Rank] = {}
+    for folder in sorted(child for child in path.iterdir() if FOLDER.fullmatch(child.name) and child.is_dir()):
+        if not (folder / RANK_JSON).exists():
+            problems.append(f"{folder.name} {'is empty' if not any(folder.iterdir()) else f'has no {RANK_JSON}'}")
+            continue
+        rank = Rank(folder=folder, info=_read(folder / RANK_JSON, RankInfo))
+        other = found.setdefault(rank.number, rank)
+        if other is not rank:
+            raise DataError(f"expected one folder of rank {rank.number}, found {other.folder.name} and {folder.name}",
+                            hint="remove the one that does not belong to this run")
+    return [found[number] for number in sorted(found)]
+
+
+def _check_same_run(ranks: list[Rank], info: RunInfo | None) -> None:
+    ids = Counter(rank.info.run_id for rank in ranks)
+    expected = info.run_id if info is not None else ids.most_common(1)[0][0]
+    for rank in ranks:
+        if rank.info.run_id != expected:
+            raise DataError(f"expected ranks of run {expected}, found run {rank.info.run_id} in {rank.folder.name}",
+                            hint=f"remove {rank.folder} or put the right folder there")
+
+
+def _world_size(ranks: list[Rank], info: RunInfo | None) -> int:
+    sizes = {rank.info.world_size for rank in ranks}
+    if len(sizes) > 1:
+        raise DataError(f"expected one world size in all ranks, found {sorted(sizes)}",
+                        hint="the folders are of different jobs")
+    size = sizes.pop()
+    outside = [rank.number for rank in ranks if rank.number >= size]
+    if outside:
+        raise DataError(f"expected ranks below the world size {size}, found rank {outside[0]}")
+    # a rank that ran alone in a job of several never met the others
+    return max(size, info.world_size or 0) if info is not None else size
+
+
+def _sizes(ranks: list[Rank], world_size: int) -> tuple[int, int]:
+    found = {(rank.info.mp_size, rank.info.dp_size) for rank in ranks if rank.info.mp_size is not None}
+    if len(found) > 1:
+        raise DataError(f"expected one (mp_size, dp_size) in all ranks, found {sorted(map(str, found))}",
+                        hint="give the sizes to distprof run: --tp, --pp, --cp, --ep")
+    mp_size, dp_size = found.pop() if found else (1, world_size)
+    if not mp_size or not dp_size or mp_size * dp_size != world_size:
+        raise DataError(f"expected mp_size x dp_size = world size {world_size}, found mp_size {mp_size} and dp_size "
+                        f"{dp_size}", hint="mp_size must divide the world size: check --tp, --pp, --cp, --ep")
+    return mp_size, dp_size
+
+
+def _problems_of(rank: Rank) -> list[str]:
+    found = []
+    if rank.info.status == "recording":
+        found.append(f"rank {rank.number} died while recording, after {_steps_written(rank)} steps")
+    elif rank.info.status != "complete":
+        found.append(f"rank {rank.number} is {rank.info.status}: {rank.info.why}")
+    lost = [name for name in rank.info.files if not (rank.folder / name).is_file()]
+    if lost:
+        found.append(f"rank {rank.number} lacks {', '.join(lost)}")
+    return found
+
+
+def _steps_written(rank: Rank) -> int:
+    lines = rank.folder / STEP_LINES
+    return len(lines.read_text().splitlines()) if lines.exists() else rank.info.num_steps
+
+
+def _spans(numbers: list[int]) -> str:
+    """[1, 2, 3, 7] -> "1-3, 7"."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ", ".join("-".join(map(str, span)) for span in spans)
+
+
+def clock_of(run: Run) -> dict[str, Any]:
+    """How the timestamps of the ranks were brought to one clock, for `summary.json`."""
+    hosts = {(rank.info.host, rank.info.boot_id) for rank in run.ranks}
+    one = len(hosts) == 1 and bool(next(iter(hosts))[1])
+    return {
+        "method": "one host: all ranks read the same clock" if one else
+        "none: the ranks ran on several hosts and no offsets were measured",
+        "num_hosts": len(hosts),
+        "aligned": one,
+        "uncertainty_ns": None,
+        "set_by_ns": max((_clock_set_by(rank.info.clock) for rank in run.ranks), default=0),
+    }
+
+
+def _clock_set_by(samples: list[ClockSample]) -> int:
+    """How far the wall clock was moved against the one that is never set, in ns."""
+    gaps = [sample.realtime_ns - sample.monotonic_ns for sample in samples]
+    return max(gaps) - min(gaps) if gaps else 0

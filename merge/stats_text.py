@@ -1,0 +1,132 @@
+"""`distprof stats` as text: the summary comes in, one screen goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from distprof.merge.page import Page
+from distprof.merge.units import duration, percent, si
+
+QUANTITY_NAMES = {
+    "params": "params",
+    "stored_params": "stored params",
+    "fwd_macs": "forward MACs",
+    "fwd_flops": "forward FLOPs",
+    "bwd_flops": "backward FLOPs",
+    "recompute_flops": "recomputed FLOPs",
+}
+TIME_NAMES = {
+    "step_ns": "step",
+    "before_forward_ns": "before forward",
+    "fwd_ns": "forward",
+    "bwd_ns": "backward",
+    "optimizer_ns": "optimizer",
+}
+SHOWN_UNCOUNTED = 6
+
+
+def render(summary: Mapping[str, Any], path: Path, page: Page, *, top: int) -> str:
+    """The answer in one screen."""
+    _topology(summary, page)
+    _totals(summary, page)
+    _step(summary, page)
+    _ranks(summary, page)
+    _modules(summary, page, top)
+    _uncounted(summary, page)
+    _problems(summary, page)
+    page.line()
+    page.line(f"Next: distprof comms {path}")
+    return page.text()
+
+
+def _topology(summary: Mapping[str, Any], page: Page) -> None:
+    axes = " x ".join(f"{axis} {size}" for axis, size in summary["topology"].items())
+    page.line(f"{summary['world_size']} ranks = {axes}   mp_size {summary['mp_size']}, dp_size {summary['dp_size']}"
+              f"   ({summary['topology_source']})")
+    page.line()
+
+
+def _totals(summary: Mapping[str, Any], page: Page) -> None:
+    per_gpu, model = summary["per_gpu"], summary["model"]
+    rows = [(name, si(per_gpu[key]["mean"]), _range(per_gpu[key]), si(model[key]))
+            for key, name in QUANTITY_NAMES.items() if per_gpu[key]["mean"] is not None]
+    page.table(("per step", "per GPU", "over ranks", f"model = per GPU x {summary['mp_size']}"), rows)
+    unique = model["unique_params"]
+    page.line(f"unique params {si(unique)}: replicas counted once" if unique is not None else
+              "unique params unknown: nothing tells which tensors are replicas")
+    page.line()
+
+
+def _range(spread: Mapping[str, Any]) -> str:
+    if spread["min"] == spread["max"]:
+        return "all equal"
+    return f"{si(spread['min'])} (rank {spread['min_rank']}) .. {si(spread['max'])} (rank {spread['max_rank']})"
+
+
+def _step(summary: Mapping[str, Any], page: Page) -> None:
+    step = summary["step"]
+    if step["time_ns"] is None:
+        page.line("step time unknown: no step of the time pass was recorded")
+        page.line()
+        return
+    flops = step["flops_per_second"]
+    rates = [f"step {duration(step['time_ns'])}"]
+    if step["samples_per_second"] is not None:
+        rates.append(f"{si(step['samples_per_second'])} samples/s")
+    if flops is not None:
+        rates.append(f"{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
+    page.line("   ".join(rates))
+    page.line()
+
+
+def _ranks(summary: Mapping[str, Any], page: Page) -> None:
+    spreads = summary["per_gpu"]
+    rows = [(name, *(duration(spreads[key][what]) for what in ("mean", "min", "max")),
+             f"{spreads[key]['min_rank']} / {spreads[key]['max_rank']}")
+            for key, name in TIME_NAMES.items() if spreads[key]["mean"] is not None]
+    if rows:
+        page.table(("time over ranks", "mean", "min", "max", "rank of min / max"), rows)
+    slowest = summary["slowest_rank"]
+    if slowest is not None:
+        page.line(f"slowest rank {slowest['rank']}: forward + backward {duration(slowest['fwd_bwd_ns'])}, "
+                  f"{slowest['ratio_to_median']:.2f} x the median rank (waits for others included)")
+        page.line()
+
+
+def _modules(summary: Mapping[str, Any], page: Page, top: int) -> None:
+    staged = summary["topology"].get("pp", 1) > 1
+    rows = [
+        (_place(module, staged=staged),
+         module["class_name"], si(module["params_mean"]), si(module["fwd_macs_mean"]),
+         duration(module["fwd_time_ns_mean"]), duration(module["bwd_time_ns_mean"]),
+         "-" if module["slowest_rank"] is None else str(module["slowest_rank"]))
+        for module in summary["modules"][:top]
+    ]
+    if rows:
+        page.table(("top modules, per GPU", "class", "params", "MACs", "forward", "backward", "slowest rank"), rows,
+                   left=2)
+        page.line()
+
+
+def _uncounted(summary: Mapping[str, Any], page: Page) -> None:
+    ratio, ops = summary["coverage_ratio"], summary["uncounted_ops"]
+    if ratio is None:
+        page.line("FLOPs unknown: no step of the count pass was recorded")
+        return
+    shown = ", ".join(op["op"].removeprefix("aten::") for op in ops[:SHOWN_UNCOUNTED])
+    more = f" and {len(ops) - SHOWN_UNCOUNTED} more" if len(ops) > SHOWN_UNCOUNTED else ""
+    page.line(f"FLOPs are those of matrix products, convolutions and attention; ops with {percent(1 - ratio)} of the "
+              "bytes moved have none:")
+    page.line(f"    {shown}{more}")
+
+
+def _problems(summary: Mapping[str, Any], page: Page) -> None:
+    for problem in summary["problems"]:
+        page.line(f"incomplete: {problem}", style="yellow")
+
+
+def _place(module: Mapping[str, Any], *, staged: bool) -> str:
+    path = module["module_path"] or "(root)"
+    return f"stage {module['stage']}: {path}" if staged else path

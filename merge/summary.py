@@ -1,0 +1,120 @@
+"""The answer as data: a run comes in, what `summary.json` holds goes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from distprof.contract import FORMAT, OPS, QUANTITIES
+from distprof.merge.modules import reduce_modules
+from distprof.merge.run import Run, clock_of
+from distprof.merge.tables import load
+from distprof.merge.totals import TIMES, model_totals, per_rank, spread
+
+TOP_MODULES = 50
+"""Modules that summary.json lists; all are in modules.parquet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """What merging computes from the tables."""
+
+    summary: dict[str, Any]
+    modules: pl.DataFrame
+
+
+def reduce(run: Run) -> Reduction:
+    """Reduces the tables of all ranks."""
+    ranks = per_rank(run)
+    modules = reduce_modules(run)
+    coverage, uncounted = _coverage(load(run, OPS))
+    summary = {
+        "format": FORMAT,
+        "run_id": run.run_id,
+        "world_size": run.world_size,
+        "mp_size": run.mp_size,
+        "dp_size": run.dp_size,
+        "topology": run.topology,
+        "topology_source": run.topology_source,
+        "ranks": [rank.number for rank in run.ranks],
+        "missing_ranks": run.missing,
+        "problems": _problems(run),
+        "per_gpu": {name: spread(ranks, name) for name in (*QUANTITIES, *TIMES)},
+        "model": model_totals(run, ranks),
+        "step": _step(run, ranks),
+        "slowest_rank": _slowest(ranks),
+        "modules": _top_modules(modules),
+        "coverage_ratio": coverage,
+        "uncounted_ops": uncounted,
+        "clock": clock_of(run),
+    }
+    return Reduction(summary=summary, modules=modules)
+
+
+def _problems(run: Run) -> list[str]:
+    clock = clock_of(run)
+    found = list(run.problems)
+    if not clock["aligned"]:
+        found.append(f"clocks are not aligned: {clock['method']}")
+    if clock["set_by_ns"] > 1_000_000:
+        found.append(f"the wall clock was set by up to {clock['set_by_ns'] / 1e6:.1f} ms while recording")
+    return found + [f"rank {rank.number}: {note}" for rank in run.ranks for note in rank.info.notes]
+
+
+def _step(run: Run, ranks: pl.DataFrame) -> dict[str, Any]:
+    """The mean step of the time pass, and rates of the whole job."""
+    mean: dict[str, Any] = {name: ranks[name].mean() for name in (*TIMES, *FLOPS, "samples")}
+    time_ns = mean["step_ns"]
+    flops = [mean[name] for name in FLOPS]
+    known = time_ns and None not in flops
+    return {
+        "time_ns": time_ns,
+        "before_forward_ns": mean["before_forward_ns"],
+        "fwd_ns": mean["fwd_ns"],
+        "bwd_ns": mean["bwd_ns"],
+        "optimizer_ns": mean["optimizer_ns"],
+        # model-parallel ranks work on the same samples
+        "samples_per_second": mean["samples"] * run.dp_size / time_ns * 1e9 if time_ns and mean["samples"] else None,
+        "flops_per_second": sum(flops) * run.world_size / time_ns * 1e9 if known else None,
+        "mfu": None,
+    }
+
+
+FLOPS = ("fwd_flops", "bwd_flops", "recompute_flops")
+
+
+def _slowest(ranks: pl.DataFrame) -> dict[str, Any] | None:
+    """The rank with the most time in forward and backward, waits inside them included."""
+    timed = ranks.with_columns((pl.col("fwd_ns") + pl.col("bwd_ns")).alias("work_ns")).drop_nulls("work_ns")
+    if timed.is_empty():
+        return None
+    last = timed.sort("work_ns", "rank").row(-1, named=True)
+    median: Any = timed["work_ns"].median()
+    return {"rank": last["rank"], "fwd_bwd_ns": last["work_ns"], "median_fwd_bwd_ns": median,
+            "ratio_to_median": last["work_ns"] / median if median else None}
+
+
+def _top_modules(modules: pl.DataFrame) -> list[dict[str, Any]]:
+    """Modules by measured time, else by FLOPs."""
+    by = (pl.col("fwd_time_ns_mean").fill_null(0) + pl.col("bwd_time_ns_mean").fill_null(0),
+          pl.col("fwd_flops_mean").fill_null(0))
+    columns = ("stage", "module_path", "class_name", "depth", "params_mean", "fwd_macs_mean", "fwd_flops_mean",
+               "bwd_flops_mean", "fwd_time_ns_mean", "fwd_time_ns_min", "fwd_time_ns_max", "bwd_time_ns_mean",
+               "slowest_rank", "model_params", "model_fwd_flops")
+    return modules.sort(by, descending=True).head(TOP_MODULES).select(columns).to_dicts()
+
+
+def _coverage(ops: pl.DataFrame) -> tuple[float | None, list[dict[str, Any]]]:
+    """Share of the bytes moved by ops with a FLOP formula, and the ops without one, per step of a rank."""
+    work = ops.filter(~pl.col("view"))
+    total = work["io_bytes"].sum()
+    num_ranks = max(work["rank"].n_unique(), 1)
+    uncounted = (
+        work.filter(~pl.col("counted")).group_by("op")
+        .agg(pl.col("calls").sum() / num_ranks, pl.col("io_bytes").sum() / num_ranks)
+        .sort("io_bytes", "op", descending=[True, False])
+    )
+    covered = work.filter(pl.col("counted"))["io_bytes"].sum()
+    return (covered / total if total else None), uncounted.to_dicts()
