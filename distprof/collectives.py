@@ -94,7 +94,7 @@ class CollectiveRecorder:
             self._library = None
 
     def _kernel(self, overload: Any) -> Callable[..., Any]:
-        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)  # type: ignore[attr-defined]
+        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         names = [argument.name for argument in overload._schema.arguments]
         op = NAMES[overload._schema.name.removeprefix("c10d::")]
 
@@ -107,7 +107,7 @@ class CollectiveRecorder:
         return kernel
 
     def _on_call(self, op: str, enqueue_ns: int, given: dict[str, Any], output: Any) -> None:
-        group = dist.ProcessGroup.unbox(given["process_group"])
+        group: Any = dist.ProcessGroup.unbox(given["process_group"])
         frame = self._scopes.current
         step, phase = self._where()
         data = tensors(next((given[name] for name in INPUTS if name in given), None))

@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -87,7 +87,7 @@ class CountPass(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, scopes: ModuleScopes, phase: Callable[[], str | None]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.num_steps = 0
         self.sums: dict[OpKey, OpSum] = defaultdict(OpSum)
         """Over the steps that ended."""
@@ -104,7 +104,7 @@ class CountPass(TorchDispatchMode):
         """Switches the mode on for this thread and those autograd starts."""
         self._retired = False
         self._scopes.add(self)
-        self.__enter__()
+        self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         """Switches it off."""
@@ -144,7 +144,7 @@ class CountPass(TorchDispatchMode):
                 node.metadata.setdefault(MARK, path)
 
     def _path_of(self, frame: Frame) -> CallPath:
-        path, _ = frame.data.get(self, (self._outside, 0))
+        path: CallPath = frame.data.get(self, (self._outside, 0))[0]
         return path
 
     def _static_path(self, site: Site | None) -> CallPath:
@@ -189,7 +189,7 @@ class CountPass(TorchDispatchMode):
         if frame is not None:
             return self._path_of(frame), "recompute" if frame.recompute else "forward"
         if in_backward():
-            node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+            node: Any = torch._C._current_autograd_node()
             return (node.metadata.get(MARK) if node is not None else None) or self._outside, "backward"
         return self._outside, self._phase() or "forward"
 
@@ -209,7 +209,7 @@ def _nodes_since(first: int, ends: Iterable[Any]) -> Iterator[Any]:
             waiting.extend(above for above, _ in node.next_functions if above is not None)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _is_view(func: Any) -> bool:
     """True where the output shares the storage of an input and nothing is written: no work, no bytes."""
     if func._schema.name == "aten::_unsafe_view":

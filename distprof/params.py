@@ -50,7 +50,7 @@ def _needed(tensor: Any) -> int:
         return int(tensor.ds_numel)
     if not _is_dtensor(tensor):
         return int(tensor.numel())
-    shape = list(tensor.shape)
+    shape: list[int] = list(tensor.shape)
     for index, placement in enumerate(tensor.placements):
         if placement.is_shard() and _is_model_parallel(tensor.device_mesh, index):
             shape[placement.dim] = _chunk(shape[placement.dim], tensor.device_mesh, index)
@@ -64,8 +64,8 @@ def _is_model_parallel(mesh: Any, index: int) -> bool:
 
 def _chunk(size: int, mesh: Any, index: int) -> int:
     """Rows of the piece that torch.chunk gives this rank."""
-    step = -(-size // mesh.size(index))
-    begin = min(mesh.get_local_rank(index) * step, size)
+    step = -(-size // int(mesh.size(index)))
+    begin = min(int(mesh.get_local_rank(index)) * step, size)
     return min(begin + step, size) - begin
 
 

@@ -45,7 +45,8 @@ class CudaStopwatch:
 
     def resolve(self, mark: torch.cuda.Event) -> int:
         """Time since the stopwatch was made; torch gives milliseconds as a float."""
-        return round(self._origin.elapsed_time(mark) * 1e6)
+        milliseconds: float = self._origin.elapsed_time(mark)
+        return round(milliseconds * 1e6)
 
     def settle(self) -> None:
         """Waits until all marks have been passed."""

@@ -32,8 +32,8 @@ class Event(msgspec.Struct, gc=False):
 class Trace(msgspec.Struct):
     """A Chrome trace as Kineto writes it."""
 
-    traceEvents: list[Event]  # noqa: N815 (the file's own word)
-    baseTimeNanoseconds: int = 0  # noqa: N815
+    traceEvents: list[Event]
+    baseTimeNanoseconds: int = 0
 
 
 class Named(msgspec.Struct):
@@ -56,7 +56,7 @@ class Timeline:
 
     def start(self) -> None:
         """Begins to record, unless the script is being profiled already."""
-        if torch.autograd._profiler_enabled():
+        if torch._C._autograd._profiler_enabled():
             self._note("the script runs its own profiler: no timeline is recorded")
             return
         activities = [ProfilerActivity.CPU]
@@ -107,7 +107,8 @@ class Timeline:
     def _yield_to_others(self) -> None:
         # a second session would empty ours and stopping ours would end the second: when the script starts its
         # own profiler, ours stops first
-        prepare = self._prepare = autograd_profiler.profile._prepare_trace
+        prepare: Any = autograd_profiler.profile._prepare_trace
+        self._prepare = prepare
 
         def prepare_theirs(theirs: Any) -> Any:
             self._stop_yielding()

@@ -131,7 +131,8 @@ def main() -> None:
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:  # noqa: BLE001 (shown as python shows it)
-        sys.excepthook(type(error), error, _frames_of_script(error))
+        shown = error.with_traceback(_frames_of_script(error))
+        sys.excepthook(type(shown), shown, shown.__traceback__)
         sys.exit(1)
 
 

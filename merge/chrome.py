@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from isal import igzip
+from isal import igzip, igzip_lib
 from msgspec import UNSET, Raw, UnsetType
 
 from distprof.errors import DataError
@@ -124,7 +124,7 @@ def _read(path: Path) -> dict[str, Raw]:
         content = path.read_bytes()
         text = igzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
         return msgspec.json.decode(text, type=dict[str, Raw])
-    except (msgspec.MsgspecError, gzip.BadGzipFile, EOFError, igzip.IsalError, OSError) as error:
+    except (msgspec.MsgspecError, gzip.BadGzipFile, EOFError, igzip_lib.IsalError, OSError) as error:  # type: ignore[misc]
         raise DataError(f"expected a Chrome trace in {path}, found a damaged file: {error}",
                         hint="record the rank again, or remove its trace.json.gz to merge the rest") from error
 

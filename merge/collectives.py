@@ -23,8 +23,9 @@ def match_collectives(run: Run) -> pl.DataFrame:
         pl.col("enqueue_ns").alias("start_ns"),  # one host, one clock: nothing to add
         pl.col("end_ns").alias("finish_ns"),
     )
-    key = ["group", "members", "sequence", "alone", pl.when("alone").then("rank").alias("only_rank"),
-           pl.when("alone").then("op").alias("only_op")]
+    frame = frame.with_columns(
+        pl.when("alone").then("rank").alias("only_rank"), pl.when("alone").then("op").alias("only_op"))
+    key = ["group", "members", "sequence", "alone", "only_rank", "only_op"]
     matched = frame.with_columns(
         pl.len().over(key).cast(pl.Int64).alias("num_ranks"),
         (pl.col("start_ns").max() - pl.col("start_ns").min()).over(key).alias("arrival_spread_ns"),
@@ -34,5 +35,5 @@ def match_collectives(run: Run) -> pl.DataFrame:
         (pl.col("one_op") & (pl.col("alone") | (pl.col("num_ranks") == pl.col("group_ranks").list.len())))
         .alias("complete"),
     )
-    order = pl.struct("first_ns", "group", "members", "sequence", "alone", key[4], key[5])
+    order = pl.struct("first_ns", *key)
     return matched.with_columns((order.rank("dense") - 1).cast(pl.Int64).alias("collective")).sort("collective", "rank")

@@ -1,4 +1,4 @@
-"""Processes and threads of a merged trace: a rank's own pids and tids come in, dense unique numbers and names go out."""
+"""Processes and threads of a merged trace: a rank's pids and tids come in, dense unique numbers and names go out."""
 
 from __future__ import annotations
 

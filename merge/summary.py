@@ -109,12 +109,12 @@ def _top_modules(modules: pl.DataFrame) -> list[dict[str, Any]]:
 def _coverage(ops: pl.DataFrame) -> tuple[float | None, list[dict[str, Any]]]:
     """Share of the bytes moved by ops with a FLOP formula, and the ops without one, per step of a rank."""
     work = ops.filter(~pl.col("view"))
-    total = work["io_bytes"].sum()
+    total = float(work["io_bytes"].sum())
     num_ranks = max(work["rank"].n_unique(), 1)
     uncounted = (
         work.filter(~pl.col("counted")).group_by("op")
         .agg(pl.col("calls").sum() / num_ranks, pl.col("io_bytes").sum() / num_ranks)
         .sort("io_bytes", "op", descending=[True, False])
     )
-    covered = work.filter(pl.col("counted"))["io_bytes"].sum()
+    covered = float(work.filter(pl.col("counted"))["io_bytes"].sum())
     return (covered / total if total else None), uncounted.to_dicts()

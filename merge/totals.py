@@ -80,6 +80,7 @@ def model_totals(run: Run, ranks: pl.DataFrame) -> dict[str, float | int | None]
 
 def _unique_params(run: Run, ranks: pl.DataFrame) -> int | None:
     """The sum over pipeline stages; the ranks of a stage agree on it."""
-    stages = ranks.group_by("stage").agg(pl.col("unique_params").max(), pl.col("unique_params").null_count().alias("unknown"))
+    unique = pl.col("unique_params")
+    stages = ranks.group_by("stage").agg(unique.max(), unique.null_count().alias("unknown"))
     all_there = len(stages) == run.topology.get("pp", 1) and not stages["unknown"].sum()
     return int(stages["unique_params"].sum()) if all_there else None

@@ -1,0 +1,46 @@
+# make demo: from nothing to the answer    make test: everything CI runs    make help: all targets
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+RUN    ?= runs/demo
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench stress picture clean
+
+help: ## show this
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+demo: $(VENV)/.installed ## record 4 ranks of examples/train_ddp.py, merge them and print the answer
+	$(BIN)/distprof run --force --out $(RUN) --nproc-per-node 4 examples/train_ddp.py
+	$(BIN)/distprof merge $(RUN)
+	$(BIN)/distprof stats $(RUN)
+
+lint: $(VENV)/.test ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint ## lint and all tests
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.test ## measure overhead; prints ratios
+	$(BIN)/python benchmarks/overhead.py
+
+stress: $(VENV)/.test ## the long tests
+	$(BIN)/python -m pytest -m stress
+
+picture: $(VENV)/.installed ## remake the picture in README (needs Chromium)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[picture]'
+	$(BIN)/python docs/picture.py runs/picture docs/merged-trace.png
+
+clean: ## remove what make made
+	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

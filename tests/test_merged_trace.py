@@ -1,0 +1,120 @@
+"""The merged Chrome trace before the real Perfetto engine."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from perfetto import ERRORS, FLOWS, SLICES, THREADS, ask, rank_of
+from usual_merge import usual_merge
+
+
+def rank_traces(run: Path) -> list[Path]:
+    return sorted(run.glob("rank?????/trace.json.gz"))
+
+
+def recorded(path: Path) -> dict:
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+@pytest.fixture(scope="module", params=["ddp", "tp"])
+def run(request) -> Path:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def answer(run):
+    return ask(run / "merged" / "trace.json.gz", ERRORS, SLICES, THREADS, FLOWS)
+
+
+def test_perfetto_imports_it_without_any_error(answer):
+    assert answer.import_errors == []
+    assert answer.results[0] == []
+
+
+def test_every_slice_that_a_rank_recorded_is_there(run, answer):
+    shown = {rank_of(row["process"]): row["n"] for row in answer.results[1]}
+    wanted = {rank: sum(event["ph"] == "X" for event in recorded(path)["traceEvents"])
+              for rank, path in enumerate(rank_traces(run))}
+    assert shown == wanted
+    assert min(wanted.values()) > 1000
+
+
+def test_no_arrow_joins_two_ranks(run, answer):
+    flows = answer.results[3]
+    assert all(row["source"] == row["target"] for row in flows)
+    starts = sum(event["ph"] == "s" for path in rank_traces(run) for event in recorded(path)["traceEvents"])
+    assert len(flows) == starts > 100
+
+
+def test_names_are_kept_and_say_rank_place_and_host(run, answer):
+    threads = answer.results[2]
+    for rank, path in enumerate(rank_traces(run)):
+        mine = [row for row in threads if row["process"] and rank_of(row["process"]) == rank]
+        assert {row["process"] for row in mine} and all("dp" in row["process"] for row in mine)
+        raw = {event["args"]["name"] for event in recorded(path)["traceEvents"]
+               if event["ph"] == "M" and event["name"] == "thread_name"}
+        shown = {row["thread"] for row in mine}
+        assert any("pt_gloo_runloop" in name for name in shown)
+        # Kineto names some threads twice; every thread still has one of its names
+        assert {name.split(" (")[0] for name in raw} <= {str(name).split(" (")[0] for name in shown}
+
+
+def test_pids_and_tids_are_small_numbers_of_one_rank(answer):
+    threads = answer.results[2]
+    assert len({row["tid"] for row in threads}) == len(threads)
+    assert all(0 < row["pid"] < 2**31 and 0 < row["tid"] < 2**31 for row in threads)
+
+
+def test_events_pass_through_untouched_but_for_numbers(run):
+    events = json.loads(gzip.decompress((run / "merged" / "trace.json.gz").read_bytes()))["traceEvents"]
+    touched = ("pid", "tid", "ts", "id", "s")
+    for rank, path in enumerate(rank_traces(run)):
+        mine = [event for event in events if event["pid"] // 64 == rank and event["ph"] != "M"]
+        raw = [event for event in recorded(path)["traceEvents"] if event["ph"] != "M"]
+        keep = [[{key: value for key, value in event.items() if key not in touched} for event in some]
+                for some in (raw, mine)]
+        assert keep[0] == keep[1]
+
+
+def test_times_are_on_one_clock_and_keep_nanoseconds(run):
+    whole = json.loads(gzip.decompress((run / "merged" / "trace.json.gz").read_bytes()))
+    origin = whole["metadata"]["distprof"]["origin_ns"]
+    assert min(event["ts"] for event in whole["traceEvents"] if "ts" in event) >= 0
+    for rank, path in enumerate(rank_traces(run)):
+        trace = recorded(path)
+        mine = [event for event in whole["traceEvents"] if event["pid"] // 64 == rank and event["ph"] == "X"]
+        raw = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+        for new, old in zip(mine[::97], raw[::97], strict=True):
+            absolute = trace["baseTimeNanoseconds"] + round(old["ts"] * 1000)
+            assert abs(origin + round(new["ts"] * 1000) - absolute) <= 1
+
+
+def test_metadata_of_every_rank_is_kept(run):
+    whole = json.loads(gzip.decompress((run / "merged" / "trace.json.gz").read_bytes()))
+    about = whole["metadata"]["distprof"]
+    assert sorted(about["ranks"], key=int) == ["0", "1", "2", "3"]
+    for rank, path in enumerate(rank_traces(run)):
+        one = about["ranks"][str(rank)]
+        assert one["mp_size"] * one["dp_size"] == 4
+        assert one["kineto"]["distributedInfo"] == recorded(path)["distributedInfo"]
+        assert one["num_slices"] == sum(event["ph"] == "X" for event in recorded(path)["traceEvents"])
+
+
+def test_each_rank_is_a_gzip_member(run):
+    content = (run / "merged" / "trace.json.gz").read_bytes()
+    assert content.count(b"\x1f\x8b\x08") >= 4 + 2
+    assert json.loads(gzip.decompress(content))["traceEvents"]
+
+
+def test_the_usual_script_fails_the_same_checks(run, tmp_path):
+    output = tmp_path / "usual.json"
+    usual_merge(rank_traces(run), output)
+    bad = ask(output, ERRORS, FLOWS, THREADS)
+    crossing = [row for row in bad.results[1] if row["source"] != row["target"]]
+    assert crossing, "arrows join slices of different ranks"
+    assert Counter(row["name"] for row in bad.results[0])["flow_duplicate_id"]
+    assert not any("pt_gloo_runloop" in str(row["thread"]) for row in bad.results[2])
