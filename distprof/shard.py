@@ -42,7 +42,8 @@ class Shard:
 
     def say(self, message: str) -> None:
         """One line on stderr."""
-        print(f"distprof: rank {self._identity.rank}: {message}", file=sys.stderr, flush=True)  # noqa: T201
+        sys.stderr.write(f"distprof: rank {self._identity.rank}: {message}\n")  # one write: ranks share the stream
+        sys.stderr.flush()
 
     def note(self, message: str) -> None:
         """One line on stderr that is kept in rank.json as well."""
@@ -101,8 +102,8 @@ class Shard:
                 instruments.count if instruments.count.num_steps else None,
                 instruments.time if instruments.time.num_steps else None))
         if ended:
-            self._write_timeline(folder, instruments)
             self._write(folder, STEPS, self._split_steps(instruments))
+            self._write_timeline(folder, instruments)
         folder.write_rank(self._rank_json(status, why))
 
     def _write_timeline(self, folder: RankFolder, instruments: Instruments) -> None:

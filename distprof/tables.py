@@ -52,7 +52,19 @@ def write_table(folder: Path, table: Table, rows: Sequence[Mapping[str, Any]], *
     }
     schema = schema_of(table, metadata)
     arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
-    write_whole(folder / table.file, lambda path: pq.write_table(
-        pa.Table.from_arrays(arrays, schema=schema), path, compression="zstd"))
+    _write(folder / table.file, pa.Table.from_arrays(arrays, schema=schema))
     return len(rows)
+
+
+def write_arrow(folder: Path, table: Table, content: Any, metadata: Mapping[str, str]) -> None:
+    """The same for a pyarrow table that has the columns already."""
+    schema = schema_of(table, metadata)
+    columns = [content[field.name].combine_chunks() for field in schema]
+    arrays = [column.cast(pa.string()).dictionary_encode() if pa.types.is_dictionary(field.type)
+              else column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    _write(folder / table.file, pa.Table.from_arrays(arrays, schema=schema))
+
+
+def _write(path: Path, content: Any) -> None:
+    write_whole(path, lambda temporary: pq.write_table(content, temporary, compression="zstd"))
 

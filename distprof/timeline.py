@@ -13,6 +13,7 @@ from isal import igzip
 from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity
 
+from distprof.errors import OutputError
 from distprof.scopes import Frame, ModuleScopes
 
 
@@ -95,10 +96,16 @@ class Timeline:
             return []
         plain = path.with_suffix("")
         self._profile.export_chrome_trace(str(plain))
-        text = plain.read_bytes()
+        try:
+            text = plain.read_bytes()
+            found = list(rows(text))
+        except (FileNotFoundError, msgspec.MsgspecError):
+            for left in (plain, plain.with_suffix(".json.tmp")):
+                left.unlink(missing_ok=True)
+            raise OutputError(f"the timeline could not be written whole to {plain}", hint="is the disk full?") from None
         path.write_bytes(igzip.compress(text, 1))
         plain.unlink()
-        return list(rows(text))
+        return found
 
     def _end_session(self) -> None:
         self._profile.add_metadata_json("distprof", json.dumps(self._tags()))

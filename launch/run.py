@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from distprof.contract import MODEL_PARALLEL, RANK_JSON, RUN_JSON
-from distprof.errors import DistprofError, UsageError
+from distprof.contract import MODEL_PARALLEL, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
+from distprof.errors import UsageError
 from distprof.files import write_json
 from distprof.identity import versions
 from distprof.plan import StepPlan
@@ -182,15 +182,18 @@ def _exit_code(exitcode: int) -> int:
 
 def _finish(directory: Path, description: Mapping[str, Any], code: int) -> None:
     """Notes how the job ended, says what is there and what to type next."""
-    closed = sorted(directory.glob(f"rank?????/{RANK_JSON}"))
+    closed = list(directory.glob(f"rank?????/{RANK_JSON}"))
+    cut = list(directory.glob(f"rank?????{PARTIAL_SUFFIX}/{RANK_JSON}"))
     expected = description["world_size"]
     try:
         write_json(directory / RUN_JSON, {"format": 1, **description, "end_ns": time.time_ns(), "exit_code": code})
-    except OSError as error:
-        raise DistprofError(f"cannot write {directory / RUN_JSON}: {error.strerror}") from error
+    except OSError as error:  # the script's exit code is worth more than this file
+        _say(f"cannot write {directory / RUN_JSON}: {error.strerror}")
     of = f" of {expected}" if expected is not None else ""
-    _say(f"{len(closed)}{of} ranks recorded. Next:\n    distprof merge {directory}")
+    unfinished = f", {len(cut)} unfinished" if cut else ""
+    _say(f"{len(closed)}{of} ranks recorded{unfinished}. Next:\n    distprof merge {directory}")
 
 
 def _say(message: str) -> None:
-    print(f"distprof: {message}", file=sys.stderr, flush=True)  # noqa: T201
+    sys.stderr.write(f"distprof: {message}\n")
+    sys.stderr.flush()

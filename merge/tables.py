@@ -6,9 +6,10 @@ from pathlib import Path
 
 import polars as pl
 
-from distprof.contract import STEP_LINES, STEPS, Column, Table
+from distprof.contract import STEP_LINES, STEPS, Table
 from distprof.errors import DataError
 from distprof.merge.run import Rank, Run
+from distprof.tables import write_arrow
 
 TYPES: dict[str, pl.DataType] = {
     "int64": pl.Int64(),
@@ -62,10 +63,5 @@ def _steps_of_the_dead(rank: Rank) -> pl.DataFrame | None:
 
 def write(folder: Path, table: Table, frame: pl.DataFrame, metadata: dict[str, str]) -> None:
     """Writes a merged table with the columns of the contract, in their order."""
-    checked = frame.select(_checked(column) for column in table.columns)
-    checked.write_parquet(folder / table.file, compression="zstd", metadata=metadata)
-
-
-def _checked(column: Column) -> pl.Expr:
-    expression = pl.col(column.name).cast(TYPES[column.type])
-    return expression.cast(pl.Categorical) if column.type == "category" else expression
+    checked = frame.select(pl.col(column.name).cast(TYPES[column.type]) for column in table.columns)
+    write_arrow(folder, table, checked.to_arrow(), metadata)

@@ -1,0 +1,161 @@
+"""Run directories with something wrong: one line, the right exit code, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SCRIPTS, clean_environ, distprof
+
+
+@pytest.fixture
+def run(ddp, tmp_path) -> Path:
+    """A copy of a real run that a test may break."""
+    return Path(shutil.copytree(ddp, tmp_path / "run", ignore=shutil.ignore_patterns("merged")))
+
+
+def edit(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def fails(run: Path, *words: str, code: int = 1) -> None:
+    """Every reading command says it in one line."""
+    for command in ("merge", "stats", "comms"):
+        done = distprof(command, run)
+        assert done.returncode == code, (command, done.stdout, done.stderr)
+        assert len(done.stderr.splitlines()) == 1 and "Traceback" not in done.stderr
+        for word in words:
+            assert word in done.stderr, (command, done.stderr)
+    assert not (run / "merged").exists() and not list(run.glob(".*"))
+
+
+def test_a_missing_rank_is_said_and_the_others_are_merged(run):
+    shutil.rmtree(run / "rank00002")
+    done = distprof("merge", run)
+    assert done.returncode == 0 and "ranks 2 of 4 are missing" in done.stdout
+    assert "3 of 4 ranks" in done.stdout
+    summary = json.loads((run / "merged" / "summary.json").read_text())
+    assert summary["missing_ranks"] == [2] and summary["ranks"] == [0, 1, 3]
+    assert "incomplete: ranks 2 of 4 are missing" in distprof("stats", run).stdout
+    assert distprof("stats", "--strict", run).returncode == 3
+    assert distprof("comms", "--strict", run).returncode == 3
+
+
+def test_an_empty_rank_folder_counts_as_missing(run):
+    shutil.rmtree(run / "rank00001")
+    (run / "rank00001").mkdir()
+    done = distprof("merge", run)
+    assert done.returncode == 0
+    assert "rank00001 is empty" in done.stdout and "ranks 1 of 4 are missing" in done.stdout
+
+
+def test_a_rank_of_another_run_is_refused(run):
+    edit(run / "rank00003" / "rank.json", run_id="somebodyelse")
+    fails(run, "found run somebodyelse in rank00003", "hint:")
+
+
+def test_two_folders_of_one_rank_are_refused(run):
+    shutil.copytree(run / "rank00001", run / "rank00007")
+    fails(run, "one folder of rank 1", "rank00001 and rank00007")
+
+
+def test_an_mp_size_that_does_not_divide_the_world_is_refused(run):
+    for path in run.glob("rank*/rank.json"):
+        edit(path, mp_size=3, dp_size=1)
+    fails(run, "world size 4", "mp_size 3", "hint:")
+
+
+def test_ranks_that_disagree_on_sizes_are_refused(run):
+    edit(run / "rank00000" / "rank.json", mp_size=2, dp_size=2)
+    fails(run, "one (mp_size, dp_size)", "hint:")
+
+
+@pytest.mark.parametrize("file", ["run.json", "rank00002/rank.json"])
+def test_a_format_of_the_future_is_refused(run, file):
+    edit(run / file, format=2)
+    fails(run, "found format 2", "newer distprof")
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"format": 1}', "[]", "\x00\x01"])
+def test_a_damaged_rank_json_is_refused(run, content):
+    (run / "rank00000" / "rank.json").write_text(content)
+    fails(run, "rank00000/rank.json", "hint:")
+
+
+def test_a_cut_trace_is_refused_with_its_name(run):
+    path = run / "rank00001" / "trace.json.gz"
+    path.write_bytes(path.read_bytes()[:5000])
+    done = distprof("merge", run)
+    assert done.returncode == 1 and "rank00001/trace.json.gz" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (run / "merged").exists()
+
+
+def test_a_cut_table_is_refused_with_its_name(run):
+    path = run / "rank00001" / "ops.parquet"
+    path.write_bytes(path.read_bytes()[:500])
+    done = distprof("stats", run)
+    assert done.returncode == 1 and "rank00001/ops.parquet" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_lost_table_is_said(run):
+    (run / "rank00001" / "collectives.parquet").unlink()
+    done = distprof("merge", run)
+    assert done.returncode == 0 and "rank 1 lacks collectives.parquet" in done.stdout
+
+
+@pytest.mark.parametrize("make", [lambda path: None, Path.touch, Path.mkdir])
+def test_what_is_no_run_directory_is_said(tmp_path, make):
+    make(tmp_path / "x")
+    fails(tmp_path / "x", "expected", "hint:")
+
+
+def test_an_earlier_merge_is_kept_without_force(run):
+    assert distprof("merge", run).returncode == 0
+    before = (run / "merged" / "trace.json.gz").stat().st_mtime_ns
+    again = distprof("merge", run)
+    assert again.returncode == 1 and "--force" in again.stderr
+    assert (run / "merged" / "trace.json.gz").stat().st_mtime_ns == before
+    assert distprof("merge", "--force", run).returncode == 0
+    assert (run / "merged" / "trace.json.gz").stat().st_mtime_ns > before
+
+
+def test_a_merge_that_finds_the_disk_full_leaves_nothing(run):
+    limit = (run / "rank00000" / "trace.json.gz").stat().st_size // 2
+    done = subprocess.run(
+        [sys.executable, "-m", "distprof", "merge", run], capture_output=True, text=True, env=clean_environ(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)), check=False)
+    assert done.returncode == 1 and "cannot write" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (run / "merged").exists() and not list(run.glob(".*"))
+
+
+def test_a_disk_that_fills_while_recording_never_stops_training(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "distprof", "run", "--out", tmp_path / "run", "--nproc-per-node", "2",
+         SCRIPTS / "job.py", "fine"], capture_output=True, text=True, env=clean_environ(), timeout=240, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0 to stdout", "rank 1 to stdout"]
+    told = [line for line in done.stderr.splitlines() if "recording stopped, training goes on" in line]
+    assert len(told) == 2 and all("is the disk full?" in line or os.strerror(27) in line for line in told), told
+    merged = distprof("merge", tmp_path / "run")
+    assert merged.returncode == 0 and "rank 0 is failed" in merged.stdout
+    # what was flushed before the disk was full is there
+    assert json.loads(distprof("stats", "--json", tmp_path / "run").stdout)["per_gpu"]["fwd_macs"]["mean"] == 576
+
+
+def test_an_unknown_command_suggests_one():
+    done = distprof("mrege", "x")
+    assert done.returncode == 2 and "did you mean `distprof merge`?" in done.stderr
+    assert "distprof run train.py" in distprof("train.py").stderr
+
+
+@pytest.mark.parametrize("flags", [("--op", "all_redcue"), ("--step", "99")])
+def test_comms_of_what_is_not_there_lists_what_is(ddp, flags):
+    done = distprof("comms", *flags, ddp)
+    assert done.returncode == 1 and ("all_reduce" in done.stderr or "6, 7" in done.stderr)
