@@ -79,14 +79,25 @@ class ModuleMap:
         model = Model()
         for raw_name, path, sub in _unwrapped(module):
             site = model.sites.get(path)
-            if site is None or raw_name.endswith(tuple(WRAPPED.values())):
-                site = _site(model, path, sub, known=site)
+            if site is None:
+                site = self._moved(sub, model, path) or _site(model, path, sub, known=None)
+            elif raw_name.endswith(tuple(WRAPPED.values())):
+                _site(model, path, sub, known=site)
             self._sites[id(sub)] = site
         inside = {id(sub) for _, sub in module.named_modules()}
         self.models = [old for old in self.models if id(old.root.module()) not in inside]
         self.models.append(model)
         self._number()
         return model.root
+
+    def _moved(self, module: nn.Module, model: Model, path: str) -> Site | None:
+        """The site of a module that was called on its own before, at its place in the model that has it."""
+        site = self.find(module)
+        if site is not None:
+            site.model, site.name = model, path
+            site.parent = model.sites.get(path.rpartition(".")[0]) if path else None
+            model.sites[path] = site
+        return site
 
     def adopt(self, module: nn.Module, parent: Site) -> Site:
         """Takes in a module that is no child of any other but was called inside one."""

@@ -178,7 +178,9 @@ class Recorder:
             with self._lock:
                 if self.recording:
                     self.recording = False
-                    self._shard.flush(self._instruments, status="partial",
+                    if self._instruments.running == "trace":
+                        self._shard.note("the timeline is lost: only the thread that began it can end it")
+                    self._shard.flush(self._instruments, status="partial", timeline=False,
                                       why=f"{reason} after {self._step} of {self.plan.num_steps} steps")
                     self._shard.complete()
         except Exception as error:  # noqa: BLE001 (the process is about to end; its signal must not be held up)

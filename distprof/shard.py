@@ -87,7 +87,7 @@ class Shard:
         self._steps.append(row)
         self._claim().add_step(row)
 
-    def flush(self, instruments: Instruments, *, status: str, why: str | None = None) -> None:
+    def flush(self, instruments: Instruments, *, status: str, why: str | None = None, timeline: bool = True) -> None:
         """Writes all tables that are known by now, and rank.json."""
         folder = self._claim()
         self._clock.append(_clock_sample())
@@ -103,7 +103,9 @@ class Shard:
                 instruments.time if instruments.time.num_steps else None))
         if ended:
             self._write(folder, STEPS, self._split_steps(instruments))
-            self._write_timeline(folder, instruments)
+            self._write_collectives(folder, instruments)
+            if timeline:
+                self._write_timeline(folder, instruments)
         folder.write_rank(self._rank_json(status, why))
 
     def _write_timeline(self, folder: RankFolder, instruments: Instruments) -> None:
@@ -111,6 +113,8 @@ class Shard:
         if events:
             folder.files[TRACE_JSON] = len(events)
             self._write(folder, EVENTS, results.with_steps(events, self._steps))
+
+    def _write_collectives(self, folder: RankFolder, instruments: Instruments) -> None:
         if any(step["pass"] == "trace" for step in self._steps) or instruments.collectives.calls:
             self._write(folder, COLLECTIVES, results.collective_rows(instruments.collectives.calls))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,8 @@ class Timeline:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             activities.append(ProfilerActivity.CUDA)
         self._profile = torch.profiler.profile(activities=activities, record_shapes=True, acc_events=True)
-        self._profile.start()
+        with _quiet():
+            self._profile.start()
         self._yield_to_others()
         self._scopes.add(self)
 
@@ -130,6 +133,19 @@ class Timeline:
         if self._prepare is not None:
             autograd_profiler.profile._prepare_trace = self._prepare  # type: ignore[method-assign]
             self._prepare = None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps Kineto, which reads this variable when it first starts, from writing to the script's stderr."""
+    ours = "KINETO_LOG_LEVEL" not in os.environ
+    if ours:
+        os.environ["KINETO_LOG_LEVEL"] = "99"
+    try:
+        yield
+    finally:
+        if ours:
+            del os.environ["KINETO_LOG_LEVEL"]
 
 
 def rows(text: bytes) -> Iterator[dict[str, Any]]:

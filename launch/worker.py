@@ -16,10 +16,13 @@ import io
 import os
 import runpy
 import sys
+import time
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+LINGER_S = 0.2
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -54,7 +57,6 @@ class Worker:
     def __init__(self) -> None:
         self._context: Any = None
         if not os.environ.get("DISTPROF_DISABLE"):
-            os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or every session writes to the script's stderr
             sys.meta_path.insert(0, _AfterImport("torch", self._start))
 
     def _start(self) -> None:
@@ -81,6 +83,10 @@ class Worker:
             raise
         finally:
             self._close(error)
+            if "torch" in sys.modules:
+                # gloo's threads free their last work with the GIL; while the interpreter goes down that aborts the
+                # process (torch 2.13, without us as well): give them the time before
+                time.sleep(LINGER_S)
 
     def _close(self, error: BaseException | None) -> None:
         if self._context is None:

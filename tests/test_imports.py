@@ -1,0 +1,84 @@
+"""What is imported when: the light parts stay light, names are where they were promised."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from conftest import ROOT, clean_environ
+
+import distprof
+
+
+def loaded(code: str, *arguments: object) -> set[str]:
+    """Top-level modules after a piece of code ran in a fresh interpreter."""
+    text = f"import sys\ntry:\n    {code}\nexcept SystemExit: pass\nimport json\n" \
+           "print('\\n' + json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", text, *map(str, arguments)], capture_output=True, text=True,
+                          env=clean_environ(), check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+COMMAND = "from distprof.launch.cli import main; main(sys.argv[1:])"
+
+
+def test_importing_distprof_imports_nothing_heavy():
+    assert not {"torch", "polars", "pyarrow", "msgspec", "click", "rich"} & loaded("import distprof")
+
+
+@pytest.mark.parametrize("command", ["--help", "--version"])
+def test_help_imports_neither_torch_nor_tables(command):
+    assert not {"torch", "polars", "pyarrow", "rich"} & loaded(COMMAND, command)
+
+
+@pytest.mark.parametrize("command", ["stats", "comms"])
+def test_reading_a_run_imports_no_torch(ddp, command):
+    assert "torch" not in loaded(COMMAND, command, ddp)
+    assert "torch" not in loaded(COMMAND, command, "--json", ddp)
+
+
+def test_merging_imports_no_torch(ddp):
+    assert "torch" not in loaded(COMMAND, "merge", "--force", ddp)
+
+
+def test_recording_imports_no_polars():
+    assert "polars" not in loaded("import distprof.recorder")
+
+
+def test_the_contract_imports_nothing_of_others():
+    names = loaded("import distprof.contract, distprof.errors, distprof.plan")
+    assert not {"torch", "polars", "pyarrow", "msgspec"} & names
+
+
+def test_public_names_are_these():
+    assert distprof.__all__ == sorted(distprof.__all__)
+    assert dir(distprof) == distprof.__all__
+    assert all(getattr(distprof, name) is not None for name in distprof.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'recrod'"):
+        distprof.recrod  # noqa: B018
+
+
+def test_version_is_that_of_the_project():
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == distprof.__version__
+
+
+def test_merge_and_launch_are_links_to_the_top_level_folders():
+    for name in ("merge", "launch"):
+        link = ROOT / "distprof" / name
+        assert link.is_symlink() and link.readlink().as_posix() == f"../{name}"
+        assert (ROOT / name / "__init__.py").is_file()
+
+
+def test_the_wheel_holds_everything_under_distprof(tmp_path):
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT],
+                   check=True, capture_output=True)
+    import zipfile
+
+    names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
+    packages = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
+    assert packages == {"distprof"}
+    for name in ("merge/run.py", "launch/worker.py", "contract.py", "py.typed"):
+        assert f"distprof/{name}" in names
