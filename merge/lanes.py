@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-PIDS_PER_RANK = 64
-TIDS_PER_RANK = 1 << 14
+NUMBERS_PER_RANK = 1 << 14
+"""pids and tids of a rank come out of one row of numbers: no two things of a merged trace share one."""
+MAX_PROCESSES = 64
 IDS_PER_RANK = 1 << 32
 """Flow and async ids of a rank: with fewer than 2^21 ranks every id is exact in a double."""
 PSEUDO = ("Spans", "Traces", "", "-1")
@@ -55,10 +56,11 @@ class Lanes:
         key = str(raw_pid), str(raw_tid)
         thread = self._threads.get(key)
         if thread is None:
-            if len(self._threads) >= TIDS_PER_RANK:
-                raise ValueError(f"rank {self.rank} has more than {TIDS_PER_RANK} threads")
+            pid = self._process(key[0]).pid
+            # Perfetto takes the thread with the number of its process for the main thread
+            is_main = key[0] == key[1] and not any(other.tid == pid for other in self._threads.values())
             thread = self._threads[key] = Thread(
-                pid=self._process(key[0]).pid, tid=self.rank * TIDS_PER_RANK + len(self._threads) + 1,
+                pid=pid, tid=pid if is_main else self._number(MAX_PROCESSES + len(self._threads)),
                 name=self.thread_names.get(key) or _title(*key), sort_index=self.sort_indices.get(key))
         return thread
 
@@ -79,13 +81,18 @@ class Lanes:
         device = self._device(raw_pid)
         process = self._processes.get(device)
         if process is None:
-            if len(self._processes) >= PIDS_PER_RANK - 1:
-                raise ValueError(f"rank {self.rank} has more than {PIDS_PER_RANK - 1} processes")
+            if len(self._processes) >= MAX_PROCESSES - 1:
+                raise ValueError(f"rank {self.rank} has more than {MAX_PROCESSES - 1} processes")
             process = self._processes[device] = Process(
-                pid=self.rank * PIDS_PER_RANK + len(self._processes) + 1, device=device, raw=raw_pid)
+                pid=self._number(len(self._processes) + 1), device=device, raw=raw_pid)
         if process.raw in PSEUDO:
             process.raw = raw_pid
         return process
+
+    def _number(self, index: int) -> int:
+        if index >= NUMBERS_PER_RANK:
+            raise ValueError(f"rank {self.rank} has more than {NUMBERS_PER_RANK - MAX_PROCESSES} threads")
+        return self.rank * NUMBERS_PER_RANK + index
 
     def _device(self, raw_pid: str) -> str:
         if raw_pid in PSEUDO:
@@ -104,7 +111,7 @@ class Lanes:
             name = f"{self.title} | {process.device}{suffix}"
             yield _meta(process.pid, "process_name", {"name": _ascii(name)})
             yield _meta(process.pid, "process_labels", {"labels": _ascii(self.title)})
-            yield _meta(process.pid, "process_sort_index", {"sort_index": self.rank * PIDS_PER_RANK + index})
+            yield _meta(process.pid, "process_sort_index", {"sort_index": self.rank * MAX_PROCESSES + index})
         for thread in self._threads.values():
             yield _meta(thread.pid, "thread_name", {"name": _ascii(thread.name)}, thread.tid)
             if thread.sort_index is not None:

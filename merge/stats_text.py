@@ -43,7 +43,8 @@ def render(summary: Mapping[str, Any], path: Path, page: Page, *, top: int) -> s
 
 def _topology(summary: Mapping[str, Any], page: Page) -> None:
     axes = " x ".join(f"{axis} {size}" for axis, size in summary["topology"].items())
-    page.line(f"{summary['world_size']} ranks = {axes}   mp_size {summary['mp_size']}, dp_size {summary['dp_size']}"
+    ranks = "1 rank" if summary["world_size"] == 1 else f"{summary['world_size']} ranks"
+    page.line(f"{ranks} = {axes}   mp_size {summary['mp_size']}, dp_size {summary['dp_size']}"
               f"   ({summary['topology_source']})")
     page.line()
 

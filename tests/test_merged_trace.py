@@ -66,6 +66,9 @@ def test_names_are_kept_and_say_rank_place_and_host(run, answer):
 def test_pids_and_tids_are_small_numbers_of_one_rank(answer):
     threads = answer.results[2]
     assert len({row["tid"] for row in threads}) == len(threads)
+    main = [row for row in threads if row["tid"] == row["pid"]]
+    assert [row["thread"].split(" (")[0] for row in main] == [
+        f"thread {row['process'].split('pid ')[1].rstrip(')')}" for row in main] and len(main) == 4
     assert all(0 < row["pid"] < 2**31 and 0 < row["tid"] < 2**31 for row in threads)
 
 
@@ -73,7 +76,7 @@ def test_events_pass_through_untouched_but_for_numbers(run):
     events = json.loads(gzip.decompress((run / "merged" / "trace.json.gz").read_bytes()))["traceEvents"]
     touched = ("pid", "tid", "ts", "id", "s")
     for rank, path in enumerate(rank_traces(run)):
-        mine = [event for event in events if event["pid"] // 64 == rank and event["ph"] != "M"]
+        mine = [event for event in events if event["pid"] // 16384 == rank and event["ph"] != "M"]
         raw = [event for event in recorded(path)["traceEvents"] if event["ph"] != "M"]
         keep = [[{key: value for key, value in event.items() if key not in touched} for event in some]
                 for some in (raw, mine)]
@@ -86,7 +89,7 @@ def test_times_are_on_one_clock_and_keep_nanoseconds(run):
     assert min(event["ts"] for event in whole["traceEvents"] if "ts" in event) >= 0
     for rank, path in enumerate(rank_traces(run)):
         trace = recorded(path)
-        mine = [event for event in whole["traceEvents"] if event["pid"] // 64 == rank and event["ph"] == "X"]
+        mine = [event for event in whole["traceEvents"] if event["pid"] // 16384 == rank and event["ph"] == "X"]
         raw = [event for event in trace["traceEvents"] if event["ph"] == "X"]
         for new, old in zip(mine[::97], raw[::97], strict=True):
             absolute = trace["baseTimeNanoseconds"] + round(old["ts"] * 1000)
