@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,7 +84,8 @@ class Recorder:
     # --- steps -------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        os.register_at_fork(after_in_child=self._forget)
+        forget = weakref.WeakMethod(self._forget)  # what is registered here stays for the life of the process
+        os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
         self._watch.start()
         self._handles = [
             register_optimizer_step_pre_hook(self._guarded(self._before_optimizer)),

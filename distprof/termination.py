@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,8 @@ class TerminationWatch:
             self._close()
             return
         self._previous = signal.signal(signal.SIGTERM, self._on_signal)
-        os.register_at_fork(after_in_child=self._forget)
+        forget = weakref.WeakMethod(self._forget)  # what is registered here stays for the life of the process
+        os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
         threading.Thread(target=self._wait, args=(read,), name="distprof-sigterm", daemon=True).start()
 
     def stop(self) -> None:
