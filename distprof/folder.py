@@ -11,29 +11,33 @@ from typing import Any
 from distprof.contract import FORMAT, PARTIAL_SUFFIX, RANK_JSON, STEP_LINES, STEPS, Table, rank_folder
 from distprof.errors import OutputError
 from distprof.files import sync, write_json
+from distprof.runs import run_id_in
 
 
 class RankFolder:
     """`rank00003.partial/` that becomes `rank00003/`."""
 
-    def __init__(self, run: Path, rank: int, *, attempt: int) -> None:
+    def __init__(self, run: Path, rank: int, *, run_id: str, attempt: int, force: bool) -> None:
         self.final = run / rank_folder(rank)
         self.path = run / f"{rank_folder(rank)}{PARTIAL_SUFFIX}"
         self.files: dict[str, int | None] = {}
         """File -> rows; None for files without rows."""
-        self._claim(attempt)
+        self._claim(run_id, attempt, force=force)
 
-    def _claim(self, attempt: int) -> None:
+    def _claim(self, run_id: str, attempt: int, *, force: bool) -> None:
+        for folder in (self.final, self.path):
+            if force and folder.exists() and run_id_in(folder / RANK_JSON) != run_id:
+                shutil.rmtree(folder)
         if self.final.exists():
             raise OutputError(f"expected no folder {self.final}, found one",
-                              hint="record into another directory, or pass --force")
+                              hint="record into another directory, or replace the run: --force, force=True")
         if attempt and self.path.exists():
             shutil.rmtree(self.path)  # what an attempt left that torchrun restarted
         try:
             self.path.mkdir(parents=True)
         except FileExistsError:
             raise OutputError(f"expected no folder {self.path}, found one: two processes with the same rank?",
-                              hint="record into another directory, or pass --force") from None
+                              hint="record into another directory, or replace the run: --force, force=True") from None
 
     def add_step(self, row: Mapping[str, Any]) -> None:
         """Appends a step at once: it survives a killed process."""

@@ -63,6 +63,11 @@ class Instruments:
         elif self.running == "time":
             self.time.next_step()
 
+    def restart_step(self) -> None:
+        """Tells the running pass that the step begins only now."""
+        if self.running == "time":
+            self.time.restart_step()
+
     def optimizer_begins(self) -> None:
         """Called in front of every optimizer.step()."""
         self.phase = "optimizer"

@@ -6,7 +6,6 @@ script: a failure ends the recording with one line on stderr.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
@@ -20,12 +19,10 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from distprof.contract import RUN_JSON
 from distprof.errors import DistprofError
-from distprof.identity import Identity, versions
 from distprof.instruments import Instruments
 from distprof.plan import StepPlan
-from distprof.runs import describe, open_run, run_id_of
+from distprof.runs import run_id_of
 from distprof.scopes import Frame
 from distprof.shard import Shard
 from distprof.steps import StepFinder, num_samples
@@ -37,18 +34,19 @@ class Recorder:
     """Records the steps of this process into one rank folder of a run directory.
 
     Args:
-        run: The run directory; it exists.
+        run: The run directory; rank 0 makes it where no launcher did.
         run_id: The same on all ranks of a launch.
         plan: Which steps are recorded, and how.
         sizes: Model-parallel sizes; they win over what the device mesh says.
+        force: Replaces what another run left of this rank.
     """
 
     def __init__(self, run: Path, *, run_id: str, plan: StepPlan | None = None,
-                 sizes: Mapping[str, int] | None = None) -> None:
+                 sizes: Mapping[str, int] | None = None, force: bool = False) -> None:
         self.plan = plan or StepPlan()
         self.recording = False
         """True from `start` until the last pass is done."""
-        self._shard = Shard(run, run_id=run_id, sizes=sizes or {}, plan=self.plan)
+        self._shard = Shard(run, run_id=run_id, sizes=sizes or {}, plan=self.plan, force=force)
         self._finder = StepFinder()
         self._instruments = Instruments(
             self._guarded, before_root=self._before_root, note=self._shard.note, tags=self._shard.tags,
@@ -57,7 +55,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._handles: list[Any] = []
         self._step = 0
-        self._forwards = 0
+        self._forwards: int | None = None
         self._samples: int | None = None
         self._num_forwards = 0
         self._began = (0, 0)
@@ -91,7 +89,7 @@ class Recorder:
             register_optimizer_step_pre_hook(self._guarded(self._before_optimizer)),
             register_optimizer_step_post_hook(self._guarded(self._after_optimizer)),
         ]
-        self._shard.open()
+        self._shard.open(sys.argv)
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -99,19 +97,27 @@ class Recorder:
         if wanted != self._instruments.running:
             self._instruments.switch(wanted)
         self._instruments.scopes.remove(self)
-        if wanted != "wait" or self._finder.rule is None or self._finder.rule == "forward":
-            self._instruments.scopes.add(self)  # while waiting only the optimizer is watched, once there is one
-        self._forwards, self._samples = 0, None
+        # while waiting only the optimizer is watched, once there is one
+        listening = wanted != "wait" or self._finder.rule in (None, "forward")
+        if listening:
+            self._instruments.scopes.add(self)
+        self._forwards, self._samples = 0 if listening else None, None
         self._began = time.time_ns(), time.perf_counter_ns()
 
     def _end_step(self) -> None:
+        with self._lock:  # the thread that watches for SIGTERM writes the same files
+            self._write_step()
+        if self.recording:
+            self._begin_step()
+
+    def _write_step(self) -> None:
         duration_ns = time.perf_counter_ns() - self._began[1]
         running = self._instruments.running
         self._instruments.next_step()
         self._shard.add_step({
             "step": self._step, "pass": running or "wait", "start_ns": self._began[0],
             "end_ns": self._began[0] + duration_ns, "duration_ns": duration_ns,
-            "forward_calls": self._forwards if self._samples is not None else None, "samples": self._samples,
+            "forward_calls": self._forwards, "samples": self._samples,
         })
         self._step += 1
         if self._step >= self.plan.num_steps:
@@ -119,8 +125,6 @@ class Recorder:
         elif self.plan.pass_of(self._step) != running:
             self._instruments.switch(None)
             self._shard.flush(self._instruments, status="recording")
-        if self.recording:
-            self._begin_step()
 
     def _before_optimizer(self, *_: Any) -> None:
         self._instruments.optimizer_begins()
@@ -137,6 +141,10 @@ class Recorder:
     def _before_root(self, frame: Frame) -> None:
         if self._finder.before_root(frame.site):
             self._end_step()
+        elif not self._step and not self._num_forwards:
+            # what the script did before its first forward call is no part of the first step
+            self._began = time.time_ns(), time.perf_counter_ns()
+            self._instruments.restart_step()
 
     # --- listening to the modules ------------------------------------------------------------------------------
 
@@ -146,7 +154,7 @@ class Recorder:
     def exit(self, frame: Frame, args: Any, kwargs: Any, _result: Any) -> None:
         """Counts root calls and the samples that went into them."""
         if frame.is_root and frame.site.model.has_parameters():
-            self._forwards += 1
+            self._forwards = (self._forwards or 0) + 1
             self._num_forwards += 1
             samples = num_samples(args, kwargs)
             if samples is not None:
@@ -217,7 +225,6 @@ class Recorder:
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         """Wraps what the script's thread calls: an error ends the recording and nothing else."""
 
-        @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> None:
             if not self.recording:
                 return
@@ -255,10 +262,13 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), f
         yield _active[-1]
         return
     plan = StepPlan.parse(steps) if isinstance(steps, str) else steps
-    recorder = _opened(Path(out), plan, {**requested(os.environ), **(sizes or {})}, force=force)
+    run = Path(out)
+    recorder = Recorder(run, run_id=run_id_of(os.environ, run), plan=plan, force=force,
+                        sizes={**requested(os.environ), **(sizes or {})})
     _active.append(recorder)
     try:
-        recorder.start()
+        if not os.environ.get("DISTPROF_DISABLE"):
+            recorder.start()
         yield recorder
     except BaseException as error:
         recorder.close(f"{type(error).__name__} in the script")
@@ -266,23 +276,6 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), f
     finally:
         recorder.close()
         _active.remove(recorder)
-
-
-def _opened(run: Path, plan: StepPlan, sizes: Mapping[str, int], *, force: bool) -> Recorder:
-    """A recorder whose run directory exists; rank 0 makes it, with run.json."""
-    identity = Identity.read()
-    run_id = run_id_of(os.environ, run)
-    recorder = Recorder(run, run_id=run_id, plan=plan, sizes=sizes)
-    if identity.rank == 0 and not _is_ours(run, run_id):
-        open_run(run, describe(run_id=run_id, argv=sys.argv, plan=str(plan), world_size=identity.world_size,
-                               start_ns=time.time_ns(), versions=versions(), sizes=sizes, host=identity.host),
-                 force=force)
-    return recorder
-
-
-def _is_ours(run: Path, run_id: str) -> bool:
-    path = run / RUN_JSON
-    return path.exists() and f'"run_id": "{run_id}"' in path.read_text()
 
 
 def active() -> list[Recorder]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import uuid
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distprof.contract import FORMAT, RUN_JSON
+from distprof.contract import FORMAT, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
 from distprof.errors import OutputError
 from distprof.files import write_json
 
@@ -31,8 +32,19 @@ def run_id_of(environ: Mapping[str, str], directory: Path) -> str:
     return hashlib.sha256("|".join((*shared, directory.name)).encode()).hexdigest()[:12]
 
 
+def run_id_in(path: Path) -> str | None:
+    """The run that a run.json or rank.json belongs to; None where there is none or it cannot be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found.get("run_id") if isinstance(found, dict) else None
+
+
 def open_run(directory: Path, description: Mapping[str, Any], *, force: bool) -> None:
     """Makes the directory of a run and writes its run.json.
+
+    Folders that other ranks of the same run made in the meantime are left alone.
 
     Raises:
         OutputError: There is something already and `force` is False or it is no run; or it cannot be written.
@@ -40,8 +52,10 @@ def open_run(directory: Path, description: Mapping[str, Any], *, force: bool) ->
     try:
         if directory.exists() and not directory.is_dir():
             raise OutputError(f"expected a directory at {directory}, found a file", hint="choose another --out")
-        if directory.exists() and any(directory.iterdir()):
-            _empty(directory, force=force)
+        others = [child for child in (directory.iterdir() if directory.exists() else ())
+                  if not _is_of_run(child, description["run_id"])]
+        if others:
+            _remove(directory, others, force=force)
         directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / RUN_JSON, {"format": FORMAT, **description})
     except OSError as error:
@@ -49,14 +63,20 @@ def open_run(directory: Path, description: Mapping[str, Any], *, force: bool) ->
                           hint="choose another --out, or make room there") from error
 
 
-def _empty(directory: Path, *, force: bool) -> None:
+def _is_of_run(child: Path, run_id: str) -> bool:
+    just_made = child.name.endswith(PARTIAL_SUFFIX) and not (child / RANK_JSON).exists()
+    return just_made or run_id_in(child / RANK_JSON) == run_id
+
+
+def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
     if not force:
         raise OutputError(f"expected a new or empty directory, found {directory} with files in it",
                           hint="choose another --out, or pass --force to replace the run")
     if not (directory / RUN_JSON).exists():
         raise OutputError(f"expected a run in {directory}, found other files and no {RUN_JSON}",
                           hint="--force replaces runs only; choose another --out")
-    shutil.rmtree(directory)
+    for path in others:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def describe(*, run_id: str, argv: Sequence[str], plan: str, world_size: int | None, start_ns: int,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from distprof import results
-from distprof.contract import COLLECTIVES, EVENTS, FORMAT, MODULES, OPS, STEPS, TRACE_JSON
+from distprof.contract import COLLECTIVES, EVENTS, FORMAT, MODULES, OPS, RUN_JSON, STEPS, TRACE_JSON
 from distprof.errors import UsageError
 from distprof.folder import RankFolder
 from distprof.identity import Identity, versions
@@ -19,6 +19,7 @@ from distprof.instruments import Instruments
 from distprof.modules import Site
 from distprof.params import ParamCount
 from distprof.plan import StepPlan
+from distprof.runs import describe, open_run, run_id_in
 from distprof.topology import Topology, detect, from_sizes
 
 Row = dict[str, Any]
@@ -27,11 +28,13 @@ Row = dict[str, Any]
 class Shard:
     """The part of a run that one rank writes."""
 
-    def __init__(self, run: Path, *, run_id: str, sizes: Mapping[str, int], plan: StepPlan) -> None:
+    def __init__(self, run: Path, *, run_id: str, sizes: Mapping[str, int], plan: StepPlan,
+                 force: bool) -> None:
         self._run = run
         self._run_id = run_id
         self._sizes = sizes
         self._plan = plan
+        self._force = force
         self._identity = Identity.read()
         self._folder: RankFolder | None = None
         self._topology: Topology | None = None
@@ -50,16 +53,28 @@ class Shard:
         self._notes.append(message)
         self.say(message)
 
-    def open(self) -> None:
-        """Claims the folder as soon as the rank is known: at once under torchrun, else when a group exists."""
+    def open(self, argv: Sequence[str]) -> None:
+        """Makes the run directory where no launcher did (rank 0 only), and claims the rank's folder.
+
+        The folder is claimed as soon as the rank is known: at once under torchrun, else when a group exists.
+
+        Args:
+            argv: The command line of the script.
+        """
         self._identity = Identity.read()
+        if self._identity.rank == 0 and run_id_in(self._run / RUN_JSON) != self._run_id:
+            open_run(self._run, describe(
+                run_id=self._run_id, argv=argv, plan=str(self._plan), world_size=self._identity.world_size,
+                start_ns=time.time_ns(), versions=versions(), sizes=self._sizes, host=self._identity.host),
+                force=self._force)
         if self._folder is None and ("RANK" in os.environ or self._identity.world_size > 1):
             self._claim()
 
     def _claim(self) -> RankFolder:
         if self._folder is None:
             self._identity = Identity.read()
-            self._folder = RankFolder(self._run, self._identity.rank, attempt=self._identity.attempt)
+            self._folder = RankFolder(self._run, self._identity.rank, run_id=self._run_id,
+                                      attempt=self._identity.attempt, force=self._force)
             self._folder.write_rank(self._rank_json("recording", None))
         return self._folder
 

@@ -54,5 +54,6 @@ class CudaStopwatch:
 
 
 def stopwatch() -> Stopwatch:
-    """For the device that the process uses: CUDA once it is initialised, else the host."""
-    return CudaStopwatch() if torch.cuda.is_available() and torch.cuda.is_initialized() else HostStopwatch()
+    """For the device that the process uses: CUDA once the script has initialised it, else the host."""
+    # is_available() would initialise the driver under a script that may still fork or choose its devices
+    return CudaStopwatch() if torch.cuda.is_initialized() else HostStopwatch()

@@ -63,7 +63,7 @@ class Timeline:
             self._note("the script runs its own profiler: no timeline is recorded")
             return
         activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             activities.append(ProfilerActivity.CUDA)
         self._profile = torch.profiler.profile(activities=activities, record_shapes=True, acc_events=True)
         with _quiet():

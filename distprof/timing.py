@@ -16,7 +16,7 @@ from torch.autograd import Variable
 
 from distprof.modules import Site
 from distprof.scopes import Frame, ModuleScopes
-from distprof.stopwatch import Stopwatch, stopwatch
+from distprof.stopwatch import HostStopwatch, Stopwatch, stopwatch
 from distprof.tensors import tensors
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
@@ -42,9 +42,20 @@ class BackwardRun(Span):
 class BackwardCall(Span):
     """The backward of one forward call."""
 
+    timer: TimePass | None = None
     site: Site | None = None
     step: int = 0
     run: BackwardRun | None = None
+
+    def starts(self, *_: Any) -> None:
+        """In front of the node of an output: the gradient arrives."""
+        if self.timer is not None and self.start is None:
+            self.timer.backward_starts(self)
+
+    def ends(self, *_: Any) -> None:
+        """In front of the node of an input: the last gradient leaves."""
+        if self.timer is not None:
+            self.timer.backward_ends(self)
 
 
 @dataclass(slots=True)
@@ -82,12 +93,14 @@ class TimePass:
         self.num_steps = 0
         self._scopes = scopes
         self._guard = guard
-        self._watch: Stopwatch = stopwatch()
+        self._watch: Stopwatch = HostStopwatch()
         self._forward: list[ForwardCall] = []
         self._backward: list[BackwardCall] = []
         self._steps: list[StepMarks] = []
         self._runs: dict[int, BackwardRun] = {}
         self._on = False
+        self.backward_starts = guard(self._on_backward_start)
+        self.backward_ends = guard(self._on_backward_end)
 
     def start(self) -> None:
         """Begins to listen to the modules and opens the first step."""
@@ -107,6 +120,10 @@ class TimePass:
         self.num_steps += 1
         self._steps.append(StepMarks(self._watch.mark()))
         self._runs.clear()
+
+    def restart_step(self) -> None:
+        """Lets the running step begin now."""
+        self._steps[-1].start = self._watch.mark()
 
     def optimizer_begins(self) -> None:
         """Called in front of every optimizer.step()."""
@@ -174,27 +191,25 @@ class TimePass:
         outputs = {tensor.grad_fn for tensor in tensors(result)} - {None}
         if not outputs:
             return
-        call = BackwardCall(site=frame.site, step=self.num_steps)
+        call = BackwardCall(timer=self, site=frame.site, step=self.num_steps)
         self._backward.append(call)
-
-        def starts(*_: Any) -> None:
-            if self._on and call.start is None:
-                call.run = self._run()
-                call.start = self._watch.mark()
-
-        def ends(*_: Any) -> None:
-            if self._on:
-                call.end = self._watch.mark()
-
-        starts, ends = self._guard(starts), self._guard(ends)
         inputs = {tensor.grad_fn for tensor in (*tensors(args), *tensors(kwargs))} - {None}
         for node in outputs:
-            node.register_prehook(starts)  # type: ignore[union-attr]
+            node.register_prehook(call.starts)  # type: ignore[union-attr]
         for node in inputs:
-            node.register_prehook(ends)  # type: ignore[union-attr]
+            node.register_prehook(call.ends)  # type: ignore[union-attr]
         if not inputs and next(frame.module.children(), None) is None:
             for node in outputs:
-                node.register_hook(ends)  # type: ignore[union-attr]
+                node.register_hook(call.ends)  # type: ignore[union-attr]
+
+    def _on_backward_start(self, call: BackwardCall) -> None:
+        if self._on:
+            call.run = self._run()
+            call.start = self._watch.mark()
+
+    def _on_backward_end(self, call: BackwardCall) -> None:
+        if self._on:
+            call.end = self._watch.mark()
 
     def _run(self) -> BackwardRun:
         task = torch._C._current_graph_task_id()

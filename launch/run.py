@@ -18,7 +18,7 @@ from distprof.errors import UsageError
 from distprof.files import write_json
 from distprof.identity import versions
 from distprof.plan import StepPlan
-from distprof.runs import describe, new_run_id, open_run
+from distprof.runs import describe, new_run_id, open_run, run_id_in
 
 RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
 """torchrun's arguments that say where ranks meet."""
@@ -127,8 +127,7 @@ def _run_id(args: argparse.Namespace, directory: Path) -> str:
 
 
 def _shared_with_first_node(args: argparse.Namespace, directory: Path, run_id: str) -> bool:
-    path = directory / RUN_JSON
-    return args.nnodes not in ("1", "1:1") and path.exists() and f'"run_id": "{run_id}"' in path.read_text()
+    return args.nnodes not in ("1", "1:1") and run_id_in(directory / RUN_JSON) == run_id
 
 
 def _set_environment(directory: Path, plan: StepPlan, run_id: str, sizes: Mapping[str, int], *,

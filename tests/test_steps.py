@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from recording import Recorded, train
@@ -72,6 +74,19 @@ def test_explicit_steps_win_over_the_optimizer(tmp_path):
     assert steps_of(tmp_path / "run")[-1]["forward_calls"] == 2
 
 
+def test_what_comes_before_the_first_forward_call_is_no_part_of_the_first_step(tmp_path):
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=0,count=0,time=2,trace=0"):
+        time.sleep(0.3)  # loading the data set, say
+        for _ in range(2):
+            model(torch.zeros(2, 4)).sum().backward()
+            optimizer.step()
+    steps = steps_of(tmp_path / "run")
+    assert all(step["duration_ns"] < 0.3e9 for step in steps)
+    assert all(step["before_forward_ns"] < 0.3e9 for step in steps)
+
+
 def test_explicit_steps_alone(tmp_path):
     model = nn.Linear(4, 4)
     with distprof.record(tmp_path / "run", steps="wait=0,count=1,time=1,trace=1") as rec:
@@ -101,6 +116,14 @@ def test_a_recorder_inside_a_recorder_is_the_same(tmp_path):
     with distprof.record(tmp_path / "run") as outer, distprof.record(tmp_path / "other") as inner:
         assert outer is inner
     assert not (tmp_path / "other").exists()
+
+
+def test_recording_can_be_disabled_from_outside(tmp_path, monkeypatch):
+    monkeypatch.setenv("DISTPROF_DISABLE", "1")
+    with distprof.record(tmp_path / "run") as rec:
+        rec.step()
+        assert not rec.recording
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("steps", ["wait=x", "nothing=1"])
