@@ -22,7 +22,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from distprof.errors import DistprofError
 from distprof.instruments import Instruments
 from distprof.plan import StepPlan
-from distprof.runs import run_id_of
 from distprof.scopes import Frame
 from distprof.shard import Shard
 from distprof.steps import StepFinder, num_samples
@@ -35,18 +34,17 @@ class Recorder:
 
     Args:
         run: The run directory; rank 0 makes it where no launcher did.
-        run_id: The same on all ranks of a launch.
         plan: Which steps are recorded, and how.
         sizes: Model-parallel sizes; they win over what the device mesh says.
         force: Replaces what another run left of this rank.
     """
 
-    def __init__(self, run: Path, *, run_id: str, plan: StepPlan | None = None,
-                 sizes: Mapping[str, int] | None = None, force: bool = False) -> None:
+    def __init__(self, run: Path, *, plan: StepPlan | None = None, sizes: Mapping[str, int] | None = None,
+                 force: bool = False) -> None:
         self.plan = plan or StepPlan()
         self.recording = False
         """True from `start` until the last pass is done."""
-        self._shard = Shard(run, run_id=run_id, sizes=sizes or {}, plan=self.plan, force=force)
+        self._shard = Shard(run, sizes=sizes or {}, plan=self.plan, force=force)
         self._finder = StepFinder()
         self._instruments = Instruments(
             self._guarded, before_root=self._before_root, note=self._shard.note, tags=self._shard.tags,
@@ -89,7 +87,7 @@ class Recorder:
             register_optimizer_step_pre_hook(self._guarded(self._before_optimizer)),
             register_optimizer_step_post_hook(self._guarded(self._after_optimizer)),
         ]
-        self._shard.open(sys.argv)
+        self._shard.open()
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -262,8 +260,7 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), f
         yield _active[-1]
         return
     plan = StepPlan.parse(steps) if isinstance(steps, str) else steps
-    run = Path(out)
-    recorder = Recorder(run, run_id=run_id_of(os.environ, run), plan=plan, force=force,
+    recorder = Recorder(Path(out), plan=plan, force=force,
                         sizes={**requested(os.environ), **(sizes or {})})
     _active.append(recorder)
     try:

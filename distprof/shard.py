@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from distprof.instruments import Instruments
 from distprof.modules import Site
 from distprof.params import ParamCount
 from distprof.plan import StepPlan
-from distprof.runs import describe, open_run, run_id_in
+from distprof.runs import describe, open_run, run_id_in, run_id_of
 from distprof.topology import Topology, detect, from_sizes
 
 Row = dict[str, Any]
@@ -28,10 +28,9 @@ Row = dict[str, Any]
 class Shard:
     """The part of a run that one rank writes."""
 
-    def __init__(self, run: Path, *, run_id: str, sizes: Mapping[str, int], plan: StepPlan,
-                 force: bool) -> None:
+    def __init__(self, run: Path, *, sizes: Mapping[str, int], plan: StepPlan, force: bool) -> None:
         self._run = run
-        self._run_id = run_id
+        self._run_id = ""
         self._sizes = sizes
         self._plan = plan
         self._force = force
@@ -53,30 +52,28 @@ class Shard:
         self._notes.append(message)
         self.say(message)
 
-    def open(self, argv: Sequence[str]) -> None:
-        """Makes the run directory where no launcher did (rank 0 only), and claims the rank's folder.
-
-        The folder is claimed as soon as the rank is known: at once under torchrun, else when a group exists.
-
-        Args:
-            argv: The command line of the script.
-        """
+    def open(self) -> None:
+        """Claims the rank's folder if the rank is known: under torchrun it is, else when a process group exists."""
         self._identity = Identity.read()
-        if self._identity.rank == 0 and run_id_in(self._run / RUN_JSON) != self._run_id:
-            open_run(self._run, describe(
-                run_id=self._run_id, argv=argv, plan=str(self._plan), world_size=self._identity.world_size,
-                start_ns=time.time_ns(), versions=versions(), sizes=self._sizes, host=self._identity.host),
-                force=self._force)
-        if self._folder is None and ("RANK" in os.environ or self._identity.world_size > 1):
+        if "RANK" in os.environ or self._identity.world_size > 1:
             self._claim()
 
     def _claim(self) -> RankFolder:
+        """The rank's folder; rank 0 makes the run directory where no launcher did."""
         if self._folder is None:
             self._identity = Identity.read()
+            self._run_id = run_id_of(os.environ, self._run)
+            if self._identity.rank == 0 and run_id_in(self._run / RUN_JSON) != self._run_id:
+                open_run(self._run, self._description(), force=self._force)
             self._folder = RankFolder(self._run, self._identity.rank, run_id=self._run_id,
                                       attempt=self._identity.attempt, force=self._force)
             self._folder.write_rank(self._rank_json("recording", None))
         return self._folder
+
+    def _description(self) -> dict[str, Any]:
+        return describe(run_id=self._run_id, argv=sys.argv, plan=str(self._plan), start_ns=time.time_ns(),
+                        world_size=self._identity.world_size, versions=versions(), sizes=self._sizes,
+                        host=self._identity.host)
 
     def tags(self) -> dict[str, Any]:
         """What every file is tagged with."""

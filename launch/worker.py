@@ -57,7 +57,10 @@ class Worker:
     def __init__(self) -> None:
         self._context: Any = None
         if not os.environ.get("DISTPROF_DISABLE"):
-            sys.meta_path.insert(0, _AfterImport("torch", self._start))
+            if "torch" in sys.modules:  # a sitecustomize has it
+                self._start()
+            else:
+                sys.meta_path.insert(0, _AfterImport("torch", self._start))
 
     def _start(self) -> None:
         try:

@@ -68,6 +68,15 @@ def test_a_script_that_records_itself_leaves_the_same_files(tmp_path, pipeline):
     assert "--force" in again.stderr or "force" in again.stderr
 
 
+def test_ranks_that_learn_who_they_are_later_leave_the_same_files(tmp_path, pipeline):
+    out = tmp_path / "run"
+    done = subprocess.run([sys.executable, SCRIPTS / "spawned.py", out], capture_output=True, text=True,
+                          env=clean_environ(), timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert files(merged(out)) == files(pipeline)
+    assert json.loads((out / "merged" / "summary.json").read_text())["problems"] == []
+
+
 def test_ranks_of_several_hosts_are_said_to_be_unaligned(tmp_path, pipeline):
     run = Path(shutil.copytree(pipeline, tmp_path / "run", ignore=shutil.ignore_patterns("merged")))
     path = run / "rank00001" / "rank.json"

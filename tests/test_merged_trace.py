@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from perfetto import ERRORS, FLOWS, SLICES, THREADS, ask, rank_of
 from usual_merge import usual_merge
+
+from distprof.errors import DataError
+from distprof.merge.run import open_run
+from distprof.merge.trace import merge_traces
 
 
 def rank_traces(run: Path) -> list[Path]:
@@ -111,6 +116,23 @@ def test_each_rank_is_a_gzip_member(run):
     content = (run / "merged" / "trace.json.gz").read_bytes()
     assert content.count(b"\x1f\x8b\x08") >= 4 + 2
     assert json.loads(gzip.decompress(content))["traceEvents"]
+
+
+def test_worker_processes_write_the_same_bytes(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("distprof.merge.trace.ENOUGH_FOR_PROCESSES_BYTES", 0)
+    merged = merge_traces(open_run(run), tmp_path / "trace.json.gz")
+    assert (tmp_path / "trace.json.gz").read_bytes() == (run / "merged" / "trace.json.gz").read_bytes()
+    assert len(merged.members) == 4 and [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
+
+
+def test_a_damaged_rank_is_named_by_worker_processes_too(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("distprof.merge.trace.ENOUGH_FOR_PROCESSES_BYTES", 0)
+    broken = Path(shutil.copytree(run, tmp_path / "run"))
+    (broken / "rank00002" / "trace.json.gz").write_bytes(b"")
+    with pytest.raises(DataError, match="rank00002") as caught:
+        merge_traces(open_run(broken), tmp_path / "trace.json.gz")
+    assert caught.value.hint
+    assert not list(tmp_path.glob("*trace*")) and not list(tmp_path.glob(".rank*"))
 
 
 def test_the_usual_script_fails_the_same_checks(run, tmp_path):
