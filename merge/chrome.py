@@ -98,7 +98,8 @@ def rewrite(trace: RankTrace, output: Path) -> Member:
         if event.ph == "M":
             _learn(lanes, event)
     shifted = _shifted((event for event in events if event.ph != "M"), lanes, base_ns - trace.origin_ns, member)
-    with igzip.open(output, "wb", compresslevel=1) as file:
+    # no name and no time in the header: the same input gives the same bytes
+    with output.open("wb") as raw, igzip.IGzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as file:
         encoder = msgspec.json.Encoder()
         for index, lines in enumerate(_batches(shifted)):
             file.write((b",\n" if index else b"") + b",\n".join(map(encoder.encode, lines)))

@@ -114,10 +114,10 @@ def _metadata(run: Run, ranks: list[Rank], members: list[Member], origin_ns: int
 def _concatenate(output: Path, members: list[Member], metadata: dict[str, Any]) -> None:
     head = b'{"displayTimeUnit":"ms","metadata":' + msgspec.json.encode({"distprof": metadata}) + b',"traceEvents":[\n'
     with output.open("wb") as file:
-        file.write(igzip.compress(head))
+        file.write(igzip.compress(head, mtime=0))
         for index, member in enumerate(members):
             if index:
-                file.write(igzip.compress(b",\n"))
+                file.write(igzip.compress(b",\n", mtime=0))
             with member.path.open("rb") as part:
                 shutil.copyfileobj(part, file)
-        file.write(igzip.compress(b"\n]}\n"))
+        file.write(igzip.compress(b"\n]}\n", mtime=0))
