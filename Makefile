@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    ?= runs/demo
+# the variable, unlike the flag, also pins what the package is built with
+PIP    := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench stress picture clean
@@ -12,11 +14,11 @@ help: ## show this
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(PIP) --editable .
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(PIP) --editable '.[test]'
 	touch $@
 
 demo: $(VENV)/.installed ## record 4 ranks of examples/train_ddp.py, merge them and print the answer
@@ -39,7 +41,7 @@ stress: $(VENV)/.test ## the long tests
 	$(BIN)/python -m pytest -m stress
 
 picture: $(VENV)/.installed ## remake the picture in README (needs Chromium)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[picture]'
+	$(PIP) --editable '.[picture]'
 	$(BIN)/python docs/picture.py runs/picture docs/merged-trace.png
 
 clean: ## remove what make made

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distprof.scopes import ModuleScopes, in_backward
+from distprof.scopes import Frame, ModuleScopes, in_backward
 from distprof.tensors import tensors
 
 NAMES = {
@@ -62,7 +62,7 @@ class CollectiveCall:
     peer: int | None
     asynchronous: bool
     module_path: str | None
-    phase: str
+    phase: str | None
     step: int
     enqueue_ns: int
     end_ns: int | None = field(default=None)
@@ -124,7 +124,7 @@ class CollectiveRecorder:
             peer=_peer(given, group),
             asynchronous=bool(given.get("async_op", True)),
             module_path=frame.site.path if frame is not None else None,
-            phase=phase or ("backward" if in_backward() else "forward"),
+            phase=phase or _phase(frame),
             step=step,
             enqueue_ns=enqueue_ns,
         )
@@ -137,6 +137,12 @@ class CollectiveRecorder:
         key = (group, op in POINT_TO_POINT)
         self._counts[key] += 1
         return self._counts[key] - 1
+
+
+def _phase(frame: Frame | None) -> str | None:
+    if frame is not None:
+        return "recompute" if frame.recompute else "forward"
+    return "backward" if in_backward() else None
 
 
 def _peer(given: dict[str, Any], group: Any) -> int | None:

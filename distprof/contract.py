@@ -114,8 +114,8 @@ MODULES = Table(
         _int("trainable_params", "Those of `params` with requires_grad."),
         _real("calls", "Forward calls a step, recomputation apart; time pass, else count pass.", nullable=True),
         *_FLOP_COLUMNS,
-        _real("fwd_time_ns", "Measured time of the forward calls of a step, submodules included; time pass.",
-              nullable=True),
+        _real("fwd_time_ns", "Measured time of the forward calls of a step, submodules included; time pass. Null "
+              "where the module was not called.", nullable=True),
         _real("bwd_time_ns", "Measured time from the gradient of the output to the gradient of the input, per step; "
               "time pass. Null where no gradient passed.", nullable=True),
     ),
@@ -162,7 +162,8 @@ COLLECTIVES = Table(
         _int("end_ns", "When the op had completed on this rank. Null where the backend does not tell.",
              nullable=True),
         _MODULE_PATH,
-        _text("phase", "forward, backward, recompute or optimizer: what the rank was doing."),
+        _text("phase", "forward, backward, recompute or optimizer: what the rank was doing. Null: none of them.",
+              nullable=True),
     ),
 )
 
@@ -238,7 +239,8 @@ MERGED_COLLECTIVES = Table(
         _int("collective", "Number of the collective in the run, by its first arrival."),
         _int("num_ranks", "Ranks of the group whose row was found."),
         Column(name="complete", type="bool", doc="True where all ranks of the group are there with equal op."),
-        _int("arrival_spread_ns", "Last minus first enqueue over the ranks of the collective."),
+        _int("arrival_spread_ns", "Last minus first enqueue over the ranks of the collective. Null where not all are "
+             "there, for one rank, and for send and receive.", nullable=True),
         _int("start_ns", "enqueue_ns on the common clock."),
         _int("finish_ns", "end_ns on the common clock.", nullable=True),
     ),

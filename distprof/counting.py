@@ -158,7 +158,7 @@ class CountPass(TorchDispatchMode):
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             # a DTensor or the like: let it open itself, its parts come by again
             return NotImplemented
-        if isinstance(func, torch._ops.OpOverload) and not formulas.has_formula(func.overloadpacket):
+        if isinstance(func, torch._ops.OpOverload) and not formulas.has_formula(func):
             with self:  # inference mode shows composite operators whole
                 output = func.decompose(*args, **kwargs)
             if output is not NotImplemented:
@@ -177,7 +177,7 @@ class CountPass(TorchDispatchMode):
         path, phase = self._whose()
         inputs = tensors((args, kwargs))
         entry = self._step_sums[OpKey(path, name, phase, json.dumps([list(tensor.shape) for tensor in inputs]))]
-        count = formulas.flops(getattr(func, "overloadpacket", func), args, kwargs, output)
+        count = formulas.flops(func, args, kwargs, output)
         entry.calls += 1
         entry.counted = count is not None
         entry.flops += count or 0

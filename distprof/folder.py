@@ -26,13 +26,13 @@ class RankFolder:
 
     def _claim(self, run_id: str, attempt: int, *, force: bool) -> None:
         for folder in (self.final, self.path):
-            if force and folder.exists() and run_id_in(folder / RANK_JSON) != run_id:
+            # all ranks of a restarted job are recorded anew: parts of two attempts do not fit together
+            outdated = attempt > 0 or (force and run_id_in(folder / RANK_JSON) != run_id)
+            if outdated and folder.exists():
                 shutil.rmtree(folder)
         if self.final.exists():
             raise OutputError(f"expected no folder {self.final}, found one",
                               hint="record into another directory, or replace the run: --force, force=True")
-        if attempt and self.path.exists():
-            shutil.rmtree(self.path)  # what an attempt left that torchrun restarted
         try:
             self.path.mkdir(parents=True)
         except FileExistsError:

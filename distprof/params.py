@@ -32,7 +32,7 @@ class ParamCount:
 def count_params(parameters: Iterable[torch.Tensor], topology: Topology) -> ParamCount:
     """Counts parameters, a tied one once."""
     tensors = list({id(parameter): parameter for parameter in parameters}.values())
-    needed = [_needed(tensor) for tensor in tensors]
+    needed = [_needed(tensor, topology.unnamed_axis) for tensor in tensors]
     return ParamCount(
         params=sum(needed),
         stored_params=sum(_stored(tensor) for tensor in tensors),
@@ -45,21 +45,21 @@ def _is_dtensor(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
 
 
-def _needed(tensor: Any) -> int:
+def _needed(tensor: Any, unnamed_axis: str) -> int:
     if hasattr(tensor, "ds_numel"):  # a ZeRO-3 placeholder
         return int(tensor.ds_numel)
     if not _is_dtensor(tensor):
         return int(tensor.numel())
     shape: list[int] = list(tensor.shape)
     for index, placement in enumerate(tensor.placements):
-        if placement.is_shard() and _is_model_parallel(tensor.device_mesh, index):
+        if placement.is_shard() and _is_model_parallel(tensor.device_mesh, index, unnamed_axis):
             shape[placement.dim] = _chunk(shape[placement.dim], tensor.device_mesh, index)
     return prod(shape)
 
 
-def _is_model_parallel(mesh: Any, index: int) -> bool:
+def _is_model_parallel(mesh: Any, index: int, unnamed_axis: str) -> bool:
     names = mesh.mesh_dim_names
-    return names is not None and axis_of(names[index]) not in ("dp", None)
+    return (unnamed_axis if names is None else axis_of(names[index])) not in ("dp", None)
 
 
 def _chunk(size: int, mesh: Any, index: int) -> int:

@@ -53,6 +53,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._handles: list[Any] = []
         self._step = 0
+        self._writing = False
         self._forwards: int | None = None
         self._samples: int | None = None
         self._num_forwards = 0
@@ -104,7 +105,9 @@ class Recorder:
 
     def _end_step(self) -> None:
         with self._lock:  # the thread that watches for SIGTERM writes the same files
+            self._writing = True
             self._write_step()
+            self._writing = False
         if self.recording:
             self._begin_step()
 
@@ -176,28 +179,34 @@ class Recorder:
     def _finish(self, status: str, why: str | None = None) -> None:
         with self._lock:
             if self.recording:
+                self._writing = True
                 self._remove()
                 self._shard.flush(self._instruments, status=status, why=why)
                 self._shard.complete()
+                self._watch.stop()  # a SIGTERM until here waits for the files
 
-    def _on_termination(self, reason: str) -> None:
-        """Called from the thread that watches for SIGTERM: the main thread may hang anywhere."""
+    def _on_termination(self, reason: str, on_main_thread: bool) -> bool:  # noqa: FBT001 (a callback)
+        """Called by a signal handler, or by a thread while the main thread hangs; False if it must come later."""
+        if on_main_thread and self._writing:
+            return False  # the signal interrupted a write, which has to end first
+        why = f"{reason} after {self._step} of {self.plan.num_steps} steps"
         try:
             with self._lock:
-                if self.recording:
+                if self.recording and on_main_thread:
+                    self._finish("partial", why)
+                elif self.recording:
                     self.recording = False
                     if self._instruments.running == "trace":
                         self._shard.note("the timeline is lost: only the thread that began it can end it")
-                    self._shard.flush(self._instruments, status="partial", timeline=False,
-                                      why=f"{reason} after {self._step} of {self.plan.num_steps} steps")
+                    self._shard.flush(self._instruments, status="partial", timeline=False, why=why)
                     self._shard.complete()
         except Exception as error:  # noqa: BLE001 (the process is about to end; its signal must not be held up)
             self._shard.say(f"what was recorded could not be written: {error}")
+        return True
 
     def _remove(self) -> None:
         """Takes away every hook, mode and patched function."""
         self.recording = False
-        self._watch.stop()
         for handle in self._handles:
             handle.remove()
         self._instruments.scopes.remove(self)
@@ -210,7 +219,7 @@ class Recorder:
         self._shard.say(f"recording stopped, training goes on: {what}{hint}")
         if os.environ.get("DISTPROF_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
-        for undo in (self._remove, lambda: self._shard.fail(str(what))):
+        for undo in (self._remove, lambda: self._shard.fail(str(what)), self._watch.stop):
             try:
                 undo()
             except Exception:  # noqa: BLE001 (already told; nothing may reach the script)

@@ -58,7 +58,7 @@ def module_rows(modules: ModuleMap, params: dict[Site, ParamCount], own: dict[Si
         if count is not None:
             row |= {name: round(value / count.num_steps) for name, value in flops.get(site, _no_flops()).items()}
         if time is not None:
-            row["fwd_time_ns"] = forward.get(site, 0) / time.num_steps
+            row["fwd_time_ns"] = forward[site] / time.num_steps if site in forward else None
             row["bwd_time_ns"] = backward[site] / time.num_steps if site in backward else None
         rows.append(row)
     return rows

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from distprof.modules import Site
 from distprof.params import ParamCount
 from distprof.plan import StepPlan
 from distprof.runs import describe, open_run, run_id_in, run_id_of
-from distprof.topology import Topology, detect, from_sizes
+from distprof.topology import Topology, detect, from_sizes, unnamed_axis
 
 Row = dict[str, Any]
 
@@ -87,8 +87,9 @@ class Shard:
             self._identity = Identity.read()
             rank, world_size = self._identity.rank, self._identity.world_size
             try:
-                self._topology = (from_sizes(self._sizes, rank=rank, world_size=world_size) if self._sizes
-                                  else detect(rank=rank, world_size=world_size))
+                self._topology = (
+                    replace(from_sizes(self._sizes, rank=rank, world_size=world_size), unnamed_axis=unnamed_axis())
+                    if self._sizes else detect(rank=rank, world_size=world_size))
             except UsageError as error:
                 self.note(f"{error.args[0]}; the device mesh is asked instead")
                 self._topology = detect(rank=rank, world_size=world_size)

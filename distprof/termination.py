@@ -19,11 +19,20 @@ STOP = 0
 """Byte in the pipe that ends the thread; no signal has this number."""
 
 
-class TerminationWatch:
-    """Calls `flush` when SIGTERM arrives, wherever the main thread hangs; then the process ends as it would have."""
+GRACE_S = 1.5
+"""How long the main thread has to flush by itself, timeline included, before a thread does without it."""
 
-    def __init__(self, flush: Callable[[str], None]) -> None:
+
+class TerminationWatch:
+    """Calls `flush` when SIGTERM arrives, wherever the main thread hangs; then the process ends as it would have.
+
+    Args:
+        flush: Takes the reason, and True on the main thread; gives False where it cannot be done right now.
+    """
+
+    def __init__(self, flush: Callable[[str, bool], bool]) -> None:
         self._flush = flush
+        self._flushed = threading.Event()
         self._previous: Any = None
         self._pipe: tuple[int, int] | None = None
 
@@ -65,10 +74,15 @@ class TerminationWatch:
                 signal.signal(signal.SIGTERM, self._previous)
 
     def _on_signal(self, number: int, frame: Any) -> None:
-        # the main thread got here by itself; the script's own handler has its turn
+        # the main thread got here by itself; then the script's own handler has its turn, or the signal
+        if self._previous != signal.SIG_IGN and not self._flush("signal SIGTERM", True):
+            return  # the thread will do both when the files are written
+        self._flushed.set()
         if callable(self._previous):
-            self._flush(f"signal {signal.Signals(number).name}")
             self._previous(number, frame)
+        elif self._previous == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _wait(self, read: int) -> None:
         number = -1
@@ -77,8 +91,10 @@ class TerminationWatch:
             if number == STOP:
                 self._close()
                 return
-        self._flush("signal SIGTERM")
-        if self._previous == signal.SIG_DFL and signal.getsignal(signal.SIGTERM) == self._on_signal:
+        if self._flushed.wait(GRACE_S) or signal.getsignal(signal.SIGTERM) != self._on_signal:
+            return  # the main thread did it, or the script has a handler of its own by now
+        self._flush("signal SIGTERM", False)
+        if self._previous != signal.SIG_IGN:
             # only the main thread may call signal.signal, and it may hang in a collective for good
             ctypes.CDLL(None).signal(signal.SIGTERM, 0)
             os.kill(os.getpid(), signal.SIGTERM)

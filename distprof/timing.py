@@ -78,12 +78,12 @@ class StepMarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSplit:
-    """Parts of a step in ns; they need not add up to it."""
+    """Parts of a step in ns, None for one that did not happen; they need not add up to it."""
 
     before_forward_ns: int | None
-    fwd_ns: int
-    bwd_ns: int
-    optimizer_ns: int
+    fwd_ns: int | None
+    bwd_ns: int | None
+    optimizer_ns: int | None
 
 
 class TimePass:
@@ -155,9 +155,9 @@ class TimePass:
         first = min((self._watch.resolve(span.start) for span in step.forward), default=None)
         return StepSplit(
             before_forward_ns=None if first is None else first - self._watch.resolve(step.start),
-            fwd_ns=self._total(step.forward),
-            bwd_ns=self._total(step.backward),
-            optimizer_ns=self._total(step.optimizer),
+            fwd_ns=self._total(step.forward) if step.forward else None,
+            bwd_ns=self._total(step.backward) if step.backward else None,
+            optimizer_ns=self._total(step.optimizer) if step.optimizer else None,
         )
 
     def calls(self) -> dict[Site, int]:

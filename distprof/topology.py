@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -37,6 +37,8 @@ class Topology:
     coordinates: Mapping[str, int]
     source: str
     """How it was found, in words."""
+    unnamed_axis: str = "dp"
+    """What the dimensions of a mesh without names stand for."""
 
     @property
     def mp_size(self) -> int:
@@ -92,17 +94,32 @@ def from_sizes(sizes: Mapping[str, int], *, rank: int, world_size: int) -> Topol
 def detect(*, rank: int, world_size: int) -> Topology:
     """Asks the DeviceMesh objects that are alive, then pipeline stages; without any all ranks are data parallel."""
     live = _live_objects()
+    unnamed = unnamed_axis(live)
     meshes = [mesh for mesh in live if _is(mesh, "torch.distributed.device_mesh", "DeviceMesh")]
-    usable = [mesh for mesh in meshes if mesh.mesh_dim_names and mesh.get_coordinate() is not None]
+    usable = [mesh for mesh in meshes if mesh.get_coordinate() is not None]
     stages = [stage for stage in live if _is(stage, "torch.distributed.pipelining.stage", "_PipelineStageBase")]
-    topology = max((_from_mesh(mesh) for mesh in usable), default=None, key=_rank_meshes)
+    topology = max((_from_mesh(mesh, unnamed) for mesh in usable), default=None, key=_rank_meshes)
     if topology is None or topology.mp_size * topology.dp_size < world_size:
         topology = _completed(topology, stages, rank=rank, world_size=world_size)
-    return topology
+    return replace(topology, unnamed_axis=unnamed)
 
 
-def _rank_meshes(topology: Topology) -> tuple[int, int]:
-    return prod(topology.sizes.values()), len(topology.sizes)
+def unnamed_axis(live: Sequence[Any] | None = None) -> str:
+    """What mesh dimensions without a name stand for: `tp` where parameters are sharded and not by FSDP, else `dp`."""
+    objects = _live_objects() if live is None else live
+    if any(_is(thing, "torch.distributed.fsdp._fully_shard._fsdp_param_group", "FSDPParamGroup") for thing in objects):
+        return "dp"
+    return "tp" if any(_is_sharded_parameter(thing) for thing in objects) else "dp"
+
+
+def _is_sharded_parameter(thing: Any) -> bool:
+    return (_is(thing, "torch.distributed.tensor", "DTensor") and getattr(thing, "_is_param", False)
+            and thing.device_mesh.mesh_dim_names is None
+            and any(placement.is_shard() for placement in thing.placements))
+
+
+def _rank_meshes(topology: Topology) -> tuple[int, bool, int]:
+    return prod(topology.sizes.values()), "without names" not in topology.source, len(topology.sizes)
 
 
 def _live_objects() -> list[Any]:
@@ -115,16 +132,16 @@ def _is(thing: Any, module: str, name: str) -> bool:
     return home is not None and getattr(home, name) in type(thing).__mro__
 
 
-def _from_mesh(mesh: Any) -> Topology:
+def _from_mesh(mesh: Any, unnamed: str) -> Topology:
     sizes: dict[str, int] = {}
     coordinates: dict[str, int] = {}
     unknown = []
-    for index, name in enumerate(mesh.mesh_dim_names):
+    for index, name in enumerate(mesh.mesh_dim_names or [unnamed] * mesh.ndim):
         axis = axis_of(name) or "dp"
         unknown += [name] if axis_of(name) is None else []
         coordinates[axis] = coordinates.get(axis, 0) * mesh.size(index) + mesh.get_coordinate()[index]
         sizes[axis] = sizes.get(axis, 1) * mesh.size(index)
-    names = ", ".join(mesh.mesh_dim_names)
+    names = ", ".join(mesh.mesh_dim_names or [f"{mesh.ndim} without names, taken for {unnamed}"])
     guessed = f"; {', '.join(unknown)} taken for data parallel" if unknown else ""
     return Topology(sizes=_ordered(sizes), coordinates=_ordered(coordinates), source=f"DeviceMesh ({names}){guessed}")
 

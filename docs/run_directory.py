@@ -47,6 +47,7 @@ and called unfinished. `status` in rank.json is `complete`, `partial` (with the 
 |---|---|
 | `format`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source` | what was run, and how the topology was found |
 | `ranks`, `missing_ranks`, `problems` | ranks that were read, ranks that are not there, everything that is incomplete, in words |
+| `remarks` | what to keep in mind when reading the numbers, in words |
 | `per_gpu` | per quantity and time: `mean`, `min`, `max` over ranks and `min_rank`, `max_rank` |
 | `model` | per quantity one number: mp_size x the mean per GPU; `unique_params` counts replicas once, null where unknown |
 | `step` | mean step of the time pass: `time_ns`, its parts, `samples_per_second` and `flops_per_second` of the whole job, `mfu` (null) |

@@ -74,7 +74,7 @@ def merge(run: Path, *, force: bool, strict: bool) -> None:
 @RUN
 @JSON
 @STRICT
-@click.option("--top", default=10, show_default=True, help="Number of modules to show.")
+@click.option("--top", default=10, type=click.IntRange(min=1), show_default=True, help="Number of modules to show.")
 def stats(run: Path, *, as_json: bool, strict: bool, top: int) -> None:
     """Print totals per GPU and of the model, steps, modules and ranks of RUN."""
     from distprof.merge.command import stats as stats_of
@@ -88,7 +88,8 @@ def stats(run: Path, *, as_json: bool, strict: bool, top: int) -> None:
 @STRICT
 @click.option("--op", default=None, help="Only this op, like all_reduce.")
 @click.option("--step", default=None, type=int, help="Only this step.")
-@click.option("--limit", default=20, show_default=True, help="Number of collectives to show.")
+@click.option("--limit", default=20, type=click.IntRange(min=1), show_default=True,
+              help="Number of collectives to show.")
 def comms(run: Path, *, as_json: bool, strict: bool, op: str | None, step: int | None, limit: int) -> None:
     """Print every collective of RUN and when each rank was in it."""
     from distprof.merge.command import comms as comms_of
@@ -113,7 +114,10 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point: runs a command; a user's mistake is one line on stderr."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        sys.exit(commands.main(arguments, prog_name="distprof", standalone_mode=False) or 0)
+        code = commands.main(arguments, prog_name="distprof", standalone_mode=False) or 0
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        sys.exit(code)
     except DistprofError as error:
         _die(str(error), error.exit_code, error)
     except click.ClickException as error:
@@ -123,6 +127,8 @@ def main(argv: list[str] | None = None) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: not our error
         sys.exit(141)
+    except OSError as error:
+        _die(f"cannot write the result: {error.strerror}", 1, error)
     except Exception as error:  # noqa: BLE001 (a bug of ours; a traceback helps nobody who did not ask for it)
         message = f"{type(error).__name__}: {error}"
         _die(f"unexpected: {message}  hint: `distprof --debug ...` shows where; please report it", 1, error)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shlex
 import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from distprof.contract import MODEL_PARALLEL, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
-from distprof.errors import UsageError
+from distprof.errors import OutputError, UsageError
 from distprof.files import write_json
 from distprof.identity import versions
 from distprof.plan import StepPlan
@@ -66,7 +69,10 @@ def run(argv: Sequence[str]) -> int:
     sizes = _sizes(args)
     world_size = _world_size(args)
     _check_sizes(sizes, world_size)
-    directory = args.out or _default_directory(args.training_script)
+    try:
+        directory = args.out or _default_directory(args.training_script)
+    except OSError as error:
+        raise OutputError(f"cannot make a directory under runs/: {error.strerror}", hint="choose --out") from error
     run_id = _run_id(args, directory)
     description = describe(run_id=run_id, argv=sys.argv, plan=str(plan), world_size=world_size,
                            start_ns=time.time_ns(), versions=versions(), sizes=sizes, host=socket.gethostname())
@@ -115,7 +121,15 @@ def _check_sizes(sizes: Mapping[str, int], world_size: int | None) -> None:
 
 
 def _default_directory(script: str) -> Path:
-    return Path("runs") / f"{Path(script).stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    """A new directory under runs/; jobs that start in the same second get one each."""
+    Path("runs").mkdir(exist_ok=True)
+    for number in count(1):
+        name = f"{Path(script).stem}-{datetime.now():%Y%m%d-%H%M%S}"
+        directory = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        with suppress(FileExistsError):
+            directory.mkdir()
+            break
+    return directory
 
 
 def _run_id(args: argparse.Namespace, directory: Path) -> str:
@@ -190,7 +204,8 @@ def _finish(directory: Path, description: Mapping[str, Any], code: int) -> None:
         _say(f"cannot write {directory / RUN_JSON}: {error.strerror}")
     of = f" of {expected}" if expected is not None else ""
     unfinished = f", {len(cut)} unfinished" if cut else ""
-    _say(f"{len(closed)}{of} ranks recorded{unfinished}. Next:\n    distprof merge {directory}")
+    following = f" Next:\n    distprof merge {shlex.quote(os.fspath(directory))}" if closed or cut else ""
+    _say(f"{len(closed)}{of} ranks recorded{unfinished}.{following}")
 
 
 def _say(message: str) -> None:

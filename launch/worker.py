@@ -108,11 +108,12 @@ class Worker:
 
 def run_script(script: str) -> None:
     """Executes a file as `__main__`, with its folder first on the path."""
+    script = os.path.abspath(script)  # noqa: PTH100 (as python makes __file__: links are not followed)
     sys.path[0] = os.fspath(Path(script).resolve().parent)
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None)
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
-    with io.open_code(os.fspath(Path(script).resolve())) as source:
+    with io.open_code(script) as source:
         code = compile(source.read(), script, "exec")
     sys.modules["__main__"] = main
     exec(code, main.__dict__)
@@ -137,8 +138,10 @@ def main() -> None:
     worker = Worker()
     try:
         worker.run(sys.argv[1:])
-    except (SystemExit, KeyboardInterrupt):
+    except SystemExit:
         raise
+    except KeyboardInterrupt as error:
+        raise error.with_traceback(_frames_of_script(error)) from None
     except BaseException as error:  # noqa: BLE001 (shown as python shows it)
         shown = error.with_traceback(_frames_of_script(error))
         sys.excepthook(type(shown), shown, shown.__traceback__)

@@ -34,6 +34,9 @@ def match_collectives(run: Run) -> pl.DataFrame:
     ).with_columns(
         (pl.col("one_op") & (pl.col("alone") | (pl.col("num_ranks") == pl.col("group_ranks").list.len())))
         .alias("complete"),
+    ).with_columns(
+        # known only where all ranks of a group are there to be compared
+        pl.when(pl.col("complete") & ~pl.col("alone") & (pl.col("num_ranks") > 1)).then("arrival_spread_ns")
     )
     order = pl.struct("first_ns", *key)
     return matched.with_columns((order.rank("dense") - 1).cast(pl.Int64).alias("collective")).sort("collective", "rank")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def _told(run: Run, trace: MergedTrace | None, problems: list[str]) -> str:
         page.line(f"{trace.num_moved} events before the common origin were moved onto it", style="yellow")
     for problem in problems:
         page.line(f"incomplete: {problem}", style="yellow")
-    page.line(f"Next: distprof stats {run.path}")
+    page.line(f"Next: distprof stats {shlex.quote(str(run.path))}")
     if trace is not None:
         page.line(f"      open {merged / TRACE_JSON} in https://ui.perfetto.dev")
     return page.text()

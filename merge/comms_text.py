@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import polars as pl
@@ -46,7 +47,7 @@ def render(rows: pl.DataFrame, run: Run, page: Page, *, limit: int) -> str:
     for problem in run.problems:
         page.line(f"incomplete: {problem}", style="yellow")
     page.line()
-    page.line(f"Next: distprof merge {run.path}" if not (run.path / "merged").exists() else
+    page.line(f"Next: distprof merge {shlex.quote(str(run.path))}" if not (run.path / "merged").exists() else
               f"Next: open {run.path / 'merged' / 'trace.json.gz'} in https://ui.perfetto.dev")
     return page.text()
 
@@ -69,9 +70,9 @@ def _row(collective: dict[str, Any]) -> tuple[str, ...]:
     return (
         str(collective["step"]), collective["op"], f"{collective['group_description']} {collective['group']}",
         str(collective["sequence"]), ranks, size(collective["size_bytes"]), collective["dtype"] or "-",
-        "-" if alone else duration(collective["arrival_spread_ns"]), duration(collective["shortest_ns"]),
-        duration(collective["longest_ns"]), str(collective["last_rank"]),
-        f"{collective['phase']}" + ("" if where is None else f" of {where or '(root)'}"),
+        duration(collective["arrival_spread_ns"]), duration(collective["shortest_ns"]),
+        duration(collective["longest_ns"]), "-" if alone else str(collective["last_rank"]),
+        (collective["phase"] or "-") + ("" if where is None else f" of {where or '(root)'}"),
     )
 
 
@@ -100,7 +101,7 @@ def _bar(rows: pl.DataFrame, start: Any, end: Any, width: int) -> str:
 
 
 def _late(collectives: list[dict[str, Any]], page: Page) -> None:
-    together = [one for one in collectives if one["complete"] and len(one["group_ranks"]) > 1]
+    together = [one for one in collectives if one["arrival_spread_ns"] is not None]
     if together:
         counts = pl.Series([one["last_rank"] for one in together]).value_counts().sort("count", descending=True)
         rank, count = counts.row(0)

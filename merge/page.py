@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 WIDE = 1000
-"""Columns where nobody looks through a window."""
+"""More columns than any table has."""
 
 
 class Page:
@@ -20,12 +21,12 @@ class Page:
 
     def __init__(self, *, width: int | None = None, color: bool | None = None) -> None:
         """By default both follow standard output."""
-        terminal = sys.stdout.isatty()
+        terminal = sys.stdout is not None and sys.stdout.isatty()
         self._out = io.StringIO()
-        self._console = Console(
-            file=self._out, width=width or (None if terminal else WIDE), highlight=False,
-            force_terminal=terminal if color is None else color, legacy_windows=False, soft_wrap=True)
-        self.width = self._console.width if terminal or width else 100
+        # tables have the width they need: a number that is cut is a wrong number, a wide line only wraps
+        self._console = Console(file=self._out, width=WIDE, highlight=False, legacy_windows=False, soft_wrap=True,
+                                force_terminal=terminal if color is None else color)
+        self.width = width or (shutil.get_terminal_size().columns if terminal else 100)
         """Columns for what is drawn to scale."""
 
     def line(self, text: str = "", style: str | None = None) -> None:
@@ -36,7 +37,7 @@ class Page:
         """A table; the first `left` columns are words, the others numbers."""
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
         for index, title in enumerate(header):
-            table.add_column(title, justify="left" if index < left else "right", no_wrap=True, overflow="fold")
+            table.add_column(title, justify="left" if index < left else "right", no_wrap=True)
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
         self._console.print(table, soft_wrap=False)

@@ -208,7 +208,7 @@ def _sizes(ranks: list[Rank], world_size: int) -> tuple[int, int]:
 def _problems_of(rank: Rank) -> list[str]:
     found = []
     if rank.info.status == "recording":
-        found.append(f"rank {rank.number} did not finish recording (killed, or the disk was full): "
+        found.append(f"rank {rank.number} did not finish recording (killed, out of disk, or still running): "
                      f"{_steps_written(rank)} steps are there")
     elif rank.info.status != "complete":
         found.append(f"rank {rank.number} is {rank.info.status}: {rank.info.why}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ TIME_NAMES = {
     "step_ns": "step",
     "before_forward_ns": "before forward",
     "fwd_ns": "forward",
-    "bwd_ns": "backward",
+    "bwd_ns": "backward (with waits)",
     "optimizer_ns": "optimizer",
 }
 SHOWN_UNCOUNTED = 6
@@ -37,7 +38,7 @@ def render(summary: Mapping[str, Any], path: Path, page: Page, *, top: int) -> s
     _uncounted(summary, page)
     _problems(summary, page)
     page.line()
-    page.line(f"Next: distprof comms {path}")
+    page.line(f"Next: distprof comms {shlex.quote(str(path))}")
     return page.text()
 
 
@@ -124,6 +125,8 @@ def _uncounted(summary: Mapping[str, Any], page: Page) -> None:
 
 
 def _problems(summary: Mapping[str, Any], page: Page) -> None:
+    for remark in summary["remarks"]:
+        page.line(f"note: {remark}", style="yellow")
     for problem in summary["problems"]:
         page.line(f"incomplete: {problem}", style="yellow")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract import FORMAT, OPS, QUANTITIES
+from distprof.contract import FORMAT, OPS, QUANTITIES, STEPS
 from distprof.merge.modules import reduce_modules
 from distprof.merge.run import Run, clock_of
 from distprof.merge.tables import load
@@ -41,6 +41,7 @@ def reduce(run: Run) -> Reduction:
         "ranks": [rank.number for rank in run.ranks],
         "missing_ranks": run.missing,
         "problems": _problems(run),
+        "remarks": _unsteady(load(run, STEPS)),
         "per_gpu": {name: spread(ranks, name) for name in (*QUANTITIES, *TIMES)},
         "model": model_totals(run, ranks),
         "step": _step(run, ranks),
@@ -61,6 +62,16 @@ def _problems(run: Run) -> list[str]:
     if clock["set_by_ns"] > 1_000_000:
         found.append(f"the wall clock was set by up to {clock['set_by_ns'] / 1e6:.1f} ms while recording")
     return found + [f"rank {rank.number}: {note}" for rank in run.ranks for note in rank.info.notes]
+
+
+def _unsteady(steps: pl.DataFrame) -> list[str]:
+    """A timed step that took several times the others: a compilation, or warm-up that is not over."""
+    timed = steps.filter(pl.col("pass") == "time")["duration_ns"]
+    longest, median = timed.max(), timed.median()
+    if len(timed) < 2 or not isinstance(longest, int) or not isinstance(median, float) or longest < 5 * median:
+        return []
+    return [f"timed steps differ: the longest took {longest / median:.0f} x the median one, and the mean holds both; "
+            "compilation or warm-up? (--steps wait=... waits longer)"]
 
 
 def _step(run: Run, ranks: pl.DataFrame) -> dict[str, Any]:

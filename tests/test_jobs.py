@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import polars as pl
@@ -75,6 +77,52 @@ def test_ranks_that_learn_who_they_are_later_leave_the_same_files(tmp_path, pipe
     assert done.returncode == 0, done.stderr
     assert files(merged(out)) == files(pipeline)
     assert json.loads((out / "merged" / "summary.json").read_text())["problems"] == []
+
+
+@pytest.mark.parametrize("flags", [(), ("--tp", 2)])
+def test_a_mesh_without_names_is_tensor_parallel_where_parameters_are_sharded(tmp_path, flags):
+    out = tmp_path / "run"
+    record_run(out, 2, SCRIPTS / "unnamed_mesh.py", flags=("--steps", "wait=1,count=1,time=1,trace=0", *flags))
+    summary = json.loads(distprof("stats", "--json", out).stdout)
+    assert summary["mp_size"] == 2 and summary["dp_size"] == 1
+    assert summary["per_gpu"]["params"]["mean"] == 8 * 16
+    assert summary["model"]["params"] == summary["model"]["unique_params"] == 2 * 8 * 16
+    assert summary["model"]["fwd_macs"] == 4 * 2 * 8 * 16
+
+
+def test_a_restarted_job_is_recorded_in_its_last_attempt(tmp_path):
+    out = tmp_path / "run"
+    record_run(out, 2, SCRIPTS / "restarted.py", flags=(*SHORT, "--max-restarts", 1))
+    summary = json.loads(distprof("stats", "--json", merged(out)).stdout)
+    assert summary["problems"] == []
+    for rank in (0, 1):
+        assert json.loads((out / f"rank{rank:05d}" / "rank.json").read_text())["attempt"] == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_job_that_is_told_to_end_keeps_its_timeline(tmp_path, number, code):
+    out, mark = tmp_path / "run", tmp_path / "mark"
+    job = subprocess.Popen(
+        [sys.executable, "-m", "distprof", "run", "--out", out, "--steps", "wait=1,count=1,time=0,trace=99",
+         SCRIPTS / "terminated.py", mark], env=clean_environ(), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not mark.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    job.send_signal(number)
+    _, told = job.communicate(timeout=60)
+    assert job.returncode == code, told
+    info = json.loads((out / "rank00000" / "rank.json").read_text())
+    assert info["status"] == "partial" and "trace.json.gz" in info["files"], info
+    assert json.loads(distprof("stats", "--json", merged(out)).stdout)["per_gpu"]["fwd_macs"]["mean"] == 32
+
+
+def test_two_jobs_of_one_second_get_a_directory_each(tmp_path):
+    jobs = [subprocess.Popen([sys.executable, "-m", "distprof", "run", SCRIPTS / "arguments.py"], cwd=tmp_path,
+                             env=clean_environ(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            for _ in range(2)]
+    told = [job.communicate(timeout=120)[1] for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], told
+    assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
 def test_ranks_of_several_hosts_are_said_to_be_unaligned(tmp_path, pipeline):

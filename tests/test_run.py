@@ -25,6 +25,11 @@ def test_the_script_gets_its_own_flags_untouched(tmp_path):
     assert seen["path0"] == str(SCRIPTS)
 
 
+def test_the_script_s_file_is_absolute_as_python_makes_it(tmp_path):
+    seen = started(tmp_path, "arguments.py")
+    assert seen["argv"] == ["arguments.py"] and seen["file"] == str(SCRIPTS / "arguments.py")
+
+
 def test_both_spellings_of_every_flag_of_torchrun_are_there():
     text = distprof("run", "--help").stdout
     for dashes in ("--nproc-per-node", "--rdzv-backend", "--max-restarts", "--node-rank"):

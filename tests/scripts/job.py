@@ -29,6 +29,6 @@ for step in range(num_steps):
             sys.exit(3)
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-print(f"rank {rank} to stdout")
-print(f"rank {rank} to stderr", file=sys.stderr)
+sys.stdout.write(f"rank {rank} to stdout\n")  # print() writes the end of the line apart: ranks would mix
+sys.stderr.write(f"rank {rank} to stderr\n")
 dist.destroy_process_group()
