@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +61,12 @@ def run(argv: Sequence[str]) -> int:
         OutputError: The run directory cannot be made.
     """
     args = parser().parse_args(list(argv))
-    if args.training_script_args[:1] == ["--"] and args.training_script == "--":
-        raise UsageError("expected a script after --")
     _check_script(args)
     plan = StepPlan.parse(args.steps)
     sizes = _sizes(args)
     world_size = _world_size(args)
     _check_sizes(sizes, world_size)
-    try:
-        directory = args.out or _default_directory(args.training_script)
-    except OSError as error:
-        raise OutputError(f"cannot make a directory under runs/: {error.strerror}", hint="choose --out") from error
+    directory = args.out or _default_directory(args)
     run_id = _run_id(args, directory)
     description = describe(run_id=run_id, argv=sys.argv, plan=str(plan), world_size=world_size,
                            start_ns=time.time_ns(), versions=versions(), sizes=sizes, host=socket.gethostname())
@@ -120,28 +114,36 @@ def _check_sizes(sizes: Mapping[str, int], world_size: int | None) -> None:
         from_sizes(sizes, rank=0, world_size=world_size)
 
 
-def _default_directory(script: str) -> Path:
+def _default_directory(args: argparse.Namespace) -> Path:
     """A new directory under runs/; jobs that start in the same second get one each."""
-    Path("runs").mkdir(exist_ok=True)
-    for number in count(1):
-        name = f"{Path(script).stem}-{datetime.now():%Y%m%d-%H%M%S}"
-        directory = Path("runs") / (name if number == 1 else f"{name}-{number}")
-        with suppress(FileExistsError):
-            directory.mkdir()
-            break
-    return directory
+    if not _one_node(args):
+        raise UsageError("expected --out in a job of several nodes: all of them need the same directory")
+    name = f"{Path(args.training_script).stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    try:
+        Path("runs").mkdir(exist_ok=True)
+        for directory in (Path("runs") / f"{name}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 100)))):
+            with suppress(FileExistsError):
+                directory.mkdir()
+                return directory
+    except OSError as error:
+        raise OutputError(f"cannot make a directory under runs/: {error.strerror}", hint="choose --out") from error
+    raise OutputError(f"expected a free name like runs/{name}, found 99 in use", hint="choose --out")
+
+
+def _one_node(args: argparse.Namespace) -> bool:
+    return args.nnodes in ("1", "1:1")
 
 
 def _run_id(args: argparse.Namespace, directory: Path) -> str:
     """Random on one node; on several, made of what all launchers were told alike."""
-    if args.nnodes in ("1", "1:1"):
+    if _one_node(args):
         return new_run_id()
     told = (args.rdzv_id, args.rdzv_endpoint, args.master_addr, args.master_port, directory.name)
     return hashlib.sha256("|".join(map(str, told)).encode()).hexdigest()[:12]
 
 
 def _shared_with_first_node(args: argparse.Namespace, directory: Path, run_id: str) -> bool:
-    return args.nnodes not in ("1", "1:1") and run_id_in(directory / RUN_JSON) == run_id
+    return not _one_node(args) and run_id_in(directory / RUN_JSON) == run_id
 
 
 def _set_environment(directory: Path, plan: StepPlan, run_id: str, sizes: Mapping[str, int], *,
@@ -158,7 +160,7 @@ def _with_worker(args: argparse.Namespace) -> argparse.Namespace:
     script = ["-m", args.training_script] if args.module else [args.training_script]
     args.training_script_args = [*script, *args.training_script_args]
     args.training_script, args.module, args.run_path = "distprof.launch.worker", True, False
-    if args.nnodes in ("1", "1:1") and not any(_given(args, name) for name in RENDEZVOUS):
+    if _one_node(args) and not any(_given(args, name) for name in RENDEZVOUS):
         args.standalone = True  # a free port: two jobs on one machine do not meet by accident
     return args
 

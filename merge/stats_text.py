@@ -119,8 +119,8 @@ def _uncounted(summary: Mapping[str, Any], page: Page) -> None:
         return
     shown = ", ".join(op["op"].removeprefix("aten::") for op in ops[:SHOWN_UNCOUNTED])
     more = f" and {len(ops) - SHOWN_UNCOUNTED} more" if len(ops) > SHOWN_UNCOUNTED else ""
-    page.line(f"FLOPs are those of matrix products, convolutions and attention; ops with {percent(1 - ratio)} of the "
-              "bytes moved have none:")
+    page.line("FLOPs are those of matrix products, convolutions, attention and recurrent layers; ops with "
+              f"{percent(1 - ratio)} of the bytes moved have none:")
     page.line(f"    {shown}{more}")
 
 
