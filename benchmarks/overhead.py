@@ -71,6 +71,7 @@ def measure(rounds: int, num_steps: int) -> dict[str, list[float]]:
     for _ in range(rounds):
         for name in ("plain", "off", "wait", "time", "trace", "count"):
             plain = block(step, num_steps)
+            ratios.setdefault("plain ms", []).append(plain * 1e3)
             if name == "off":
                 inside_pass(step, "time", 1)
             timed = inside_pass(step, name, num_steps) if name in ("wait", "time", "trace", "count") else block(
@@ -91,7 +92,9 @@ def main() -> None:
     print(f"{'step time over plain':<32}{'median':>8}{'25 %':>8}{'75 %':>8}")
     labels = {"plain": "plain again (noise)", "off": "off: after the last pass", "wait": "wait pass",
               "time": "time pass", "trace": "trace pass", "count": "count pass"}
-    for name, values in measure(args.rounds, args.steps).items():
+    measured = measure(args.rounds, args.steps)
+    print(f"plain step {statistics.median(measured.pop('plain ms')):.1f} ms")
+    for name, values in measured.items():
         low, middle, high = statistics.quantiles(values, n=4)
         print(f"{labels[name]:<32}{middle:>8.3f}{low:>8.3f}{high:>8.3f}")
 
