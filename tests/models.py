@@ -9,28 +9,39 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 
+def nap(seconds: float, slept: list[float]) -> None:
+    """Sleeps and notes how long it really was."""
+    begin = time.perf_counter()
+    time.sleep(seconds)
+    slept.append(time.perf_counter() - begin)
+
+
 class Sleep(torch.autograd.Function):
-    """Sleeps forward and backward: a module of known latency."""
+    """Sleeps forward and backward."""
 
     @staticmethod
-    def forward(ctx, x, forward_s, backward_s):
-        ctx.backward_s = backward_s
-        time.sleep(forward_s)
+    def forward(ctx, x, module):
+        ctx.module = module
+        nap(module.forward_s, module.slept_forward)
         return x.clone()
 
     @staticmethod
     def backward(ctx, grad):
-        time.sleep(ctx.backward_s)
-        return grad, None, None
+        nap(ctx.module.backward_s, ctx.module.slept_backward)
+        return grad, None
 
 
 class Sleepy(nn.Module):
+    """A module of known latency."""
+
     def __init__(self, forward_s: float, backward_s: float) -> None:
         super().__init__()
         self.forward_s, self.backward_s = forward_s, backward_s
+        self.slept_forward: list[float] = []
+        self.slept_backward: list[float] = []
 
     def forward(self, x):
-        return Sleep.apply(x, self.forward_s, self.backward_s)
+        return Sleep.apply(x, self)
 
 
 class Residual(nn.Module):
