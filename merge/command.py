@@ -20,6 +20,7 @@ from distprof.contract import (
     RANK_JSON,
     STEPS,
     SUMMARY_JSON,
+    SUMMARY_KEYS,
     TRACE_JSON,
 )
 from distprof.errors import DataError, IncompleteError, OutputError
@@ -115,10 +116,12 @@ def _summary(path: Path) -> dict[str, Any]:
     ranks = list(path.glob(f"rank*/{RANK_JSON}"))
     if written.is_file() and all(rank.stat().st_mtime_ns <= written.stat().st_mtime_ns for rank in ranks):
         try:
-            return dict(msgspec.json.decode(written.read_bytes(), type=dict[str, Any]))
+            found = msgspec.json.decode(written.read_bytes(), type=dict[str, Any])
         except msgspec.MsgspecError as error:
             raise DataError(f"expected a summary in {written}, found: {error}",
                             hint=f"distprof merge --force {path}") from error
+        if set(found) == set(SUMMARY_KEYS):
+            return found
     return reduce(open_run(path)).summary
 
 

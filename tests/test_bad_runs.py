@@ -149,6 +149,26 @@ def test_a_disk_that_fills_while_recording_never_stops_training(tmp_path):
     assert json.loads(distprof("stats", "--json", tmp_path / "run").stdout)["per_gpu"]["fwd_macs"]["mean"] == 576
 
 
+def test_a_summary_of_an_older_version_is_computed_anew(run):
+    assert distprof("merge", run).returncode == 0
+    path = run / "merged" / "summary.json"
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in summary.items() if key != "remarks"}))
+    assert json.loads(distprof("stats", "--json", run).stdout) == summary
+    path.write_text("{")
+    assert distprof("stats", run).returncode == 1
+
+
+def test_a_closed_or_full_output_is_no_bug_of_ours(run):
+    shell = f"{sys.executable} -m distprof stats {run}"
+    for where, code, said in ((">/dev/full", 1, "cannot write the result"), ("| head -c 1", 0, ""), (">&-", None, "")):
+        done = subprocess.run(["bash", "-c", f"set -o pipefail; {shell} {where}"], capture_output=True, text=True,
+                              env=clean_environ(), check=False)
+        assert "please report" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert said in done.stderr
+        assert code is None or done.returncode in (code, 141)
+
+
 def test_an_unknown_command_suggests_one():
     done = distprof("mrege", "x")
     assert done.returncode == 2 and "did you mean `distprof merge`?" in done.stderr

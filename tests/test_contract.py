@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from conftest import ROOT
 
 from distprof import contract
 from distprof.tables import TYPES, schema_of
@@ -84,8 +85,9 @@ def test_every_column_is_documented(table):
 
 def test_summary_has_the_keys_of_the_contract(run):
     summary = json.loads((run / "merged" / "summary.json").read_text())
-    assert {"format", "world_size", "mp_size", "dp_size", "topology", "ranks", "missing_ranks", "per_gpu", "model",
-            "step", "coverage_ratio", "uncounted_ops", "clock"} <= set(summary)
+    assert tuple(summary) == contract.SUMMARY_KEYS
+    page = (ROOT / "docs" / "run-directory.md").read_text()
+    assert all(f"`{key}`" in page for key in contract.SUMMARY_KEYS)
     assert set(contract.QUANTITIES) <= set(summary["per_gpu"])
     assert {*contract.QUANTITIES, "unique_params"} == set(summary["model"])
     for quantity in contract.QUANTITIES:
