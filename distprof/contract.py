@@ -22,7 +22,6 @@ PARTIAL_SUFFIX = ".partial"
 """Ends the name of a rank folder that is being written; a rank that died leaves it so."""
 
 PASSES = ("wait", "count", "time", "trace")
-PHASES = ("forward", "backward", "recompute", "optimizer")
 MODEL_PARALLEL = ("pp", "cp", "ep", "tp")
 """Mesh dimensions whose product is mp_size. Everything else is data parallel."""
 AXES = ("pp", "dp", "cp", "ep", "tp")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, fields
 
+from distprof.contract import PASSES
 from distprof.errors import UsageError
 
 
@@ -60,7 +61,7 @@ class StepPlan:
 
     def pass_of(self, step: int) -> str | None:
         """Pass of a step counted from 0; None after the last."""
-        for name in ("wait", "count", "time", "trace"):
+        for name in PASSES:
             step -= getattr(self, name)
             if step < 0:
                 return name

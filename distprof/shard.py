@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from distprof import results
-from distprof.contract import COLLECTIVES, EVENTS, FORMAT, MODULES, OPS, RUN_JSON, STEPS, TRACE_JSON
+from distprof.contract import COLLECTIVES, EVENTS, FORMAT, MODULES, OPS, PASSES, RUN_JSON, STEPS, TRACE_JSON
 from distprof.errors import UsageError
 from distprof.folder import RankFolder
 from distprof.identity import Identity, versions
@@ -176,7 +176,7 @@ class Shard:
 
     def _passes(self) -> dict[str, int]:
         names = [step["pass"] for step in self._steps]
-        return {name: names.count(name) for name in ("wait", "count", "time", "trace")}
+        return {name: names.count(name) for name in PASSES}
 
 
 def _clock_sample() -> dict[str, int]:

@@ -114,7 +114,7 @@ def run_script(script: str) -> None:
     main.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None)
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
     with io.open_code(script) as source:
-        code = compile(source.read(), script, "exec")
+        code = compile(source.read(), script, "exec", dont_inherit=True)  # not our __future__ imports
     sys.modules["__main__"] = main
     exec(code, main.__dict__)
 

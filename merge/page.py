@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -19,14 +20,15 @@ WIDE = 1000
 class Page:
     """Collects what a command prints."""
 
-    def __init__(self, *, width: int | None = None, color: bool | None = None) -> None:
-        """By default both follow standard output."""
+    def __init__(self) -> None:
+        """Colour and width follow standard output."""
         terminal = sys.stdout is not None and sys.stdout.isatty()
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         self._out = io.StringIO()
         # tables have the width they need: a number that is cut is a wrong number, a wide line only wraps
         self._console = Console(file=self._out, width=WIDE, highlight=False, legacy_windows=False, soft_wrap=True,
-                                force_terminal=terminal if color is None else color)
-        self.width = width or (shutil.get_terminal_size().columns if terminal else 100)
+                                force_terminal=terminal and not plain)
+        self.width = shutil.get_terminal_size().columns if terminal else 100
         """Columns for what is drawn to scale."""
 
     def line(self, text: str = "", style: str | None = None) -> None:

@@ -27,6 +27,7 @@ def test_the_script_gets_its_own_flags_untouched(tmp_path):
 
 def test_the_script_s_file_is_absolute_as_python_makes_it(tmp_path):
     seen = started(tmp_path, "arguments.py")
+    assert seen["annotation"] == "<class 'int'>"
     assert seen["argv"] == ["arguments.py"] and seen["file"] == str(SCRIPTS / "arguments.py")
 
 
