@@ -13,4 +13,5 @@ def annotated(x: int) -> None:
 
 print(json.dumps({"argv": sys.argv, "name": __name__, "path0": sys.path[0], "file": __file__,
                   "rank": os.environ.get("RANK"), "world": os.environ.get("WORLD_SIZE"),
-                  "torch": torch.__version__, "annotation": str(annotated.__annotations__["x"]), "main": sys.modules["__main__"].__dict__ is globals()}))
+                  "torch": torch.__version__, "annotation": str(annotated.__annotations__["x"]),
+                  "main": sys.modules["__main__"].__dict__ is globals()}))
