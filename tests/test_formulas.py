@@ -5,32 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from counter import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from distprof import formulas
 
 SIZE = st.integers(1, 5)
 MAYBE_EMPTY = st.integers(0, 4)
 aten = torch.ops.aten
-
-
-class Counter(TorchDispatchMode):
-    """Sums formulas over everything that runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.by_op: dict[str, int] = {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        output = func(*args, **(kwargs or {}))
-        flops = formulas.flops(func, args, kwargs or {}, output)
-        if flops is not None:
-            name = func._schema.name.removeprefix("aten::")
-            self.by_op[name] = self.by_op.get(name, 0) + flops
-        return output
 
 
 def macs(function, *args, **kwargs) -> int:

@@ -1,0 +1,86 @@
+"""Published expected numbers of other counters, where they are right; 1 MAC is 2 FLOPs here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from counter import Counter
+from torch import nn
+
+
+def flops(function) -> int:
+    with Counter() as counter:
+        function()
+    return sum(counter.by_op.values())
+
+
+def rand(*shape: int, grad: bool = False) -> torch.Tensor:
+    return torch.randn(*shape, requires_grad=grad)
+
+
+def variety() -> None:
+    torch.mm(rand(4, 5), rand(5, 6))
+    torch.addmm(rand(4, 6), rand(4, 5), rand(5, 6))
+    torch.matmul(rand(5, 6), rand(6, 7))
+    torch.einsum("ab,bc->ac", rand(6, 7), rand(7, 8))
+    nn.Linear(9, 10)(rand(8, 9))
+
+
+def expanded() -> None:
+    product = torch.mm(rand(4, 5, grad=True), rand(5, 6))
+    torch.bmm(product.unsqueeze(0).expand(7, -1, -1), rand(7, 6, 7)).sum().backward()
+
+
+def twice() -> None:
+    a = rand(4, 5, grad=True)
+    for _ in range(2):
+        a.mm(a.t()).sum().backward()
+
+
+def transposed_loop() -> None:
+    layer = nn.ConvTranspose2d(4, 8, 2, stride=2)
+    for _ in range(50):
+        layer(rand(1, 4, 30, 2)).sum().backward()
+
+
+def lenet() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2),
+        nn.Conv2d(16, 120, 5), nn.Tanh(), nn.Flatten(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10))
+    model(rand(1024, 1, 32, 32))
+
+
+def fvcore_lenet() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(16 * 6 * 6, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
+    model(rand(1, 1, 32, 32))
+
+
+@pytest.mark.parametrize(("function", "expected"), [
+    (variety, 3012),
+    (lambda: torch.mm(rand(4, 5), rand(5, 6)), 240),
+    (lambda: torch.baddbmm(rand(3, 4, 6), rand(3, 4, 5), rand(3, 5, 6)), 720),
+    (lambda: F.conv2d(rand(2, 3, 6, 6), rand(6, 3, 4, 4), padding=1), 28_800),
+    (lambda: F.conv1d(rand(2, 3, 6), rand(6, 3, 4), padding=1), 1_440),
+    (expanded, 5_184),
+    (twice, 960),
+    (transposed_loop, 1_536_000),
+    (lenet, 2 * 426_516_480),
+    (fvcore_lenet, 2 * 274_656),
+    (lambda: F.linear(rand(5, 5, 10), rand(20, 10)), 2 * 5_000),
+    (lambda: F.conv2d(rand(5, 10, 15, 15), rand(3, 10, 3, 3), padding=1), 2 * 303_750),
+    (lambda: F.conv2d(rand(5, 16, 15, 15), rand(8, 2, 3, 3), padding=1, groups=8), 2 * 162_000),
+    (lambda: F.conv2d(rand(5, 16, 15, 15), rand(8, 4, 5, 5), padding=2, groups=4), 2 * 900_000),
+    (lambda: F.conv3d(rand(5, 10, 15, 15, 15), rand(3, 10, 3, 3, 3), padding=1), 2 * 13_668_750),
+    (lambda: torch.matmul(rand(2, 2, 20, 10), rand(2, 2, 10, 100)), 2 * 80_000),
+    (lambda: torch.einsum("nct,ncp->ntp", rand(1, 5, 2), rand(1, 5, 12)), 2 * 120),
+    (lambda: torch.mv(rand(3, 4), rand(4)), 2 * 12),
+    (lambda: nn.LSTM(16, 32)(rand(5, 1, 16)), 2 * 30_720),
+    (lambda: nn.LSTM(32, 64, 2, bidirectional=True, batch_first=True)(rand(1, 10, 32)), 2 * 1_474_560),
+    (lambda: F.conv2d(rand(1, 16, 8, 8), rand(16, 1, 3, 3), padding=1, groups=16), 2 * 9_216),
+    (lambda: F.scaled_dot_product_attention(*(rand(1, 12, 64, 64) for _ in range(3))), 12_582_912),
+])
+def test_expected_numbers(function, expected):
+    assert flops(function) == expected
