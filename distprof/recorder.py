@@ -108,6 +108,7 @@ class Recorder:
             self._writing = True
             self._write_step()
             self._writing = False
+        self._watch.resume()
         if self.recording:
             self._begin_step()
 
@@ -183,7 +184,8 @@ class Recorder:
                 self._remove()
                 self._shard.flush(self._instruments, status=status, why=why)
                 self._shard.complete()
-                self._watch.stop()  # a SIGTERM until here waits for the files
+                self._writing = False
+                self._watch.stop()  # a SIGTERM until here waited for the files
 
     def _on_termination(self, reason: str, on_main_thread: bool) -> bool:  # noqa: FBT001 (a callback)
         """Called by a signal handler, or by a thread while the main thread hangs; False if it must come later."""

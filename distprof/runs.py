@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distprof.contract import FORMAT, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
+from distprof.contract import FORMAT, MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
 from distprof.errors import OutputError
 from distprof.files import write_json
 
@@ -76,7 +76,9 @@ def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
         raise OutputError(f"expected a run in {directory}, found other files and no {RUN_JSON}",
                           hint="--force replaces runs only; choose another --out")
     for path in others:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if path.is_dir() and (path.name in (MERGED, f".{MERGED}.tmp") or path.name.startswith("rank")):
+            shutil.rmtree(path)
+    (directory / RUN_JSON).unlink()  # last: until then the directory is known for a run
 
 
 def describe(*, run_id: str, argv: Sequence[str], plan: str, world_size: int | None, start_ns: int,

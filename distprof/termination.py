@@ -33,6 +33,7 @@ class TerminationWatch:
     def __init__(self, flush: Callable[[str, bool], bool]) -> None:
         self._flush = flush
         self._flushed = threading.Event()
+        self._deferred = False
         self._previous: Any = None
         self._pipe: tuple[int, int] | None = None
 
@@ -60,6 +61,13 @@ class TerminationWatch:
         if signal.getsignal(signal.SIGTERM) == self._on_signal:
             signal.signal(signal.SIGTERM, self._previous)
         os.write(self._pipe[1], bytes([STOP]))
+        self.resume()
+
+    def resume(self) -> None:
+        """Sends a signal again that came while `flush` could not be done."""
+        if self._deferred:
+            self._deferred = False
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _close(self) -> None:
         for end in self._pipe or ():
@@ -76,7 +84,8 @@ class TerminationWatch:
     def _on_signal(self, number: int, frame: Any) -> None:
         # the main thread got here by itself; then the script's own handler has its turn, or the signal
         if self._previous != signal.SIG_IGN and not self._flush("signal SIGTERM", True):
-            return  # the thread will do both when the files are written
+            self._deferred = True  # `resume` or `stop` sends it again when the files are written
+            return
         self._flushed.set()
         if callable(self._previous):
             self._previous(number, frame)
@@ -91,10 +100,11 @@ class TerminationWatch:
             if number == STOP:
                 self._close()
                 return
-        if self._flushed.wait(GRACE_S) or signal.getsignal(signal.SIGTERM) != self._on_signal:
-            return  # the main thread did it, or the script has a handler of its own by now
+        done = self._flushed.wait(GRACE_S) or self._deferred
+        if done or signal.getsignal(signal.SIGTERM) != self._on_signal or self._previous == signal.SIG_IGN:
+            return  # the main thread does it, or the script has a handler of its own by now, or ignores the signal
         self._flush("signal SIGTERM", False)
-        if self._previous != signal.SIG_IGN:
+        if self._previous == signal.SIG_DFL:
             # only the main thread may call signal.signal, and it may hang in a collective for good
             ctypes.CDLL(None).signal(signal.SIGTERM, 0)
             os.kill(os.getpid(), signal.SIGTERM)

@@ -16,6 +16,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity
 
 from distprof.errors import OutputError
+from distprof.files import write_whole
 from distprof.scopes import Frame, ModuleScopes
 
 
@@ -106,8 +107,9 @@ class Timeline:
             for left in (plain, plain.with_suffix(".json.tmp")):
                 left.unlink(missing_ok=True)
             raise OutputError(f"the timeline could not be written whole to {plain}", hint="is the disk full?") from None
-        path.write_bytes(igzip.compress(text, 1))
+        write_whole(path, lambda temporary: temporary.write_bytes(igzip.compress(text, 1)))
         plain.unlink()
+        self._profile = None  # the events would stay in memory for the rest of the training
         return found
 
     def _end_session(self) -> None:

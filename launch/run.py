@@ -166,7 +166,8 @@ def _with_worker(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def _given(args: argparse.Namespace, name: str) -> bool:
-    return bool(getattr(args, name) != parser().get_default(name))
+    # torchrun's parser takes PET_ variables for defaults
+    return f"PET_{name.upper()}" in os.environ or bool(getattr(args, name) != parser().get_default(name))
 
 
 def _launch(args: argparse.Namespace) -> int:

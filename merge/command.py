@@ -29,7 +29,7 @@ from distprof.merge import comms_text, stats_text
 from distprof.merge.collectives import match_collectives
 from distprof.merge.page import Page
 from distprof.merge.run import Run, open_run
-from distprof.merge.summary import reduce
+from distprof.merge.summary import problems_of, reduce
 from distprof.merge.tables import load, write
 from distprof.merge.trace import MergedTrace, merge_traces
 from distprof.merge.units import size
@@ -134,7 +134,7 @@ def comms(path: Path, *, as_json: bool = False, strict: bool = False, op: str | 
     _check_choice("--step", step, sorted(set(rows["step"])))
     for column, value in (("op", op), ("step", step)):
         rows = rows if value is None else rows.filter(pl.col(column) == value)
-    _check(run.problems, strict=strict)
+    _check(problems_of(run), strict=strict)
     if as_json:
         return json.dumps(comms_text.as_json(rows, run), indent=1)
     return comms_text.render(rows, run, Page(), limit=limit)

@@ -9,6 +9,7 @@ import polars as pl
 
 from distprof.merge.page import Page
 from distprof.merge.run import Run
+from distprof.merge.summary import problems_of
 from distprof.merge.units import duration, size
 
 LETTERS = {"all_reduce": "A", "all_gather": "G", "reduce_scatter": "R", "broadcast": "B", "all_to_all": "T",
@@ -31,7 +32,8 @@ def by_collective(rows: pl.DataFrame) -> list[dict[str, Any]]:
 
 def as_json(rows: pl.DataFrame, run: Run) -> dict[str, Any]:
     """What `--json` prints."""
-    return {"world_size": run.world_size, "missing_ranks": run.missing, "collectives": by_collective(rows)}
+    return {"world_size": run.world_size, "missing_ranks": run.missing, "problems": problems_of(run),
+            "collectives": by_collective(rows)}
 
 
 def render(rows: pl.DataFrame, run: Run, page: Page, *, limit: int) -> str:
@@ -44,7 +46,7 @@ def render(rows: pl.DataFrame, run: Run, page: Page, *, limit: int) -> str:
         for step in sorted({collective["step"] for collective in collectives}):
             _timeline(rows.filter(pl.col("step") == step), step, run, page)
         _late(collectives, page)
-    for problem in run.problems:
+    for problem in problems_of(run):
         page.line(f"incomplete: {problem}", style="yellow")
     page.line()
     page.line(f"Next: distprof merge {shlex.quote(str(run.path))}" if not (run.path / "merged").exists() else

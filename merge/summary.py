@@ -40,7 +40,7 @@ def reduce(run: Run) -> Reduction:
         "topology_source": run.topology_source,
         "ranks": [rank.number for rank in run.ranks],
         "missing_ranks": run.missing,
-        "problems": _problems(run),
+        "problems": problems_of(run),
         "remarks": _unsteady(load(run, STEPS)),
         "per_gpu": {name: spread(ranks, name) for name in (*QUANTITIES, *TIMES)},
         "model": model_totals(run, ranks),
@@ -54,7 +54,8 @@ def reduce(run: Run) -> Reduction:
     return Reduction(summary=summary, modules=modules)
 
 
-def _problems(run: Run) -> list[str]:
+def problems_of(run: Run) -> list[str]:
+    """Everything that is incomplete or cannot be relied on, in words."""
     clock = clock_of(run)
     found = list(run.problems)
     if not clock["aligned"]:
@@ -98,7 +99,8 @@ FLOPS = ("fwd_flops", "bwd_flops", "recompute_flops")
 
 def _slowest(ranks: pl.DataFrame) -> dict[str, Any] | None:
     """The rank with the most time in forward and backward, waits inside them included."""
-    timed = ranks.with_columns((pl.col("fwd_ns") + pl.col("bwd_ns")).alias("work_ns")).drop_nulls("work_ns")
+    work = pl.col("fwd_ns") + pl.col("bwd_ns").fill_null(0)  # inference has no backward
+    timed = ranks.with_columns(work.alias("work_ns")).drop_nulls("work_ns")
     if timed.is_empty():
         return None
     last = timed.sort("work_ns", "rank").row(-1, named=True)

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 import distprof
+from distprof.folder import RankFolder
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +133,29 @@ def test_a_failure_of_ours_is_one_line_and_training_goes_on(tmp_path, monkeypatc
     assert traces_of_us() == before
     lines = [line for line in capfd.readouterr().err.splitlines() if line]
     assert lines == ["distprof: rank 0: recording stopped, training goes on: ZeroDivisionError: division by zero"]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_sigterm_during_a_write_comes_after_the_files(tmp_path, monkeypatch, last):
+    """The signal is neither lost nor does it cut the write short."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    write = RankFolder.write_rank
+
+    def interrupted(self, rank):
+        if rank["status"] == ("complete" if last else "recording") and rank["num_steps"]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        write(self, rank)
+
+    monkeypatch.setattr(RankFolder, "write_rank", interrupted)
+    try:
+        steps = "wait=0,count=1,time=1,trace=0"
+        seen = train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.zeros(2, 4), steps=steps, num_steps=3)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert came == [signal.SIGTERM]
+    assert seen.info["status"] == ("complete" if last else "partial")
+    assert seen.modules()[""]["fwd_flops"] == 2 * 2 * 16
 
 
 def test_the_script_s_own_profiler_wins(tmp_path, capfd):

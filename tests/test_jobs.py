@@ -131,6 +131,7 @@ def test_ranks_of_several_hosts_are_said_to_be_unaligned(tmp_path, pipeline):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"host": "other", "boot_id": "another"}))
     told = distprof("merge", run).stdout
     assert "clocks are not aligned" in told
+    assert "clocks are not aligned" in distprof("comms", run).stdout
     clock = json.loads((run / "merged" / "summary.json").read_text())["clock"]
     assert clock["aligned"] is False and clock["num_hosts"] == 2 and clock["uncertainty_ns"] is None
 

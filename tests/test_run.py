@@ -114,6 +114,15 @@ def test_force_does_not_delete_what_is_no_run(tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
+def test_force_replaces_the_run_and_leaves_other_files(tmp_path):
+    out = tmp_path / "run"
+    assert distprof("run", "--out", out, SCRIPTS / "arguments.py").returncode == 0
+    (out / "rank00009").mkdir()
+    (out / "notes.txt").write_text("mine")
+    assert distprof("run", "--force", "--out", out, SCRIPTS / "arguments.py").returncode == 0
+    assert (out / "notes.txt").read_text() == "mine" and not (out / "rank00009").exists()
+
+
 def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     done = distprof("run", "--out", tmp_path / "file" / "run", SCRIPTS / "arguments.py")
