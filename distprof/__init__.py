@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from distprof.counted import Counts as Counts
+    from distprof.counted import count as count
     from distprof.plan import StepPlan as StepPlan
     from distprof.recorder import Recorder as Recorder
     from distprof.recorder import record as record
@@ -15,12 +17,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Counts": "distprof.counted",
     "Recorder": "distprof.recorder",
     "StepPlan": "distprof.plan",
+    "count": "distprof.counted",
     "record": "distprof.recorder",
 }
 
-__all__ = ["Recorder", "StepPlan", "__version__", "record"]
+__all__ = ["Counts", "Recorder", "StepPlan", "__version__", "count", "record"]
 
 
 def __getattr__(name: str) -> Any:

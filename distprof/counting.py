@@ -11,46 +11,25 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from distprof import formulas
+from distprof.formulas.cost import Cost
+from distprof.functions import FunctionPass
 from distprof.modules import Site
+from distprof.paths import CallPath
 from distprof.scopes import Frame, ModuleScopes, in_backward
 from distprof.tensors import tensors
 
+Shapes = tuple[tuple[int, ...], ...]
 MARK = "distprof.call_path"
 LEAF = 2**63
 """Sequence numbers from here on belong to the nodes of parameters, which no call makes."""
 NOT_WORK = ("prim::", "profiler::", "c10d::", "_c10d_functional::")
 """Questions about tensors, labels, and communication, which has a table of its own."""
-
-
-class CallPath:
-    """The chain of modules that were running, each chain kept once."""
-
-    __slots__ = ("_children", "outer", "site")
-
-    def __init__(self, outer: CallPath | None, site: Site | None) -> None:
-        self.outer = outer
-        self.site = site
-        self._children: dict[int, CallPath] = {}
-
-    def child(self, site: Site) -> CallPath:
-        """This chain and one module more."""
-        return self._children.setdefault(id(site), CallPath(self, site))
-
-    def sites(self) -> set[Site]:
-        """The modules of the chain, each once."""
-        found: set[Site] = set()
-        path: CallPath | None = self
-        while path is not None and path.site is not None:
-            found.add(path.site)
-            path = path.outer
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +40,10 @@ class OpKey:
     op: str
     phase: str
     shapes: str
+    dtype: str | None = None
+    """Element type of the first tensor input, or of the output where none came in."""
+    function: str | None = None
+    """The torch function that called the operator, where those are watched."""
 
 
 @dataclass(slots=True)
@@ -69,16 +52,39 @@ class OpSum:
 
     calls: int = 0
     flops: int = 0
-    io_bytes: int = 0
+    macs: int = 0
+    causal_macs: int = 0
+    recompute_macs: int = 0
+    elements: int = 0
+    estimate_flops: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    kind: str = "other"
     counted: bool = False
-    view: bool = False
+    note: str = ""
 
     def add(self, other: OpSum) -> None:
         """Takes in more calls of the same kind."""
-        self.calls += other.calls
-        self.flops += other.flops
-        self.io_bytes += other.io_bytes
-        self.counted, self.view = other.counted, other.view
+        for name in SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.kind, self.counted, self.note = other.kind, other.counted, other.note
+
+    def add_call(self, cost: Cost) -> None:
+        """Takes in one call."""
+        self.calls += 1
+        self.flops += cost.flops
+        for name in SUMMED[2:]:
+            setattr(self, name, getattr(self, name) + getattr(cost, name))
+        self.kind, self.counted, self.note = cost.kind, cost.counted, cost.note
+
+    @property
+    def io_bytes(self) -> int:
+        """Bytes read and written."""
+        return self.read_bytes + self.write_bytes
+
+
+SUMMED = ("calls", "flops", "macs", "causal_macs", "recompute_macs", "elements", "estimate_flops", "read_bytes",
+          "write_bytes")
 
 
 class CountPass(TorchDispatchMode):
@@ -86,8 +92,12 @@ class CountPass(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, scopes: ModuleScopes, phase: Callable[[], str | None]) -> None:
+    def __init__(self, scopes: ModuleScopes, phase: Callable[[], str | None], *, details: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.functions = FunctionPass(lambda: self._whose()[0]) if details else None
+        """Calls of torch functions, watched only where details are asked for."""
+        self.shapes: dict[Site, tuple[Shapes, Shapes]] = {}
+        """Shapes that went in and came out of the first call, likewise."""
         self.num_steps = 0
         self.sums: dict[OpKey, OpSum] = defaultdict(OpSum)
         """Over the steps that ended."""
@@ -105,11 +115,15 @@ class CountPass(TorchDispatchMode):
         self._retired = False
         self._scopes.add(self)
         self.__enter__()  # type: ignore[no-untyped-call]
+        if self.functions is not None:
+            self.functions.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         """Switches it off."""
         self._scopes.remove(self)
         self._retired = True
+        if self.functions is not None:
+            self.functions.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         depth = torch._C._len_torch_dispatch_stack()
         if not depth or torch._C._get_dispatch_stack_at(depth - 1) is not self:
             # a mode the script entered meanwhile must not be popped in our place
@@ -136,12 +150,14 @@ class CountPass(TorchDispatchMode):
         if not frame.recompute and not frame.repeats_outer:
             self._step_calls[frame.site] += 1
 
-    def exit(self, frame: Frame, _args: Any, _kwargs: Any, result: Any) -> None:
+    def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
         """Marks the autograd nodes the call made, so that backward knows whose they are."""
         path, first = frame.data.get(self, (None, 0))
         if path is not None:
             for node in _nodes_since(first, _grad_fns(result)):
                 node.metadata.setdefault(MARK, path)
+        if self.functions is not None and frame.site not in self.shapes:
+            self.shapes[frame.site] = _shapes((args, kwargs)), _shapes(result)
 
     def _path_of(self, frame: Frame) -> CallPath:
         path: CallPath = frame.data.get(self, (self._outside, 0))[0]
@@ -176,13 +192,13 @@ class CountPass(TorchDispatchMode):
             return
         path, phase = self._whose()
         inputs = tensors((args, kwargs))
-        entry = self._step_sums[OpKey(path, name, phase, json.dumps([list(tensor.shape) for tensor in inputs]))]
-        count = formulas.flops(func, args, kwargs, output)
-        entry.calls += 1
-        entry.counted = count is not None
-        entry.flops += count or 0
-        entry.view = isinstance(func, torch._ops.OpOverload) and _is_view(func)
-        entry.io_bytes += 0 if entry.view else _num_bytes((*inputs, *tensors(output)))
+        found = tensors(output)
+        typed = next(iter(inputs), None) if inputs else next(iter(found), None)
+        dtype = str(typed.dtype).removeprefix("torch.") if typed is not None else None
+        shapes = json.dumps([list(tensor.shape) for tensor in inputs])
+        function = self.functions.current if self.functions is not None else None
+        self._step_sums[OpKey(path, name, phase, shapes, dtype, function)].add_call(
+            formulas.cost(func, args, kwargs, output))
 
     def _whose(self) -> tuple[CallPath, str]:
         frame = self._scopes.current
@@ -192,6 +208,10 @@ class CountPass(TorchDispatchMode):
             node: Any = torch._C._current_autograd_node()
             return (node.metadata.get(MARK) if node is not None else None) or self._outside, "backward"
         return self._outside, self._phase() or "forward"
+
+
+def _shapes(tree: Any) -> Shapes:
+    return tuple(tuple(tensor.shape) for tensor in tensors(tree))
 
 
 def _grad_fns(result: Any) -> list[Any]:
@@ -207,18 +227,3 @@ def _nodes_since(first: int, ends: Iterable[Any]) -> Iterator[Any]:
             seen.add(node)
             yield node
             waiting.extend(above for above, _ in node.next_functions if above is not None)
-
-
-@cache
-def _is_view(func: Any) -> bool:
-    """True where the output shares the storage of an input and nothing is written: no work, no bytes."""
-    if func._schema.name == "aten::_unsafe_view":
-        return True
-    aliases = [ret.alias_info for ret in func._schema.returns]
-    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
-
-
-def _num_bytes(involved: Iterable[torch.Tensor]) -> int:
-    once = {id(tensor): tensor for tensor in involved}
-    return sum(tensor.numel() * tensor.element_size() for tensor in once.values())
-

@@ -67,12 +67,38 @@ class ModuleMap:
     def __init__(self) -> None:
         self.models: list[Model] = []
         self._sites: dict[int, Site] = {}
+        self._called: dict[tuple[int, int], Site] = {}
+        """(outer site, module) -> site of the module as it is called there."""
 
     def find(self, module: nn.Module) -> Site | None:
         """The site of a module that is known."""
         site = self._sites.get(id(module))
         # the id of a dead module may have gone to a new one
         return site if site is not None and (site.module() is module or type(module).__name__ in WRAPPED) else None
+
+    def find_called(self, module: nn.Module, outer: Site) -> Site | None:
+        """The site of a module that is called inside another: a shared one has one for each of its parents."""
+        key = id(outer), id(module)
+        site = self._called.get(key)
+        if site is None or site.module() is not module:
+            found = self.find(module)
+            if found is None or type(module).__name__ in WRAPPED:
+                return found
+            site = self._called[key] = found if found is outer or _above(outer, found) else self._alias(
+                module, outer) or found
+        return site
+
+    def _alias(self, module: nn.Module, outer: Site) -> Site | None:
+        """A site below `outer` for a module whose own site is elsewhere; None where `outer` does not have it."""
+        holder = outer.module()
+        name = None if holder is None else next(
+            (path for _, path, sub in _unwrapped(holder) if sub is module and path), None)
+        if name is None:
+            return None
+        model, path = outer.model, f"{outer.name}.{name}".lstrip(".")
+        parent = model.sites.get(path.rpartition(".")[0], outer)
+        return model.sites.get(path) or model.sites.setdefault(
+            path, Site(model, path, type(module).__name__, parent, weakref.ref(module)))
 
     def add_root(self, module: nn.Module) -> Site:
         """Takes in a module that was called from outside of every module."""
@@ -117,6 +143,10 @@ class ModuleMap:
         for index, model in enumerate(ordered):
             model.prefix = f"model{index}:" if index else ""
         self.models = ordered
+
+
+def _above(outer: Site, site: Site) -> bool:
+    return site.model is outer.model and (not outer.name or site.name.startswith(f"{outer.name}."))
 
 
 def _site(model: Model, path: str, module: nn.Module, *, known: Site | None) -> Site:

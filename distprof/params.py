@@ -5,8 +5,9 @@ A data-parallel shard (FSDP, ZeRO-3) counts with its unsharded size, a model-par
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -27,18 +28,37 @@ class ParamCount:
     """Those of `params` with requires_grad."""
     unique_params: int | None = 0
     """What the pipeline stage has over all its ranks, replicated tensors once; None where nobody can tell."""
+    param_bytes: int = 0
+    """Bytes of `stored_params`."""
+    buffers: int = 0
+    """Elements of buffers (running means and the like) that lie on the rank."""
+    buffer_bytes: int = 0
+    dtypes: Mapping[str, int] = field(default_factory=dict)
+    """`params` by element type."""
 
 
-def count_params(parameters: Iterable[torch.Tensor], topology: Topology) -> ParamCount:
-    """Counts parameters, a tied one once."""
-    tensors = list({id(parameter): parameter for parameter in parameters}.values())
+def count_params(parameters: Iterable[torch.Tensor], topology: Topology,
+                 buffers: Iterable[torch.Tensor] = ()) -> ParamCount:
+    """Counts parameters and buffers, a tied one once."""
+    tensors, extra = _once(parameters), _once(buffers)
     needed = [_needed(tensor, topology.unnamed_axis) for tensor in tensors]
+    dtypes: Counter[str] = Counter()
+    for size, tensor in zip(needed, tensors, strict=True):
+        dtypes[str(tensor.dtype).removeprefix("torch.")] += size
     return ParamCount(
         params=sum(needed),
         stored_params=sum(_stored(tensor) for tensor in tensors),
         trainable_params=sum(size for size, tensor in zip(needed, tensors, strict=True) if tensor.requires_grad),
         unique_params=_unique(tensors, topology),
+        param_bytes=sum(_stored(tensor) * tensor.element_size() for tensor in tensors),
+        buffers=sum(_stored(tensor) for tensor in extra),
+        buffer_bytes=sum(_stored(tensor) * tensor.element_size() for tensor in extra),
+        dtypes=dict(dtypes),
     )
+
+
+def _once(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return list({id(tensor): tensor for tensor in tensors}.values())
 
 
 def _is_dtensor(tensor: torch.Tensor) -> bool:

@@ -15,18 +15,22 @@ from distprof.timing import TimePass
 from distprof.topology import Topology
 
 Row = dict[str, Any]
+OP_QUANTITIES = ("calls", "macs", "flops", "causal_macs", "recompute_macs", "elements", "estimate_flops", "io_bytes",
+                 "read_bytes", "write_bytes")
 FLOP_COLUMNS = {"forward": "fwd_flops", "backward": "bwd_flops", "recompute": "recompute_flops"}
 
 
 def params_of(modules: ModuleMap, topology: Topology) -> tuple[ParamCount, dict[Site, ParamCount]]:
     """Parameters of the rank and of each module with and without its submodules (the latter under `own`)."""
     roots = [model.root.module() for model in modules.models]
-    total = count_params((p for root in roots if root is not None for p in root.parameters()), topology)
+    alive = [root for root in roots if root is not None]
+    total = count_params((p for root in alive for p in root.parameters()), topology,
+                         (b for root in alive for b in root.buffers()))
     each = {}
     for site in modules.sites():
         module = site.module()
         if module is not None:
-            each[site] = count_params(module.parameters(), topology)
+            each[site] = count_params(module.parameters(), topology, module.buffers())
     return total, each
 
 
@@ -53,6 +57,10 @@ def module_rows(modules: ModuleMap, params: dict[Site, ParamCount], own: dict[Si
             "own_params": own.get(site, 0),
             "stored_params": numbers.stored_params,
             "trainable_params": numbers.trainable_params,
+            "param_bytes": numbers.param_bytes,
+            "buffers": numbers.buffers,
+            "buffer_bytes": numbers.buffer_bytes,
+            "dtype": max(numbers.dtypes, key=numbers.dtypes.__getitem__, default=None),
             "calls": calls.get(site, 0) / num_steps if num_steps else None,
         }
         if count is not None:
@@ -80,7 +88,7 @@ def _inclusive_flops(count: CountPass) -> dict[Site, dict[str, int]]:
         column = FLOP_COLUMNS.get(key.phase)
         for site in key.path.sites() if column else ():
             total[site][column or ""] += entry.flops
-            total[site]["fwd_macs"] += entry.flops // 2 if key.phase == "forward" else 0
+            total[site]["fwd_macs"] += entry.macs if key.phase == "forward" else 0
     return total
 
 
@@ -89,14 +97,13 @@ def op_rows(count: CountPass) -> list[Row]:
     sums: dict[tuple[Any, ...], Row] = {}
     for key, entry in count.sums.items():
         path = key.path.site.path if key.path.site is not None else None
-        row = sums.setdefault((path, key.op, key.phase, key.shapes), {
-            "module_path": path, "op": key.op, "phase": key.phase, "shapes": key.shapes,
-            "calls": 0.0, "macs": 0.0, "flops": 0.0, "io_bytes": 0.0, "counted": entry.counted, "view": entry.view,
+        row = sums.setdefault((path, key.op, key.phase, key.shapes, key.dtype), {
+            "module_path": path, "op": key.op, "phase": key.phase, "shapes": key.shapes, "dtype": key.dtype,
+            **dict.fromkeys(OP_QUANTITIES, 0.0),
+            "kind": entry.kind, "counted": entry.counted, "view": entry.kind == "view", "note": entry.note or None,
         })
-        row["calls"] += entry.calls / count.num_steps
-        row["flops"] += entry.flops / count.num_steps
-        row["macs"] += entry.flops / 2 / count.num_steps
-        row["io_bytes"] += entry.io_bytes / count.num_steps
+        for name in OP_QUANTITIES:
+            row[name] += getattr(entry, name) / count.num_steps
     return list(sums.values())
 
 

@@ -75,6 +75,8 @@ class ModuleScopes:
         self._stack = _Stack()
         self._listeners: list[Listener] = []
         self._handles: list[Any] = []
+        self.failed_in: Site | None = None
+        """Where the last exception left a forward call, innermost module first."""
         self._enter, self._exit = guard(self._on_enter), guard(self._on_exit)
 
     def add(self, listener: Listener) -> None:
@@ -109,16 +111,16 @@ class ModuleScopes:
         outer = frames[-1] if frames else None
         frame = Frame(module, self._site(module, outer), outer, recompute=in_backward())
         if frame.is_root:
+            self.failed_in = None
             self._before_root(frame)  # may switch instruments, so it comes before they hear of the call
         frames.append(frame)
         for listener in self._listeners:
             listener.enter(frame)
 
     def _site(self, module: nn.Module, outer: Frame | None) -> Site:
-        site = self.modules.find(module)
-        if site is not None:
-            return site
-        return self.modules.add_root(module) if outer is None else self.modules.adopt(module, outer.site)
+        if outer is None:
+            return self.modules.find(module) or self.modules.add_root(module)
+        return self.modules.find_called(module, outer.site) or self.modules.adopt(module, outer.site)
 
     def _on_exit(self, module: nn.Module, args: Any, *rest: Any) -> None:
         # after an exception torch leaves the kwargs out, whatever was asked for
@@ -129,6 +131,8 @@ class ModuleScopes:
         while frames:
             frame = frames.pop()
             returned = frame.module is module
+            if len(rest) != 2 and self.failed_in is None:
+                self.failed_in = frame.site
             for listener in reversed(self._listeners):
                 listener.exit(frame, args if returned else (), kwargs, result if returned else None)
             if returned:

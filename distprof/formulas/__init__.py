@@ -15,6 +15,7 @@ from torch.utils.flop_counter import flop_registry
 from distprof.formulas.attention import ATTENTION
 from distprof.formulas.call import Call
 from distprof.formulas.convolution import CONVOLUTION
+from distprof.formulas.cost import Cost as Cost
 from distprof.formulas.matmul import MATMUL
 from distprof.formulas.recurrent import RECURRENT
 
@@ -45,3 +46,15 @@ def flops(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -
     # what users registered with torch for operators of their own
     registered = flop_registry.get(func.overloadpacket)
     return None if registered is None else int(registered(*args, **kwargs, out_val=output))
+
+
+def cost(func: Any, args: Any, kwargs: Any, output: Any) -> Cost:
+    """Temporary."""
+    from distprof.tensors import tensors
+    f = flops(func, args, kwargs, output)
+    view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+    once = {id(tensor): tensor for tensor in tensors((args, kwargs, output))}.values()
+    io = 0 if view else sum(tensor.numel() * tensor.element_size() for tensor in once)
+    macs = (f or 0) // 2
+    kind = "view" if view else "contraction" if f is not None else "other"
+    return Cost(macs=macs, causal_macs=macs, counted=f is not None, kind=kind, read_bytes=io)  # type: ignore[arg-type]

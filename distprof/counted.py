@@ -1,0 +1,292 @@
+"""What a call of a model costs: a model and its inputs come in, exact FLOPs, MACs, bytes and parameters go out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from distprof.counting import CountPass, OpKey, OpSum, Shapes
+from distprof.errors import UsageError
+from distprof.functions import FunctionCall
+from distprof.invocation import Invocation
+from distprof.isolation import undisturbed
+from distprof.modules import ModuleMap, Site
+from distprof.params import ParamCount, count_params
+from distprof.scopes import ModuleScopes
+from distprof.topology import Topology
+
+PHASES = ("forward", "backward", "recompute")
+ALONE = Topology(sizes={}, coordinates={}, source="one process")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCount:
+    """Calls of one operator by one module with equal shapes in one phase."""
+
+    module_path: str | None
+    """Innermost module; None outside of every module."""
+    within: frozenset[str]
+    """All modules that were running, the innermost included."""
+    op: str
+    phase: str
+    """forward, backward or recompute."""
+    shapes: str
+    """Shapes of the tensor inputs, as a JSON list."""
+    dtype: str | None
+    function: str | None
+    """The torch function that called the operator, as F.linear; None in backward."""
+    calls: int
+    macs: int
+    flops: int
+    causal_macs: int
+    """`macs` without what a causal attention mask hides."""
+    recompute_macs: int
+    """Part of `macs`: scores that a fused attention backward computes once more."""
+    elements: int
+    """Elements an operator that is no contraction works on."""
+    estimate_flops: int
+    """Roughly, for FFTs, factorisations and distances; never part of `flops`."""
+    read_bytes: int
+    write_bytes: int
+    kind: str
+    """contraction, norm, activation, pool, softmax, loss, elementwise, view, ..., other."""
+    counted: bool
+    """False where nobody knows what the operator does."""
+    note: str
+
+    @property
+    def io_bytes(self) -> int:
+        """Bytes read and written."""
+        return self.read_bytes + self.write_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCount:
+    """One module; all numbers include its submodules."""
+
+    path: str
+    class_name: str
+    depth: int
+    calls: int
+    """Forward calls, recomputation apart."""
+    params: ParamCount
+    own_params: int
+    """Parameters without those of submodules."""
+    input_shapes: Shapes
+    """Shapes of the tensors of the first call."""
+    output_shapes: Shapes
+    macs: Mapping[str, int]
+    """Multiply-accumulates by phase; FLOPs are twice that."""
+    flops: Mapping[str, int]
+    elements: int
+    io_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncounted:
+    """An operator that ran and whose work nobody knows."""
+
+    op: str
+    calls: int
+    io_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Everything that ran in one call of a model.
+
+    FLOPs are 2 x MACs of contractions (matrix products, convolutions, attention, recurrent layers) on the shapes of
+    this process; attention masks count in full. Elementwise work is kept apart, by kind.
+    """
+
+    ops: tuple[OpCount, ...]
+    modules: tuple[ModuleCount, ...]
+    """All modules of the model in tree order, called or not."""
+    functions: Mapping[FunctionCall, int] = field(repr=False)
+    """Calls of torch functions: what views by the rules of other counters are made of."""
+    params: ParamCount
+
+    def total(self, quantity: str = "flops", phase: str | None = None) -> int:
+        """Sum of a quantity of `OpCount` over all operators, of one phase or all."""
+        return sum(getattr(op, quantity) for op in self.ops if phase in (None, op.phase))
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all phases."""
+        return self.total("macs")
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of all phases: forward, and backward if it ran."""
+        return self.total("flops")
+
+    @property
+    def forward_flops(self) -> int:
+        """FLOPs of forward."""
+        return self.total("flops", "forward")
+
+    @property
+    def backward_flops(self) -> int:
+        """FLOPs of backward, recomputation apart."""
+        return self.total("flops", "backward")
+
+    @property
+    def recompute_flops(self) -> int:
+        """FLOPs of forward calls that activation checkpointing repeats in backward."""
+        return self.total("flops", "recompute")
+
+    @property
+    def causal_flops(self) -> int:
+        """FLOPs of all phases without what causal attention masks hide."""
+        return 2 * self.total("causal_macs") + self.flops - 2 * self.macs
+
+    @property
+    def model_flops(self) -> int:
+        """FLOPs the model needs, whatever kernels did: no checkpointing, no attention scores computed once more."""
+        return self.flops - self.recompute_flops - 2 * sum(
+            op.recompute_macs for op in self.ops if op.phase != "recompute")
+
+    def by_module(self, quantity: str = "flops") -> dict[str, int]:
+        """Module path -> sum over its operators, submodules included; 0 for modules that did nothing."""
+        sums = dict.fromkeys((module.path for module in self.modules), 0)
+        for op in self.ops:
+            for path in op.within:
+                sums[path] += getattr(op, quantity)
+        return sums
+
+    def by_op(self, quantity: str = "flops") -> dict[str, int]:
+        """Operator, like aten::mm -> sum; only those that have some, largest first."""
+        return _sums(self.ops, lambda op: op.op, quantity)
+
+    def by_kind(self, quantity: str = "elements") -> dict[str, int]:
+        """Kind of operator, like norm or activation -> sum, largest first."""
+        return _sums(self.ops, lambda op: op.kind, quantity)
+
+    def by_module_and_op(self, quantity: str = "flops") -> dict[str, dict[str, int]]:
+        """Module path -> operator -> sum, submodules included."""
+        return {module.path: _sums((op for op in self.ops if module.path in op.within), lambda op: op.op, quantity)
+                for module in self.modules}
+
+    @cached_property
+    def uncounted(self) -> tuple[Uncounted, ...]:
+        """Operators that ran and whose work nobody knows, most bytes first."""
+        found: dict[str, list[OpCount]] = defaultdict(list)
+        for op in self.ops:
+            if not op.counted:
+                found[op.op].append(op)
+        listed = (Uncounted(op=name, calls=sum(op.calls for op in ops), io_bytes=sum(op.io_bytes for op in ops))
+                  for name, ops in found.items())
+        return tuple(sorted(listed, key=lambda one: (-one.io_bytes, one.op)))
+
+    @property
+    def coverage_ratio(self) -> float:
+        """Share of the bytes moved that operators moved whose work is known; 1.0 where nothing is unknown."""
+        moved, unknown = self.total("io_bytes"), sum(one.io_bytes for one in self.uncounted)
+        return 1 - unknown / moved if moved else float(not self.uncounted)
+
+
+def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Counts:
+    """Counts what one call of a model does, exactly, on any device (the meta device too, without memory).
+
+    Model and process are left as they were: random state, buffers, gradients, training flags, hooks, compiled code.
+
+    Args:
+        model: A module, a bound method of one like `model.generate`, or a function that calls modules.
+        *args: Positional arguments of the call.
+        backward: Runs and counts backward as well, from ones for the gradient of every output.
+        **kwargs: Keyword arguments of the call.
+
+    Returns:
+        FLOPs, MACs, bytes and parameters by module, operator and phase.
+
+    Raises:
+        UsageError: The model cannot be called, or backward has no gradient to begin with.
+        FormulaError: A formula given to `register_flops` returned nonsense.
+        Exception: What the model raises, with a note saying in which module.
+
+    Example:
+        >>> counts = distprof.count(model, torch.randn(1, 3, 224, 224), backward=True)
+        >>> counts.flops, counts.by_module()["layer1"], counts.coverage_ratio
+    """
+    invocation = Invocation.of(model, args, kwargs, backward=backward)
+    modules = ModuleMap()
+    scopes = ModuleScopes(modules, lambda function: function, lambda frame: None)
+    counting = CountPass(scopes, lambda: None, details=True)
+    root = invocation.model
+    if root is not None:
+        modules.add_root(root)
+    with undisturbed([root] if root is not None else []):
+        counting.start()
+        try:
+            invocation.run(scopes)
+        finally:
+            counting.stop()
+        counting.next_step()
+    if root is None and not modules.models and not counting.sums:
+        raise UsageError("expected a call that runs operators, found none")
+    return gather(counting, modules)
+
+
+def gather(counting: CountPass, modules: ModuleMap) -> Counts:
+    """What a count pass saw, by module and operator; call while the modules are alive."""
+    ops = tuple(_op_count(key, entry) for key, entry in counting.sums.items())
+    roots = [module for model in modules.models if (module := model.root.module()) is not None]
+    return Counts(
+        ops=ops,
+        modules=tuple(_module_count(site, ops, counting) for site in _in_tree_order(modules)),
+        functions=dict(counting.functions.calls) if counting.functions is not None else {},
+        params=_params(roots),
+    )
+
+
+def _op_count(key: OpKey, entry: OpSum) -> OpCount:
+    return OpCount(
+        module_path=key.path.site.path if key.path.site is not None else None,
+        within=frozenset(site.path for site in key.path.sites()), op=key.op, phase=key.phase, shapes=key.shapes,
+        dtype=key.dtype, function=key.function if key.phase == "forward" else None, calls=entry.calls,
+        macs=entry.macs, flops=entry.flops, causal_macs=entry.causal_macs, recompute_macs=entry.recompute_macs,
+        elements=entry.elements, estimate_flops=entry.estimate_flops, read_bytes=entry.read_bytes,
+        write_bytes=entry.write_bytes, kind=entry.kind, counted=entry.counted, note=entry.note)
+
+
+def _module_count(site: Site, ops: tuple[OpCount, ...], counting: CountPass) -> ModuleCount:
+    module, path = site.module(), site.path
+    inside = [op for op in ops if path in op.within]
+    shapes = counting.shapes.get(site, ((), ()))
+    return ModuleCount(
+        path=path, class_name=site.class_name, depth=site.depth, calls=counting.calls.get(site, 0),
+        params=_params([module] if module is not None else []),
+        own_params=count_params(module.parameters(recurse=False), ALONE).params if module is not None else 0,
+        input_shapes=shapes[0], output_shapes=shapes[1],
+        macs={phase: sum(op.macs for op in inside if op.phase == phase) for phase in PHASES},
+        flops={phase: sum(op.flops for op in inside if op.phase == phase) for phase in PHASES},
+        elements=sum(op.elements for op in inside), io_bytes=sum(op.io_bytes for op in inside))
+
+
+def _params(roots: list[nn.Module]) -> ParamCount:
+    return count_params((p for root in roots for p in root.parameters()), ALONE,
+                        (b for root in roots for b in root.buffers()))
+
+
+def _in_tree_order(modules: ModuleMap) -> Iterator[Site]:
+    """Parents first, then children in their order; sites that were found late stand beside their siblings."""
+    below: dict[int | None, list[Site]] = defaultdict(list)
+    for site in modules.sites():
+        below[id(site.parent) if site.parent is not None else None].append(site)
+    waiting = below[None][::-1]
+    while waiting:
+        site = waiting.pop()
+        yield site
+        waiting.extend(reversed(below[id(site)]))
+
+
+def _sums(ops: Any, key: Callable[[OpCount], str], quantity: str) -> dict[str, int]:
+    sums: dict[str, int] = defaultdict(int)
+    for op in ops:
+        sums[key(op)] += getattr(op, quantity)
+    return {name: value for name, value in sorted(sums.items(), key=lambda item: (-item[1], item[0])) if value}

@@ -1,0 +1,130 @@
+"""Calls of torch's Python functions: a model runs inside, out comes how often each was called with which shapes.
+
+Operators of the dispatcher are what does the work; the function a module called (F.linear, torch.matmul) is what other
+counters look at. Both are kept, so that another counter's convention is a view of our record.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from distprof.paths import CallPath
+from distprof.scopes import in_backward
+
+OPENED = ("torch.nn.functional", "torch.functional")
+"""Modules whose functions are Python and call others: those are seen as well."""
+GUARDS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+class Spec(NamedTuple):
+    """What is kept of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """One kind of call: equal arguments up to the values in tensors."""
+
+    path: CallPath
+    name: str
+    """torch.nn.functional.linear, torch.Tensor.matmul, ..."""
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    output: Any
+    outer: str | None
+    """The function that called this one."""
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument, however it was passed."""
+        if position < len(self.args):
+            return self.args[position]
+        return dict(self.kwargs).get(name, default)
+
+
+class FunctionPass(TorchFunctionMode):
+    """Sums calls by kind while it is on."""
+
+    def __init__(self, path: Callable[[], CallPath]) -> None:
+        super().__init__()
+        self.calls: dict[FunctionCall, int] = defaultdict(int)
+        self.stack: list[str] = []
+        """Functions that are running, outermost first."""
+        self._path = path
+
+    @property
+    def current(self) -> str | None:
+        """The innermost function that is running."""
+        return self.stack[-1] if self.stack else None
+
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = function_name(func)
+        if name is None or in_backward():
+            return func(*args, **kwargs)
+        inputs = _specs(args), tuple((key, _specs(value)) for key, value in kwargs.items())
+        outer = self.current
+        with self._running(name):
+            output = self._call(func, name, args, kwargs)
+        self.calls[FunctionCall(self._path(), name, *inputs, _specs(output), outer)] += 1
+        return output
+
+    def _call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if isinstance(func, types.FunctionType) and func.__module__ in OPENED and name not in self.stack[:-1]:
+            with self:
+                return _unguarded(func)(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    @contextmanager
+    def _running(self, name: str) -> Iterator[None]:
+        self.stack.append(name)
+        try:
+            yield
+        finally:
+            self.stack.pop()
+
+
+@cache
+def _unguarded(func: types.FunctionType) -> types.FunctionType:
+    """The same function without its question whether a mode is on, which would bring it back to the mode for ever."""
+    scope = func.__globals__ | dict.fromkeys(GUARDS, lambda *_: False)
+    twin = types.FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
+    twin.__kwdefaults__ = func.__kwdefaults__
+    return twin
+
+
+@cache
+def function_name(func: Any) -> str | None:
+    """Qualified name of a function of torch; None for questions about a tensor, like its shape."""
+    simple = getattr(func, "__name__", None)
+    if simple is None or simple in ("__get__", "__set__", "__delete__", "size", "dim", "stride", "is_floating_point"):
+        return None
+    return resolve_name(func) or f"{getattr(func, '__module__', None) or 'torch'}.{simple}"
+
+
+def _specs(tree: Any) -> Any:
+    """A tree of arguments as something that can be compared: tensors become their shapes."""
+    if isinstance(tree, torch.Tensor):
+        return Spec(tuple(tree.shape), str(tree.dtype).removeprefix("torch."))
+    if isinstance(tree, (tuple, list)):
+        return tuple(_specs(part) for part in tree)
+    if isinstance(tree, dict):
+        return tuple((key, _specs(value)) for key, value in tree.items())
+    if tree is None or isinstance(tree, (bool, int, float, str, slice)):
+        return (tree.start, tree.stop, tree.step) if isinstance(tree, slice) else tree
+    return type(tree).__name__

@@ -1,0 +1,82 @@
+"""One call of a model by ourselves: a model and its arguments come in, it runs forward and, if asked, backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from distprof.errors import UsageError
+from distprof.scopes import ModuleScopes
+from distprof.tensors import tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """What to call, with what.
+
+    A model on the meta device gets its tensors on the meta device: shapes are all it needs.
+    """
+
+    function: Callable[..., Any]
+    """A module, a bound method of one (`model.generate`), or any function that calls modules."""
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    backward: bool = False
+
+    @classmethod
+    def of(cls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, backward: bool) -> Invocation:
+        """Checks what a user gave.
+
+        Raises:
+            UsageError: It cannot be called.
+        """
+        if isinstance(function, type) or not callable(function):
+            found = f"the class {function.__name__}" if isinstance(function, type) else repr(type(function).__name__)
+            raise UsageError(f"expected a model or a function, found {found}",
+                             hint="make an object of it first" if isinstance(function, type) else None)
+        module = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+        on_meta = isinstance(module, nn.Module) and _on_meta(module)
+        args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, dict(kwargs))) \
+            if on_meta else (args, kwargs)
+        return cls(function=function, args=tuple(args), kwargs=kwargs, backward=backward)
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The module that is called; None for a plain function."""
+        owner = self.function if isinstance(self.function, nn.Module) else getattr(self.function, "__self__", None)
+        return owner if isinstance(owner, nn.Module) else None
+
+    def run(self, scopes: ModuleScopes | None = None) -> Any:
+        """Calls it once.
+
+        Raises:
+            UsageError: Backward was asked for and nothing that came out has a gradient.
+            Exception: Whatever the model raises, with a note in which module it did.
+        """
+        try:
+            result = self.function(*self.args, **self.kwargs)
+        except Exception as error:
+            where = scopes.failed_in if scopes is not None else None
+            if where is not None:
+                error.add_note(f"distprof: raised in {where.path or 'the root module'} ({where.class_name})")
+            raise
+        if self.backward:
+            self._backward(result)
+        return result
+
+    def _backward(self, result: Any) -> None:
+        ends = [tensor for tensor in tensors(result) if tensor.requires_grad]
+        if not ends:
+            raise UsageError("expected an output with a gradient for backward, found none",
+                             hint="call without torch.no_grad() and with parameters that require gradients")
+        torch.autograd.backward(ends, [torch.ones_like(tensor) for tensor in ends])
+
+
+def _on_meta(module: nn.Module) -> bool:
+    parameters = list(module.parameters())
+    return bool(parameters) and all(parameter.is_meta for parameter in parameters)

@@ -1,0 +1,83 @@
+"""Runs a model and leaves no trace: modules come in, out goes a context in which they may be called.
+
+Afterwards all is as before.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Puts back random state, buffers, gradients, training flags and the compiler's stance, whatever happens.
+
+    Compiled models run uncompiled inside: nothing is compiled, and nothing has to be compiled again afterwards.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_random_state())
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for module in modules:
+            stack.enter_context(_buffers(module))
+            stack.enter_context(_gradients(module))
+            stack.enter_context(_training(module))
+        yield
+
+
+@contextmanager
+def _random_state() -> Iterator[None]:
+    python, numpy = random.getstate(), sys.modules.get("numpy")
+    arrays = numpy.random.get_state() if numpy is not None else None
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(arrays)
+
+
+@contextmanager
+def _buffers(module: nn.Module) -> Iterator[None]:
+    """A forward call in training mode changes running means."""
+    places = [(owner._buffers, name, buffer) for owner in module.modules() for name, buffer in owner._buffers.items()]
+    contents = [(buffer, buffer.detach().clone(), buffer._version) for _, _, buffer in places
+                if buffer is not None and not buffer.is_meta and not buffer.is_inference()]
+    try:
+        yield
+    finally:
+        for holder, name, buffer in places:
+            holder[name] = buffer
+        with torch.no_grad():
+            for buffer, content, version in contents:
+                if buffer._version != version:
+                    buffer.copy_(content)
+
+
+@contextmanager
+def _gradients(module: nn.Module) -> Iterator[None]:
+    kept = [(parameter, parameter.grad) for parameter in module.parameters()]
+    for parameter, _ in kept:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient
+
+
+@contextmanager
+def _training(module: nn.Module) -> Iterator[None]:
+    kept = [(sub, sub.training) for sub in module.modules()]
+    try:
+        yield
+    finally:
+        for sub, training in kept:
+            sub.training = training

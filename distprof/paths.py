@@ -1,0 +1,30 @@
+"""Call paths: modules that are entered come in, the chain of modules whose work an operator is goes out."""
+
+from __future__ import annotations
+
+from distprof.modules import Site
+
+
+class CallPath:
+    """The chain of modules that were running, each chain kept once."""
+
+    __slots__ = ("_children", "outer", "site")
+
+    def __init__(self, outer: CallPath | None, site: Site | None) -> None:
+        self.outer = outer
+        self.site = site
+        """The innermost module; None outside of every module."""
+        self._children: dict[int, CallPath] = {}
+
+    def child(self, site: Site) -> CallPath:
+        """This chain and one module more."""
+        return self._children.setdefault(id(site), CallPath(self, site))
+
+    def sites(self) -> set[Site]:
+        """The modules of the chain, each once."""
+        found: set[Site] = set()
+        path: CallPath | None = self
+        while path is not None and path.site is not None:
+            found.add(path.site)
+            path = path.outer
+        return found
