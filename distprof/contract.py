@@ -151,7 +151,7 @@ OPS = Table(
         _real("io_bytes", "Bytes read and written a step, each tensor of a call once; 0 for views."),
         _real("read_bytes", "Bytes read a step."),
         _real("write_bytes", "Bytes written a step."),
-        _text("kind", "contraction, norm, activation, pool, softmax, loss, optimizer, elementwise, reduction, ... other."),
+        _text("kind", "contraction, norm, activation, pool, softmax, loss, elementwise, ..., other."),
         Column(name="counted", type="bool", doc="True where it is known what the op does."),
         Column(name="view", type="bool", doc="True where the op returns a view and computes nothing."),
         _text("note", "What the count is based on, where that is not plain from the shapes.", nullable=True),
