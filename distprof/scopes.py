@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from distprof.modules import ModuleMap, Site
@@ -95,6 +96,7 @@ class ModuleScopes:
         if not self._listeners:
             for handle in self._handles:
                 handle.remove()
+                torch_module._global_forward_hooks_with_kwargs.pop(handle.id, None)  # torch forgets this entry
             self._handles = []
             self._stack = _Stack()
 

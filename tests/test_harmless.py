@@ -71,6 +71,7 @@ def traces_of_us() -> dict[str, object]:
     """Everything a recorder puts somewhere."""
     return {
         "forward hooks": list(nn_module._global_forward_hooks.values()),
+        "forward hooks with kwargs": list(nn_module._global_forward_hooks_with_kwargs),
         "forward pre hooks": list(nn_module._global_forward_pre_hooks.values()),
         "optimizer hooks": [*optim._global_optimizer_pre_hooks.values(), *optim._global_optimizer_post_hooks.values()],
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
