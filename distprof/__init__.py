@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from distprof.formulas.registry import register_flops as register_flops
     from distprof.plan import StepPlan as StepPlan
     from distprof.recorder import Recorder as Recorder
     from distprof.recorder import record as record
@@ -18,9 +19,10 @@ _HOMES = {
     "Recorder": "distprof.recorder",
     "StepPlan": "distprof.plan",
     "record": "distprof.recorder",
+    "register_flops": "distprof.formulas.registry",
 }
 
-__all__ = ["Recorder", "StepPlan", "__version__", "record"]
+__all__ = ["Recorder", "StepPlan", "__version__", "record", "register_flops"]
 
 
 def __getattr__(name: str) -> Any:
