@@ -18,13 +18,19 @@ from distprof.formulas.call import Call, name_of
 from distprof.formulas.convolution import CONVOLUTION
 from distprof.formulas.cost import Cost, Kind, Macs
 from distprof.formulas.elements import elements
+from distprof.formulas.estimates import ESTIMATES
+from distprof.formulas.flex import FLEX
 from distprof.formulas.kinds import kind_without_formula
+from distprof.formulas.libraries import LIBRARIES
 from distprof.formulas.matmul import MATMUL
+from distprof.formulas.quantized import QUANTIZED
 from distprof.formulas.recurrent import RECURRENT
 from distprof.formulas.registry import registered, registered_flops
 from distprof.formulas.traffic import traffic
 
-MACS: dict[str, Callable[[Call], int | Macs]] = {**MATMUL, **CONVOLUTION, **ATTENTION, **RECURRENT}
+MACS: dict[str, Callable[[Call], int | Macs]] = {
+    **MATMUL, **CONVOLUTION, **ATTENTION, **FLEX, **RECURRENT, **QUANTIZED, **LIBRARIES,
+}
 """Operator by its qualified name, all overloads -> MACs of one call."""
 
 
@@ -51,18 +57,22 @@ def flops(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -
 
 def kind_of(func: Any) -> Kind:
     """What an operator does; `other` where nobody knows."""
-    return "contraction" if has_formula(func) else kind_without_formula(func)
+    if has_formula(func):
+        return "contraction"
+    return "estimate" if name_of(func) in ESTIMATES else kind_without_formula(func)
 
 
 def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Cost:
     """Everything known of one call; arguments and errors as in `flops`."""
     call = Call.of(func, args, kwargs, output)
     found = _contraction(func, args, kwargs, output)
-    kind: Kind = "contraction" if found is not None else kind_without_formula(func)
+    kind: Kind = "contraction" if found is not None else kind_of(func)
     moved = traffic(func, kind, call)
     if found is None:
+        guess = ESTIMATES[name_of(func)](call) if kind == "estimate" else 0
         return Cost(kind=kind, elements=elements(kind, call.arguments, output), read_bytes=moved.read,
-                    write_bytes=moved.write, counted=kind != "other")
+                    write_bytes=moved.write, counted=kind != "other", estimated=kind == "estimate",
+                    estimate_flops=round(guess))
     macs, remainder = found
     return Cost(macs=macs.full, causal_macs=macs.causal, recompute_macs=macs.recompute, remainder=remainder,
                 kind=kind, read_bytes=moved.read, write_bytes=moved.write, counted=True, note=macs.note)

@@ -80,7 +80,7 @@ def packed(queries: str, keys: str, *, window: Callable[[Call], Window], longest
         lengths_k = call.arguments.get(used) if used else None
         if begins_q is None or not begins_q.numel():
             return dense(call)
-        if not _concrete(begins_q, begins_k, lengths_k):
+        if not concrete(begins_q, begins_k, lengths_k):
             return _at_most(call, begins_q.numel() - 1, longest)
         rows = _lengths(begins_q)
         columns = lengths_k.tolist() if lengths_k is not None else rows if begins_k is None else _lengths(begins_k)
@@ -100,7 +100,8 @@ def _at_most(call: Call, sequences: int, longest: tuple[str, str]) -> Pairs:
     return Pairs(full=full, causal=full, note="at most: lengths of packed sequences are unknown without data")
 
 
-def _concrete(*bounds: Any) -> bool:
+def concrete(*bounds: Any) -> bool:
+    """True where the numbers in these tensors can be read; on meta and fake devices there are none."""
     return all(bound is None or not (bound.is_meta or isinstance(bound, FakeTensor)) for bound in bounds)
 
 
@@ -193,6 +194,7 @@ _FLASH = packed("cum_seq_q", "cum_seq_k", window=bottom_right, longest=("max_q",
 _CUDNN = packed("cum_seq_q", "cum_seq_k", window=top_left, longest=("max_q", "max_k"))
 _EFFICIENT = packed("cu_seqlens_q", "cu_seqlens_k", window=mask_type, longest=("max_seqlen_q", "max_seqlen_k"))
 _VARLEN = packed("cu_seq_q", "cu_seq_k", window=varlen, longest=("max_q", "max_k"), used="seqused_k")
+_PLAIN = forward(square(heads_first=True, window=lambda _: Window()))
 
 ATTENTION: dict[str, Callable[[Call], int | Macs]] = {
     **{f"aten::_scaled_dot_product_{kind}": forward(square(heads_first=True, window=window))
@@ -211,6 +213,8 @@ ATTENTION: dict[str, Callable[[Call], int | Macs]] = {
     "torch_attn::_varlen_attn_out": forward(_VARLEN),
     "torch_attn::_varlen_attn_backward": backward(_VARLEN),
     "aten::_native_multi_head_attention": native_multi_head,
+    "aten::_triton_scaled_dot_attention": lambda call: _PLAIN(
+        Call(call.arguments | {"query": call["q"], "key": call["k"], "value": call["v"]}, None)),
     "aten::_triton_multi_head_attention": native_multi_head,
     "aten::_transformer_encoder_layer_fwd": encoder_layer,
 }

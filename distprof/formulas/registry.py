@@ -157,4 +157,5 @@ def _kernel_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
 
     constants: dict[str, Any] = kernel_side_table.get_constant_args(kwargs["constant_args_idx"])
     grid = kwargs["grid"]
-    return {"grid": grid[0] if len(grid) == 1 else grid} | constants | kwargs["kwargs"]
+    given: dict[str, Any] = {"grid": grid[0] if len(grid) == 1 else grid} | constants | kwargs["kwargs"]
+    return given
