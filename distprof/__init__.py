@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distprof.counted import Counts as Counts
     from distprof.counted import count as count
+    from distprof.formulas.registry import register_flops as register_flops
     from distprof.plan import StepPlan as StepPlan
     from distprof.recorder import Recorder as Recorder
     from distprof.recorder import record as record
@@ -22,9 +23,10 @@ _HOMES = {
     "StepPlan": "distprof.plan",
     "count": "distprof.counted",
     "record": "distprof.recorder",
+    "register_flops": "distprof.formulas.registry",
 }
 
-__all__ = ["Counts", "Recorder", "StepPlan", "__version__", "count", "record"]
+__all__ = ["Counts", "Recorder", "StepPlan", "__version__", "count", "record", "register_flops"]
 
 
 def __getattr__(name: str) -> Any:
