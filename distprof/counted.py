@@ -38,8 +38,8 @@ class OpCount:
     shapes: str
     """Shapes of the tensor inputs, as a JSON list."""
     dtype: str | None
-    function: str | None
-    """The torch function that called the operator, as F.linear; None in backward."""
+    functions: tuple[str, ...]
+    """The torch functions that were running, outermost first, like torch.nn.functional.linear; none in backward."""
     calls: int
     macs: int
     flops: int
@@ -248,7 +248,7 @@ def _op_count(key: OpKey, entry: OpSum) -> OpCount:
     return OpCount(
         module_path=key.path.site.path if key.path.site is not None else None,
         within=frozenset(site.path for site in key.path.sites()), op=key.op, phase=key.phase, shapes=key.shapes,
-        dtype=key.dtype, function=key.function if key.phase == "forward" else None, calls=entry.calls,
+        dtype=key.dtype, functions=key.functions, calls=entry.calls,
         macs=entry.macs, flops=entry.flops, causal_macs=entry.causal_macs, recompute_macs=entry.recompute_macs,
         elements=entry.elements, estimate_flops=entry.estimate_flops, read_bytes=entry.read_bytes,
         write_bytes=entry.write_bytes, kind=entry.kind, counted=entry.counted, note=entry.note)
