@@ -100,12 +100,13 @@ def comms(run: Path, *, as_json: bool, strict: bool, op: str | None, step: int |
 @commands.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
               help="Where runs would go.")
+@click.option("--peak", is_flag=True, help="Measure FLOP/s of products and bytes/s of a copy; takes some seconds.")
 @JSON
-def doctor(out: Path, *, as_json: bool) -> None:
+def doctor(out: Path, *, as_json: bool, peak: bool) -> None:
     """Tell what this machine can and cannot record."""
     from distprof.launch.doctor import doctor as examine
 
-    text, healthy = examine(out, as_json=as_json)
+    text, healthy = examine(out, as_json=as_json, peak=peak)
     click.echo(text)
     sys.exit(0 if healthy else 1)
 
