@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from distprof.merge.page import Page
-from distprof.merge.units import si
 from distprof.peaks import DevicePeaks, device_peaks
+from distprof.units import si
 
 
 def measure() -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from distprof import measured_peak
 from distprof.errors import UsageError
 from distprof.identity import cpu_name
 from distprof.launch import peaks
-from distprof.merge.units import duration, percent, si, size
+from distprof.units import duration, percent, si, size
 
 
 def test_a_healthy_machine_is_told_so(tmp_path):
