@@ -80,6 +80,8 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
     if flops is not None:
         rates.append(f"{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
     page.line("   ".join(rates))
+    mfu = step["mfu"]
+    page.line(f"MFU {percent(mfu)} = {step['mfu_basis']}" if mfu is not None else f"MFU {step['mfu_basis']}")
     page.line()
 
 
