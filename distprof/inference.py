@@ -22,9 +22,9 @@ from distprof.tensors import tensors
 from distprof.units import UNKNOWN, duration, si, size
 
 CUDA_MEMORY = "peak of the CUDA caching allocator, weights included"
-RSS_RISE = "maximum resident set of the process over what was resident before"
+RSS_RISE = "highest resident set of the process over what was resident before"
 TOKEN_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
-STATM = Path("/proc/self/statm")
+STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,23 +193,28 @@ class _Memory:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._max_rss, self._rss = _max_rss_bytes(), _rss_bytes()
+        self._before = _resident()
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
 
     def peak_bytes(self) -> int | None:
         if self._device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self._device))
-        highest = _max_rss_bytes()
-        return highest - self._rss if self._rss is not None and highest > self._max_rss else None
+        before, now = self._before, _resident()
+        if before is None or now is None or now["VmHWM"] <= before["VmHWM"]:
+            return None
+        return now["VmHWM"] - before["VmRSS"]
 
 
-def _max_rss_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB; elsewhere it is not used
+def _resident() -> dict[str, int] | None:
+    """Bytes resident (VmRSS) and the most there ever were (VmHWM); None where the kernel does not tell.
 
-
-def _rss_bytes() -> int | None:
-    return int(STATM.read_text().split()[1]) * resource.getpagesize() if STATM.exists() else None
+    The ru_maxrss of getrusage survives exec: it would be that of the program that started this one.
+    """
+    if not STATUS.exists():
+        return None
+    fields = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+    return {name: int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM")}
 
 
 def _num_tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:

@@ -147,13 +147,16 @@ def test_the_dtype_is_the_one_products_ran_in(tmp_path, model, context, dtype):
 
 @pytest.mark.parametrize(("module", "switch"), [
     (nn.Linear(1, 1), torch.backends.cuda.matmul), (nn.Conv2d(1, 1, 1), torch.backends.cudnn.conv)])
-def test_on_cuda_float32_is_tf32_where_torch_may_use_it(monkeypatch, module, switch):
-    result = SimpleNamespace(dtype=torch.float32, is_cuda=True)
-    monkeypatch.setattr(switch, "fp32_precision", "tf32")
-    assert matmul_dtype._name(module, result) == "tf32"
-    assert matmul_dtype._name(module, torch.zeros(1)) == "float32", "a CPU has no TF32"
-    monkeypatch.setattr(switch, "fp32_precision", "ieee")
-    assert matmul_dtype._name(module, result) == "float32"
+def test_on_cuda_float32_is_tf32_where_torch_may_use_it(module, switch):
+    result, before = SimpleNamespace(dtype=torch.float32, is_cuda=True), switch.fp32_precision
+    try:
+        for allowed, expected in (("tf32", "tf32"), ("ieee", "float32")):
+            switch.fp32_precision = allowed
+            assert matmul_dtype._name(module, result) == expected
+            assert matmul_dtype._name(module, torch.zeros(1)) == "float32", "a CPU has no TF32"
+    finally:
+        switch.fp32_precision = before
+    assert switch.fp32_precision == before
 
 
 def test_without_a_counted_step_the_dtype_is_unknown(tmp_path):
