@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from distprof.counted import Counts as Counts
     from distprof.counted import count as count
     from distprof.formulas.registry import register_flops as register_flops
+    from distprof.inference import throughput as throughput
     from distprof.plan import StepPlan as StepPlan
     from distprof.recorder import Recorder as Recorder
     from distprof.recorder import record as record
@@ -24,9 +25,12 @@ _HOMES = {
     "count": "distprof.counted",
     "record": "distprof.recorder",
     "register_flops": "distprof.formulas.registry",
+    "throughput": "distprof.inference",
 }
 
-__all__ = ["Counts", "Recorder", "StepPlan", "__version__", "count", "record", "register_flops"]
+__all__ = [
+    "Counts", "Recorder", "StepPlan", "__version__", "count", "record", "register_flops", "throughput",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -35,6 +35,11 @@ SUMMARY_KEYS = (
     "clock",
 )
 """Keys of `summary.json`; docs/run-directory.md says what they are."""
+STEP_KEYS = (
+    "time_ns", "before_forward_ns", "fwd_ns", "bwd_ns", "optimizer_ns", "samples_per_second", "flops_per_second", "mfu",
+    "mfu_basis",
+)
+"""Keys of `step` in it."""
 
 Type = Literal["int64", "float64", "bool", "string", "category", "list<int64>"]
 

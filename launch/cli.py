@@ -75,11 +75,13 @@ def merge(run: Path, *, force: bool, strict: bool) -> None:
 @JSON
 @STRICT
 @click.option("--top", default=10, type=click.IntRange(min=1), show_default=True, help="Number of modules to show.")
-def stats(run: Path, *, as_json: bool, strict: bool, top: int) -> None:
+@click.option("--peak", default=None, type=float, metavar="FLOP/S",
+              help="Peak rate of a rank's device for MFU, like 1.2e12, instead of the published one.")
+def stats(run: Path, *, as_json: bool, strict: bool, top: int, peak: float | None) -> None:
     """Print totals per GPU and of the model, steps, modules and ranks of RUN."""
     from distprof.merge.command import stats as stats_of
 
-    click.echo(stats_of(run, as_json=as_json, strict=strict, top=top))
+    click.echo(stats_of(run, as_json=as_json, strict=strict, top=top, peak=peak))
 
 
 @commands.command()
@@ -100,12 +102,13 @@ def comms(run: Path, *, as_json: bool, strict: bool, op: str | None, step: int |
 @commands.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
               help="Where runs would go.")
+@click.option("--peak", is_flag=True, help="Measure FLOP/s of products and bytes/s of a copy; takes some seconds.")
 @JSON
-def doctor(out: Path, *, as_json: bool) -> None:
+def doctor(out: Path, *, as_json: bool, peak: bool) -> None:
     """Tell what this machine can and cannot record."""
     from distprof.launch.doctor import doctor as examine
 
-    text, healthy = examine(out, as_json=as_json)
+    text, healthy = examine(out, as_json=as_json, peak=peak)
     click.echo(text)
     sys.exit(0 if healthy else 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import shutil
 from pathlib import Path
@@ -18,12 +19,13 @@ from distprof.contract import (
     MERGED_MODULES,
     MERGED_STEPS,
     RANK_JSON,
+    STEP_KEYS,
     STEPS,
     SUMMARY_JSON,
     SUMMARY_KEYS,
     TRACE_JSON,
 )
-from distprof.errors import DataError, IncompleteError, OutputError
+from distprof.errors import DataError, IncompleteError, OutputError, UsageError
 from distprof.files import sync, write_json
 from distprof.merge import comms_text, stats_text
 from distprof.merge.collectives import match_collectives
@@ -32,7 +34,7 @@ from distprof.merge.run import Run, open_run
 from distprof.merge.summary import problems_of, reduce
 from distprof.merge.tables import load, write
 from distprof.merge.trace import MergedTrace, merge_traces
-from distprof.merge.units import size
+from distprof.units import size
 
 
 def merge(path: Path, *, force: bool = False, strict: bool = False) -> str:
@@ -101,9 +103,16 @@ def _check(problems: list[str], *, strict: bool) -> None:
         raise IncompleteError(f"incomplete: {'; '.join(problems)}", hint="without --strict this exits with 0")
 
 
-def stats(path: Path, *, as_json: bool = False, strict: bool = False, top: int = 10) -> str:
-    """Totals, times, modules and ranks of a run; see `merge` for errors."""
-    summary = _summary(path)
+def stats(path: Path, *, as_json: bool = False, strict: bool = False, top: int = 10,
+          peak: float | None = None) -> str:
+    """Totals, times, modules and ranks of a run; see `merge` for errors.
+
+    Raises:
+        UsageError: `peak`, in FLOP/s, is not a positive number.
+    """
+    if peak is not None and not (math.isfinite(peak) and peak > 0):
+        raise UsageError(f"expected a positive number of FLOP/s for --peak, found {peak}")
+    summary = _summary(path) if peak is None else reduce(open_run(path), peak=peak).summary
     _check(summary["problems"], strict=strict)
     if as_json:
         return json.dumps(summary, indent=1)
@@ -120,7 +129,7 @@ def _summary(path: Path) -> dict[str, Any]:
         except msgspec.MsgspecError as error:
             raise DataError(f"expected a summary in {written}, found: {error}",
                             hint=f"distprof merge --force {path}") from error
-        if set(found) == set(SUMMARY_KEYS):
+        if set(found) == set(SUMMARY_KEYS) and set(found["step"]) == set(STEP_KEYS):
             return found
     return reduce(open_run(path)).summary
 

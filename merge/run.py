@@ -54,6 +54,9 @@ class RankInfo(msgspec.Struct, kw_only=True):
     params: Params | None
     files: dict[str, int | None]
     clock: list[ClockSample]
+    device_name: str | None = None
+    """None in runs of older versions, as is the next."""
+    matmul_dtype: str | None = None
 
 
 class RunInfo(msgspec.Struct, kw_only=True):

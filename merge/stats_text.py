@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distprof.merge.page import Page
-from distprof.merge.units import duration, percent, si
+from distprof.units import duration, percent, si
 
 QUANTITY_NAMES = {
     "params": "params",
@@ -80,6 +80,8 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
     if flops is not None:
         rates.append(f"{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
     page.line("   ".join(rates))
+    mfu = step["mfu"]
+    page.line(f"MFU {percent(mfu)} = {step['mfu_basis']}" if mfu is not None else f"MFU {step['mfu_basis']}")
     page.line()
 
 
