@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from distprof.chains import Latency
 from distprof.collectives import CollectiveCall
 from distprof.counting import CountPass
 from distprof.modules import ModuleMap, Site
@@ -16,6 +17,8 @@ from distprof.topology import Topology
 
 Row = dict[str, Any]
 FLOP_COLUMNS = {"forward": "fwd_flops", "backward": "bwd_flops", "recompute": "recompute_flops"}
+TIME_COLUMNS = {f"{phase}{own}_time_ns": f"{phase}{own}_ns" for phase in ("fwd", "bwd", "recompute")
+                for own in ("", "_self")}
 
 
 def params_of(modules: ModuleMap, topology: Topology) -> tuple[ParamCount, dict[Site, ParamCount]]:
@@ -40,8 +43,8 @@ def module_rows(modules: ModuleMap, params: dict[Site, ParamCount], own: dict[Si
                 count: CountPass | None, time: TimePass | None) -> list[Row]:
     """One row per module that was found, called or not."""
     flops = _inclusive_flops(count) if count is not None else {}
-    forward, backward = (time.forward_ns(), time.backward_ns()) if time is not None else ({}, {})
-    calls, num_steps = _calls(count, time)
+    times = time.latencies() if time is not None else {}
+    calls, num_steps = _calls(count, times, time)
     rows = []
     for site in modules.sites():
         numbers = params.get(site, ParamCount())
@@ -58,15 +61,16 @@ def module_rows(modules: ModuleMap, params: dict[Site, ParamCount], own: dict[Si
         if count is not None:
             row |= {name: round(value / count.num_steps) for name, value in flops.get(site, _no_flops()).items()}
         if time is not None:
-            row["fwd_time_ns"] = forward[site] / time.num_steps if site in forward else None
-            row["bwd_time_ns"] = backward[site] / time.num_steps if site in backward else None
+            latency = times.get(site, Latency()).over(time.num_steps)
+            row |= {column: getattr(latency, name) for column, name in TIME_COLUMNS.items()}
         rows.append(row)
     return rows
 
 
-def _calls(count: CountPass | None, time: TimePass | None) -> tuple[Mapping[Site, int], int]:
+def _calls(count: CountPass | None, times: Mapping[Site, Latency],
+           time: TimePass | None) -> tuple[Mapping[Site, int], int]:
     if time is not None:
-        return time.calls(), time.num_steps
+        return {site: latency.calls for site, latency in times.items()}, time.num_steps
     return (count.calls, count.num_steps) if count is not None else ({}, 0)
 
 
