@@ -72,7 +72,7 @@ class Latency:
     inclusive time of its root.
     """
 
-    calls: int = 0
+    calls: float = 0
     """Forward calls, recomputation apart."""
     fwd_ns: float | None = None
     fwd_self_ns: float | None = None
@@ -84,9 +84,10 @@ class Latency:
     recompute_self_ns: float | None = None
 
     def over(self, divisor: int) -> Latency:
-        """The same per step or per run; calls stay what they are."""
-        return Latency(calls=self.calls, **{
-            name: None if getattr(self, name) is None else getattr(self, name) / divisor for name in TIMES})
+        """The same per step or per run."""
+        times = {name: getattr(self, name) for name in TIMES}
+        return Latency(calls=self.calls / divisor, **{
+            name: None if time is None else time / divisor for name, time in times.items()})
 
 
 COLUMNS = {"forward": ("fwd_ns", "fwd_self_ns"), "backward": ("bwd_ns", "bwd_self_ns"),

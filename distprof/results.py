@@ -44,7 +44,7 @@ def module_rows(modules: ModuleMap, params: dict[Site, ParamCount], own: dict[Si
     """One row per module that was found, called or not."""
     flops = _inclusive_flops(count) if count is not None else {}
     times = time.latencies() if time is not None else {}
-    calls, num_steps = _calls(count, times, time)
+    calls = _calls(count, times, time)
     rows = []
     for site in modules.sites():
         numbers = params.get(site, ParamCount())
@@ -56,22 +56,22 @@ def module_rows(modules: ModuleMap, params: dict[Site, ParamCount], own: dict[Si
             "own_params": own.get(site, 0),
             "stored_params": numbers.stored_params,
             "trainable_params": numbers.trainable_params,
-            "calls": calls.get(site, 0) / num_steps if num_steps else None,
+            "calls": None if count is None and time is None else calls.get(site, 0),
         }
         if count is not None:
             row |= {name: round(value / count.num_steps) for name, value in flops.get(site, _no_flops()).items()}
         if time is not None:
-            latency = times.get(site, Latency()).over(time.num_steps)
+            latency = times.get(site, Latency())
             row |= {column: getattr(latency, name) for column, name in TIME_COLUMNS.items()}
         rows.append(row)
     return rows
 
 
-def _calls(count: CountPass | None, times: Mapping[Site, Latency],
-           time: TimePass | None) -> tuple[Mapping[Site, int], int]:
+def _calls(count: CountPass | None, times: Mapping[Site, Latency], time: TimePass | None) -> Mapping[Site, float]:
+    """Forward calls a step."""
     if time is not None:
-        return {site: latency.calls for site, latency in times.items()}, time.num_steps
-    return (count.calls, count.num_steps) if count is not None else ({}, 0)
+        return {site: latency.calls for site, latency in times.items()}
+    return {} if count is None else {site: calls / count.num_steps for site, calls in count.calls.items()}
 
 
 def _no_flops() -> dict[str, int]:

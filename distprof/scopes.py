@@ -124,7 +124,9 @@ class ModuleScopes:
         # after an exception torch leaves the kwargs out, whatever was asked for
         kwargs, result = rest if len(rest) == 2 else ({}, *rest)
         frames = self._stack.frames
-        if torch.compiler.is_compiling() or not any(frame.module is module for frame in frames):
+        if torch.compiler.is_compiling() or not frames:
+            return
+        if frames[-1].module is not module and not any(frame.module is module for frame in frames):
             return
         while frames:
             frame = frames.pop()

@@ -187,8 +187,9 @@ class TimePass:
             tape.entries.append((self._mark(), call.before))
 
     def latencies(self) -> dict[Site, Latency]:
-        """Time by module, summed over all steps that ended; call after `stop`."""
-        return latencies(self._outside.walk())
+        """Mean time by module of a step, over all that ended; call after `stop`."""
+        self._play()
+        return {site: latency.over(self.num_steps) for site, latency in latencies(self._outside.walk()).items()}
 
     def split(self, index: int) -> StepSplit:
         """The parts of the step with this number in the pass; call after `stop`."""
