@@ -14,6 +14,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
+from distprof.compiled import ForcedEager
+
 
 @contextmanager
 def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
@@ -23,7 +25,9 @@ def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(_random_state())
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        eager = ForcedEager()
+        eager.start()
+        stack.callback(eager.stop)
         stack.enter_context(_no_warning_about_our_hooks())
         for module in modules:
             stack.enter_context(_buffers(module))
