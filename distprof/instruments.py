@@ -9,7 +9,6 @@ import torch.distributed as dist
 
 from distprof.collectives import CollectiveRecorder
 from distprof.counting import CountPass
-from distprof.matmul_dtype import MatmulDtype
 from distprof.modules import ModuleMap
 from distprof.scopes import Frame, ModuleScopes
 from distprof.timeline import Timeline
@@ -28,7 +27,6 @@ class Instruments:
         self.phase: str | None = None
         """"optimizer" inside optimizer.step(), else None."""
         self.count = CountPass(self.scopes, lambda: self.phase)
-        self.matmul_dtype = MatmulDtype()
         self.time = TimePass(self.scopes, guard)
         self.timeline = Timeline(self.scopes, note, tags)
         self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phase), guard)
@@ -39,7 +37,6 @@ class Instruments:
         """Ends the running pass and begins another, or none."""
         ending, self.running = self.running, None
         if ending == "count":
-            self.scopes.remove(self.matmul_dtype)
             self.count.stop()
         elif ending == "time":
             self.time.stop()
@@ -52,7 +49,6 @@ class Instruments:
         self.running = name
         if name == "count":
             self.count.start()
-            self.scopes.add(self.matmul_dtype)
         elif name == "time":
             self.time.start()
         elif name == "trace":
