@@ -10,7 +10,6 @@ import torch.distributed as dist
 from distprof.collectives import CollectiveRecorder
 from distprof.compiled import ForcedEager
 from distprof.counting import CountPass
-from distprof.matmul_dtype import MatmulDtype
 from distprof.modules import ModuleMap
 from distprof.scopes import Frame, ModuleScopes
 from distprof.timeline import Timeline
@@ -29,7 +28,6 @@ class Instruments:
         self.phase: str | None = None
         """"optimizer" inside optimizer.step(), else None."""
         self.count = CountPass(self.scopes, lambda: self.phase)
-        self.matmul_dtype = MatmulDtype()
         self._eager = ForcedEager()
         self._compilations = 0
         self._note = note
@@ -43,7 +41,6 @@ class Instruments:
         """Ends the running pass and begins another, or none."""
         ending, self.running = self.running, None
         if ending == "count":
-            self.scopes.remove(self.matmul_dtype)
             self._eager.stop()
             self.count.stop()
         elif ending == "time":
@@ -57,7 +54,6 @@ class Instruments:
         self.running = name
         if name == "count":
             self.count.start()
-            self.scopes.add(self.matmul_dtype)
             self._eager.start()  # a compiled graph does not show the operators it was made from
         elif name == "time":
             self.time.start()
