@@ -72,6 +72,7 @@ def traces_of_us() -> dict[str, object]:
     return {
         "forward hooks": list(nn_module._global_forward_hooks.values()),
         "forward pre hooks": list(nn_module._global_forward_pre_hooks.values()),
+        "any hooks": bool(nn_module._has_any_global_hook()),
         "optimizer hooks": [*optim._global_optimizer_pre_hooks.values(), *optim._global_optimizer_post_hooks.values()],
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "profiler": torch._C._autograd._profiler_enabled(),
