@@ -6,7 +6,9 @@ compiled in place go out.
 
 from __future__ import annotations
 
+import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,6 +34,26 @@ def never_compile(*functions: Callable[..., Any]) -> None:
 def is_generated(module: nn.Module) -> bool:
     """True for a graph that torch.compile made and its backend calls as a module: none of the script's."""
     return isinstance(module, torch.fx.GraphModule) and "dynamo_flat_name_to_original_fqn" in module.meta
+
+
+class QuietAboutHooks:
+    """Keeps torch from warning a script, at every call of a compiled module, of hooks that are ours."""
+
+    WARNING = ("ignore", re.compile(r"Using `torch\.compile\(module\)` when there are global"), UserWarning, None, 0)
+    """As the list of filters has it; the functions that change the list would let old warnings show again."""
+
+    def start(self) -> None:
+        """Says nothing of it any more."""
+        filters: Any = warnings.filters
+        filters.insert(0, self.WARNING)
+
+    def stop(self) -> None:
+        """Leaves it to the script's filters."""
+        filters: Any = warnings.filters
+        for index, entry in enumerate(filters):
+            if entry is self.WARNING:
+                del filters[index]
+                return
 
 
 class ForcedEager:

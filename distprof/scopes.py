@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.nn.modules import module as torch_module
+from torch.nn.modules import module as nn_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from distprof.compiled import CompiledCalls, CompileWatch, is_generated, never_compile
+from distprof.compiled import CompiledCalls, CompileWatch, QuietAboutHooks, is_generated, never_compile
 from distprof.modules import ModuleMap, Site
 
 
@@ -83,6 +83,7 @@ class ModuleScopes:
         """Where the last exception left a forward call, innermost module first."""
         self._enter, self._exit = guard(self._on_enter), guard(self._on_exit)
         self._compiled = CompiledCalls(self._enter, self._exit)
+        self._quiet = QuietAboutHooks()
         self._compile_watch = CompileWatch(self._on_compile, self._hook)
         never_compile(type(self)._on_enter, type(self)._on_exit)
 
@@ -91,6 +92,7 @@ class ModuleScopes:
         self._listeners.append(listener)
         if not self._handles:
             self._hook()
+            self._quiet.start()
             self._compiled.add(self.modules.sites())
             self._compile_watch.start()
 
@@ -100,6 +102,7 @@ class ModuleScopes:
             self._listeners.remove(listener)
         if not self._listeners:
             self._unhook()
+            self._quiet.stop()
             self._compile_watch.stop()
             self._compiled.remove()
             self._stack = _Stack()
@@ -120,7 +123,8 @@ class ModuleScopes:
     def _unhook(self) -> None:
         for handle in self._handles:
             handle.remove()
-            torch_module._global_forward_hooks_with_kwargs.pop(handle.id, None)  # torch forgets this entry
+            # torch 2.13 forgets this one, and would think for ever that there are hooks
+            nn_module._global_forward_hooks_with_kwargs.pop(handle.id, None)
         self._handles = []
 
     def _on_compile(self) -> None:

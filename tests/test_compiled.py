@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch._dynamo
@@ -10,8 +12,6 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import distprof
-
-pytestmark = pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")  # about hooks, of torch itself
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +30,10 @@ class Net(nn.Module):
         self.breaks = breaks
 
     def forward(self, x):
-        x = self.first(x)
+        x = x + 1
         if self.breaks:
             torch._dynamo.graph_break()
-        return self.last(self.relu(x))
+        return self.last(self.relu(self.first(x)))
 
 
 def wrapped(model: Net, backend) -> nn.Module:
@@ -57,7 +57,7 @@ def both(model: Net, backend) -> nn.Module:
 
 
 def function(model: Net, backend):
-    return torch.compile(lambda x: model(x) * 1, backend=backend)
+    return torch.compile(lambda x: model(x * 1), backend=backend)
 
 
 WAYS = (wrapped, in_place, parts, both, function)
@@ -91,7 +91,7 @@ def record(run, way, *, warmup: int, steps: str, breaks: bool = False) -> tuple[
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_compiled_twice_and_counts_are_those_of_the_code(tmp_path, way, warmup, breaks):
     seen, compiled = record(tmp_path / "run", way, warmup=warmup, breaks=breaks, steps="wait=1,count=1,time=2,trace=1")
-    assert compiled[0] > 0 and set(compiled) == {compiled[0]}
+    assert compiled[0] >= 1 + (breaks and way is not parts) and set(compiled) == {compiled[0]}
     assert not torch.compiler.is_compiling() and seen.info["status"] == "complete" and seen.info["notes"] == []
     modules, product = seen.modules(), 2 * 2 * 4 * 4
     assert {path: row["class_name"] for path, row in modules.items()} == {
@@ -127,6 +127,7 @@ def test_nothing_of_ours_stays_with_the_compiler(tmp_path):
     model = Net()
     model.compile(backend="eager")
     before = model._compiled_call_impl, list(handler.start_callbacks), list(handler.end_callbacks)
+    filters = list(warnings.filters)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with distprof.record(tmp_path / "run", steps="wait=1,count=1,time=9,trace=0"):
         for _ in range(4):
@@ -134,6 +135,7 @@ def test_nothing_of_ours_stays_with_the_compiler(tmp_path):
             optimizer.step()
         assert model._compiled_call_impl is not before[0] and len(handler.start_callbacks) == len(before[1]) + 1
     assert (model._compiled_call_impl, handler.start_callbacks, handler.end_callbacks) == before
+    assert warnings.filters == filters
 
 
 def test_an_exception_in_a_compiled_module_is_the_script_s(tmp_path):
