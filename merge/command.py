@@ -32,7 +32,7 @@ from distprof.merge.run import Run, open_run
 from distprof.merge.summary import problems_of, reduce
 from distprof.merge.tables import load, write
 from distprof.merge.trace import MergedTrace, merge_traces
-from distprof.merge.units import size
+from distprof.units import size
 
 
 def merge(path: Path, *, force: bool = False, strict: bool = False) -> str:

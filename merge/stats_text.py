@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distprof.merge.page import Page
-from distprof.merge.units import duration, percent, si
+from distprof.units import duration, percent, si
 
 QUANTITY_NAMES = {
     "params": "params",

@@ -7,7 +7,7 @@ import json
 import pytest
 from conftest import distprof
 
-from distprof.merge.units import duration, percent, si, size
+from distprof.units import duration, percent, si, size
 
 
 def test_a_healthy_machine_is_told_so(tmp_path):
