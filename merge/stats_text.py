@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distprof.merge.page import Page
+from distprof.reporters.report import Report
 from distprof.units import duration, percent, si
 
 QUANTITY_NAMES = {
@@ -30,16 +31,35 @@ SHOWN_UNCOUNTED = 6
 
 def render(summary: Mapping[str, Any], path: Path, page: Page, *, top: int) -> str:
     """The answer in one screen."""
+    _head(summary, page)
+    _ranks(summary, page)
+    _modules(summary, page, top)
+    _foot(summary, path, page)
+    return page.text()
+
+
+def render_modules(summary: Mapping[str, Any], modules: Report, path: Path, page: Page) -> str:
+    """The same with all modules as a tree in place of ranks and top modules."""
+    _head(summary, page)
+    page.line("modules: per GPU and step, mean over the ranks that have the module")
+    page.line()
+    page.report(modules)
+    page.line()
+    _foot(summary, path, page)
+    return page.text()
+
+
+def _head(summary: Mapping[str, Any], page: Page) -> None:
     _topology(summary, page)
     _totals(summary, page)
     _step(summary, page)
-    _ranks(summary, page)
-    _modules(summary, page, top)
+
+
+def _foot(summary: Mapping[str, Any], path: Path, page: Page) -> None:
     _uncounted(summary, page)
     _problems(summary, page)
     page.line()
     page.line(f"Next: distprof comms {shlex.quote(str(path))}")
-    return page.text()
 
 
 def _topology(summary: Mapping[str, Any], page: Page) -> None:

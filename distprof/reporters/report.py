@@ -92,7 +92,8 @@ def _remarks(selection: Selection, view: View, left_out: Sequence[str]) -> list[
     if any(line.repeats > 1 for line in selection.lines):
         told.append(("(N x)", "N neighbours with equal numbers all the way down; each has the numbers of the line"))
     if any("shared" in line.row.marks for line in selection.lines):
-        told.append(("(shared)", "one module under several paths: its params are in the lines of all, in totals once"))
+        told.append(("(shared)", "one module under several paths: its work stands where it was called, its params "
+                     "in every line and in totals once"))
     if left_out:
         told.append(("left out", f"{', '.join(COLUMNS[key].title for key in left_out)}: no room"))
     return told
