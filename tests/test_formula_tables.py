@@ -180,3 +180,122 @@ def test_recurrent_layers_of_other_devices_meet_every_weight(kind, time, batch, 
                     batch_sizes=[]).macs == alone
         assert cost("aten::mkldnn_rnn_layer_backward", None, input=source, weight1=one[0], weight2=one[1],
                     batch_sizes=[]).macs == 2 * alone
+
+
+class Packed:
+    """A weight that has been packed for quantized kernels: it only gives itself back."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight = weight
+
+    def unpack(self):
+        return self.weight, None
+
+
+QUANTIZED_LINEAR = [
+    *(f"quantized::linear{kind}" for kind in (
+        "", "_relu", "_leaky_relu", "_tanh", "_dynamic", "_relu_dynamic", "_dynamic_fp16", "_relu_dynamic_fp16",
+        "_with_input_q_dq_qweight_dq_output_fp32", "_with_input_q_dq_qweight_dq_relu_output_fp32",
+        "_dynamic_fp16_unpacked_weight")),
+    "_quantized::linear", "_quantized::linear_dynamic", "_quantized::wrapped_quantized_linear",
+    "_quantized::wrapped_fbgemm_linear_fp16_weight",
+]
+
+
+@pytest.mark.parametrize("name", QUANTIZED_LINEAR)
+@settings(deadline=None, max_examples=10)
+@given(batch=SIZE, k=SIZE, n=SIZE)
+def test_quantized_linear_layers(name, batch, k, n):
+    assert cost(name, meta(batch, 3, n), X=meta(batch, 3, k)).macs == batch * 3 * k * n
+
+
+@settings(deadline=None)
+@given(SIZE, SIZE, SIZE, SIZE)
+def test_quantized_convolutions_and_cells(batch, c_in, c_out, groups):
+    for dims in (1, 2, 3):
+        image, weight = meta(batch, groups * c_in, *[4] * dims), meta(groups * c_out, c_in, *[3] * dims)
+        output = meta(batch, groups * c_out, *[2] * dims)
+        kinds = [f"quantized::conv{dims}d{kind}" for kind in ("", "_relu", "_dynamic")]
+        kinds += [] if dims == 1 else [f"_quantized::conv{dims}d", f"_quantized::conv{dims}d_relu"]
+        kinds += ["quantized::conv2d_add", "quantized::conv2d_add_relu"] if dims == 2 else []
+        for name in kinds:
+            names = {argument.name for argument in operator(name)._schema.arguments}
+            packed = {"packed_weight" if "packed_weight" in names else "weight": Packed(weight)}
+            assert cost(name, output, qx=image, **packed).macs == output.numel() * c_in * 3 ** dims
+        weight = meta(groups * c_in, c_out, *[3] * dims)
+        kinds = [f"quantized::conv_transpose{dims}d", f"quantized::conv_transpose{dims}d_dynamic"]
+        kinds += [] if dims == 3 else [f"_quantized::conv_transpose{dims}d"]
+        for name in kinds:
+            assert cost(name, None, qx=image, packed_weight=Packed(weight)).macs == image.numel() * c_out * 3 ** dims
+    assert cost("quantized::matmul", None, qa=meta(batch, c_in, 2), qb=meta(batch, 2, c_out)).macs \
+        == batch * c_in * 2 * c_out
+    assert cost("quantized::int4mm_packed_weight_cpu", meta(batch, c_out), self=meta(batch, c_in)).macs \
+        == batch * c_in * c_out
+    source, state = meta(batch, c_in), meta(batch, c_out)
+    for kind, gates in (("lstm", 4), ("gru", 3), ("rnn_relu", 1), ("rnn_tanh", 1)):
+        given = {"input": source, "hx": [state, state] if kind == "lstm" else state}
+        assert cost(f"quantized::quantized_{kind}_cell_dynamic", None, **given).macs \
+            == batch * gates * c_out * (c_in + c_out)
+    assert cost("aten::quantized_gru", None, input=meta(5, batch, c_in), hx=meta(2, batch, c_out), num_layers=1,
+                bidirectional=True).macs == 5 * batch * 2 * 3 * c_out * (c_in + c_out)
+
+
+@settings(deadline=None)
+@given(SIZE, SIZE, SIZE)
+def test_further_names_of_known_work(batch, c_in, c_out):
+    cube, kernel = meta(batch, c_in, 4, 4, 4), meta(c_out, c_in, 3, 3, 3)
+    output = meta(batch, c_out, 2, 2, 2)
+    expected = batch * c_out * 8 * c_in * 27
+    assert cost("aten::slow_conv3d", output, self=cube, weight=kernel).macs == expected
+    assert cost("aten::convolution_overrideable", output, input=cube, weight=kernel, transposed=False).macs == expected
+    assert cost("aten::thnn_conv2d", meta(batch, c_out, 2, 2), self=meta(batch, c_in, 4, 4),
+                weight=meta(c_out, c_in, 3, 3)).macs == batch * c_out * 4 * c_in * 9
+    grad = meta(4, batch, c_out)
+    assert cost("aten::conv_tbc_backward", None, self=grad, weight=meta(3, c_in, c_out)).macs \
+        == 2 * grad.numel() * 3 * c_in
+    stored = torch.eye(c_in).to_sparse()
+    assert cost("aten::_sparse_mm", None, sparse=stored, dense=torch.ones(c_in, c_out)).macs == c_in * c_out
+    assert cost("onednn::linear_relu_dynamic_fp16", meta(batch, c_out), x=meta(batch, c_in)).macs \
+        == batch * c_in * c_out
+    query = meta(batch, 3, c_in, 4)
+    given = {"query": query, "key": query, "value": query}
+    assert cost("aten::_scaled_dot_product_attention_math_for_mps", None, **given).macs == batch * 3 * c_in ** 2 * 8
+    flash = "aten::_flash_attention_forward_no_dropout_inplace"
+    rows = meta(batch, c_in, 3, 4)
+    given = {"query": rows, "key": rows, "value": rows, "is_causal": False}
+    assert cost(flash, None, **given).macs == batch * 3 * c_in ** 2 * 8
+    bounds = torch.tensor([0, 2, 5])
+    packed = meta(5, 3, 4)
+    given = {"query": packed, "key": packed, "value": packed, "cu_seq_q": bounds, "cu_seq_k": bounds}
+    assert cost("torch_attn::_varlen_attn_out", None, is_causal=False, **given).macs == 3 * (4 + 9) * 8
+    source = meta(batch, c_in, 8)
+    assert cost("aten::_triton_multi_head_attention", None, query=source, key=source, value=source, embed_dim=8).macs \
+        == cost("aten::_native_multi_head_attention", None, query=source, key=source, value=source, embed_dim=8).macs
+
+
+SQUARE = meta(2, 6, 6)
+
+
+@pytest.mark.parametrize(("name", "given", "flops"), [
+    ("_cdist_backward", {"cdist": meta(4, 5), "x1": meta(4, 3)}, 3 * 20 * 3),
+    ("_pdist_backward", {"pdist": meta(6), "self": meta(4, 3)}, 3 * 6 * 3),
+    ("_lu_with_info", {"self": SQUARE}, 2 * 144),
+    ("linalg_lu", {"A": SQUARE}, 2 * 144),
+    ("linalg_lu_solve", {"LU": SQUARE, "B": meta(2, 6, 3)}, 2 * 2 * 36 * 3),
+    ("cholesky", {"self": SQUARE}, 2 * 72),
+    ("cholesky_inverse", {"self": SQUARE}, 2 * 144),
+    ("_cholesky_solve_helper", {"A": SQUARE, "self": meta(2, 6, 3)}, 2 * 2 * 36 * 3),
+    ("linalg_ldl_factor_ex", {"self": SQUARE}, 2 * 72),
+    ("linalg_ldl_solve", {"LD": SQUARE, "B": meta(2, 6, 3)}, 2 * 2 * 36 * 3),
+    ("geqrf", {"self": meta(8, 3)}, 2 * 8 * 9 - 18),
+    ("linalg_householder_product", {"input": meta(8, 3)}, 2 * 8 * 9 - 18),
+    ("ormqr", {"input2": meta(8, 3), "input3": meta(8, 5)}, 4 * 8 * 5 * 3),
+    ("triangular_solve", {"A": SQUARE, "self": meta(2, 6, 3)}, 2 * 36 * 3),
+    ("linalg_eig", {"self": SQUARE}, 2 * 25 * 216),
+    ("_linalg_eigvals", {"self": SQUARE}, 2 * 10 * 216),
+    ("linalg_eigvals", {"self": SQUARE}, 2 * 10 * 216),
+    ("_linalg_slogdet", {"A": SQUARE}, 2 * 144),
+])
+def test_estimates_by_their_textbook_terms(name, given, flops):
+    found = cost(f"aten::{name}", None, **given)
+    assert (found.estimate_flops, found.estimated, found.flops) == (flops, True, 0)

@@ -31,7 +31,8 @@ def take_apart(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: 
         What the operator returns, or NotImplemented where it is not composite on this device: it has a kernel, and
         taking it apart would compute something else than the job does.
     """
-    if not isinstance(func, torch._ops.OpOverload):
+    # torch asks fake tensors for their device through prim:: operators, which do not even exist for the dispatcher
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":
         return NotImplemented
     found = tensors((list(args), kwargs))
     if not is_composite(func, found[0].device.type if found else "cpu"):
