@@ -28,6 +28,8 @@ from distprof.formulas.recurrent import RECURRENT
 from distprof.formulas.registry import registered, registered_flops
 from distprof.formulas.traffic import traffic
 
+__all__ = ["MACS", "Cost", "cost", "flops", "has_formula", "kind_of", "name_of"]
+
 MACS: dict[str, Callable[[Call], int | Macs]] = {
     **MATMUL, **CONVOLUTION, **ATTENTION, **FLEX, **RECURRENT, **QUANTIZED, **LIBRARIES,
 }

@@ -33,7 +33,7 @@ def elements(kind: Kind, arguments: dict[str, Any], output: Any) -> int:
     if kind == "optimizer":
         return _first_list(arguments)
     if kind in BY_INPUT:
-        return max(map(_numel, _inputs(arguments)), default=0)
+        return sum(map(_numel, _inputs(arguments)))
     return sum(map(_numel, tensors(output)[:1])) or max(map(_numel, tensors(list(arguments.values()))[:1]), default=0)
 
 
