@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import logging
 import warnings
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import peer_nets
@@ -47,9 +50,8 @@ MODELS = {
     "GRUCell": (lambda: peer_nets.Holder(nn.GRUCell(10, 5)), ROW),
     "encoder": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.randn(2, 3, 8)),
 }
-SIZES = {"encoder": Counter({"aten::div": 1, "aten::mul": 3})}
+SIZES = {"encoder": Counter({"aten::div": 1, "aten::mul": 4})}
 """Arithmetic on sizes, which a trace takes for operators."""
-DEAD = {"Images": Counter({"aten::add_": 2})}
 
 
 def real(model, inputs):
@@ -87,6 +89,15 @@ def test_activations_equal(name):
     assert mine.by_module_and_operator() == theirs.by_module_and_operator()
 
 
+@pytest.fixture
+def indented(monkeypatch):
+    """fvcore asks tabulate to keep its indentation in a way that tabulate 0.10 no longer hears."""
+    tabulate = pytest.importorskip("tabulate")
+    if "preserve_whitespace" in inspect.signature(tabulate.tabulate).parameters:
+        monkeypatch.setattr(tabulate, "tabulate", partial(tabulate.tabulate, preserve_whitespace=True))
+
+
+@pytest.mark.usefixtures("indented")
 @pytest.mark.parametrize("name", MODELS)
 def test_text_equal(name):
     theirs, mine = both(name)
@@ -117,6 +128,20 @@ def test_published_numbers(name, expected):
     assert {path: by_module[path] for path in expected} == expected
 
 
+def test_fused_attention_is_lost_as_there():
+    model, x = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval(), torch.randn(2, 7, 64)
+    plain = ours.FlopCountAnalysis(model, x).total()
+    with torch.no_grad():
+        theirs, mine = real(model, x), ours.FlopCountAnalysis(model, x)
+        assert mine.by_module_and_operator() == theirs.by_module_and_operator()
+        assert mine.unsupported_ops() == theirs.unsupported_ops() == {
+            "aten::_native_multi_head_attention": 1, "aten::add": 2}
+        assert plain - mine.total() == 4 * 64 * 64 * 14  # the projections
+        cross = nn.MultiheadAttention(64, 4, batch_first=True).eval()
+        for attention, inputs in ((cross, (x, x.clone(), x)), (nn.MultiheadAttention(64, 4).eval(), (x, x, x))):
+            assert ours.FlopCountAnalysis(attention, inputs).total() == real(attention, inputs).total() > 0
+
+
 def test_shared_modules_by_caller():
     mine = both("SharedTwice")[1].ancestor_mode("caller")
     assert [mine.total(name) for name in ("submod1", "submod1.submod", "submod2", "multiname2")] == [100, 200, 100, 20]
@@ -141,12 +166,9 @@ def test_runs_when_asked_and_once():
 @pytest.mark.parametrize("name", ["Images", "Nested", "LSTMCell", "ThreeNet", "mlp"])
 def test_handles_written_for_fvcore_work_unchanged(name):
     theirs, mine = both(name)
-    handles = fvcore.flop_count._DEFAULT_SUPPORTED_OPS if hasattr(fvcore.flop_count, "_DEFAULT_SUPPORTED_OPS") else {}
-    from fvcore.nn import flop_count as module
-    handles = handles or __import__("sys").modules["fvcore.nn.flop_count"]._DEFAULT_SUPPORTED_OPS
-    assert module
-    extra = {kind: jit_handles.elementwise_flop_counter(1, 2) for kind in theirs.by_operator() and {
-        "aten::add", "aten::mul", "aten::tanh", "aten::gelu", "aten::sum", "aten::mean", "aten::hardswish_"}}
+    handles = importlib.import_module("fvcore.nn.flop_count")._DEFAULT_SUPPORTED_OPS
+    extra = dict.fromkeys(("aten::add", "aten::tanh", "aten::gelu", "aten::sum", "aten::mean", "aten::hardswish_"),
+                          jit_handles.elementwise_flop_counter(1, 2))
     assert mine.clear_op_handles().total() == 0
     assert mine.set_op_handle(**handles, **extra).by_operator() == theirs.set_op_handle(**extra).by_operator()
 
@@ -155,7 +177,7 @@ def test_handles():
     analysis = ours.FlopCountAnalysis(nn.Sequential(nn.Linear(10, 4), nn.BatchNorm1d(4), nn.GELU()).eval(), ROW)
 
     def gelu(inputs, outputs):
-        assert ours.get_shape(inputs[0]) == inputs[0].type().sizes() == [1, 4]
+        assert ours.get_shape(inputs[0]) == inputs[0].type().sizes()
         return Counter(activation=3 * ours.get_shape(outputs[0])[1])
 
     assert analysis.by_operator() == {"linear": 40, "batch_norm": 8}
@@ -163,7 +185,7 @@ def test_handles():
         "batch_norm": 8, "activation": 12}
     assert analysis.unsupported_ops() == {}
     twin = analysis.copy(new_inputs=torch.randn(5, 10)).ancestor_mode("caller")
-    assert (type(twin), twin.total(), analysis.total()) == (type(analysis), 100, 20)
+    assert (type(twin), twin.total(), analysis.total()) == (type(analysis), 52, 20)
     with pytest.raises(TypeError, match="pairs"):
         analysis.set_op_handle("aten::gelu")
     with pytest.raises(ValueError, match="overflow"):
@@ -201,7 +223,8 @@ def test_compiled_models():
     assert whole.by_module() == ours.FlopCountAnalysis(model, torch.randn(1, 16)).by_module()
     model.submod = torch.compile(model.submod, backend="eager")
     for mode in ("owner", "caller"):
-        part = ours.FlopCountAnalysis(model, torch.randn(1, 16)).ancestor_mode(mode).by_module()
+        part = ours.FlopCountAnalysis(model, torch.randn(1, 16)).ancestor_mode(mode)
+        part = part.tracer_warnings("none").by_module()  # torch warns of the hooks that watch the modules
         assert (part[""], part["submod"], part["submod._orig_mod"], part["submod._orig_mod.fc"]) == (560, 120, 120, 100)
 
 

@@ -61,9 +61,8 @@ class JitModelAnalysis:
         self._op_handles: dict[str, Handle] = {}
         self._ignored_ops = set(IGNORED)
         self._modules = dict(_named_modules(self._model))
-        first = {module: name for name, module in reversed(self._modules.items())}
-        self._canonical = {name: first[module] for name, module in self._modules.items()}
-        self._names = first
+        self._names: dict[nn.Module, str] = {}
+        self._canonical = {name: self._names.setdefault(module, name) for name, module in self._modules.items()}
         self._stats: Statistics | None = None
         self._warn_unsupported_ops = self._warn_uncalled_modules = True
         self._tracer_warnings, self._ancestor_mode = "no_tracer_warning", "owner"
@@ -191,8 +190,9 @@ class JitModelAnalysis:
         unsupported: dict[str, Counter[str]] = {name: Counter() for name in self._names.values()}
         seen: set[str] = set()
         for node in nodes(counts.functions, self._op_handles.__contains__):
-            seen |= self._callers(node.path) | self._owners(node.path)
-            inside = self._owners(node.path) if self._ancestor_mode == "owner" else self._callers(node.path)
+            callers = self._callers(node.path)
+            inside = self._owners(node.path) if self._ancestor_mode == "owner" else callers
+            seen |= callers | inside
             if node.kind in self._op_handles:
                 for _ in range(node.calls):
                     result = self._result(node.kind, named(node, self._op_handles[node.kind](

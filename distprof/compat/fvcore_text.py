@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from textwrap import indent
 from typing import Any
 
 from torch import nn
@@ -204,8 +203,7 @@ def _model_text(module: nn.Module, name: str, cells: Mapping[str, Mapping[str, s
     below = []
     for key, child in module._modules.items():
         text = "None" if child is None else _model_text(child, f"{_below(name)}{key}", cells)
-        first, *rest = text.split("\n")
-        below.append("\n".join([f"({key}): {first}", *(indent(line, "  ", lambda _: True) for line in rest)]))
+        below.append(f"({key}): {text}")
     if not own and not below:
         inside = ""
     elif len(own) == 1 and not below:

@@ -20,6 +20,8 @@ from distprof.peers.values import Value
 
 ATTENTION = "torch.nn.functional.multi_head_attention_forward"
 FUSED_ATTENTION = "aten::_native_multi_head_attention"
+Operator = tuple[str, Iterable[Any], Any]
+"""Kind, arguments, output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +53,17 @@ def nodes(functions: Mapping[FunctionCall, int], known: Callable[[str], bool] | 
         fused = _fused_attention(calls)
         for call, number in fused if fused else _leaves(calls):
             if fused:
-                yield _node(FUSED_ATTENTION, call, number, list(call.args))
+                yield _node((FUSED_ATTENTION, call.args, call.output), call, number)
                 continue
-            for kind, arguments in _operators(call, known):
-                yield _node(kind, call, number, arguments)
+            for operator in _operators(call, known):
+                yield _node(operator, call, number)
 
 
-def _node(kind: str, call: FunctionCall, number: int, arguments: Iterable[Any]) -> Node:
-    outputs = call.output if isinstance(call.output, tuple) and not isinstance(call.output, Spec) else (call.output,)
+def _node(operator: Operator, call: FunctionCall, number: int) -> Node:
+    kind, arguments, output = operator
+    outputs = output if isinstance(output, tuple) and not isinstance(output, Spec) else (output,)
     return Node(kind=kind, function=call.name, path=call.path, calls=number,
-                inputs=[Value(argument) for argument in arguments], outputs=[Value(output) for output in outputs])
+                inputs=[Value(argument) for argument in arguments], outputs=[Value(part) for part in outputs])
 
 
 def _leaves(calls: list[tuple[FunctionCall, int]]) -> list[tuple[FunctionCall, int]]:
@@ -89,7 +92,7 @@ def _may_fuse(call: FunctionCall) -> bool:
     return plain and not call.grad_enabled and heads % 2 == 0 and len(call.args[0].shape) == 3
 
 
-def _operators(call: FunctionCall, known: Callable[[str], bool] | None) -> Iterator[tuple[str, list[Any]]]:
+def _operators(call: FunctionCall, known: Callable[[str], bool] | None) -> Iterator[Operator]:
     name = operator_name(call.name)
     if not _has_tensor(call.output) and name != "__setitem__":
         return
@@ -97,7 +100,7 @@ def _operators(call: FunctionCall, known: Callable[[str], bool] | None) -> Itera
     if special is not None:
         yield from special(call)
     elif schemas(kind := f"aten::{name}"):
-        yield kind, arguments_of(kind, call) if known is None or known(kind) else []
+        yield kind, arguments_of(kind, call) if known is None or known(kind) else [], call.output
 
 
 @cache
@@ -176,7 +179,7 @@ def _has_tensor(tree: Any) -> bool:
     return isinstance(tree, Spec) or (isinstance(tree, tuple) and any(_has_tensor(part) for part in tree))
 
 
-def _convolution(call: FunctionCall) -> Iterator[tuple[str, list[Any]]]:
+def _convolution(call: FunctionCall) -> Iterator[Operator]:
     """All convolutions are one operator, with thirteen arguments."""
     name = operator_name(call.name)
     bound = arguments_of(f"aten::{name}", call)
@@ -189,46 +192,51 @@ def _convolution(call: FunctionCall) -> Iterator[tuple[str, list[Any]]]:
         x, weight, bias, stride, padding, dilation, groups = bound
         transposed, output_padding = False, 0
     if isinstance(padding, str):
-        yield "aten::_convolution_mode", bound
+        yield "aten::_convolution_mode", bound, call.output
         return
     spatial = len(weight.shape) - 2
     wide = [value if isinstance(value, tuple) else (value,) * spatial
             for value in (stride, padding, dilation, output_padding)]
-    batched = Spec((1, *x.shape), x.dtype) if len(x.shape) == spatial + 1 else x
-    yield "aten::_convolution", [batched, weight, bias, *wide[:3], transposed, wide[3], groups, False, False, True,
-                                 True]
+    alone = len(x.shape) == spatial + 1
+    image, output = (Spec((1, *spec.shape), spec.dtype) if alone else spec for spec in (x, call.output))
+    yield "aten::_convolution", [image, weight, bias, *wide[:3], transposed, wide[3], groups, False, False, True,
+                                 True], output
 
 
-def _assignment(call: FunctionCall) -> Iterator[tuple[str, list[Any]]]:
+def _assignment(call: FunctionCall) -> Iterator[Operator]:
     target, index, value = call.args
     if _has_tensor(index):
-        yield "aten::index_put_", [target, index, value, False]
+        yield "aten::index_put_", [target, index, value, False], target
     else:
-        yield "aten::copy_" if isinstance(value, Spec) else "aten::fill_", [target, value]
+        yield "aten::copy_" if isinstance(value, Spec) else "aten::fill_", [target, value], target
 
 
-def _reciprocal(call: FunctionCall) -> Iterator[tuple[str, list[Any]]]:
-    yield "aten::reciprocal", [call.args[0]]
-    yield "aten::mul", [call.args[0], call.args[1]]
+def _reciprocal(call: FunctionCall) -> Iterator[Operator]:
+    yield "aten::reciprocal", [call.args[0]], call.output
+    yield "aten::mul", [call.output, call.args[1]], call.output
 
 
-def _cell(*elementwise: tuple[str, int]) -> Callable[[FunctionCall], Iterator[tuple[str, list[Any]]]]:
+def _cell(*elementwise: tuple[str, int]) -> Callable[[FunctionCall], Iterator[Operator]]:
     """A recurrent cell is recorded part by part: two linear layers, then (operator, width in hidden sizes)."""
 
-    def parts(call: FunctionCall) -> Iterator[tuple[str, list[Any]]]:
+    def parts(call: FunctionCall) -> Iterator[Operator]:
         x, state, weight_ih, weight_hh = call.args[:4]
         bias_ih, bias_hh = call.argument(4, "b_ih"), call.argument(5, "b_hh")
         hidden = state if isinstance(state, Spec) else state[0]
-        yield "aten::linear", [x, weight_ih, bias_ih]
-        yield "aten::linear", [hidden, weight_hh, bias_hh]
+
+        def wide(rows: int) -> Spec:
+            return Spec((*hidden.shape[:-1], rows), hidden.dtype)
+
+        yield "aten::linear", [x, weight_ih, bias_ih], wide(weight_ih.shape[0])
+        yield "aten::linear", [hidden, weight_hh, bias_hh], wide(weight_hh.shape[0])
         for name, width in elementwise:
-            part = Spec((*hidden.shape[:-1], width * hidden.shape[-1]), hidden.dtype)
-            yield f"aten::{name}", [part, part]
+            part = wide(width * hidden.shape[-1])
+            yield f"aten::{name}", [part, part], part
 
     return parts
 
 
-SPECIAL: dict[str, Callable[[FunctionCall], Iterator[tuple[str, list[Any]]]]] = {
+SPECIAL: dict[str, Callable[[FunctionCall], Iterator[Operator]]] = {
     **dict.fromkeys(("convolution", *(f"conv{part}{n}d" for part in ("", "_transpose") for n in (1, 2, 3))),
                     _convolution),
     "__setitem__": _assignment,
