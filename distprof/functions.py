@@ -49,6 +49,8 @@ class FunctionCall:
     output: Any
     outer: str | None
     """The function that called this one."""
+    grad_enabled: bool = True
+    """False under torch.no_grad(), where torch may take other kernels."""
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """An argument, however it was passed."""
@@ -81,7 +83,7 @@ class FunctionPass(TorchFunctionMode):
         outer = self.current
         with self._running(name):
             output = self._call(func, name, args, kwargs)
-        self.calls[FunctionCall(self._path(), name, *inputs, _specs(output), outer)] += 1
+        self.calls[FunctionCall(self._path(), name, *inputs, _specs(output), outer, torch.is_grad_enabled())] += 1
         return output
 
     def _call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:

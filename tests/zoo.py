@@ -1,0 +1,63 @@
+"""Models of other packages with random weights, and their published totals; tests skip where a package is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import distprof
+
+TOTALS: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "data" / "torchvision_totals.json").read_text())["models"]
+"""Model -> what counters say about it."""
+_libraries: list[torch.library.Library] = []
+
+
+@cache
+def _prepare_torchvision() -> None:
+    """Names torchvision's own operators: its wheel for CUDA cannot load them beside a CPU build of torch."""
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        pytest.skip("torchvision is not installed")
+    source = (Path(spec.origin).parent / "_meta_registrations.py").read_text()
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in sorted(set(re.findall(r'register_(?:meta|fake)\("(?:torchvision::)?(\w+)"', source))):
+        if not hasattr(torch.ops.torchvision, name):
+            library.define(f"{name}() -> ()")
+    _libraries.append(library)
+
+
+def torchvision_model(name: str, device: str = "meta", **kwargs: Any) -> nn.Module:
+    """A torchvision model in eval mode.
+
+    Args:
+        name: As in `torchvision.models`.
+        device: Where its parameters are; on meta it has none and costs nothing.
+        **kwargs: For its constructor.
+    """
+    _prepare_torchvision()
+    import torchvision
+
+    with torch.device(device):
+        return getattr(torchvision.models, name)(weights=None, **kwargs).eval()
+
+
+def image(name: str, device: str = "meta", *, grad: bool = False) -> torch.Tensor:
+    """One image of the size a torchvision model is published with."""
+    side = 299 if name == "inception_v3" else 224
+    return torch.rand(1, 3, side, side, device=device, requires_grad=grad)
+
+
+@cache
+def torchvision_counts(name: str) -> distprof.Counts:
+    """One forward call in eval mode without gradients, as most published numbers are made."""
+    with torch.no_grad():
+        return distprof.count(torchvision_model(name), image(name))
