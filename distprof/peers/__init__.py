@@ -1,0 +1,1 @@
+"""The conventions of other counters, as views of our record."""
