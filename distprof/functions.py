@@ -6,6 +6,7 @@ counters look at. Both are kept, so that another counter's convention is a view 
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from distprof.paths import CallPath
 from distprof.scopes import in_backward
+from distprof.spelling import spelling
 
 OPENED = ("torch.nn.functional", "torch.functional")
 """Modules whose functions are Python and call others: those are seen as well."""
@@ -51,6 +53,8 @@ class FunctionCall:
     """The function that called this one."""
     grad_enabled: bool = True
     """False under torch.no_grad(), where torch may take other kernels."""
+    spelling: str = ""
+    """How the program wrote it, where the name hides that: `operator` for a + b, torch.nn.functional.upsample."""
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """An argument, however it was passed."""
@@ -80,10 +84,11 @@ class FunctionPass(TorchFunctionMode):
         if name is None or in_backward():
             return func(*args, **kwargs)
         inputs = _specs(args), tuple((key, _specs(value)) for key, value in kwargs.items())
-        outer = self.current
+        outer, spelled = self.current, spelling(name, sys._getframe(1))
         with self._running(name):
             output = self._call(func, name, args, kwargs)
-        self.calls[FunctionCall(self._path(), name, *inputs, _specs(output), outer, torch.is_grad_enabled())] += 1
+        self.calls[FunctionCall(self._path(), name, *inputs, _specs(output), outer, torch.is_grad_enabled(),
+                                spelled)] += 1
         return output
 
     def _call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:

@@ -1,0 +1,156 @@
+"""DeepSpeed's counting convention: a call of a torch function comes in, FLOPs and MACs go out.
+
+What its flops profiler (deepspeed/profiling/flops_profiler/profiler.py, 0.19.8) means to count, in our words. The
+places where it counts something else are in `deepspeed_bugs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from distprof.functions import FunctionCall, Spec
+from distprof.peers.einsum import contraction
+from distprof.peers.recurrent import CELLS, LAYERS, Recurrence
+
+Amount = tuple[int, int]
+"""FLOPs and MACs of one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How calls of one function count."""
+
+    amount: Callable[[FunctionCall], Amount]
+    sentence: str
+    """The convention in a few words."""
+
+
+def operand(call: FunctionCall, position: int, name: str) -> Spec:
+    """An argument that is a tensor."""
+    found = call.argument(position, name)
+    return found if isinstance(found, Spec) else Spec((), "")
+
+
+def output_of(call: FunctionCall) -> Spec:
+    """The tensor a call returned, the first one of several."""
+    found = call.output
+    while isinstance(found, tuple) and not isinstance(found, Spec):
+        found = found[0]
+    return found if isinstance(found, Spec) else Spec((), "")
+
+
+def doubled(macs: int, extra: int = 0) -> Amount:
+    """A contraction: two FLOPs per MAC."""
+    return 2 * macs + extra, macs
+
+
+def per_element(factor: int) -> Callable[[FunctionCall], Amount]:
+    """The same number of FLOPs for each element of the input."""
+    return lambda call: (factor * operand(call, 0, "input").numel(), 0)
+
+
+def _linear(call: FunctionCall) -> Amount:
+    return doubled(operand(call, 0, "input").numel() * operand(call, 1, "weight").shape[0])
+
+
+def _convolution(call: FunctionCall) -> Amount:
+    weight, output = operand(call, 1, "weight"), output_of(call)
+    return doubled(output.numel() * prod(weight.shape[1:]), _bias(call, output.numel()))
+
+
+def _transposed_convolution(call: FunctionCall) -> Amount:
+    weight, output = operand(call, 1, "weight"), output_of(call)
+    return doubled(operand(call, 0, "input").numel() * prod(weight.shape[1:]), _bias(call, output.numel()))
+
+
+def _bias(call: FunctionCall, additions: int) -> int:
+    return additions if isinstance(call.argument(2, "bias"), Spec) else 0
+
+
+def _matmul(call: FunctionCall) -> Amount:
+    return doubled(output_of(call).numel() * operand(call, 0, "input").shape[-1])
+
+
+def _addmm(call: FunctionCall) -> Amount:
+    added, first, second = operand(call, 0, "input"), operand(call, 1, "mat1"), operand(call, 2, "mat2")
+    if not first.shape:  # baddbmm has names of its own
+        first, second = operand(call, 1, "batch1"), operand(call, 2, "batch2")
+    return doubled(first.numel() * second.shape[-1], added.numel())
+
+
+def _attention(call: FunctionCall) -> Amount:
+    query, key, value = operand(call, 0, "query"), operand(call, 1, "key"), operand(call, 2, "value")
+    pairs = prod(query.shape[:-1]) * key.shape[-2]
+    return doubled(pairs * (query.shape[-1] + value.shape[-1]))
+
+
+def _einsum(call: FunctionCall) -> Amount:
+    operands = call.args[1:]
+    if len(operands) == 1 and not isinstance(operands[0], Spec):
+        operands = operands[0]  # all in one list
+    return contraction(call.argument(0, "equation"), [spec.shape for spec in operands])
+
+
+def _recurrence(call: FunctionCall) -> Amount:
+    recurrence = Recurrence.of(call)
+    return recurrence.flops(), recurrence.macs()
+
+
+def _batch_norm(call: FunctionCall) -> Amount:
+    affine = isinstance(call.argument(3, "weight"), Spec)
+    factor = (4 if call.argument(5, "training", default=False) else 1) + affine
+    return factor * operand(call, 0, "input").numel(), 0
+
+
+def _norm(weight_at: int) -> Callable[[FunctionCall], Amount]:
+    def amount(call: FunctionCall) -> Amount:
+        affine = isinstance(call.argument(weight_at, "weight"), Spec)
+        return (5 if affine else 4) * operand(call, 0, "input").numel(), 0
+
+    return amount
+
+
+def _elementwise(call: FunctionCall) -> Amount:
+    return output_of(call).numel(), 0
+
+
+def _rules(names: Iterable[str], amount: Callable[[FunctionCall], Amount], sentence: str,
+           home: str = "torch.nn.functional") -> Mapping[str, Rule]:
+    return {f"{home}.{name}": Rule(amount, sentence) for name in names}
+
+
+def _with_dimensions(names: Iterable[str]) -> list[str]:
+    return [f"{name}{dimension}d" for name in names for dimension in (1, 2, 3)]
+
+
+_MAX_POOLS = _with_dimensions(("max_pool", "adaptive_max_pool"))
+_PRODUCTS = ("matmul", "mm", "bmm")
+
+RULES: dict[str, Rule] = {
+    **_rules(["linear"], _linear, "2 FLOPs per MAC, no bias"),
+    **_rules(_with_dimensions(["conv"]), _convolution, "adds the bias, once per output element"),
+    **_rules(_with_dimensions(["conv_transpose"]), _transposed_convolution, "adds the bias, once per output element"),
+    **_rules(["relu", "prelu", "elu", "leaky_relu", "relu6", "silu", "gelu"], per_element(1),
+             "activation: 1 FLOP per element"),
+    **_rules(["batch_norm"], _batch_norm, "normalisation: 1 FLOP per element, 4 in training, 1 more if affine"),
+    **_rules(["layer_norm", "group_norm"], _norm(2), "normalisation: 4 FLOPs per element, 5 if affine"),
+    **_rules(["instance_norm"], _norm(3), "normalisation: 4 FLOPs per element, 5 if affine"),
+    **_rules([*_with_dimensions(("avg_pool", "adaptive_avg_pool")), *_MAX_POOLS,
+              *(f"{name}_with_indices" for name in _MAX_POOLS)], per_element(1), "pool: 1 FLOP per input element"),
+    **_rules(["interpolate"], _elementwise, "interpolation: 1 FLOP per output element"),
+    **_rules(["softmax"], per_element(1), "softmax: 1 FLOP per element"),
+    **_rules(["scaled_dot_product_attention"], _attention, "2 FLOPs per MAC, masked pairs in full"),
+    **_rules(_PRODUCTS, _matmul, "2 FLOPs per MAC", home="torch"),
+    **_rules(_PRODUCTS, _matmul, "2 FLOPs per MAC", home="torch.Tensor"),
+    **_rules(["addmm", "baddbmm"], _addmm, "adds the elements of the first operand", home="torch"),
+    **_rules(["addmm"], _addmm, "adds the elements of the first operand", home="torch.Tensor"),
+    **_rules(["add", "mul"], _elementwise, "as a function, not as an operator: 1 FLOP per element", home="torch"),
+    **_rules(["add", "mul"], _elementwise, "as a method, not as an operator: 1 FLOP per element",
+             home="torch.Tensor"),
+    **_rules(["einsum"], _einsum, "2 FLOPs per MAC on the cheapest path", home="torch.functional"),
+    **_rules([*LAYERS, *CELLS], _recurrence, "recurrence: 1 less per product, biases, 1, 7 or 10 FLOPs per unit for "
+             "the gates", home="torch"),
+}
+"""Function -> how its calls count; functions that are not here count nothing."""

@@ -1,0 +1,57 @@
+"""Einstein sums: an equation and shapes come in, the work on the cheapest path goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+Shape = tuple[int, ...]
+
+
+def contraction(equation: str, shapes: Sequence[Shape]) -> tuple[int, int]:
+    """FLOPs and MACs: 2 FLOPs per MAC of a step that sums over a label, 1 per element of one that does not."""
+    terms, result = _labels(equation, shapes)
+    sizes = {label: size for term, shape in zip(terms, shapes, strict=True)
+             for label, size in zip(term, shape, strict=True) if size != 1}
+    flops = macs = 0
+    for chosen in _path(equation, shapes):
+        parts = [terms[index] for index in chosen]
+        terms = [term for index, term in enumerate(terms) if index not in chosen]
+        wanted = {*result}.union(*terms)
+        touched = {label for part in parts for label in part}
+        volume = prod(sizes.get(label, 1) for label in touched)
+        if len(parts) > 1 and touched - wanted:
+            flops, macs = flops + 2 * volume, macs + volume
+        else:
+            flops += volume if len(parts) > 1 else 0
+        terms.append(tuple(touched & wanted))
+    return flops, macs
+
+
+def _labels(equation: str, shapes: Sequence[Shape]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    """Labels of each operand and of the result; dimensions behind an ellipsis get numbers from the right."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    ranks = [len(shape) - len(term.replace("...", "")) for term, shape in zip(left.split(","), shapes, strict=True)]
+    terms = [_expand(term, rank) for term, rank in zip(left.split(","), ranks, strict=True)]
+    if not arrow:  # labels that occur once, by name
+        letters = left.replace(",", "").replace("...", "")
+        right = "..." + "".join(sorted(label for label in set(letters) if letters.count(label) == 1))
+    return terms, _expand(right, max(ranks, default=0))
+
+
+def _expand(term: str, rank: int) -> tuple[str, ...]:
+    head, dots, tail = term.partition("...")
+    return (*head, *(str(index) for index in reversed(range(rank if dots else 0))), *tail)
+
+
+def _path(equation: str, shapes: Sequence[Shape]) -> list[tuple[int, ...]]:
+    return [tuple(step) for step in optimal_path(equation, shapes)[0][1:]]
+
+
+def optimal_path(equation: str, shapes: Sequence[Shape]) -> tuple[list[tuple[int, ...]], str]:
+    """numpy's cheapest order of contractions and its report; nothing of the size of the operands is made."""
+    import numpy
+
+    found: tuple[list[tuple[int, ...]], str] = numpy.einsum_path(
+        equation, *(numpy.broadcast_to(numpy.zeros(()), shape) for shape in shapes), optimize="optimal")
+    return found
