@@ -67,6 +67,11 @@ class OpCount:
     note: str
 
     @property
+    def function(self) -> str | None:
+        """The innermost of `functions`."""
+        return self.functions[-1] if self.functions else None
+
+    @property
     def io_bytes(self) -> int:
         """Bytes read and written."""
         return self.read_bytes + self.write_bytes
