@@ -109,7 +109,7 @@ def kernel_name(kernel: Any) -> str | None:
 
 def registered(func: Any, kwargs: dict[str, Any]) -> tuple[str, Formula] | None:
     """The name under which a formula of a user was found, and the formula."""
-    for key in _keys(func, kwargs):
+    for key in _keys(func, kwargs) if REGISTERED else ():
         if key in REGISTERED:
             return key, REGISTERED[key]
     return None
