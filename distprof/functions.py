@@ -127,7 +127,8 @@ def function_name(func: Any) -> str | None:
 def _specs(tree: Any) -> Any:
     """A tree of arguments as something that can be compared: tensors become their shapes."""
     if isinstance(tree, torch.Tensor):
-        return Spec(tuple(tree.shape), str(tree.dtype).removeprefix("torch."))
+        # a nested tensor has no shape
+        return Spec(() if tree.is_nested else tuple(tree.shape), str(tree.dtype).removeprefix("torch."))
     if isinstance(tree, (tuple, list)):
         return tuple(_specs(part) for part in tree)
     if isinstance(tree, dict):

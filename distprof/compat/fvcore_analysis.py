@@ -217,7 +217,7 @@ class JitModelAnalysis:
     def _callers(self, path: CallPath) -> set[str]:
         """Modules that are running, with the wrappers around them."""
         found = {""}
-        for site in path.sites():
+        for site in path.called():
             module = site.module()
             name = self._names.get(module) if module is not None else None
             while name:
