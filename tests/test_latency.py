@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from conftest import distprof
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import Checkpointed, Sleepy
@@ -424,6 +425,16 @@ def test_sleepers_are_as_slow_as_they_sleep(tmp_path):
     for phase in ("fwd", "bwd", "recompute"):
         own = sum(row[f"{phase}_self_time_ns"] or 0 for row in rows.values())
         assert own == pytest.approx(rows[""][f"{phase}_time_ns"], rel=1e-9)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_stats_show_recomputed_time_where_there_is_some(tmp_path, checkpointed):
+    block = nn.Linear(4, 4)
+    model = nn.Sequential(nn.Linear(4, 4), Checkpointed(block, reentrant=False) if checkpointed else block, nn.Tanh())
+    train(tmp_path / "run", model, lambda: torch.randn(2, 4))
+    shown = distprof("stats", tmp_path / "run")
+    assert shown.returncode == 0, shown.stderr
+    assert ("recomputed" in next(line for line in shown.stdout.splitlines() if "top modules" in line)) == checkpointed
 
 
 @pytest.mark.stress
