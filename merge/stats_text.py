@@ -121,16 +121,19 @@ def _ranks(summary: Mapping[str, Any], page: Page) -> None:
 
 def _modules(summary: Mapping[str, Any], page: Page, top: int) -> None:
     staged = summary["topology"].get("pp", 1) > 1
+    modules = summary["modules"][:top]
+    times = {"forward": "fwd_time_ns_mean", "backward": "bwd_time_ns_mean"}
+    if any(module["recompute_time_ns_mean"] is not None for module in modules):
+        times["recomputed"] = "recompute_time_ns_mean"
     rows = [
         (_place(module, staged=staged),
          module["class_name"], si(module["params_mean"]), si(module["fwd_macs_mean"]),
-         duration(module["fwd_time_ns_mean"]), duration(module["bwd_time_ns_mean"]),
+         *(duration(module[column]) for column in times.values()),
          "-" if module["slowest_rank"] is None else str(module["slowest_rank"]))
-        for module in summary["modules"][:top]
+        for module in modules
     ]
     if rows:
-        page.table(("top modules, per GPU", "class", "params", "MACs", "forward", "backward", "slowest rank"), rows,
-                   left=2)
+        page.table(("top modules, per GPU", "class", "params", "MACs", *times, "slowest rank"), rows, left=2)
         page.line()
 
 

@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from conftest import distprof
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import Checkpointed, Sleepy
@@ -424,3 +425,33 @@ def test_sleepers_are_as_slow_as_they_sleep(tmp_path):
     for phase in ("fwd", "bwd", "recompute"):
         own = sum(row[f"{phase}_self_time_ns"] or 0 for row in rows.values())
         assert own == pytest.approx(rows[""][f"{phase}_time_ns"], rel=1e-9)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_stats_show_recomputed_time_where_there_is_some(tmp_path, checkpointed):
+    block = nn.Linear(4, 4)
+    model = nn.Sequential(nn.Linear(4, 4), Checkpointed(block, reentrant=False) if checkpointed else block, nn.Tanh())
+    train(tmp_path / "run", model, lambda: torch.randn(2, 4))
+    shown = distprof("stats", tmp_path / "run")
+    assert shown.returncode == 0, shown.stderr
+    assert ("recomputed" in next(line for line in shown.stdout.splitlines() if "top modules" in line)) == checkpointed
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_ten_and_twenty_milliseconds_are_within_five_percent_of_what_was_slept(needs_grad):
+    model, warmup, runs = SleepyBlock(), 2, 20
+    x = torch.randn(2, 4, requires_grad=needs_grad)
+    found = totals(measure_latency(lambda: model(x).sum().backward(), warmup=warmup, runs=runs), model)
+
+    def slept(naps: list[float]) -> object:
+        per_run = len(naps) // (warmup + runs)
+        return pytest.approx(sum(naps[warmup * per_run:]) / runs * 1e9, rel=0.05)
+
+    for path, module in (("q.1", model.q[1]), ("k.1", model.k[1]), ("v.1", model.v[1]), ("again", model.again)):
+        assert found[path].fwd_self_ns == slept(module.slept_forward), path
+        assert found[path].bwd_self_ns == slept(module.slept_backward), path
+    assert found["kept"].fwd_self_ns == slept(model.kept.slept_forward[::2])
+    assert found["kept"].recompute_self_ns == slept(model.kept.slept_forward[1::2])
+    assert found["kept"].bwd_self_ns == slept(model.kept.slept_backward)
+    assert found[""].fwd_ns == pytest.approx(sum(latency.fwd_self_ns for latency in found.values()), rel=1e-9)
