@@ -64,7 +64,7 @@ class ForcedEager:
 
     def start(self) -> None:
         """Leaves graphs aside; without effect where nothing was compiled yet."""
-        # importing the compiler takes seconds, and mostly there is nothing to switch; flex attention loads it when called
+        # importing the compiler takes seconds, and mostly there is nothing to switch; flex attention loads it
         if "torch._dynamo" in sys.modules or "torch.nn.attention.flex_attention" in sys.modules:
             self._stance = torch.compiler.set_stance("force_eager")
 

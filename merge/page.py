@@ -49,7 +49,7 @@ class Page:
 
     def report(self, report: Report) -> None:
         """A tree of modules: as wide as the terminal, whole where there is none."""
-        self._console.print(report.renderable(self._fit), width=self._fit, soft_wrap=False)
+        self._console.print(report.renderable(self._fit), width=self._fit, crop=False)
 
     def text(self) -> str:
         """All of it, without trailing blanks."""

@@ -71,7 +71,8 @@ COLUMNS: dict[str, Column] = {
 ON_DEMAND = ("elements", "io_bytes", "intensity")
 """Shown only where a user names them."""
 FIRST_TO_GO = ("output_shapes", "input_shapes", "bound", "intensity", "recompute_time_ns", "fwd_self_time_ns",
-               "bwd_self_time_ns", "mfu", "trainable", "class_name", "calls", "recompute_flops")
+               "bwd_self_time_ns", "mfu", "trainable", "class_name", "calls", "recompute_flops", "flops_share",
+               "macs")
 """Left out, in this order, where a table is wider than the terminal; the table says so. Others never are."""
 
 

@@ -72,7 +72,8 @@ def _coverage(counts: Counts) -> list[tuple[str, str]]:
     ratio = f"{percent(counts.coverage_ratio)} of the bytes are moved by operators whose work is known"
     if not counts.uncounted:
         return [("coverage", f"{ratio}; none is uncounted")]
-    lines = [("coverage", f"{ratio}; {len(counts.uncounted)} operators are uncounted:")]
+    number_of = "1 operator is" if len(counts.uncounted) == 1 else f"{len(counts.uncounted)} operators are"
+    lines = [("coverage", f"{ratio}; {number_of} uncounted:")]
     width = max(len(one.op) for one in counts.uncounted)
     return lines + [("", f"{one.op:<{width}}  {one.calls} {'call' if one.calls == 1 else 'calls'}, "
                      f"{size(one.io_bytes)}") for one in counts.uncounted]

@@ -19,6 +19,8 @@ from distprof.reporters.view import Line, Selection, View, select
 TEXT_WIDTH = 120
 WIDE = 10_000
 """More columns than any table has."""
+SHORTEST_NAME = 16
+"""Columns that are left to names where there is little room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +41,23 @@ class Report:
         out = io.StringIO()
         console = Console(file=out, width=width or WIDE, color_system=None, force_terminal=False, highlight=False,
                           legacy_windows=False, _environ={})
-        console.print(self.renderable(width))
+        console.print(self.renderable(width), crop=False)
         return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
     def renderable(self, width: int | None = None) -> RenderableType:
-        """The same for a rich console. No number is cut: columns that do not fit are left out and named."""
+        """The same for a rich console.
+
+        No number is cut: columns that do not fit are left out and named, long names are folded. Where that is not
+        enough the table is wider; print it with `crop=False`.
+        """
         selection = select(self.rows, self.view)
         keys = choose([line.row for line in selection.lines], self.view.columns)
         kept = keys if self.view.columns is not None or width is None else _fitting(selection.lines, keys, width)
+        table = _table(selection.lines, kept)
+        if width is not None:
+            _fold_names(table, selection.lines, width)
         told = (*_remarks(selection, self.view, [key for key in keys if key not in kept]), *self.footer)
-        return Group(_table(selection.lines, kept), Text(""), _grid(told)) if told else _table(selection.lines, kept)
+        return Group(table, Text(""), _grid(told)) if told else table
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.renderable(options.max_width)
@@ -56,12 +65,25 @@ class Report:
 
 def _fitting(lines: Iterable[Line], keys: Sequence[str], width: int) -> list[str]:
     """Leaves out columns until the others fit."""
-    wide, kept, lines = Console(width=WIDE, _environ={}), list(keys), list(lines)
+    kept, lines = list(keys), list(lines)
     for key in FIRST_TO_GO:
-        if Measurement.get(wide, wide.options, _table(lines, kept)).maximum <= width:
+        if _width(_table(lines, kept)) <= width:
             break
         kept = [other for other in kept if other != key]
     return kept
+
+
+def _fold_names(table: Table, lines: Sequence[Line], width: int) -> None:
+    """Takes from the names what is missing, as long as they can be read."""
+    needed = _width(table)
+    if needed > width:
+        longest = max(len(_name(line)) for line in lines)
+        table.width = max(width, needed - max(longest - SHORTEST_NAME, 0))
+
+
+def _width(table: Table) -> int:
+    wide = Console(width=WIDE, _environ={})
+    return Measurement.get(wide, wide.options, table).maximum
 
 
 def _table(lines: Iterable[Line], keys: Sequence[str]) -> Table:
