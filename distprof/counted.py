@@ -203,6 +203,14 @@ class Counts:
         moved, unknown = self.total("io_bytes"), sum(one.io_bytes for one in self.uncounted)
         return 1 - unknown / moved if moved else float(not self.uncounted)
 
+    def measured(self, path: str) -> Mapping[str, Any]:
+        """Measured columns of a module by their keys; a count alone measures nothing."""
+        return {}
+
+    def measured_lines(self) -> tuple[tuple[str, str], ...]:
+        """Label and text of what was measured of the whole call."""
+        return ()
+
     def table(self, *, depth: int | None = 3, top: int | None = None, sort: str = "path",
               columns: Sequence[str] | None = None) -> Report:
         """The modules as a tree and all totals; `print` it.
@@ -210,7 +218,7 @@ class Counts:
         Args:
             depth: Levels below the root; None for all.
             top: Only this many modules, the largest by `sort`.
-            sort: path (the order of the model), params, macs or flops.
+            sort: path (the order of the model), params, macs or flops; of a profile also fwd, bwd or time.
             columns: Keys of `distprof.reporters.columns.COLUMNS`; None for those that tell something.
 
         Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from distprof.latency import measure_latency
 from distprof.modules import ModuleMap
 from distprof.peaks import Peak, peak
 from distprof.roofline import Roofline, roofline
+from distprof.units import UNKNOWN, duration, percent, si
+
+TIMES = ("fwd_ns", "fwd_self_ns", "bwd_ns", "bwd_self_ns", "recompute_ns")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +39,8 @@ class Profile(Counts):
     @property
     def latency_ns(self) -> float | None:
         """Forward time of the model, and backward time if it ran."""
-        times = [time for path, latency in self.latencies.items() if path == "" or path.endswith(":")
-                 for time in (latency.fwd_ns, latency.bwd_ns, latency.recompute_ns) if time is not None]
-        return sum(times) if times else None
+        roots = [latency for path, latency in self.latencies.items() if path == "" or path.endswith(":")]
+        return sum(map(_sum, roots)) if roots else None
 
     @property
     def mfu(self) -> float | None:
@@ -47,14 +50,44 @@ class Profile(Counts):
             return None
         return self.model_flops / (self.peak.flops_per_second * time_ns / 1e9)
 
+    def measured(self, path: str) -> Mapping[str, Any]:
+        """Times, MFU and place under the roofline of a module."""
+        latency = self.latencies.get(path, Latency())
+        found: dict[str, Any] = {f"{name.removesuffix('_ns')}_time_ns": getattr(latency, name) for name in TIMES}
+        total = self.latency_ns
+        own = _sum(latency)
+        under = self.roofline(self._by_path[path]) if path in self._by_path else None
+        flops = sum(self._by_path[path].flops.values()) if path in self._by_path else 0
+        return found | {
+            "time_share": own / total if own and total else None,
+            "mfu": flops / (self.peak.flops_per_second * own / 1e9) if self.peak is not None and own else None,
+            "bound": under.bound if under is not None else None,
+            "achieved_ratio": under.achieved_ratio if under is not None else None}
+
+    def measured_lines(self) -> tuple[tuple[str, str], ...]:
+        """Latency of the call and MFU with what they rest on."""
+        root = self.latencies.get("", Latency())
+        parts = [f"{name} {duration(time)}" for name, time in (
+            ("forward", root.fwd_ns), ("backward", root.bwd_ns), ("recomputed", root.recompute_ns)) if time is not None]
+        of_runs = f"mean of {self.runs} runs on {self.device}"
+        if self.peak is None:
+            basis = f"unknown: no peak of {self.device} is at hand; give one with peak="
+        else:
+            basis = (f"{percent(self.mfu)}: model FLOPs / (time x {si(self.peak.flops_per_second, 'FLOP/s')} in "
+                     f"{self.peak.dtype}, {self.peak.source})") if self.mfu is not None else UNKNOWN
+        return (("latency", f"{', '.join(parts) or UNKNOWN}: {of_runs}"), ("MFU", basis))
+
+    @cached_property
+    def _by_path(self) -> dict[str, ModuleCount]:
+        return {module.path: module for module in self.modules}
+
     def roofline(self, module: ModuleCount) -> Roofline | None:
         """Where a module stands under the roofline, forward and backward together; None where time or peak is unknown.
 
         Bytes are those every operator reads and writes: what stays in a cache makes the module look better than 1.
         """
         latency = self.latencies.get(module.path)
-        times = [] if latency is None else [latency.fwd_ns, latency.bwd_ns, latency.recompute_ns]
-        time_ns = sum(time for time in times if time is not None)
+        time_ns = _sum(latency) if latency is not None else 0
         if self.peak is None or not time_ns:
             return None
         return roofline(sum(module.flops.values()), module.io_bytes, time_ns, self.peak.flops_per_second,
@@ -103,6 +136,10 @@ def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, run
     return Profile(**{name: getattr(counts, name) for name in ("ops", "modules", "functions", "params")},
                    latencies={site.path: latency for site, latency in measured.items()}, runs=runs,
                    device=device_name(), peak=peak or published_peak(counts))
+
+
+def _sum(latency: Latency) -> float:
+    return sum(time for time in (latency.fwd_ns, latency.bwd_ns, latency.recompute_ns) if time is not None)
 
 
 def published_peak(counts: Counts) -> Peak | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from distprof.reporters.schema import FORMAT, LISTS, OPS
+from distprof.reporters.schema import FORMAT, LISTS, MEASURED, OPS
 
 if TYPE_CHECKING:
     from distprof.counted import Counts, ModuleCount, OpCount
@@ -19,7 +19,7 @@ def count_dict(counts: Counts) -> dict[str, Any]:
     """Totals, uncounted operators, modules and operators."""
     return {
         **totals(counts),
-        "modules": [module_row(module) for module in counts.modules],
+        "modules": [module_row(counts, module) for module in counts.modules],
         "ops": [op_row(op) for op in counts.ops],
     }
 
@@ -46,9 +46,9 @@ def _by_phase(counts: Counts, quantity: str) -> dict[str, int]:
     return {**{phase: counts.total(quantity, phase) for phase in PHASES}, "all": counts.total(quantity)}
 
 
-def module_row(module: ModuleCount) -> dict[str, Any]:
+def module_row(counts: Counts, module: ModuleCount) -> dict[str, Any]:
     """The columns of `schema.MODULES`."""
-    params = module.params
+    params, measured = module.params, counts.measured(module.path)
     return {
         "module_path": module.path, "class_name": module.class_name, "depth": module.depth, "shared": module.shared,
         "calls": module.calls, "input_shapes": [list(shape) for shape in module.input_shapes],
@@ -59,6 +59,7 @@ def module_row(module: ModuleCount) -> dict[str, Any]:
         "bwd_macs": module.macs["backward"], "fwd_flops": module.flops["forward"],
         "bwd_flops": module.flops["backward"], "recompute_flops": module.flops["recompute"],
         "elements": module.elements, "io_bytes": module.io_bytes,
+        **{name: measured.get(name) for name in MEASURED},
     }
 
 

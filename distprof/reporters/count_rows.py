@@ -30,7 +30,7 @@ def _row(module: ModuleCount, counts: Counts, called: set[str]) -> Row:
         values={"input_shapes": module.input_shapes, "output_shapes": module.output_shapes, "calls": module.calls,
                 "params": module.params.params, "trainable": trainable(module.params), **work,
                 "flops_share": flops / counts.flops if counts.flops else None,
-                "intensity": flops / work["io_bytes"] if work["io_bytes"] else None})
+                "intensity": flops / work["io_bytes"] if work["io_bytes"] else None, **counts.measured(module.path)})
 
 
 def _work(module: ModuleCount) -> dict[str, int]:

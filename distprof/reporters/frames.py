@@ -14,7 +14,7 @@ from distprof.reporters.schema import MODULES, OPS
 if TYPE_CHECKING:
     from distprof.counted import Counts
 
-TYPES = {"int64": pl.Int64, "bool": pl.Boolean, "string": pl.String, "category": pl.Categorical}
+TYPES = {"int64": pl.Int64, "float64": pl.Float64, "bool": pl.Boolean, "string": pl.String, "category": pl.Categorical}
 
 
 class Frames(NamedTuple):
@@ -26,7 +26,7 @@ class Frames(NamedTuple):
 
 def count_frames(counts: Counts) -> Frames:
     """Modules and operators, a row each."""
-    return Frames(_frame(MODULES, map(module_row, counts.modules)), _frame(OPS, map(op_row, counts.ops)))
+    return Frames(_frame(MODULES, (module_row(counts, module) for module in counts.modules)), _frame(OPS, map(op_row, counts.ops)))
 
 
 def _frame(table: Table, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:

@@ -32,6 +32,17 @@ def _column(name: str, kind: Type, doc: str, *, nullable: bool = False) -> Colum
     return Column(name=name, type=kind, doc=doc, nullable=nullable)
 
 
+MEASURED = {
+    "fwd_time_ns": "Mean time of forward, modules called inside included. Measured columns are null in a count.",
+    "fwd_self_time_ns": "The same without modules called inside.",
+    "bwd_time_ns": "Mean time of backward, recomputation apart.",
+    "bwd_self_time_ns": "The same without modules called inside.",
+    "recompute_time_ns": "Mean time of forward work repeated in backward (activation checkpointing).",
+    "mfu": "FLOPs over what the device could have done in the time at its peak. Null where the peak is unknown.",
+    "achieved_ratio": "Least time by the roofline / measured time; above 1 where bytes came from a cache.",
+}
+"""Columns of a profile."""
+
 MODULES = Table(
     file="modules.parquet",
     doc="One row per module of the model, in tree order; numbers include submodules.",
@@ -59,6 +70,7 @@ MODULES = Table(
         _column("recompute_flops", "int64", "FLOPs of forward calls repeated in backward (activation checkpointing)."),
         _column("elements", "int64", "Elements that operators which are no contraction work on."),
         _column("io_bytes", "int64", "Bytes read and written."),
+        *(_column(name, "float64", doc, nullable=True) for name, doc in MEASURED.items()),
     ),
 )
 
