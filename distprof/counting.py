@@ -42,8 +42,8 @@ class OpKey:
     shapes: str
     dtype: str | None = None
     """Element type of the first tensor input, or of the output where none came in."""
-    function: str | None = None
-    """The torch function that called the operator, where those are watched."""
+    functions: tuple[str, ...] = ()
+    """The torch functions that were running, outermost first, where those are watched."""
 
 
 @dataclass(slots=True)
@@ -196,8 +196,8 @@ class CountPass(TorchDispatchMode):
         typed = next(iter(inputs), None) if inputs else next(iter(found), None)
         dtype = str(typed.dtype).removeprefix("torch.") if typed is not None else None
         shapes = json.dumps([list(tensor.shape) for tensor in inputs])
-        function = self.functions.current if self.functions is not None else None
-        self._step_sums[OpKey(path, name, phase, shapes, dtype, function)].add_call(
+        functions = tuple(self.functions.stack) if self.functions is not None and phase == "forward" else ()
+        self._step_sums[OpKey(path, name, phase, shapes, dtype, functions)].add_call(
             formulas.cost(func, args, kwargs, output))
 
     def _whose(self) -> tuple[CallPath, str]:

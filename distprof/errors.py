@@ -5,6 +5,8 @@
     +-- DataError           1   a run directory that is bad or missing
     |   +-- FormatError     1   written by a newer distprof
     +-- OutputError         1   cannot write where asked
+    +-- FormulaError        1   a FLOP formula that a user registered does not answer
+    +-- ModelError          1   the user's model, or what makes it, raised
     +-- IncompleteError     3   done, but something is missing (only under --strict)
 """
 
@@ -46,6 +48,14 @@ class FormatError(DataError):
 
 class OutputError(DistprofError):
     """Something cannot be written where it was asked for."""
+
+
+class FormulaError(DistprofError):
+    """A formula given to `distprof.register_flops` raised, or returned something that is no number of FLOPs."""
+
+
+class ModelError(DistprofError):
+    """A model, or the factory that makes it, raised; what it raised is the cause."""
 
 
 class IncompleteError(DistprofError):

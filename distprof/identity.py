@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +60,28 @@ def versions() -> dict[str, str]:
     if torch is not None:
         found["torch"] = str(torch.__version__)
     return found
+
+
+def device_name() -> str:
+    """The device the process works on: its current CUDA device once CUDA is in use, else the CPU."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return str(torch.cuda.get_device_name())
+    return cpu_name()
+
+
+def tf32() -> dict[str, bool]:
+    """Whether float32 products and convolutions may run in TF32; False without CUDA."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {"matmul": False, "convolution": False}
+    backends = torch.backends
+    return {"matmul": backends.cuda.matmul.fp32_precision == "tf32",
+            "convolution": backends.cudnn.conv.fp32_precision == "tf32"}
+
+
+def cpu_name() -> str:
+    """The model the kernel names, else the architecture."""
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return named or platform.processor() or platform.machine()

@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
+from distprof.compiled import ForcedEager
+
 
 @contextmanager
 def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
@@ -22,7 +24,9 @@ def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(_random_state())
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        eager = ForcedEager()
+        eager.start()
+        stack.callback(eager.stop)
         for module in modules:
             stack.enter_context(_buffers(module))
             stack.enter_context(_gradients(module))
@@ -48,17 +52,16 @@ def _random_state() -> Iterator[None]:
 def _buffers(module: nn.Module) -> Iterator[None]:
     """A forward call in training mode changes running means."""
     places = [(owner._buffers, name, buffer) for owner in module.modules() for name, buffer in owner._buffers.items()]
-    contents = [(buffer, buffer.detach().clone(), buffer._version) for _, _, buffer in places
+    contents = [(buffer, buffer.detach().clone()) for _, _, buffer in places
                 if buffer is not None and not buffer.is_meta and not buffer.is_inference()]
     try:
         yield
     finally:
         for holder, name, buffer in places:
             holder[name] = buffer
-        with torch.no_grad():
-            for buffer, content, version in contents:
-                if buffer._version != version:
-                    buffer.copy_(content)
+        for buffer, content in contents:
+            # by way of .data: a graph of the user's that waits for its backward must not see a new version
+            buffer.data.copy_(content)
 
 
 @contextmanager

@@ -21,10 +21,20 @@ class CallPath:
         return self._children.setdefault(id(site), CallPath(self, site))
 
     def sites(self) -> set[Site]:
-        """The modules of the chain, each once."""
+        """The modules of the chain, each once, and containers that hold one without being called: a ModuleList."""
         found: set[Site] = set()
         path: CallPath | None = self
         while path is not None and path.site is not None:
             found.add(path.site)
+            found.update(_between(path.outer.site if path.outer is not None else None, path.site))
             path = path.outer
         return found
+
+
+def _between(outer: Site | None, site: Site) -> list[Site]:
+    """Sites above `site` and below `outer`, if it stands below that: a module may be called from elsewhere."""
+    above, parent = [], site.parent
+    while parent is not None and parent is not outer:
+        above.append(parent)
+        parent = parent.parent
+    return above if parent is outer and outer is not None else []

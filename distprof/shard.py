@@ -14,7 +14,7 @@ from distprof import results
 from distprof.contract import COLLECTIVES, EVENTS, FORMAT, MODULES, OPS, PASSES, RUN_JSON, STEPS, TRACE_JSON
 from distprof.errors import UsageError
 from distprof.folder import RankFolder
-from distprof.identity import Identity, versions
+from distprof.identity import Identity, device_name, tf32, versions
 from distprof.instruments import Instruments
 from distprof.modules import Site
 from distprof.params import ParamCount
@@ -171,6 +171,7 @@ class Shard:
             "mp_size": known.mp_size if known else None, "dp_size": known.dp_size if known else None,
             "plan": str(self._plan), "num_steps": len(self._steps), "passes": self._passes(),
             "params": asdict(params) if params is not None else None,
+            "device_name": device_name(), "tf32": tf32(),
             "clock": self._clock, "versions": versions(),
         }
 

@@ -29,7 +29,7 @@ Written by `distprof run` and `distprof.record`, read by `distprof merge`, `stat
     runs/<name>/
       run.json                    what was launched: arguments, plan, world size, versions, start, end, exit code
       rank00003/
-        rank.json                 who the rank is, topology, params, clock samples, passes, files with rows, status
+        rank.json                 who the rank is, its device, topology, params, clock samples, passes, files with rows, status
         trace.json.gz             Chrome trace of this rank, as Kineto wrote it, tagged under the key "distprof"
         modules.parquet, ops.parquet, collectives.parquet, steps.parquet, events.parquet
       merged/
@@ -50,7 +50,7 @@ and called unfinished. `status` in rank.json is `complete`, `partial` (with the 
 | `remarks` | what to keep in mind when reading the numbers, in words |
 | `per_gpu` | per quantity and time: `mean`, `min`, `max` over ranks and `min_rank`, `max_rank` |
 | `model` | per quantity one number: mp_size x the mean per GPU; `unique_params` counts replicas once, null where unknown |
-| `step` | mean step of the time pass: `time_ns`, its parts, `samples_per_second` and `flops_per_second` of the whole job, `mfu` (null) |
+| `step` | mean step of the time pass: `time_ns`, its parts, `samples_per_second` and `flops_per_second` of the whole job (recomputation included), `mfu` per GPU and in `mfu_basis` the FLOPs and the peak it rests on, or why it is null |
 | `slowest_rank` | rank with the most time in forward and backward, and its ratio to the median |
 | `modules` | the modules with the most time, reduced over ranks |
 | `coverage_ratio`, `uncounted_ops` | share of the bytes moved by ops with a FLOP formula; the ops without one, per step of a rank |

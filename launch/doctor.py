@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 NEEDED = ("pyarrow", "polars", "msgspec", "isal", "click", "rich")
 ROOM_BYTES = 1 << 30
@@ -30,24 +31,43 @@ class Finding:
     text: str
 
 
-def doctor(out: Path, *, as_json: bool) -> tuple[str, bool]:
+def doctor(out: Path, *, as_json: bool, peak: bool = False) -> tuple[str, bool]:
     """Examines this machine.
 
     Args:
         out: Directory in which runs would be written.
         as_json: Give JSON instead of text.
+        peak: Measure peak rates as well; takes some seconds a device.
 
     Returns:
         The report, and False if something keeps distprof from recording.
     """
     findings = [finding for examine in EXAMINATIONS for finding in examine(out)]
     healthy = all(finding.level != "fail" for finding in findings)
+    devices = _peaks(findings) if peak else []
     if as_json:
-        return json.dumps({"healthy": healthy, "findings": [asdict(each) for each in findings]}, indent=1), healthy
+        found = {"healthy": healthy, "findings": [asdict(each) for each in findings]}
+        return json.dumps(found | ({"peaks": devices} if peak else {}), indent=1), healthy
     lines = [f"{finding.level:<5} {finding.topic:<10} {finding.text}" for finding in findings]
     end = "This machine can record. Next: distprof run --nproc-per-node 2 SCRIPT" if healthy else (
         "This machine cannot record: see the lines that begin with fail.")
-    return "\n".join([*lines, "", end]), healthy
+    return "\n".join([*lines, "", *_peaks_told(devices, wanted=peak), end]), healthy
+
+
+def _peaks(findings: list[Finding]) -> list[dict[str, Any]]:
+    if any(finding.level == "fail" for finding in findings if finding.topic in ("packages", "torch")):
+        return []
+    from distprof.launch import peaks  # needs packages that may be missing
+
+    return peaks.measure()
+
+
+def _peaks_told(devices: list[dict[str, Any]], *, wanted: bool) -> list[str]:
+    if not devices:
+        return ["peak rates were not measured: packages are missing", ""] if wanted else []
+    from distprof.launch import peaks
+
+    return [peaks.text(devices)]
 
 
 def _python(_: Path) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import polars as pl
 from distprof.merge.page import Page
 from distprof.merge.run import Run
 from distprof.merge.summary import problems_of
-from distprof.merge.units import duration, size
+from distprof.units import duration, size
 
 LETTERS = {"all_reduce": "A", "all_gather": "G", "reduce_scatter": "R", "broadcast": "B", "all_to_all": "T",
            "barrier": "|", "send": "s", "recv": "r", "reduce": "e", "gather": "g", "scatter": "c"}

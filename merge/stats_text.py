@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from distprof.merge.page import Page
-from distprof.merge.units import duration, percent, si
+from distprof.reporters.report import Report
+from distprof.units import duration, percent, si
 
 QUANTITY_NAMES = {
     "params": "params",
@@ -30,16 +31,35 @@ SHOWN_UNCOUNTED = 6
 
 def render(summary: Mapping[str, Any], path: Path, page: Page, *, top: int) -> str:
     """The answer in one screen."""
+    _head(summary, page)
+    _ranks(summary, page)
+    _modules(summary, page, top)
+    _foot(summary, path, page)
+    return page.text()
+
+
+def render_modules(summary: Mapping[str, Any], modules: Report, path: Path, page: Page) -> str:
+    """The same with all modules as a tree in place of ranks and top modules."""
+    _head(summary, page)
+    page.line("modules: per GPU and step, mean over the ranks that have the module")
+    page.line()
+    page.report(modules)
+    page.line()
+    _foot(summary, path, page)
+    return page.text()
+
+
+def _head(summary: Mapping[str, Any], page: Page) -> None:
     _topology(summary, page)
     _totals(summary, page)
     _step(summary, page)
-    _ranks(summary, page)
-    _modules(summary, page, top)
+
+
+def _foot(summary: Mapping[str, Any], path: Path, page: Page) -> None:
     _uncounted(summary, page)
     _problems(summary, page)
     page.line()
     page.line(f"Next: distprof comms {shlex.quote(str(path))}")
-    return page.text()
 
 
 def _topology(summary: Mapping[str, Any], page: Page) -> None:
@@ -80,6 +100,8 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
     if flops is not None:
         rates.append(f"{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
     page.line("   ".join(rates))
+    mfu = step["mfu"]
+    page.line(f"MFU {percent(mfu)} = {step['mfu_basis']}" if mfu is not None else f"MFU {step['mfu_basis']}")
     page.line()
 
 
@@ -117,11 +139,12 @@ def _uncounted(summary: Mapping[str, Any], page: Page) -> None:
     if ratio is None:
         page.line("FLOPs unknown: no step of the count pass was recorded")
         return
-    shown = ", ".join(op["op"].removeprefix("aten::") for op in ops[:SHOWN_UNCOUNTED])
-    more = f" and {len(ops) - SHOWN_UNCOUNTED} more" if len(ops) > SHOWN_UNCOUNTED else ""
-    page.line("FLOPs are those of matrix products, convolutions, attention and recurrent layers; ops with "
-              f"{percent(1 - ratio)} of the bytes moved have none:")
-    page.line(f"    {shown}{more}")
+    page.line("FLOPs are those of matrix products, convolutions, attention and recurrent layers; of the bytes moved, "
+              f"ops that nobody knows moved {percent(1 - ratio)}")
+    if ops:
+        shown = ", ".join(op["op"].removeprefix("aten::") for op in ops[:SHOWN_UNCOUNTED])
+        more = f" and {len(ops) - SHOWN_UNCOUNTED} more" if len(ops) > SHOWN_UNCOUNTED else ""
+        page.line(f"    not counted: {shown}{more}")
 
 
 def _problems(summary: Mapping[str, Any], page: Page) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract import FORMAT, OPS, QUANTITIES, STEPS
+from distprof.merge.mfu import utilisation
 from distprof.merge.modules import reduce_modules
 from distprof.merge.run import Run, clock_of
 from distprof.merge.tables import load
@@ -25,11 +26,17 @@ class Reduction:
     modules: pl.DataFrame
 
 
-def reduce(run: Run) -> Reduction:
-    """Reduces the tables of all ranks."""
+def reduce(run: Run, *, peak: float | None = None) -> Reduction:
+    """Reduces the tables of all ranks.
+
+    Args:
+        run: What was recorded.
+        peak: Peak FLOP/s of each rank's device, instead of the published one.
+    """
     ranks = per_rank(run)
     modules = reduce_modules(run)
-    coverage, uncounted = _coverage(load(run, OPS))
+    ops = load(run, OPS)
+    coverage, uncounted = _coverage(ops)
     summary = {
         "format": FORMAT,
         "run_id": run.run_id,
@@ -44,7 +51,7 @@ def reduce(run: Run) -> Reduction:
         "remarks": _unsteady(load(run, STEPS)),
         "per_gpu": {name: spread(ranks, name) for name in (*QUANTITIES, *TIMES)},
         "model": model_totals(run, ranks),
-        "step": _step(run, ranks),
+        "step": _step(run, ranks, ops, peak),
         "slowest_rank": _slowest(ranks),
         "modules": _top_modules(modules),
         "coverage_ratio": coverage,
@@ -75,12 +82,13 @@ def _unsteady(steps: pl.DataFrame) -> list[str]:
             "compilation or warm-up? (--steps wait=... waits longer)"]
 
 
-def _step(run: Run, ranks: pl.DataFrame) -> dict[str, Any]:
+def _step(run: Run, ranks: pl.DataFrame, ops: pl.DataFrame, peak: float | None) -> dict[str, Any]:
     """The mean step of the time pass, and rates of the whole job."""
     mean: dict[str, Any] = {name: ranks[name].mean() for name in (*TIMES, *FLOPS, "samples")}
     time_ns = mean["step_ns"]
     flops = [mean[name] for name in FLOPS]
     known = time_ns and None not in flops
+    used = utilisation(run, ops, time_ns, peak)
     return {
         "time_ns": time_ns,
         "before_forward_ns": mean["before_forward_ns"],
@@ -90,7 +98,8 @@ def _step(run: Run, ranks: pl.DataFrame) -> dict[str, Any]:
         # model-parallel ranks work on the same samples
         "samples_per_second": mean["samples"] * run.dp_size / time_ns * 1e9 if time_ns and mean["samples"] else None,
         "flops_per_second": sum(flops) * run.world_size / time_ns * 1e9 if known else None,
-        "mfu": None,
+        "mfu": used.mfu,
+        "mfu_basis": used.basis,
     }
 
 
@@ -111,11 +120,12 @@ def _slowest(ranks: pl.DataFrame) -> dict[str, Any] | None:
 
 def _top_modules(modules: pl.DataFrame) -> list[dict[str, Any]]:
     """Modules by measured time, else by FLOPs."""
-    by = (pl.col("fwd_time_ns_mean").fill_null(0) + pl.col("bwd_time_ns_mean").fill_null(0),
+    by = (pl.sum_horizontal("fwd_time_ns_mean", "bwd_time_ns_mean", "recompute_time_ns_mean"),
           pl.col("fwd_flops_mean").fill_null(0))
     columns = ("stage", "module_path", "class_name", "depth", "params_mean", "fwd_macs_mean", "fwd_flops_mean",
                "bwd_flops_mean", "fwd_time_ns_mean", "fwd_time_ns_min", "fwd_time_ns_max", "bwd_time_ns_mean",
-               "slowest_rank", "model_params", "model_fwd_flops")
+               "recompute_time_ns_mean", "fwd_self_time_ns_mean", "bwd_self_time_ns_mean",
+               "recompute_self_time_ns_mean", "slowest_rank", "model_params", "model_fwd_flops")
     return modules.sort(by, descending=True).head(TOP_MODULES).select(columns).to_dicts()
 
 

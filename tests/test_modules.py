@@ -138,10 +138,12 @@ def test_a_module_that_raises_leaves_the_stack_balanced(tmp_path):
     assert seen.flops("forward") == {"0": 2 * 16, "model1:": 2 * 2 * 16}
 
 
-def test_ops_without_a_formula_are_listed_with_calls_and_bytes(tmp_path):
+def test_work_that_is_no_contraction_is_listed_by_kind_with_elements_and_bytes(tmp_path):
     rows = train(tmp_path / "run", nn.Sequential(nn.Linear(4, 4), nn.Tanh()), inputs(2, 4)).table("ops").to_dicts()
     (tanh,) = [row for row in rows if row["op"] == "aten::tanh"]
-    assert (tanh["counted"], tanh["calls"], tanh["io_bytes"], tanh["module_path"]) == (False, 1, 2 * 8 * 4, "1")
+    assert (tanh["kind"], tanh["calls"], tanh["elements"], tanh["flops"]) == ("activation", 1, 8, 0)
+    assert (tanh["read_bytes"], tanh["write_bytes"], tanh["io_bytes"], tanh["module_path"]) == (32, 32, 64, "1")
+    assert (tanh["counted"], tanh["dtype"]) == (True, "float32")
     views = [row for row in rows if row["op"] == "aten::t"]
     assert views and all(row["view"] and row["io_bytes"] == 0 for row in views)
     assert {row["phase"] for row in rows} >= {"forward", "backward", "optimizer"}

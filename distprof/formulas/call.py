@@ -4,7 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+import torch
+
+HIGHER_ORDER = {
+    "higher_order::flex_attention": (
+        "query", "key", "value", "score_mod", "block_mask", "scale", "kernel_options", "score_mod_other_buffers",
+        "mask_mod_other_buffers"),
+    "higher_order::flex_attention_backward": (
+        "query", "key", "value", "out", "logsumexp", "grad_out", "grad_logsumexp", "fw_graph", "joint_graph",
+        "block_mask", "scale", "kernel_options", "score_mod_other_buffers", "mask_mod_other_buffers"),
+}
+"""Argument names of higher-order operators, which have no schema."""
+
+
+def name_of(func: Any) -> str:
+    """Qualified name without overload: `aten::mm`, `higher_order::flex_attention`."""
+    if isinstance(func, torch._ops.OpOverload):
+        return str(func._schema.name)
+    if isinstance(func, torch._ops.OpOverloadPacket):
+        return str(func._qualified_op_name)
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        return f"higher_order::{func.name()}"
+    return getattr(func, "__name__", type(func).__name__)
+
+
+@cache
+def _signature(func: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    if not isinstance(func, torch._ops.OpOverload):
+        return HIGHER_ORDER.get(name_of(func), ()), {}
+    schema = func._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    return tuple(argument.name for argument in schema), defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +50,8 @@ class Call:
     @classmethod
     def of(cls, func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Call:
         """Names positional arguments; arguments that were left out have their default."""
-        schema = func._schema.arguments
-        defaults = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
-        named = dict(zip((argument.name for argument in schema), args, strict=False))
-        return cls(defaults | named | kwargs, output)
+        names, defaults = _signature(func)
+        return cls(defaults | dict(zip(names, args, strict=False)) | kwargs, output)
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]

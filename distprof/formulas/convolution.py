@@ -8,32 +8,39 @@ from typing import Any
 
 from distprof.formulas.call import Call
 
-
-def _per_position(weight: Any) -> int:
-    """MACs for one output element, or, transposed, for one input element: [out, in / groups, *kernel]."""
-    return prod(weight.shape[1:])
+Formula = Callable[[Call], int]
 
 
-def forward(call: Call) -> int:
+def forward(weight: str = "weight") -> Formula:
     """Each output element sums a kernel's worth of products; padding counts like data."""
-    return int(call.first_output.numel()) * _per_position(call["weight"])
+    return lambda call: int(call.first_output.numel()) * prod(call[weight].shape[1:])
 
 
-def transposed(image: str) -> Callable[[Call], int]:
-    """Each input element is spread over a kernel's worth of outputs."""
-    return lambda call: int(call[image].numel()) * _per_position(call["weight"])
+def transposed(image: str, weight: str = "weight") -> Formula:
+    """Each input element is spread over a kernel's worth of outputs: weight [in, out / groups, *kernel]."""
+    return lambda call: int(call[image].numel()) * prod(call[weight].shape[1:])
 
 
 def either(call: Call) -> int:
     """Operators with a flag that says which."""
-    return transposed("input")(call) if call["transposed"] else forward(call)
+    return transposed("input")(call) if call["transposed"] else forward()(call)
 
 
 def backward(call: Call) -> int:
     """The gradients of image and weight cost a forward call each; torch's own table forgets the groups here."""
-    positions = call["input"] if call["transposed"] else call["grad_output"]
-    wanted = sum(map(bool, call["output_mask"][:2]))
-    return int(positions.numel()) * _per_position(call["weight"]) * wanted
+    transposes = call.arguments.get("transposed", False)
+    return _gradients(call, call["input"] if transposes else call["grad_output"])
+
+
+def only_backward(positions: str) -> Formula:
+    """Operators that are for one of the two directions."""
+    return lambda call: _gradients(call, call[positions])
+
+
+def _gradients(call: Call, positions: Any) -> int:
+    wanted = sum(map(bool, call.arguments.get("output_mask", (True, True))[:2]))
+    per_position: int = prod(call["weight"].shape[1:])
+    return int(positions.numel()) * per_position * wanted
 
 
 def time_batch_channel(call: Call) -> int:
@@ -48,19 +55,34 @@ def time_batch_channel_backward(call: Call) -> int:
     return macs
 
 
-CONVOLUTION: dict[str, Callable[[Call], int]] = {
+_FORWARD = (
+    "cudnn_convolution", "cudnn_convolution_relu", "cudnn_convolution_add_relu", "miopen_convolution",
+    "miopen_convolution_relu", "miopen_convolution_add_relu", "miopen_depthwise_convolution", "mkldnn_convolution",
+    "_mps_convolution", "_nnpack_spatial_convolution", "_slow_conv2d_forward", "slow_conv3d_forward",
+    "slow_conv_dilated2d", "slow_conv_dilated3d", "thnn_conv2d", "slow_conv3d", "conv_depthwise3d",
+    "_conv_depthwise2d",
+)
+_TRANSPOSED = (
+    "cudnn_convolution_transpose", "miopen_convolution_transpose", "_mps_convolution_transpose",
+    "slow_conv_transpose2d", "slow_conv_transpose3d",
+)
+_ONEDNN = ("qconv_pointwise", "qconv1d_pointwise", "qconv2d_pointwise", "qconv3d_pointwise")
+
+CONVOLUTION: dict[str, Formula] = {
     "aten::convolution": either,
     "aten::_convolution": either,
     "aten::convolution_overrideable": either,
-    "aten::cudnn_convolution": forward,
-    "aten::miopen_convolution": forward,
-    "aten::mkldnn_convolution": forward,
-    "mkldnn::_convolution_pointwise": forward,
-    "aten::_slow_conv2d_forward": forward,
-    "aten::slow_conv3d_forward": forward,
-    "aten::thnn_conv2d": forward,
-    "aten::cudnn_convolution_transpose": transposed("self"),
+    **{f"aten::{name}": forward() for name in _FORWARD},
+    **{f"aten::{name}": transposed("self") for name in _TRANSPOSED},
+    "mkldnn::_convolution_pointwise": forward("W"),
+    "mkldnn::_convolution_pointwise_": forward("W"),
+    "mkldnn::_convolution_transpose_pointwise": transposed("X", "W"),
+    **{f"onednn::{name}": forward("qw") for name in _ONEDNN},
     "aten::convolution_backward": backward,
+    "aten::convolution_backward_overrideable": backward,
+    "aten::_slow_conv2d_backward": only_backward("grad_output"),
+    "aten::mps_convolution_backward": only_backward("grad_output"),
+    "aten::mps_convolution_transpose_backward": only_backward("self"),
     "aten::conv_tbc": time_batch_channel,
     "aten::conv_tbc_backward": time_batch_channel_backward,
 }

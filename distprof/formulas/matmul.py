@@ -1,18 +1,56 @@
-"""MACs of matrix products."""
+"""MACs of matrix products.
+
+Complex multiply-accumulates count like real ones. Of a sparse matrix what is stored counts, 2:4 sparsity included.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
+
+import torch
 
 from distprof.formulas.call import Call
 
 Formula = Callable[[Call], int]
 
 
-def product(left: str, right: str) -> Formula:
+def stored(tensor: Any) -> int:
+    """Elements of a matrix: all, or of a sparse one those it stores."""
+    if tensor.layout is torch.strided:
+        return int(tensor.numel())
+    return int((tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()).numel())
+
+
+def multiply(left: Any, right: Any) -> int:
     """[..., m, k] times [..., k, n]: each element of the left meets n of the right."""
-    return lambda call: int(call[left].numel() * call[right].shape[-1])
+    if left.is_nested or right.is_nested:
+        return sum(multiply(*pair) for pair in zip(left.unbind(), right.unbind(), strict=True))
+    sparse = [tensor.layout is not torch.strided for tensor in (left, right)]
+    if all(sparse):
+        return _both_sparse(left, right)
+    if sparse[1]:
+        return stored(right) * int(left.shape[-2])
+    return stored(left) * int(right.shape[-1])
+
+
+def _both_sparse(left: Any, right: Any) -> int:
+    """Each stored element of a column of the left meets each one of that row of the right."""
+    inner = int(left.shape[-1])
+    columns = torch.bincount(left.to_sparse_coo().coalesce().indices()[1], minlength=inner)
+    rows = torch.bincount(right.to_sparse_coo().coalesce().indices()[0], minlength=inner)
+    return int((columns * rows).sum())
+
+
+def product(left: str, right: str) -> Formula:
+    """One product of two arguments."""
+    return lambda call: multiply(call[left], call[right])
+
+
+def products(left: str, right: str) -> Formula:
+    """Lists of matrices, multiplied pair by pair."""
+    return lambda call: sum(multiply(*pair) for pair in zip(call[left], call[right], strict=True))
 
 
 def into_output(left: str) -> Formula:
@@ -20,9 +58,14 @@ def into_output(left: str) -> Formula:
     return lambda call: int(call[left].numel() * call.first_output.shape[-1])
 
 
+def out_of(left: str, right: str) -> Formula:
+    """[..., n] times [n, k]: a gradient against the direction of a linear layer."""
+    return lambda call: int(call[left].numel() * call[right].shape[-1])
+
+
 def elements(*names: str) -> Formula:
     """The product of the numbers of elements: matrix times vector, dot, outer product."""
-    return lambda call: prod(call[name].numel() for name in names)
+    return lambda call: prod(stored(call[name]) for name in names)
 
 
 def linear(call: Call) -> int:
@@ -54,37 +97,88 @@ def trilinear(call: Call) -> int:
     return prod(max(sizes) if min(sizes) else 0 for sizes in zip(*shapes, strict=True))
 
 
-def sparse(left: str, right: str) -> Formula:
-    """Each stored element of the sparse matrix meets n of the dense one."""
-    return lambda call: int(call[left]._nnz() * call[right].shape[-1])
+def sampled(call: Call) -> int:
+    """Only the stored positions of the result are computed, k MACs each."""
+    return stored(call["self"]) * int(call["mat1"].shape[-1])
+
+
+def reduced_backward(call: Call) -> int:
+    """A product for each of the wanted gradients."""
+    return stored(call["self"]) * int(call["grad_out"].shape[-1]) * sum(map(bool, call["output_mask"]))
+
+
+def two_of_four(call: Call) -> int:
+    """[..., k] times [n, k / 2]: each stored element of the weight meets every row."""
+    source = call["input"]
+    return int(call["weight"].numel()) * (int(source.numel()) // max(int(source.shape[-1]), 1))
+
+
+def two_of_four_packed(call: Call) -> int:
+    """cuSPARSELt's buffer does not say how long a row is; half of k is stored."""
+    return int(call.first_output.numel()) * int(call["dense_B"].shape[-2]) // 2
+
+
+def gathered(call: Call) -> int:
+    """The left side is gathered from all ranks before each of the products; its rows show in the outputs."""
+    inner = int(call["A"].shape[-1])
+    return sum(int(result.numel()) for result in call.output[1]) * inner
+
+
+def two_products(call: Call) -> int:
+    """a b + c d."""
+    return multiply(call["a"], call["b"]) + multiply(call["c"], call["d"])
 
 
 MATMUL: dict[str, Formula] = {
     "aten::mm": product("self", "mat2"),
     "aten::bmm": product("self", "mat2"),
-    "aten::addmm": product("mat1", "mat2"),
-    "aten::_addmm_activation": product("mat1", "mat2"),
-    "aten::baddbmm": product("batch1", "batch2"),
-    "aten::addbmm": product("batch1", "batch2"),
+    "aten::_foreach_mm": products("self", "mat2"),
+    **{f"aten::{name}": product("mat1", "mat2") for name in ("addmm", "addmm_", "_addmm_activation")},
+    **{f"aten::{name}": product("batch1", "batch2") for name in ("baddbmm", "baddbmm_", "addbmm", "addbmm_")},
     "aten::mv": elements("self"),
     "aten::addmv": elements("mat"),
+    "aten::addmv_": elements("mat"),
     "aten::dot": elements("self"),
     "aten::vdot": elements("self"),
     "aten::addr": elements("vec1", "vec2"),
+    "aten::addr_": elements("vec1", "vec2"),
     "aten::linear": linear,
     "aten::linear_backward": linear_backward,
     "aten::mkldnn_linear": into_output("self"),
+    "aten::mkldnn_linear_backward": linear_backward,
+    "aten::mkldnn_linear_backward_input": out_of("grad_output", "weight"),
+    "aten::mkldnn_linear_backward_weights": out_of("grad_output", "weight"),
     "mkldnn::_linear_pointwise": into_output("X"),
+    "mkl::_mkl_linear": into_output("X"),
     "aten::_trilinear": trilinear,
     "aten::_int_mm": product("self", "mat2"),
     "aten::_scaled_mm": product("self", "mat2"),
     "aten::_scaled_mm_v2": product("self", "mat2"),
     "aten::_grouped_mm": grouped,
     "aten::_scaled_grouped_mm": grouped,
+    "aten::_scaled_grouped_mm_v2": grouped,
     "aten::_weight_int4pack_mm": into_output("self"),
     "aten::_weight_int4pack_mm_for_cpu": into_output("self"),
+    "aten::_weight_int4pack_mm_with_scales_and_zeros": into_output("self"),
     "aten::_weight_int8pack_mm": into_output("self"),
     "aten::_dyn_quant_matmul_4bit": into_output("inp"),
-    "aten::_sparse_mm": sparse("sparse", "dense"),
-    "aten::_sparse_addmm": sparse("mat1", "mat2"),
+    "aten::_mixed_dtypes_linear": into_output("input"),
+    "aten::_sparse_mm": product("sparse", "dense"),
+    "aten::_sparse_addmm": product("mat1", "mat2"),
+    "aten::_sparse_sparse_matmul": product("self", "other"),
+    "aten::_sparse_mm_reduce_impl": product("self", "other"),
+    "aten::_sparse_mm_reduce_impl_backward": reduced_backward,
+    "aten::hspmm": product("mat1", "mat2"),
+    "aten::sspaddmm": product("mat1", "mat2"),
+    "aten::sparse_sampled_addmm": sampled,
+    "aten::_sparse_semi_structured_mm": product("mat1", "mat2"),
+    "aten::_sparse_semi_structured_addmm": product("mat1", "mat2"),
+    "aten::_sparse_semi_structured_linear": two_of_four,
+    "aten::_cslt_sparse_mm": two_of_four_packed,
+    "inductor::_mm_plus_mm": two_products,
+    "symm_mem::fused_all_gather_matmul": gathered,
+    "symm_mem::fused_all_gather_scaled_matmul": gathered,
+    "symm_mem::fused_matmul_reduce_scatter": product("A", "B"),
+    "symm_mem::fused_scaled_matmul_reduce_scatter": product("A", "B"),
+    "symm_mem::_async_input_mm": product("a", "b"),
 }

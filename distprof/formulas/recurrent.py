@@ -13,7 +13,7 @@ from distprof.formulas.call import Call
 
 def _steps(call: Call) -> int:
     """Steps of all sequences; packed ones (batch_sizes) without padding."""
-    sizes = call["batch_sizes"]
+    sizes = call.arguments.get("batch_sizes")
     return int(sum(sizes) if sizes else call["input"].shape[0] * call["input"].shape[1])
 
 
@@ -41,9 +41,23 @@ def cudnn_backward(call: Call) -> int:
     return cudnn(call) * (1 + bool(call["output_mask"][3]))
 
 
+def metal(call: Call) -> int:
+    """All layers and directions; the list is called `params`."""
+    return _steps(call) * _matrices(call["params"])
+
+
+def metal_backward(call: Call) -> int:
+    """Gradients of data and weights."""
+    return 2 * metal(call)
+
+
 RECURRENT: dict[str, Callable[[Call], int]] = {
     "aten::mkldnn_rnn_layer": onednn_layer,
     "aten::mkldnn_rnn_layer_backward": onednn_layer_backward,
     "aten::_cudnn_rnn": cudnn,
     "aten::_cudnn_rnn_backward": cudnn_backward,
+    "aten::miopen_rnn": cudnn,
+    "aten::miopen_rnn_backward": cudnn_backward,
+    "aten::_lstm_mps": metal,
+    "aten::lstm_mps_backward": metal_backward,
 }

@@ -1,0 +1,163 @@
+"""Formulas of users: an operator or kernel and a function come in, FLOPs of a call go out."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
+
+import torch
+
+from distprof.errors import FormulaError, UsageError
+from distprof.formulas.call import name_of
+
+Formula = Callable[..., int]
+F = TypeVar("F", bound=Formula)
+
+REGISTERED: dict[str, Formula] = {}
+"""`mylib::op` (every overload), `mylib::op.overload`, `higher_order::name` or `triton::kernel` -> formula."""
+
+NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_][\w.]*")
+TRITON = ("higher_order::triton_kernel_wrapper_mutation", "higher_order::triton_kernel_wrapper_functional")
+
+
+@overload
+def register_flops(op: Any, formula: F, *, replace: bool = False) -> F: ...
+@overload
+def register_flops(op: Any, formula: None = None, *, replace: bool = False) -> Callable[[F], F]: ...
+def register_flops(op: Any, formula: Any = None, *, replace: bool = False) -> Any:
+    """Says how many FLOPs a call of an operator is; a function call or a decorator.
+
+        distprof.register_flops("mylib::op", lambda x, weight, *, out: 2 * x.numel() * weight.shape[-1])
+
+        @distprof.register_flops("mylib::other")
+        def other_flops(x, *, out): ...
+
+    Args:
+        op: `"mylib::op"` for all overloads, `"mylib::op.overload"` for one, `torch.ops.mylib.op`, one of its
+            overloads, a higher-order operator, or a Triton kernel: the object that `@triton.jit` or
+            `@triton.autotune` made, or `"triton::kernel_name"`. A name need not exist yet: a library may be loaded
+            later.
+        formula: `formula(*args, **kwargs, out) -> int`. It gets the arguments as torch's dispatcher passes them on,
+            however the caller wrote them: those before the `*` of the schema by position, keyword-only ones by name,
+            the last ones left out where they have their defaults (so give the formula the operator's defaults).
+            Tensors are the call's own, with the shapes of this rank (the local part of a DTensor); on a meta or fake
+            device without data. `out` is what the call returned. It must not change any of them.
+            A Triton kernel's formula gets the arguments of the kernel by their names, constexpr ones included, and
+            `grid`, a tuple of launch sizes where it is concrete, but no `out`: kernels return nothing, and their own
+            `out` is an argument like any other.
+            It returns FLOPs, an int >= 0; a multiply-accumulate is 2. They count as contractions, in the headline.
+        replace: Replaces the formula an operator has, distprof's own or one that was registered.
+
+    Returns:
+        The formula, or without one a decorator that registers what it decorates.
+
+    Raises:
+        UsageError: Malformed name, something that is no operator, a formula that cannot be called, or an operator
+            that has a formula.
+        FormulaError: When a call is counted: the formula raised, or returned something else than an int >= 0.
+    """
+    key = _key(op)
+    if formula is None:
+        return lambda function: register_flops(op, function, replace=replace)
+    if not callable(formula):
+        raise UsageError(f"expected a function as formula of {key}, found {formula!r}",
+                         hint="formula(*args, **kwargs, out) -> FLOPs of the call")
+    if not replace and _known(key):
+        raise UsageError(f"{key} has a formula already", hint="register_flops(..., replace=True) replaces it")
+    REGISTERED[key] = formula
+    return formula
+
+
+def _known(key: str) -> bool:
+    from distprof.formulas import MACS  # the table of our own is built on this module's
+
+    return key in REGISTERED or key.removesuffix(".default") in MACS
+
+
+def _key(op: Any) -> str:
+    if isinstance(op, str):
+        if not NAME.fullmatch(op):
+            raise UsageError(f"expected the name of an operator like 'mylib::op', found {op!r}",
+                             hint="torch.ops.mylib.op is called 'mylib::op', a Triton kernel 'triton::kernel_name'")
+        return op
+    if isinstance(op, torch._ops.OpOverload):
+        return f"{op._schema.name}.{op._overloadname}"
+    if isinstance(op, (torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)):
+        return name_of(op)
+    if hasattr(op, "_opoverload"):  # what torch.library.custom_op and triton_op return
+        return name_of(op._opoverload)
+    kernel = kernel_name(op)
+    if kernel is None:
+        raise UsageError(f"expected an operator, its name or a Triton kernel, found {op!r}",
+                         hint="'mylib::op', torch.ops.mylib.op or a @triton.jit function")
+    return f"triton::{kernel}"
+
+
+def kernel_name(kernel: Any) -> str | None:
+    """`module.function` behind a Triton kernel; None where it is none.
+
+    Autotuner and heuristics wrap a kernel in `fn`, the kernel itself wraps a Python function in `fn`.
+    """
+    if not hasattr(kernel, "fn"):
+        return None
+    while hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return f"{kernel.__module__}.{kernel.__qualname__}"
+
+
+def registered(func: Any, kwargs: dict[str, Any]) -> tuple[str, Formula] | None:
+    """The name under which a formula of a user was found, and the formula."""
+    for key in _keys(func, kwargs):
+        if key in REGISTERED:
+            return key, REGISTERED[key]
+    return None
+
+
+def _keys(func: Any, kwargs: dict[str, Any]) -> tuple[str, ...]:
+    name = name_of(func)
+    if name in TRITON and "kernel_idx" in kwargs:
+        kernel = kernel_name(_kernel(kwargs["kernel_idx"])) or ""
+        return f"triton::{kernel}", f"triton::{kernel.rpartition('.')[2]}", name
+    overload_name = getattr(func, "_overloadname", None)
+    return (name,) if overload_name is None else (f"{name}.{overload_name}", name)
+
+
+def _kernel(index: int) -> Any:
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    return kernel_side_table.get_kernel(index)
+
+
+def registered_flops(name: str, formula: Formula, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> int:
+    """Asks the formula of a user, and checks what it says.
+
+    Raises:
+        FormulaError: It raised, or returned something else than an int >= 0.
+    """
+    given = _kernel_arguments(kwargs) if name.startswith("triton::") else kwargs | {"out": output}
+    try:
+        answer = formula(*args, **given)
+    except Exception as error:
+        raise FormulaError(f"the formula registered for {name} raised {type(error).__name__}: {error}",
+                           hint=_GETS) from error
+    try:
+        if isinstance(answer, bool) or (flops := operator.index(answer)) < 0:
+            raise TypeError
+    except TypeError:
+        raise FormulaError(f"expected FLOPs, an int >= 0, from the formula registered for {name}, found {answer!r}",
+                           hint="return an int, 2 per multiply-accumulate") from None
+    return flops
+
+
+_GETS = "it gets the arguments of the call as they were passed, and out=; see distprof.register_flops"
+
+
+def _kernel_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    constants: dict[str, Any] = kernel_side_table.get_constant_args(kwargs["constant_args_idx"])
+    grid = kwargs["grid"]
+    given: dict[str, Any] = {"grid": grid[0] if len(grid) == 1 else grid} | constants | kwargs["kwargs"]
+    return given

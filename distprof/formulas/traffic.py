@@ -1,0 +1,163 @@
+"""Bytes of memory a call reads and writes, if every tensor is moved once: the call comes in, two numbers go out.
+
+Caches, recomputation inside a kernel and scratch memory are not seen. A dimension that is broadcast (stride 0) is
+one element. Views move nothing; an operator that writes in place reads what it writes, unless it only overwrites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from distprof.formulas.call import Call, name_of
+from distprof.formulas.cost import Kind
+from distprof.tensors import tensors
+
+OVERWRITING = frozenset({
+    "fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_",
+    "log_normal_", "_foreach_copy_", "_foreach_zero_",
+})
+"""Operators in place that do not read what they write."""
+
+
+class Bytes(NamedTuple):
+    """What moves."""
+
+    read: int
+    write: int
+
+
+class _Plan(NamedTuple):
+    read: tuple[str, ...]
+    write: tuple[str, ...]
+    new: bool
+    """The output is new memory, all of it or in part."""
+
+
+@cache
+def _plan(func: Any) -> _Plan | None:
+    if not isinstance(func, torch._ops.OpOverload):
+        return None
+    schema, bare = func._schema, func._schema.name.partition("::")[2]
+    written = [argument for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write]
+    over = {argument.name for argument in written if argument.kwarg_only or argument.is_out or bare in OVERWRITING}
+    return _Plan(
+        read=tuple(argument.name for argument in schema.arguments if argument.name not in over),
+        write=tuple(argument.name for argument in written),
+        new=any(returned.alias_info is None for returned in schema.returns),
+    )
+
+
+def traffic(func: Any, kind: Kind, call: Call) -> Bytes:
+    """Bytes that one call reads and writes.
+
+    Args:
+        func: The operator.
+        kind: What it does; views move nothing.
+        call: Its arguments and output.
+    """
+    if kind == "view":
+        return Bytes(0, 0)
+    special = BY_ROWS.get(name_of(func).partition("::")[2])
+    if special is not None:
+        return special(call)
+    return _by_schema(func, call)
+
+
+def _by_schema(func: Any, call: Call) -> Bytes:
+    plan = _plan(func)
+    if plan is None:
+        return Bytes(_size(tensors(list(call.arguments.values()))), _size(tensors(call.output)))
+    read = _size(tensor for name in plan.read for tensor in tensors(call.arguments.get(name)))
+    written = [tensor for name in plan.write for tensor in tensors(call.arguments.get(name))]
+    known = {id(tensor) for tensor in written}
+    fresh = [tensor for tensor in tensors(call.output) if id(tensor) not in known] if plan.new else []
+    return Bytes(read, _size(written + fresh))
+
+
+def _size(involved: Iterable[torch.Tensor]) -> int:
+    return sum(size_bytes(tensor) for tensor in {id(tensor): tensor for tensor in involved}.values())
+
+
+def size_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of memory behind a tensor: broadcast dimensions once, of a sparse one what is stored."""
+    if tensor.layout is not torch.strided:
+        return _size(_stored(tensor))
+    if tensor.is_nested:
+        return int(tensor.numel()) * tensor.element_size()
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        elements *= int(size) if stride or not size else 1
+    return elements * tensor.element_size()
+
+
+def _stored(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return ()
+
+
+def _gathering(table: str) -> Callable[[Call], Bytes]:
+    """Reads as many elements of the table as it puts out, and everything else."""
+
+    def moved(call: Call) -> Bytes:
+        out = _size(tensors(call.output))
+        others = _size(tensors([value for name, value in call.arguments.items() if name not in (table, "out")]))
+        return Bytes(out + others, out)
+
+    return moved
+
+
+def _scattering(*given: str) -> Callable[[Call], Bytes]:
+    """In place: writes as many elements as are given, and reads them where it accumulates."""
+
+    def moved(call: Call) -> Bytes:
+        source = next((call[name] for name in given if isinstance(call.arguments.get(name), torch.Tensor)), None)
+        table = call["self"]
+        touched = table.element_size() * min(table.numel(), max(
+            (int(tensor.numel()) for tensor in tensors([source, call.arguments.get("index")])), default=0))
+        others = _size(tensors([value for name, value in call.arguments.items() if name != "self"]))
+        return Bytes(others + (touched if call.arguments.get("accumulate", True) else 0), touched)
+
+    return moved
+
+
+def _bag(call: Call) -> Bytes:
+    """Each index takes a row of the table."""
+    weight = call["weight"]
+    rows = int(call["indices"].numel()) * int(weight.shape[1]) * weight.element_size()
+    others = _size(tensors([value for name, value in call.arguments.items() if name != "weight"]))
+    return Bytes(rows + others, _size(tensors(call.output)))
+
+
+def _renorm(call: Call) -> Bytes:
+    """Rows of the table that the indices name are read, and written where they are too long."""
+    table = call["self"]
+    rows = min(int(call["indices"].numel()), int(table.shape[0])) * int(table.shape[1]) * table.element_size()
+    return Bytes(rows + _size([call["indices"]]), rows)
+
+
+BY_ROWS: dict[str, Callable[[Call], Bytes]] = {
+    "embedding": _gathering("weight"),
+    "index_select": _gathering("self"),
+    "gather": _gathering("self"),
+    "take": _gathering("self"),
+    "index": _gathering("self"),
+    "_unsafe_index": _gathering("self"),
+    "_embedding_bag": _bag,
+    "_embedding_bag_forward_only": _bag,
+    "embedding_renorm_": _renorm,
+    "index_put_": _scattering("values"),
+    "_index_put_impl_": _scattering("values"),
+    "index_add_": _scattering("source"),
+    "scatter_add_": _scattering("src"),
+    "scatter_reduce_": _scattering("src"),
+}
+"""Operators that touch part of a tensor."""

@@ -1,0 +1,219 @@
+"""distprof.count: right numbers for every way to call a model, and everything left as it was."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import numpy
+import pytest
+import torch
+from models import Checkpointed, Inplace, Residual, Shared
+from test_harmless import traces_of_us
+from torch import nn
+
+import distprof
+from distprof.errors import UsageError
+
+
+class Twice(nn.Module):
+    """One layer below two parents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.Linear(4, 4, bias=False)
+        self.first, self.second = nn.Sequential(layer), nn.Sequential(layer)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class Named(nn.Module):
+    """Takes keywords, dicts and lists, gives a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4, bias=False)
+
+    def forward(self, *, batch, extra):
+        return {"out": self.inner(batch["x"]) + extra[0]}
+
+
+class Raises(nn.Module):
+    def forward(self, x):
+        torch.mm(x, x)
+        raise KeyError("inside")
+
+
+class Generator(nn.Module):
+    """Calls itself as often as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x):
+        return self.layer(x)
+
+    @torch.no_grad()
+    def generate(self, x, steps: int):
+        for _ in range(steps):
+            x = self(x)
+        return x
+
+
+def test_a_call_is_counted_by_module_operator_and_phase():
+    counts = distprof.count(nn.Sequential(Residual(8), nn.Tanh(), Residual(8)), torch.randn(3, 8), backward=True)
+    product = 2 * 3 * 8 * 8
+    assert (counts.forward_flops, counts.backward_flops, counts.recompute_flops) == (4 * product, 7 * product, 0)
+    assert counts.flops == 2 * counts.macs == 11 * product
+    assert counts.by_module() == {"": 11 * product, "0": 5 * product, "0.inner": 3 * product, "1": 0,
+                                  "2": 6 * product, "2.inner": 3 * product}
+    assert counts.by_op() == {"aten::mm": 11 * product}
+    assert counts.by_module_and_op()["2.inner"] == {"aten::mm": 3 * product}
+    assert sum(counts.by_module_and_op("calls")["1"].values()) >= 2
+    assert (counts.params.params, counts.params.param_bytes) == (256, 1024)
+    (root, *_), last = counts.modules, counts.modules[-1]
+    assert (root.path, root.calls, root.input_shapes, last.path) == ("", 1, ((3, 8),), "2.inner")
+
+
+def test_a_shared_layer_counts_where_it_is_called():
+    counts = distprof.count(Twice(), torch.randn(2, 4), backward=True)
+    forward, backward = 2 * 2 * 16, 2 * 2 * 16 * 2
+    assert counts.by_module() == {
+        "": 2 * (forward + backward) - forward, "first": forward + backward - forward,
+        "first.0": forward + backward - forward, "second": forward + backward, "second.0": forward + backward}
+    assert counts.params.params == 16
+    assert distprof.count(Shared(), torch.randn(2, 4)).by_module() == {"": 3 * 64, "first": 3 * 64}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputation_is_a_phase_of_its_own(reentrant):
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), Checkpointed(Residual(8), reentrant=reentrant))
+    plain = nn.Sequential(nn.Linear(8, 8, bias=False), Residual(8))
+    counts = distprof.count(model, torch.randn(3, 8), backward=True)
+    expected = distprof.count(plain, torch.randn(3, 8), backward=True)
+    assert counts.recompute_flops > 0 == expected.recompute_flops
+    assert (counts.forward_flops, counts.backward_flops) == (expected.forward_flops, expected.backward_flops)
+    assert counts.model_flops == expected.model_flops == expected.flops
+
+
+def test_keywords_dicts_lists_in_place_changes_and_generation():
+    named = distprof.count(Named(), batch={"x": torch.randn(2, 4)}, extra=[torch.ones(1)])
+    assert named.by_module() == {"": 64, "inner": 64}
+    assert distprof.count(Inplace(), torch.randn(3, 4), backward=True).by_module()["linear"] == 2 * 2 * 3 * 16
+    generated = distprof.count(Generator().generate, torch.randn(2, 4), steps=3)
+    assert generated.by_module() == {"": 3 * 64, "layer": 3 * 64} and generated.modules[0].calls == 3
+
+
+class Listed(nn.Module):
+    """Holds layers in a list; a part of one is called from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(4, 4)), nn.Linear(4, 4)])
+        self.other = Borrower(self.layers[0])
+
+    def forward(self, x):
+        return self.other(self.layers[1](x))
+
+
+class Borrower(nn.Module):
+    """Calls a part of a module that is not its own."""
+
+    def __init__(self, owner: nn.Module) -> None:
+        super().__init__()
+        self.owner = (owner,)
+
+    def forward(self, x):
+        return self.owner[0][0](x)
+
+
+def test_a_list_has_what_its_layers_do_when_their_owner_calls_them():
+    assert distprof.count(Listed(), torch.randn(2, 4)).by_module() == {
+        "": 128, "layers": 64, "layers.0": 0, "layers.0.0": 64, "layers.1": 64, "other": 64}
+
+
+def test_a_function_counts_too():
+    layer = nn.Linear(4, 4, bias=False)
+    counts = distprof.count(lambda x: layer(x) @ x.t(), torch.randn(2, 4))
+    assert counts.flops == 64 + 32 and counts.by_module() == {"": 64}
+
+
+def test_a_model_on_the_meta_device_needs_no_memory():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(100_000, 100_000), nn.ReLU())
+    counts = distprof.count(model, torch.randn(3, 100_000), backward=True)
+    assert counts.forward_flops == 2 * 3 * 10**10 == counts.backward_flops
+
+
+def test_a_compiled_model_is_counted_whole_and_not_compiled_again():
+    from torch._dynamo.utils import counters
+
+    model = torch.compile(nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU()), backend="eager")
+    model(torch.randn(2, 4))
+    graphs = counters["stats"]["unique_graphs"]
+    assert distprof.count(model, torch.randn(2, 4)).by_module() == {"": 64, "0": 64, "1": 0}
+    model(torch.randn(2, 4))
+    assert counters["stats"]["unique_graphs"] == graphs
+    assert distprof.count(torch.compile(nn.Linear(4, 4), backend="eager"), torch.randn(2, 4)).flops == 64
+
+
+def state(model: nn.Module) -> dict[str, object]:
+    return {**traces_of_us(), "function modes": torch._C._len_torch_function_stack(),
+            "torch": torch.get_rng_state().tolist(), "python": random.getstate(),
+            "numpy": numpy.random.get_state()[1].tolist(), "training": [sub.training for sub in model.modules()],
+            "buffers": [buffer.tolist() for buffer in model.buffers()],
+            "gradients": [None if p.grad is None else p.grad.tolist() for p in model.parameters()],
+            "hooks": [len(sub._forward_hooks) for sub in model.modules()], "attributes": sorted(vars(model))}
+
+
+class Random(nn.Module):
+    def forward(self, x):
+        random.random()
+        numpy.random.rand()
+        return nn.functional.dropout(x)
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_model_and_process_are_left_as_they_were(bad):
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), Random(), *([Raises()] if bad else []))
+    if not bad:
+        model(torch.randn(4, 4)).sum().backward()
+    x = torch.randn(4, 4)
+    before = copy.deepcopy(state(model))
+    if bad:
+        with pytest.raises(KeyError, match="inside") as caught:
+            distprof.count(model, x, backward=True)
+        assert caught.value.__notes__ == ["distprof: raised in 3 (Raises)"]
+    else:
+        distprof.count(model, x, backward=True)
+    assert state(model) == before
+
+
+def test_wrong_shapes_raise_what_the_model_raises():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+        distprof.count(nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 4)), torch.randn(2, 4))
+    assert caught.value.__notes__ == ["distprof: raised in 1 (Linear)"]
+
+
+@pytest.mark.parametrize(("model", "message"), [
+    (nn.Linear, "the class Linear"), (3, "'int'"), (None, "'NoneType'")])
+def test_what_cannot_be_called_is_refused(model, message):
+    with pytest.raises(UsageError, match=message):
+        distprof.count(model, torch.randn(1))
+
+
+def test_backward_without_gradients_is_refused():
+    with torch.no_grad(), pytest.raises(UsageError, match="output with a gradient"):
+        distprof.count(nn.Linear(4, 4), torch.randn(1, 4), backward=True)
+
+
+def test_coverage_names_what_nobody_knows():
+    with torch.library._scoped_library("distprof_test", "DEF") as library:
+        library.define("mystery(Tensor x) -> Tensor")
+        library.impl("mystery", lambda x: x * 2, "CompositeExplicitAutograd")
+        counts = distprof.count(lambda x: torch.ops.distprof_test.mystery(x @ x), torch.randn(4, 4))
+    (unknown,) = [one for one in counts.uncounted if one.op == "distprof_test::mystery"]
+    assert (unknown.calls, unknown.io_bytes) == (1, 2 * 64)
+    assert 0 < counts.coverage_ratio < 1
