@@ -51,6 +51,8 @@ def torchvision_model(name: str, device: str = "meta", **kwargs: Any) -> nn.Modu
         pytest.skip("torchvision is not installed")
     import torchvision
 
+    if name in ("googlenet", "inception_v3"):
+        kwargs.setdefault("init_weights", False)  # they warn unless told
     # RegNet computes its widths with tensors, so it cannot be made on meta
     with torch.device("cpu" if name.startswith("regnet") else device):
         return getattr(torchvision.models, name)(weights=None, **kwargs).eval().to(device)
