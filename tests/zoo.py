@@ -22,17 +22,21 @@ _libraries: list[torch.library.Library] = []
 
 
 @cache
-def _prepare_torchvision() -> None:
-    """Names torchvision's own operators: its wheel for CUDA cannot load them beside a CPU build of torch."""
+def _has_torchvision() -> bool:
+    """False where torchvision is missing; otherwise names its operators.
+
+    The wheel built for CUDA cannot load them beside a CPU build of torch, and models need none of them.
+    """
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
-        pytest.skip("torchvision is not installed")
+        return False
     source = (Path(spec.origin).parent / "_meta_registrations.py").read_text()
     library = torch.library.Library("torchvision", "FRAGMENT")
     for name in sorted(set(re.findall(r'register_(?:meta|fake)\("(?:torchvision::)?(\w+)"', source))):
         if not hasattr(torch.ops.torchvision, name):
             library.define(f"{name}() -> ()")
     _libraries.append(library)
+    return True
 
 
 def torchvision_model(name: str, device: str = "meta", **kwargs: Any) -> nn.Module:
@@ -43,11 +47,33 @@ def torchvision_model(name: str, device: str = "meta", **kwargs: Any) -> nn.Modu
         device: Where its parameters are; on meta it has none and costs nothing.
         **kwargs: For its constructor.
     """
-    _prepare_torchvision()
+    if not _has_torchvision():
+        pytest.skip("torchvision is not installed")
     import torchvision
 
+    if name in ("googlenet", "inception_v3"):
+        kwargs.setdefault("init_weights", False)  # they warn unless told
+    # RegNet computes its widths with tensors, so it cannot be made on meta
+    with torch.device("cpu" if name.startswith("regnet") else device):
+        return getattr(torchvision.models, name)(weights=None, **kwargs).eval().to(device)
+
+
+def transformers_model(name: str, config: str, device: str = "meta", **kwargs: Any) -> nn.Module:
+    """A transformers model in eval mode.
+
+    Args:
+        name: Its class.
+        config: The class of its configuration.
+        device: Where its parameters are.
+        **kwargs: For the configuration.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    _has_torchvision()  # transformers imports it where it is there
+    import transformers
+
     with torch.device(device):
-        return getattr(torchvision.models, name)(weights=None, **kwargs).eval()
+        return getattr(transformers, name)(getattr(transformers, config)(**kwargs)).eval()
 
 
 def image(name: str, device: str = "meta", *, grad: bool = False) -> torch.Tensor:
