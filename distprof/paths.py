@@ -22,16 +22,13 @@ class CallPath:
         """This chain and one module more."""
         return self._children.setdefault(id(site), CallPath(self, site))
 
-    def called(self) -> set[Site]:
-        """The modules of the chain, each once."""
-        return {path.site for path in self._chain() if path.site is not None}
-
     def sites(self) -> set[Site]:
-        """The same, and containers that hold one of them without being called: a ModuleList."""
-        found = self.called()
+        """The modules of the chain, each once, and containers that hold one without being called: a ModuleList."""
+        found: set[Site] = set()
         for path in self._chain():
-            if path.site is not None and path.outer is not None:
-                found.update(_between(path.outer.site, path.site))
+            if path.site is not None:
+                found.add(path.site)
+                found.update(_between(path.outer.site if path.outer is not None else None, path.site))
         return found
 
     def _chain(self) -> Iterator[CallPath]:

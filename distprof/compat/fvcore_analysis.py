@@ -250,11 +250,13 @@ class JitModelAnalysis:
 
 
 def _running(path: CallPath) -> Iterator[nn.Module]:
-    """Modules that were called, without containers that hold one."""
-    for site in path.called():
-        module = site.module()
+    """Modules that were running, innermost first."""
+    inner: CallPath | None = path
+    while inner is not None and inner.site is not None:
+        module = inner.site.module()
         if module is not None:
             yield module
+        inner = inner.outer
 
 
 def get_shape(value: Value) -> list[int] | None:

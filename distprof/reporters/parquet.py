@@ -20,7 +20,8 @@ def write_counts(counts: Counts, folder: Path) -> None:
     metadata = {"distprof.totals": json.dumps(totals(counts))}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for table, rows in ((MODULES, (module_row(counts, module) for module in counts.modules)), (OPS, map(op_row, counts.ops))):
+        for table, rows in ((MODULES, [module_row(counts, module) for module in counts.modules]),
+                            (OPS, [op_row(op) for op in counts.ops])):
             write_table(folder, table, [flat(row) for row in rows], tags={}, metadata=metadata)
     except OSError as error:
         raise OutputError(f"cannot write {folder}: {error.strerror or error}") from error
