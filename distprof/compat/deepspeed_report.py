@@ -77,8 +77,8 @@ def report(profile: Profile, *, profile_step: int, module_depth: int, top_module
     return "\n".join([*lines, END])
 
 
-def _line(name: str, value: object) -> str:
-    return f"{name + ' ':<70}  {value!s:<8}"
+def _line(name: str, value: Any) -> str:
+    return f"{name + ' ':<70}  {value:<8}"
 
 
 def _rate(name: str, flops: float, seconds: float) -> str:
