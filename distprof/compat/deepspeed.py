@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from distprof.compat.deepspeed_numbers import Numbers, ParamNumbers, Snapshot
+from distprof.compat.deepspeed_layout import ModelParams, Numbers
+from distprof.compat.deepspeed_numbers import ParamNumbers, Snapshot
 from distprof.compat.deepspeed_record import ForwardRecord
-from distprof.compat.deepspeed_report import ModelParams, Profile, aggregated, report
+from distprof.compat.deepspeed_report import Profile, aggregated, report
 from distprof.compat.deepspeed_strings import (
     DEFAULT_PRECISION,
     bytes_to_string,
