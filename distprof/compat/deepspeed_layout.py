@@ -67,8 +67,8 @@ class Sizes:
     world: int
     data_parallel: int
     model_parallel: int
-    batch: int
-    """Samples of a rank in a step."""
+    batch: int | None
+    """Samples of a rank in a step; None where nobody knows."""
     expert_tensor_parallel: bool | None = None
     """None without mixture-of-experts layers."""
 
@@ -122,7 +122,7 @@ def _sizes(sizes: Sizes) -> Iterator[str]:
     yield _line("world size:", sizes.world)
     yield _line("data parallel size:", sizes.data_parallel)
     yield _line("model parallel size:", sizes.model_parallel)
-    yield _line("batch size per GPU:", sizes.batch)
+    yield _line("batch size per GPU:", "-" if sizes.batch is None else sizes.batch)
     if sizes.expert_tensor_parallel is not None:
         yield _line("expert tensor parallelism enabled:", sizes.expert_tensor_parallel)
 
@@ -145,7 +145,8 @@ def _iteration(flops: int, times: StepSeconds, sizes: Sizes, factor: float) -> I
     yield _line("step latency:", duration_to_string(times.step))
     yield _line("iter latency:", duration_to_string(whole))
     yield _rate(f"FLOPS per GPU = {factor + 1:g} * fwd flops per GPU / iter latency:", (factor + 1) * flops, whole)
-    yield _line("samples/second:", round(sizes.batch * sizes.world / whole, DEFAULT_PRECISION) if whole else "-")
+    known = sizes.batch is not None and whole
+    yield _line("samples/second:", round((sizes.batch or 0) * sizes.world / whole, DEFAULT_PRECISION) if known else "-")
 
 
 Level = Mapping[str, Sequence[Numbers]]
