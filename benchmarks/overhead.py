@@ -1,9 +1,10 @@
-"""What recording costs: step times of the demo model with and without it, paired in one process, as ratios.
+"""What recording costs: step times of a transformer with and without it, paired in one process, as ratios.
 
-    python benchmarks/overhead.py [--rounds 15] [--steps 12]
+    python benchmarks/overhead.py [--layers 12] [--width 512] [--batch 8] [--length 64] [--rounds 9] [--steps 3]
 
-Each round times plain steps, records one run, and times plain steps again: "off" is the second block over the first.
-The spread of plain over plain is the noise of this machine; a ratio inside it is no difference.
+Each round times plain steps, steps with something on, and plain steps again; a ratio is to the mean of the two plain
+blocks. "plain" is a plain block measured the same way: its spread is the noise of this machine, and a ratio inside it
+is no difference. The profilers of DeepSpeed and torch are measured in the same rounds, where they are installed.
 """
 
 from __future__ import annotations
@@ -15,88 +16,150 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 import distprof
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from train_ddp import Transformer
 
+Around = Callable[[], AbstractContextManager[Any]]
 
-def stepper() -> Callable[[], float]:
-    """A function that trains one step of the demo model and gives its seconds."""
-    torch.manual_seed(0)
-    model = Transformer()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tokens = torch.randint(1000, (8, 65))
 
-    def step() -> float:
+class Trainer:
+    """Steps of AdamW on random tokens."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        torch.manual_seed(0)
+        self.model = Transformer(width=args.width, heads=args.width // 64 or 1, depth=args.layers, length=args.length)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.tokens = torch.randint(1000, (args.batch, args.length + 1))
+
+    def step(self, around_forward: Around = nullcontext, around_step: Around = nullcontext) -> float:
+        """One step; gives its seconds."""
         begin = time.perf_counter()
-        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        with around_step():
+            with around_forward():
+                out = self.model(self.tokens[:, :-1])
+            loss = F.cross_entropy(out.flatten(0, 1), self.tokens[:, 1:].flatten())
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
         return time.perf_counter() - begin
 
-    return step
+
+def in_pass(name: str) -> Callable[[Trainer, int], list[float]]:
+    """Steps inside one pass; the first, and the one that writes the results, are left out."""
+    def block(trainer: Trainer, num_steps: int) -> list[float]:
+        plan = {"wait": 0, "count": 0, "time": 0, "trace": 0} | {name: num_steps + 2}
+        plan |= {"count": 1} if name == "wait" else {}
+        with tempfile.TemporaryDirectory() as folder, distprof.record(
+                Path(folder) / "run", steps=",".join(f"{key}={value}" for key, value in plan.items())) as recorder:
+            trainer.step()
+            times = [trainer.step() for _ in range(num_steps)]
+            while recorder.recording:
+                trainer.step()
+        return times
+
+    return block
 
 
-def block(step: Callable[[], float], num_steps: int) -> float:
-    """Median step time of a block of steps."""
-    return statistics.median(step() for _ in range(num_steps))
+def plain(trainer: Trainer, num_steps: int) -> list[float]:
+    """Nothing is on."""
+    return [trainer.step() for _ in range(num_steps)]
 
 
-def inside_pass(step: Callable[[], float], name: str, num_steps: int) -> float:
-    """Median step time inside one pass; the step that writes the results is left out."""
-    plan = {"wait": 0, "count": 0, "time": 0, "trace": 0} | {name: num_steps + 2}
-    plan |= {"count": 1} if name == "wait" else {}
-    with tempfile.TemporaryDirectory() as folder, distprof.record(
-            Path(folder) / "run", steps=",".join(f"{key}={value}" for key, value in plan.items())):
-        step()
-        times = [step() for _ in range(num_steps)]
-        for _ in range(2):
-            step()
-    return statistics.median(times)
+def after_last_pass(trainer: Trainer, num_steps: int) -> list[float]:
+    """Recording is over."""
+    in_pass("time")(trainer, 1)
+    return plain(trainer, num_steps)
 
 
-def measure(rounds: int, num_steps: int) -> dict[str, list[float]]:
-    """Ratios to the plain block before, by what was on."""
-    step = stepper()
-    block(step, 2 * num_steps)
+def flop_counter(trainer: Trainer, num_steps: int) -> list[float]:
+    """torch's own counter around whole steps."""
+    return [trainer.step(around_step=lambda: FlopCounterMode(display=False)) for _ in range(num_steps)]
+
+
+def deepspeed() -> Callable[[Trainer, int], list[float]] | None:
+    """DeepSpeed's profiler around the forward call, as its engine has it; None where it is not installed."""
+    try:
+        from deepspeed.profiling.flops_profiler.profiler import FlopsProfiler
+    except ImportError:
+        return None
+
+    def block(trainer: Trainer, num_steps: int) -> list[float]:
+        profiler = FlopsProfiler(trainer.model)
+
+        @contextmanager
+        def profiled() -> Iterator[None]:
+            profiler.start_profile()
+            yield
+            profiler.stop_profile()
+
+        @contextmanager
+        def ended() -> Iterator[None]:
+            yield
+            profiler.end_profile()
+
+        return [trainer.step(profiled, ended) for _ in range(num_steps)]
+
+    return block
+
+
+MODES: dict[str, Callable[[Trainer, int], list[float]] | None] = {
+    "plain (noise)": plain,
+    "off: after the last pass": after_last_pass,
+    "wait pass": in_pass("wait"),
+    "time pass": in_pass("time"),
+    "trace pass": in_pass("trace"),
+    "count pass": in_pass("count"),
+    "DeepSpeed FlopsProfiler": deepspeed(),
+    "torch FlopCounterMode": flop_counter,
+}
+
+
+def measure(trainer: Trainer, rounds: int, num_steps: int) -> tuple[list[float], dict[str, list[float]]]:
+    """Plain step times in seconds, and ratios to the plain blocks around by mode."""
+    plain(trainer, 2 * num_steps)
+    seconds: list[float] = []
     ratios: dict[str, list[float]] = {}
     for _ in range(rounds):
-        for name in ("plain", "off", "wait", "time", "trace", "count"):
-            plain = block(step, num_steps)
-            ratios.setdefault("plain ms", []).append(plain * 1e3)
-            if name == "off":
-                inside_pass(step, "time", 1)
-            timed = inside_pass(step, name, num_steps) if name in ("wait", "time", "trace", "count") else block(
-                step, num_steps)
-            ratios.setdefault(name, []).append(timed / plain)
-    return ratios
+        for name, block in MODES.items():
+            if block is not None:
+                before, timed, after = (statistics.median(one(trainer, num_steps)) for one in (plain, block, plain))
+                seconds += [before, after]
+                ratios.setdefault(name, []).append(timed / statistics.mean((before, after)))
+    return seconds, ratios
 
 
 def main() -> None:
     """Prints one line per mode."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=12)
+    for name, default in (("layers", 12), ("width", 512), ("batch", 8), ("length", 64), ("rounds", 9), ("steps", 3)):
+        parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    trainer = Trainer(args)
+    modules = sum(1 for _ in trainer.model.modules())
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, 1 thread; "
+          f"{args.layers} layers, width {args.width}, batch {args.batch} x {args.length}, {modules} modules; "
           f"{args.rounds} rounds of {args.steps} steps")
+    seconds, ratios = measure(trainer, args.rounds, args.steps)
+    print(f"plain step {statistics.median(seconds) * 1e3:.1f} ms")
     print(f"{'step time over plain':<32}{'median':>8}{'25 %':>8}{'75 %':>8}")
-    labels = {"plain": "plain again (noise)", "off": "off: after the last pass", "wait": "wait pass",
-              "time": "time pass", "trace": "trace pass", "count": "count pass"}
-    measured = measure(args.rounds, args.steps)
-    print(f"plain step {statistics.median(measured.pop('plain ms')):.1f} ms")
-    for name, values in measured.items():
-        low, middle, high = statistics.quantiles(values, n=4)
-        print(f"{labels[name]:<32}{middle:>8.3f}{low:>8.3f}{high:>8.3f}")
+    for name in MODES:
+        if name not in ratios:
+            print(f"{name:<32}{'not installed':>24}")
+            continue
+        low, middle, high = statistics.quantiles(ratios[name], n=4)
+        print(f"{name:<32}{middle:>8.3f}{low:>8.3f}{high:>8.3f}")
 
 
 if __name__ == "__main__":

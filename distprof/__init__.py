@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from distprof.formulas.registry import register_flops as register_flops
     from distprof.inference import throughput as throughput
     from distprof.plan import StepPlan as StepPlan
+    from distprof.profiled import Profile as Profile
+    from distprof.profiled import profile as profile
+    from distprof.reconciliation import reconcile as reconcile
     from distprof.recorder import Recorder as Recorder
     from distprof.recorder import record as record
 
@@ -20,16 +23,29 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Counts": "distprof.counted",
+    "Profile": "distprof.profiled",
     "Recorder": "distprof.recorder",
     "StepPlan": "distprof.plan",
     "count": "distprof.counted",
+    "profile": "distprof.profiled",
+    "reconcile": "distprof.reconciliation",
     "record": "distprof.recorder",
     "register_flops": "distprof.formulas.registry",
     "throughput": "distprof.inference",
 }
 
 __all__ = [
-    "Counts", "Recorder", "StepPlan", "__version__", "count", "record", "register_flops", "throughput",
+    "Counts",
+    "Profile",
+    "Recorder",
+    "StepPlan",
+    "__version__",
+    "count",
+    "profile",
+    "reconcile",
+    "record",
+    "register_flops",
+    "throughput",
 ]
 
 

@@ -110,6 +110,22 @@ _FLOP_COLUMNS = (
          nullable=True),
 )
 
+TIME_COLUMNS = (
+    _real("fwd_time_ns", "Measured time of the forward calls of a step, submodules included; time pass. Null "
+          "where the module was not called.", nullable=True),
+    _real("fwd_self_time_ns", "The same without submodules: over all modules it adds up to fwd_time_ns of the root.",
+          nullable=True),
+    _real("bwd_time_ns", "Measured time in which autograd ran nodes that the module made, and accumulated its "
+          "gradients, per step, submodules included, recomputation apart; time pass. Null where no gradient passed.",
+          nullable=True),
+    _real("bwd_self_time_ns", "The same without submodules: over all modules it adds up to bwd_time_ns of the root.",
+          nullable=True),
+    _real("recompute_time_ns", "Measured time of forward calls repeated in backward (activation checkpointing), per "
+          "step, submodules included; time pass. Null where nothing was repeated.", nullable=True),
+    _real("recompute_self_time_ns", "The same without submodules.", nullable=True),
+)
+"""Latency of a module."""
+
 MODULES = Table(
     file="modules.parquet",
     doc="One row per module, averaged over the steps of the pass a number comes from.",
@@ -129,10 +145,7 @@ MODULES = Table(
         _text("dtype", "Element type of most of `params`, like float32.", nullable=True),
         _real("calls", "Forward calls a step, recomputation apart; time pass, else count pass.", nullable=True),
         *_FLOP_COLUMNS,
-        _real("fwd_time_ns", "Measured time of the forward calls of a step, submodules included; time pass. Null "
-              "where the module was not called.", nullable=True),
-        _real("bwd_time_ns", "Measured time from the gradient of the output to the gradient of the input, per step; "
-              "time pass. Null where no gradient passed.", nullable=True),
+        *TIME_COLUMNS,
     ),
 )
 
@@ -246,10 +259,10 @@ MERGED_MODULES = Table(
             _real(f"{quantity}_{what}", f"{quantity} of a rank of this stage: {what} over the ranks that have the "
                   f"module.", nullable=True)
             for quantity in ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "recompute_flops",
-                             "fwd_time_ns", "bwd_time_ns")
+                             *(column.name for column in TIME_COLUMNS))
             for what in ("mean", "min", "max")
         ),
-        _int("slowest_rank", "Rank with the largest fwd_time_ns + bwd_time_ns.", nullable=True),
+        _int("slowest_rank", "Rank with the largest fwd_time_ns + bwd_time_ns + recompute_time_ns.", nullable=True),
         _real("model_params", "Parameters of the module in the model: the sum over one model-parallel group."),
         _real("model_fwd_flops", "Forward FLOPs of the module in the model, likewise.", nullable=True),
     ),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -17,8 +19,13 @@ from distprof.invocation import Invocation
 from distprof.isolation import undisturbed
 from distprof.modules import ModuleMap, Site
 from distprof.params import ParamCount, count_params
+from distprof.reporters.view import View
 from distprof.scopes import ModuleScopes
 from distprof.topology import Topology
+
+if TYPE_CHECKING:
+    from distprof.reporters.frames import Frames
+    from distprof.reporters.report import Report
 
 PHASES = ("forward", "backward", "recompute")
 ALONE = Topology(sizes={}, coordinates={}, source="one process")
@@ -60,6 +67,11 @@ class OpCount:
     note: str
 
     @property
+    def function(self) -> str | None:
+        """The innermost of `functions`."""
+        return self.functions[-1] if self.functions else None
+
+    @property
     def io_bytes(self) -> int:
         """Bytes read and written."""
         return self.read_bytes + self.write_bytes
@@ -85,6 +97,8 @@ class ModuleCount:
     flops: Mapping[str, int]
     elements: int
     io_bytes: int
+    shared: bool = False
+    """True where the same module stands under another path too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +203,71 @@ class Counts:
         moved, unknown = self.total("io_bytes"), sum(one.io_bytes for one in self.uncounted)
         return 1 - unknown / moved if moved else float(not self.uncounted)
 
+    def measured(self, path: str) -> Mapping[str, Any]:
+        """Measured columns of a module by their keys; a count alone measures nothing."""
+        return {}
+
+    def measured_lines(self) -> tuple[tuple[str, str], ...]:
+        """Label and text of what was measured of the whole call."""
+        return ()
+
+    def table(self, *, depth: int | None = 3, top: int | None = None, sort: str = "path",
+              columns: Sequence[str] | None = None) -> Report:
+        """The modules as a tree and all totals; `print` it.
+
+        Args:
+            depth: Levels below the root; None for all.
+            top: Only this many modules, the largest by `sort`.
+            sort: path (the order of the model), params, macs or flops; of a profile also fwd, bwd or time.
+            columns: Keys of `distprof.reporters.columns.COLUMNS`; None for those that tell something.
+
+        Raises:
+            UsageError: There is no such order or column.
+        """
+        from distprof.reporters.count_report import count_report
+
+        return count_report(self, View(depth=depth, top=top, sort=sort, columns=columns))
+
+    def __str__(self) -> str:
+        """The table as plain text of 120 columns."""
+        return str(self.table())
+
+    def __rich__(self) -> Report:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return (f"Counts(flops={self.flops}, macs={self.macs}, params={self.params.params}, "
+                f"modules={len(self.modules)}, coverage_ratio={self.coverage_ratio:.3f})")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Totals, uncounted operators, modules and operators, all of it plain JSON types.
+
+        `distprof.reporters.schema` documents every key.
+        """
+        from distprof.reporters.count_dict import count_dict
+
+        return count_dict(self)
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def to_polars(self) -> Frames:
+        """Frames `modules` and `ops` with the columns of `distprof.reporters.schema`."""
+        from distprof.reporters.frames import count_frames
+
+        return count_frames(self)
+
+    def write_parquet(self, folder: str | Path) -> None:
+        """Writes `modules.parquet` and `ops.parquet` into a folder; each column carries its documentation.
+
+        Raises:
+            OutputError: The folder cannot be written.
+        """
+        from distprof.reporters.parquet import write_counts
+
+        write_counts(self, Path(folder))
+
 
 def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Counts:
     """Counts what one call of a model does, exactly, on any device (the meta device too, without memory).
@@ -235,10 +314,12 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
 def gather(counting: CountPass, modules: ModuleMap) -> Counts:
     """What a count pass saw, by module and operator; call while the modules are alive."""
     ops = tuple(_op_count(key, entry) for key, entry in counting.sums.items())
+    places = Counter(id(site.module()) for site in modules.sites())
     roots = [module for model in modules.models if (module := model.root.module()) is not None]
     return Counts(
         ops=ops,
-        modules=tuple(_module_count(site, ops, counting) for site in _in_tree_order(modules)),
+        modules=tuple(_module_count(site, ops, counting, shared=places[id(site.module())] > 1)
+                      for site in _in_tree_order(modules)),
         functions=dict(counting.functions.calls) if counting.functions is not None else {},
         params=_params(roots),
     )
@@ -254,7 +335,7 @@ def _op_count(key: OpKey, entry: OpSum) -> OpCount:
         write_bytes=entry.write_bytes, kind=entry.kind, counted=entry.counted, note=entry.note)
 
 
-def _module_count(site: Site, ops: tuple[OpCount, ...], counting: CountPass) -> ModuleCount:
+def _module_count(site: Site, ops: tuple[OpCount, ...], counting: CountPass, *, shared: bool) -> ModuleCount:
     module, path = site.module(), site.path
     inside = [op for op in ops if path in op.within]
     shapes = counting.shapes.get(site, ((), ()))
@@ -265,7 +346,8 @@ def _module_count(site: Site, ops: tuple[OpCount, ...], counting: CountPass) -> 
         input_shapes=shapes[0], output_shapes=shapes[1],
         macs={phase: sum(op.macs for op in inside if op.phase == phase) for phase in PHASES},
         flops={phase: sum(op.flops for op in inside if op.phase == phase) for phase in PHASES},
-        elements=sum(op.elements for op in inside), io_bytes=sum(op.io_bytes for op in inside))
+        elements=sum(op.elements for op in inside), io_bytes=sum(op.io_bytes for op in inside),
+        shared=shared)
 
 
 def _params(roots: list[nn.Module]) -> ParamCount:

@@ -17,7 +17,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from distprof import formulas
+from distprof.formulas.composite import take_apart
 from distprof.formulas.cost import Cost
+from distprof.formulas.higher_order import under
 from distprof.functions import FunctionPass
 from distprof.modules import Site
 from distprof.paths import CallPath
@@ -169,16 +171,18 @@ class CountPass(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._retired:
+        # fake tensors ask for their device by prim::, where an error of ours would end the process
+        if self._retired or getattr(func, "namespace", None) == "prim":
             return func(*args, **kwargs)
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             # a DTensor or the like: let it open itself, its parts come by again
             return NotImplemented
-        if isinstance(func, torch._ops.OpOverload) and not formulas.has_formula(func):
-            with self:  # inference mode shows composite operators whole
-                output = func.decompose(*args, **kwargs)
+        if not formulas.has_formula(func, kwargs):
+            output = take_apart(self, func, args, kwargs)  # inference mode shows composite operators whole
             if output is not NotImplemented:
                 return output
+            if isinstance(func, torch._ops.HigherOrderOperator):
+                return func(*under(self, args), **under(self, kwargs))
         output = func(*args, **kwargs)
         try:
             self._record(func, args, kwargs, output)
@@ -187,7 +191,7 @@ class CountPass(TorchDispatchMode):
         return output
 
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
-        name = func._schema.name if isinstance(func, torch._ops.OpOverload) else f"higher_order::{func.name()}"
+        name = formulas.name_of(func)
         if name.startswith(NOT_WORK):
             return
         path, phase = self._whose()
@@ -195,7 +199,7 @@ class CountPass(TorchDispatchMode):
         found = tensors(output)
         typed = next(iter(inputs), None) if inputs else next(iter(found), None)
         dtype = str(typed.dtype).removeprefix("torch.") if typed is not None else None
-        shapes = json.dumps([list(tensor.shape) for tensor in inputs])
+        shapes = json.dumps([_shape(tensor) for tensor in inputs])
         functions = tuple(self.functions.stack) if self.functions is not None and phase == "forward" else ()
         self._step_sums[OpKey(path, name, phase, shapes, dtype, functions)].add_call(
             formulas.cost(func, args, kwargs, output))
@@ -211,7 +215,12 @@ class CountPass(TorchDispatchMode):
 
 
 def _shapes(tree: Any) -> Shapes:
-    return tuple(tuple(tensor.shape) for tensor in tensors(tree))
+    return tuple(_shape(tensor) for tensor in tensors(tree))
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    # of a nested tensor torch gives no shape: its parts differ
+    return (len(tensor.unbind()),) if tensor.is_nested else tuple(tensor.shape)
 
 
 def _grad_fns(result: Any) -> list[Any]:

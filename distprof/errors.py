@@ -6,6 +6,7 @@
     |   +-- FormatError     1   written by a newer distprof
     +-- OutputError         1   cannot write where asked
     +-- FormulaError        1   a FLOP formula that a user registered does not answer
+    +-- ModelError          1   the user's model, or what makes it, raised
     +-- IncompleteError     3   done, but something is missing (only under --strict)
 """
 
@@ -51,6 +52,10 @@ class OutputError(DistprofError):
 
 class FormulaError(DistprofError):
     """A formula given to `distprof.register_flops` raised, or returned something that is no number of FLOPs."""
+
+
+class ModelError(DistprofError):
+    """A model, or the factory that makes it, raised; what it raised is the cause."""
 
 
 class IncompleteError(DistprofError):

@@ -51,6 +51,8 @@ class FunctionCall:
     output: Any
     outer: str | None
     """The function that called this one."""
+    grad_enabled: bool = True
+    """False under torch.no_grad(), where torch may take other kernels."""
     spelling: str = ""
     """How the program wrote it, where the name hides that: `operator` for a + b, torch.nn.functional.upsample."""
 
@@ -85,7 +87,8 @@ class FunctionPass(TorchFunctionMode):
         outer, spelled = self.current, spelling(name, sys._getframe(1))
         with self._running(name):
             output = self._call(func, name, args, kwargs)
-        self.calls[FunctionCall(self._path(), name, *inputs, _specs(output), outer, spelled)] += 1
+        self.calls[FunctionCall(self._path(), name, *inputs, _specs(output), outer, torch.is_grad_enabled(),
+                                spelled)] += 1
         return output
 
     def _call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -126,7 +129,8 @@ def function_name(func: Any) -> str | None:
 def _specs(tree: Any) -> Any:
     """A tree of arguments as something that can be compared: tensors become their shapes."""
     if isinstance(tree, torch.Tensor):
-        return Spec(tuple(tree.shape), str(tree.dtype).removeprefix("torch."))
+        # a nested tensor has no shape
+        return Spec(() if tree.is_nested else tuple(tree.shape), str(tree.dtype).removeprefix("torch."))
     if isinstance(tree, (tuple, list)):
         return tuple(_specs(part) for part in tree)
     if isinstance(tree, dict):

@@ -70,6 +70,16 @@ def device_name() -> str:
     return cpu_name()
 
 
+def tf32() -> dict[str, bool]:
+    """Whether float32 products and convolutions may run in TF32; False without CUDA."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {"matmul": False, "convolution": False}
+    backends = torch.backends
+    return {"matmul": backends.cuda.matmul.fp32_precision == "tf32",
+            "convolution": backends.cudnn.conv.fp32_precision == "tf32"}
+
+
 def cpu_name() -> str:
     """The model the kernel names, else the architecture."""
     lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []

@@ -8,8 +8,8 @@ from typing import Any
 import torch.distributed as dist
 
 from distprof.collectives import CollectiveRecorder
+from distprof.compiled import ForcedEager
 from distprof.counting import CountPass
-from distprof.matmul_dtype import MatmulDtype
 from distprof.modules import ModuleMap
 from distprof.scopes import Frame, ModuleScopes
 from distprof.timeline import Timeline
@@ -28,7 +28,9 @@ class Instruments:
         self.phase: str | None = None
         """"optimizer" inside optimizer.step(), else None."""
         self.count = CountPass(self.scopes, lambda: self.phase)
-        self.matmul_dtype = MatmulDtype()
+        self._eager = ForcedEager()
+        self._compilations = 0
+        self._note = note
         self.time = TimePass(self.scopes, guard)
         self.timeline = Timeline(self.scopes, note, tags)
         self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phase), guard)
@@ -39,7 +41,7 @@ class Instruments:
         """Ends the running pass and begins another, or none."""
         ending, self.running = self.running, None
         if ending == "count":
-            self.scopes.remove(self.matmul_dtype)
+            self._eager.stop()
             self.count.stop()
         elif ending == "time":
             self.time.stop()
@@ -52,7 +54,7 @@ class Instruments:
         self.running = name
         if name == "count":
             self.count.start()
-            self.scopes.add(self.matmul_dtype)
+            self._eager.start()  # a compiled graph does not show the operators it was made from
         elif name == "time":
             self.time.start()
         elif name == "trace":
@@ -66,6 +68,9 @@ class Instruments:
             self.count.next_step()
         elif self.running == "time":
             self.time.next_step()
+        compiled, self._compilations = self.scopes.compilations - self._compilations, self.scopes.compilations
+        if compiled and self.running in ("time", "trace"):
+            self._note(f"torch.compile was at work in a step of the {self.running} pass, and that step is in the means")
 
     def restart_step(self) -> None:
         """Tells the running pass that the step begins only now."""

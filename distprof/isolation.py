@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
+
+from distprof.compiled import ForcedEager
 
 
 @contextmanager
@@ -23,21 +24,13 @@ def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(_random_state())
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_no_warning_about_our_hooks())
+        eager = ForcedEager()
+        eager.start()
+        stack.callback(eager.stop)
         for module in modules:
             stack.enter_context(_buffers(module))
             stack.enter_context(_gradients(module))
             stack.enter_context(_training(module))
-        yield
-
-
-@contextmanager
-def _no_warning_about_our_hooks() -> Iterator[None]:
-    # a compiled module warns that global hooks fire twice; ours are the only new ones, and they take a wrapper and
-    # what it wraps for one module
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
         yield
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from distprof.modules import Site
 
 
@@ -20,11 +22,29 @@ class CallPath:
         """This chain and one module more."""
         return self._children.setdefault(id(site), CallPath(self, site))
 
-    def sites(self) -> set[Site]:
+    def called(self) -> set[Site]:
         """The modules of the chain, each once."""
-        found: set[Site] = set()
-        path: CallPath | None = self
-        while path is not None and path.site is not None:
-            found.add(path.site)
-            path = path.outer
+        return {path.site for path in self._chain() if path.site is not None}
+
+    def sites(self) -> set[Site]:
+        """The same, and containers that hold one of them without being called: a ModuleList."""
+        found = self.called()
+        for path in self._chain():
+            if path.site is not None and path.outer is not None:
+                found.update(_between(path.outer.site, path.site))
         return found
+
+    def _chain(self) -> Iterator[CallPath]:
+        path: CallPath | None = self
+        while path is not None:
+            yield path
+            path = path.outer
+
+
+def _between(outer: Site | None, site: Site) -> list[Site]:
+    """Sites above `site` and below `outer`, if it stands below that: a module may be called from elsewhere."""
+    above, parent = [], site.parent
+    while parent is not None and parent is not outer:
+        above.append(parent)
+        parent = parent.parent
+    return above if parent is outer and outer is not None else []

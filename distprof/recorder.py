@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from distprof.compiled import never_compile
 from distprof.errors import DistprofError
 from distprof.instruments import Instruments
 from distprof.plan import StepPlan
@@ -235,13 +237,15 @@ class Recorder:
         """Wraps what the script's thread calls: an error ends the recording and nothing else."""
 
         def guarded(*args: Any, **kwargs: Any) -> None:
-            if not self.recording:
+            # first: a compiler that traces this must not depend on whether we record
+            if torch.compiler.is_compiling() or not self.recording:
                 return
             try:
                 function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 (the training job always survives us)
                 self._fail(error)
 
+        never_compile(guarded)
         return guarded
 
 

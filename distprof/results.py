@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from distprof.chains import Latency
 from distprof.collectives import CollectiveCall
 from distprof.counting import CountPass
 from distprof.modules import ModuleMap, Site
@@ -18,6 +19,8 @@ Row = dict[str, Any]
 OP_QUANTITIES = ("calls", "macs", "flops", "causal_macs", "recompute_macs", "elements", "estimate_flops", "io_bytes",
                  "read_bytes", "write_bytes")
 FLOP_COLUMNS = {"forward": "fwd_flops", "backward": "bwd_flops", "recompute": "recompute_flops"}
+TIME_COLUMNS = {f"{phase}{own}_time_ns": f"{phase}{own}_ns" for phase in ("fwd", "bwd", "recompute")
+                for own in ("", "_self")}
 
 
 def params_of(modules: ModuleMap, topology: Topology) -> tuple[ParamCount, dict[Site, ParamCount]]:
@@ -44,8 +47,8 @@ def module_rows(modules: ModuleMap, params: dict[Site, ParamCount], own: dict[Si
                 count: CountPass | None, time: TimePass | None) -> list[Row]:
     """One row per module that was found, called or not."""
     flops = _inclusive_flops(count) if count is not None else {}
-    forward, backward = (time.forward_ns(), time.backward_ns()) if time is not None else ({}, {})
-    calls, num_steps = _calls(count, time)
+    times = time.latencies() if time is not None else {}
+    calls = _calls(count, times, time)
     rows = []
     for site in modules.sites():
         numbers = params.get(site, ParamCount())
@@ -61,21 +64,22 @@ def module_rows(modules: ModuleMap, params: dict[Site, ParamCount], own: dict[Si
             "buffers": numbers.buffers,
             "buffer_bytes": numbers.buffer_bytes,
             "dtype": max(numbers.dtypes, key=numbers.dtypes.__getitem__, default=None),
-            "calls": calls.get(site, 0) / num_steps if num_steps else None,
+            "calls": None if count is None and time is None else calls.get(site, 0),
         }
         if count is not None:
             row |= {name: round(value / count.num_steps) for name, value in flops.get(site, _no_flops()).items()}
         if time is not None:
-            row["fwd_time_ns"] = forward[site] / time.num_steps if site in forward else None
-            row["bwd_time_ns"] = backward[site] / time.num_steps if site in backward else None
+            latency = times.get(site, Latency())
+            row |= {column: getattr(latency, name) for column, name in TIME_COLUMNS.items()}
         rows.append(row)
     return rows
 
 
-def _calls(count: CountPass | None, time: TimePass | None) -> tuple[Mapping[Site, int], int]:
+def _calls(count: CountPass | None, times: Mapping[Site, Latency], time: TimePass | None) -> Mapping[Site, float]:
+    """Forward calls a step."""
     if time is not None:
-        return time.calls(), time.num_steps
-    return (count.calls, count.num_steps) if count is not None else ({}, 0)
+        return {site: latency.calls for site, latency in times.items()}
+    return {} if count is None else {site: calls / count.num_steps for site, calls in count.calls.items()}
 
 
 def _no_flops() -> dict[str, int]:

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.nn.modules import module as torch_module
+from torch.nn.modules import module as nn_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from distprof.compiled import CompiledCalls, CompileWatch, QuietAboutHooks, is_generated, never_compile
 from distprof.modules import ModuleMap, Site
 
 
@@ -72,6 +73,8 @@ class ModuleScopes:
     def __init__(self, modules: ModuleMap, guard: Callable[[Callable[..., None]], Callable[..., None]],
                  before_root: Callable[[Frame], None]) -> None:
         self.modules = modules
+        self.compilations = 0
+        """How often torch.compile compiled while somebody listened."""
         self._before_root = before_root
         self._stack = _Stack()
         self._listeners: list[Listener] = []
@@ -79,25 +82,29 @@ class ModuleScopes:
         self.failed_in: Site | None = None
         """Where the last exception left a forward call, innermost module first."""
         self._enter, self._exit = guard(self._on_enter), guard(self._on_exit)
+        self._compiled = CompiledCalls(self._enter, self._exit)
+        self._quiet = QuietAboutHooks()
+        self._compile_watch = CompileWatch(self._on_compile, self._hook)
+        never_compile(type(self)._on_enter, type(self)._on_exit)
 
     def add(self, listener: Listener) -> None:
         """Starts to tell a listener; the first one installs the hooks."""
         self._listeners.append(listener)
         if not self._handles:
-            self._handles = [
-                register_module_forward_pre_hook(self._enter),
-                register_module_forward_hook(self._exit, with_kwargs=True, always_call=True),
-            ]
+            self._hook()
+            self._quiet.start()
+            self._compiled.add(self.modules.sites())
+            self._compile_watch.start()
 
     def remove(self, listener: Listener) -> None:
         """Stops telling a listener; the last one takes the hooks away."""
         if listener in self._listeners:
             self._listeners.remove(listener)
         if not self._listeners:
-            for handle in self._handles:
-                handle.remove()
-                torch_module._global_forward_hooks_with_kwargs.pop(handle.id, None)  # torch forgets this entry
-            self._handles = []
+            self._unhook()
+            self._quiet.stop()
+            self._compile_watch.stop()
+            self._compiled.remove()
             self._stack = _Stack()
 
     @property
@@ -106,29 +113,54 @@ class ModuleScopes:
         frames = self._stack.frames
         return frames[-1] if frames else None
 
+    def _hook(self) -> None:
+        if self._listeners and not self._handles:
+            self._handles = [
+                register_module_forward_pre_hook(self._enter),
+                register_module_forward_hook(self._exit, with_kwargs=True, always_call=True),
+            ]
+
+    def _unhook(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+            # torch 2.13 forgets this one, and would think for ever that there are hooks
+            nn_module._global_forward_hooks_with_kwargs.pop(handle.id, None)
+        self._handles = []
+
+    def _on_compile(self) -> None:
+        self.compilations += 1
+        self._unhook()
+
     def _on_enter(self, module: nn.Module, _args: Any) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or is_generated(module):
             return
         frames = self._stack.frames
         outer = frames[-1] if frames else None
         frame = Frame(module, self._site(module, outer), outer, recompute=in_backward())
         if frame.is_root:
             self.failed_in = None
+            self._compile_watch.start()
             self._before_root(frame)  # may switch instruments, so it comes before they hear of the call
         frames.append(frame)
         for listener in self._listeners:
             listener.enter(frame)
 
     def _site(self, module: nn.Module, outer: Frame | None) -> Site:
-        if outer is None:
-            return self.modules.find(module) or self.modules.add_root(module)
-        return self.modules.find_called(module, outer.site) or self.modules.adopt(module, outer.site)
+        if outer is not None:
+            return self.modules.find_called(module, outer.site) or self.modules.adopt(module, outer.site)
+        site = self.modules.find(module)
+        if site is None:
+            site = self.modules.add_root(module)
+            self._compiled.add(site.model.sites.values())
+        return site
 
     def _on_exit(self, module: nn.Module, args: Any, *rest: Any) -> None:
         # after an exception torch leaves the kwargs out, whatever was asked for
         kwargs, result = rest if len(rest) == 2 else ({}, *rest)
         frames = self._stack.frames
-        if torch.compiler.is_compiling() or not any(frame.module is module for frame in frames):
+        if torch.compiler.is_compiling() or not frames:
+            return
+        if frames[-1].module is not module and not any(frame.module is module for frame in frames):
             return
         while frames:
             frame = frames.pop()

@@ -14,7 +14,7 @@ from distprof import results
 from distprof.contract import COLLECTIVES, EVENTS, FORMAT, MODULES, OPS, PASSES, RUN_JSON, STEPS, TRACE_JSON
 from distprof.errors import UsageError
 from distprof.folder import RankFolder
-from distprof.identity import Identity, device_name, versions
+from distprof.identity import Identity, device_name, tf32, versions
 from distprof.instruments import Instruments
 from distprof.modules import Site
 from distprof.params import ParamCount
@@ -38,7 +38,6 @@ class Shard:
         self._folder: RankFolder | None = None
         self._topology: Topology | None = None
         self._params: tuple[ParamCount, dict[Site, ParamCount], dict[Site, int]] | None = None
-        self._matmul_dtype: str | None = None
         self._steps: list[Row] = []
         self._notes: list[str] = []
         self._clock = [_clock_sample()]
@@ -106,7 +105,6 @@ class Shard:
         folder = self._claim()
         self._clock.append(_clock_sample())
         self._measure(instruments)
-        self._matmul_dtype = instruments.matmul_dtype.name()
         ended = status != "recording"
         if instruments.count.num_steps:
             self._write(folder, OPS, results.op_rows(instruments.count))
@@ -173,7 +171,7 @@ class Shard:
             "mp_size": known.mp_size if known else None, "dp_size": known.dp_size if known else None,
             "plan": str(self._plan), "num_steps": len(self._steps), "passes": self._passes(),
             "params": asdict(params) if params is not None else None,
-            "device_name": device_name(), "matmul_dtype": self._matmul_dtype,
+            "device_name": device_name(), "tf32": tf32(),
             "clock": self._clock, "versions": versions(),
         }
 

@@ -11,6 +11,9 @@ import torch
 class Stopwatch(Protocol):
     """Takes marks and turns them into nanoseconds from an arbitrary origin."""
 
+    resolves_at_once: bool
+    """False where marks have a time only after `settle`."""
+
     def mark(self) -> Any: ...
 
     def resolve(self, mark: Any) -> int: ...
@@ -21,6 +24,7 @@ class Stopwatch(Protocol):
 class HostStopwatch:
     """`perf_counter_ns`: right where the host does the work."""
 
+    resolves_at_once = True
     mark = staticmethod(time.perf_counter_ns)
 
     def resolve(self, mark: int) -> int:
@@ -33,6 +37,8 @@ class HostStopwatch:
 
 class CudaStopwatch:
     """Events on the current stream; no synchronisation before `settle`."""
+
+    resolves_at_once = False
 
     def __init__(self) -> None:
         self._origin = self.mark()

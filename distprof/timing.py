@@ -1,12 +1,11 @@
-"""The time pass: module calls and gradients come in as marks, forward and backward time per module and step go out.
+"""The time pass: module calls and autograd nodes come in as marks, time per module and part of a step goes out.
 
-Backward is measured by hooks in front of autograd nodes: the node of an output starts a module's backward, the
-node of an input ends it. The graph stays as it is.
+Forward, backward and recomputation are measured the same way: each mark says what runs from now on, so that self
+times add up. The graph stays as it is; marks are resolved once, at the end.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,12 +13,16 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
+from distprof import nodes
+from distprof.chains import Chain, Latency, Share, latencies
 from distprof.modules import Site
-from distprof.scopes import Frame, ModuleScopes
+from distprof.scopes import Frame, ModuleScopes, in_backward
 from distprof.stopwatch import HostStopwatch, Stopwatch, stopwatch
+from distprof.tapes import NO_TASK, Entry, Tape, Tapes, play
 from distprof.tensors import tensors
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
+sequence_number = torch._C._autograd._get_sequence_nr
 
 
 @dataclass(slots=True)
@@ -32,38 +35,33 @@ class Span:
 
 @dataclass(slots=True)
 class BackwardRun(Span):
-    """One pass of the autograd engine."""
+    """One pass of the autograd engine; its end is behind that of others, like DDP, that wait for their reductions."""
 
-    computed: Any = None
-    """When the last node had run; until `end` others, like DDP, may still wait for their reductions."""
-
-
-@dataclass(slots=True)
-class BackwardCall(Span):
-    """The backward of one forward call."""
-
-    timer: TimePass | None = None
-    site: Site | None = None
-    step: int = 0
-    run: BackwardRun | None = None
-
-    def starts(self, *_: Any) -> None:
-        """In front of the node of an output: the gradient arrives."""
-        if self.timer is not None and self.start is None:
-            self.timer.backward_starts(self)
-
-    def ends(self, *_: Any) -> None:
-        """In front of the node of an input: the last gradient leaves."""
-        if self.timer is not None:
-            self.timer.backward_ends(self)
+    task: int = NO_TASK
+    joined: list[tuple[Tape, int, Share | None]] = field(default_factory=list)
+    """Tapes of the threads that work in it, and what they were doing before: it may run inside another."""
 
 
 @dataclass(slots=True)
-class ForwardCall(Span):
+class Call:
     """One forward call."""
 
-    site: Site | None = None
-    step: int = 0
+    tape: Tape
+    chain: Chain
+    outer: Call | None
+    before: Share | None
+    """What ran when it began, and goes on when it ends."""
+    makers: Chain | None
+    """Whose nodes were made when it began."""
+    first: int
+    """Number of the first autograd node it may make."""
+    span: Span | None = None
+    """For the outermost call in forward."""
+    outputs: list[Any] = field(init=False)
+    """Autograd nodes of what the outermost call and those inside returned; one list for all of them."""
+
+    def __post_init__(self) -> None:
+        self.outputs = [] if self.outer is None else self.outer.outputs
 
 
 @dataclass(slots=True)
@@ -71,7 +69,7 @@ class StepMarks:
     """What a step is split by."""
 
     start: Any
-    forward: list[ForwardCall] = field(default_factory=list)
+    forward: list[Span] = field(default_factory=list)
     backward: list[BackwardRun] = field(default_factory=list)
     optimizer: list[Span] = field(default_factory=list)
 
@@ -94,60 +92,104 @@ class TimePass:
         self._scopes = scopes
         self._guard = guard
         self._watch: Stopwatch = HostStopwatch()
-        self._forward: list[ForwardCall] = []
-        self._backward: list[BackwardCall] = []
+        self._mark: Callable[[], Any] = self._watch.mark
+        self._every: list[Tape] = []
+        self._tapes = Tapes(self._watch, self._every)
+        self._finished: list[list[Entry]] = []
         self._steps: list[StepMarks] = []
+        self._entered: list[Chain] = []
         self._runs: dict[int, BackwardRun] = {}
+        self._outside = Chain(None, None)
+        self._repeated: dict[Site, Chain] = {}
         self._on = False
-        self.backward_starts = guard(self._on_backward_start)
-        self.backward_ends = guard(self._on_backward_end)
+        self._backward_begins = guard(self._on_backward)
 
     def start(self) -> None:
         """Begins to listen to the modules and opens the first step."""
         self._watch = stopwatch()
+        self._mark = self._watch.mark
+        self._every = []
+        self._tapes = Tapes(self._watch, self._every)
         self._on = True
         self._scopes.add(self)
-        self._steps.append(StepMarks(self._watch.mark()))
+        self._steps.append(StepMarks(self._mark()))
 
     def stop(self) -> None:
         """Stops listening and waits for the device."""
         self._on = False
         self._scopes.remove(self)
         self._watch.settle()
+        self._play()
 
     def next_step(self) -> None:
         """Ends a step and begins another; one that never ends is in no result."""
         self.num_steps += 1
-        self._steps.append(StepMarks(self._watch.mark()))
+        self._steps.append(StepMarks(self._mark()))
+        for tape in self._every:
+            if tape.task != NO_TASK and not in_backward():  # an optimizer may step inside backward
+                tape.abandon()
+            self._finished.append(tape.cut())
+        for chain in self._entered:
+            chain.calls += 1
+        self._entered.clear()
         self._runs.clear()
+        if self._watch.resolves_at_once:
+            self._play()
 
     def restart_step(self) -> None:
         """Lets the running step begin now."""
-        self._steps[-1].start = self._watch.mark()
+        self._steps[-1].start = self._mark()
 
     def optimizer_begins(self) -> None:
         """Called in front of every optimizer.step()."""
-        self._steps[-1].optimizer.append(Span(self._watch.mark()))
+        self._steps[-1].optimizer.append(Span(self._mark()))
 
     def optimizer_ends(self) -> None:
         """Called behind it."""
         if self._steps[-1].optimizer:
-            self._steps[-1].optimizer[-1].end = self._watch.mark()
+            self._steps[-1].optimizer[-1].end = self._mark()
 
     def enter(self, frame: Frame) -> None:
-        """Starts the clock of a forward call."""
-        frame.data[self] = ForwardCall(site=frame.site, step=self.num_steps, start=self._watch.mark())
-
-    def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
-        """Stops it, and puts hooks where the call's backward starts and ends."""
-        call: ForwardCall | None = frame.data.get(self)
-        if call is None or frame.recompute or frame.repeats_outer:
-            return
-        call.end = self._watch.mark()
-        self._forward.append(call)
+        """From now on this module runs."""
+        tape = self._tapes.mine
+        if tape.task != NO_TASK and not frame.recompute:
+            tape.abandon()
+        outer: Call | None = None if frame.outer is None else frame.outer.data.get(self)
+        chain = self._chain(frame, outer)
+        first = sequence_number()
+        call = frame.data[self] = Call(tape, chain, outer, tape.entries[-1][1], tape.chains[-1], first)
+        tape.makes_nodes(chain, first)
+        if not frame.recompute and not chain.repeats:
+            self._entered.append(chain)
+        mark = self._mark()
+        tape.entries.append((mark, chain.recompute if frame.recompute else chain.forward))
         if frame.is_root:
-            self._steps[-1].forward.append(call)
-        self._watch_backward(frame, args, kwargs, result)
+            call.span = Span(mark)
+            self._steps[-1].forward.append(call.span)
+
+    def exit(self, frame: Frame, _args: Any, _kwargs: Any, result: Any) -> None:
+        """From now on its caller does; behind the outermost call hooks are put where backward changes modules."""
+        call: Call | None = frame.data.get(self)
+        if call is None:
+            return
+        mark = self._mark()
+        tape = call.tape
+        tape.makes_nodes(call.makers, sequence_number())
+        call.outputs.extend(_nodes(result))
+        if call.outer is not None:
+            tape.entries.append((mark, call.before))
+            return
+        if call.span is not None:
+            call.span.end = mark
+        tape.entries.append((mark, None))  # what it takes to put hooks is no module's
+        nodes.watch(call.outputs, call.first, tape, self._backward_begins)
+        if call.before is not None:
+            tape.entries.append((self._mark(), call.before))
+
+    def latencies(self) -> dict[Site, Latency]:
+        """Mean time by module of a step, over all that ended; call after `stop`."""
+        self._play()
+        return {site: latency.over(self.num_steps) for site, latency in latencies(self._outside.walk()).items()}
 
     def split(self, index: int) -> StepSplit:
         """The parts of the step with this number in the pass; call after `stop`."""
@@ -160,71 +202,60 @@ class TimePass:
             optimizer_ns=self._total(step.optimizer) if step.optimizer else None,
         )
 
-    def calls(self) -> dict[Site, int]:
-        """Forward calls by module, over all steps that ended."""
-        return Counter(call.site for call in self._forward if call.site is not None and call.step < self.num_steps)
+    def _chain(self, frame: Frame, outer: Call | None) -> Chain:
+        if outer is not None:
+            return outer.chain.inside(frame.site)
+        if not frame.recompute:
+            return self._outside.inside(frame.site)
+        # repeated out of backward, it has no callers: those of the first call take their place
+        chain = self._repeated.get(frame.site)
+        if chain is None:
+            found = (known for known in self._outside.walk() if known.site is frame.site)
+            chain = self._repeated[frame.site] = next(found, None) or self._outside.inside(frame.site)
+        return chain
 
-    def forward_ns(self) -> dict[Site, int]:
-        """Time in forward calls by module, over all steps that ended; call after `stop`."""
-        total: dict[Site, int] = defaultdict(int)
-        for call in self._forward:
-            if call.site is not None and call.step < self.num_steps:
-                total[call.site] += self._total([call])
-        return total
+    def _on_backward(self, share: Share | None, *_gradients: Any) -> None:
+        if not self._on:
+            return
+        tape = self._tapes.mine
+        task = torch._C._current_graph_task_id()
+        if tape.task != task:
+            self._join(tape, task)
+        tape.entries.append((self._mark(), share))
 
-    def backward_ns(self) -> dict[Site, int]:
-        """Time from output gradient to input gradient by module, likewise."""
-        total: dict[Site, int] = defaultdict(int)
-        for call in self._backward:
-            if call.site is not None and call.run is not None and call.step < self.num_steps:
-                # where no gradient left the module towards an input it was busy until backward ended
-                end = call.end if call.end is not None else call.run.computed
-                total[call.site] += self._total([Span(call.start, end)])
-        return total
+    def _join(self, tape: Tape, task: int) -> None:
+        run = self._runs.get(task)
+        if run is None:
+            run = self._runs[task] = BackwardRun(self._mark(), task=task)
+            if tape.task == NO_TASK:
+                self._steps[-1].backward.append(run)  # else it runs inside another: reentrant checkpointing
+            Variable._execution_engine.queue_callback(self._guard(lambda: self._computed(run)))
+        run.joined.append((tape, tape.task, tape.running))
+        tape.task = task
+
+    def _computed(self, run: BackwardRun) -> None:
+        run.end = self._mark()
+        self._runs.pop(run.task, None)
+        for tape, task, before in run.joined:
+            tape.entries.append((run.end, before))
+            tape.task = task
+        # queued only now, it runs after those of DDP and its like
+        Variable._execution_engine.queue_callback(self._guard(lambda: self._ended(run)))
+
+    def _ended(self, run: BackwardRun) -> None:
+        run.end = self._mark()
+
+    def _play(self) -> None:
+        for entries in self._finished:
+            play(entries, self._watch)
+        self._finished.clear()
 
     def _total(self, spans: Iterable[Span]) -> int:
         resolve = self._watch.resolve
         return sum(resolve(span.end) - resolve(span.start) for span in spans
                    if span.start is not None and span.end is not None)
 
-    def _watch_backward(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
-        outputs = {tensor.grad_fn for tensor in tensors(result)} - {None}
-        if not outputs:
-            return
-        call = BackwardCall(timer=self, site=frame.site, step=self.num_steps)
-        self._backward.append(call)
-        inputs = {tensor.grad_fn for tensor in (*tensors(args), *tensors(kwargs))} - {None}
-        for node in outputs:
-            node.register_prehook(call.starts)  # type: ignore[union-attr]
-        for node in inputs:
-            node.register_prehook(call.ends)  # type: ignore[union-attr]
-        if not inputs and next(frame.module.children(), None) is None:
-            for node in outputs:
-                node.register_hook(call.ends)  # type: ignore[union-attr]
 
-    def _on_backward_start(self, call: BackwardCall) -> None:
-        if self._on:
-            call.run = self._run()
-            call.start = self._watch.mark()
-
-    def _on_backward_end(self, call: BackwardCall) -> None:
-        if self._on:
-            call.end = self._watch.mark()
-
-    def _run(self) -> BackwardRun:
-        task = torch._C._current_graph_task_id()
-        run = self._runs.get(task)
-        if run is None:
-            run = self._runs[task] = BackwardRun(self._watch.mark())
-            if all(other.end is not None for other in self._steps[-1].backward):
-                self._steps[-1].backward.append(run)  # else it runs inside another: reentrant checkpointing
-            Variable._execution_engine.queue_callback(self._guard(lambda: self._computed(run)))
-        return run
-
-    def _computed(self, run: BackwardRun) -> None:
-        run.computed = run.end = self._watch.mark()
-        # queued only now, it runs after those of DDP and its like
-        Variable._execution_engine.queue_callback(self._guard(lambda: self._ended(run)))
-
-    def _ended(self, run: BackwardRun) -> None:
-        run.end = self._watch.mark()
+def _nodes(result: Any) -> list[Any]:
+    found = (result,) if type(result) is torch.Tensor else tensors(result)
+    return [tensor.grad_fn for tensor in found if tensor.grad_fn is not None]

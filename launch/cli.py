@@ -17,6 +17,7 @@ from distprof.files import write_text
 if TYPE_CHECKING:
     from distprof.launch.deepspeed_config import FlopsProfilerSection
 
+SORTS = ("params", "macs", "flops", "fwd", "bwd", "time", "path")
 RUN = click.argument("run", type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 STRICT = click.option("--strict", is_flag=True, help="Exit with 3 if anything is missing.")
@@ -48,6 +49,7 @@ def commands(*, debug: bool) -> None:
     distprof run --nproc-per-node 4 train.py    record an unmodified script
     distprof merge runs/train-...               one trace, reduced tables
     distprof stats runs/train-...               the answer in one screen
+    distprof count models.py:build              what a model costs, without a job
     """
     if debug:
         os.environ["DISTPROF_DEBUG"] = "1"
@@ -91,14 +93,32 @@ def merge(run: Path, *, force: bool, strict: bool) -> None:
 @RUN
 @JSON
 @STRICT
-@click.option("--top", default=10, type=click.IntRange(min=1), show_default=True, help="Number of modules to show.")
+@click.option("--top", default=None, type=click.IntRange(min=1),
+              help="Number of modules to show; 10, and all with --modules.")
+@click.option("--modules", is_flag=True, help="Show the modules as a tree.")
+@click.option("--depth", default=None, type=click.IntRange(min=0),
+              help="With --modules: levels below the root; 3, and all with --json.")
+@click.option("--sort", default=None, type=click.Choice(SORTS),
+              help="With --modules: the largest first, by params, MACs, FLOPs, forward time, backward time or both; "
+                   "path is the order of the model, which is the default.")
 @click.option("--peak", default=None, type=float, metavar="FLOP/S",
               help="Peak rate of a rank's device for MFU, like 1.2e12, instead of the published one.")
-def stats(run: Path, *, as_json: bool, strict: bool, top: int, peak: float | None) -> None:
+def stats(run: Path, *, as_json: bool, strict: bool, top: int | None, modules: bool, depth: int | None,
+          sort: str | None, peak: float | None) -> None:
     """Print totals per GPU and of the model, steps, modules and ranks of RUN."""
     from distprof.merge.command import stats as stats_of
+    from distprof.merge.command import stats_by_module
+    from distprof.reporters.view import View
 
-    click.echo(stats_of(run, as_json=as_json, strict=strict, top=top, peak=peak))
+    if modules:
+        default = None if as_json else 3  # a program wants all of it
+        view = View(depth=default if depth is None else depth, top=top, sort=sort or "path")
+        click.echo(stats_by_module(run, view, as_json=as_json, strict=strict))
+        return
+    if depth is not None or sort is not None:
+        raise UsageError(f"expected {'--sort' if depth is None else '--depth'} together with --modules",
+                         hint=f"distprof stats --modules {run}")
+    click.echo(stats_of(run, as_json=as_json, strict=strict, top=top or 10, peak=peak))
 
 
 @commands.command()
@@ -114,6 +134,32 @@ def comms(run: Path, *, as_json: bool, strict: bool, op: str | None, step: int |
     from distprof.merge.command import comms as comms_of
 
     click.echo(comms_of(run, as_json=as_json, strict=strict, op=op, step=step, limit=limit))
+
+
+@commands.command()
+@click.argument("model", metavar="MODULE:FACTORY")
+@click.option("--input-shape", "shapes", multiple=True, metavar="1,3,224,224",
+              help="Shape of an input tensor; once per positional input. Not needed where the factory returns inputs.")
+@click.option("--dtype", "dtypes", multiple=True, metavar="TYPE",
+              help="Element type of the inputs, float32 if not given; once for all or once per --input-shape.")
+@click.option("--device", default="meta", type=click.Choice(["meta", "cpu"]), show_default=True,
+              help="Where the model is made and run. meta takes no memory, and attention runs there as plain products.")
+@click.option("--backward", is_flag=True, help="Count backward too.")
+@click.option("--depth", default=3, type=click.IntRange(min=0), show_default=True, help="Levels below the root.")
+@click.option("--top", default=None, type=click.IntRange(min=1), help="Number of modules to show; all if not given.")
+@click.option("--sort", default="path", type=click.Choice(("params", "macs", "flops", "path")), show_default=True,
+              help="The largest first; path is the order of the model.")
+@JSON
+def count(model: str, **options: Any) -> None:
+    """Count FLOPs, MACs, bytes and parameters of one call of a model.
+
+    MODULE:FACTORY is a class or function without arguments that is importable from here, like
+    torchvision.models:resnet50 or path/to/file.py:build. It returns a model, or (model, inputs) where inputs are a
+    tensor, a tuple or a dict.
+    """
+    from distprof.launch.count import count as count_model
+
+    click.echo(count_model(model, **options))
 
 
 @commands.command()

@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,15 @@ from distprof.errors import DataError, IncompleteError, OutputError, UsageError
 from distprof.files import sync, write_json
 from distprof.merge import comms_text, stats_text
 from distprof.merge.collectives import match_collectives
+from distprof.merge.module_rows import module_dicts, module_rows
+from distprof.merge.modules import reduce_modules
 from distprof.merge.page import Page
 from distprof.merge.run import Run, open_run
 from distprof.merge.summary import problems_of, reduce
 from distprof.merge.tables import load, write
 from distprof.merge.trace import MergedTrace, merge_traces
+from distprof.reporters.report import Report
+from distprof.reporters.view import View, select
 from distprof.units import size
 
 
@@ -119,11 +124,45 @@ def stats(path: Path, *, as_json: bool = False, strict: bool = False, top: int =
     return stats_text.render(summary, path, Page(), top=top)
 
 
+def stats_by_module(path: Path, view: View, *, as_json: bool = False, strict: bool = False) -> str:
+    """Totals and the tree of modules of a run; see `merge` for errors.
+
+    Raises:
+        UsageError: The run does not know what to sort by.
+    """
+    summary, modules = _summary(path), _modules(path)
+    _check(summary["problems"], strict=strict)
+    rows = module_rows(modules)
+    if as_json:
+        shown = [(line.row.group, line.row.path) for line in select(rows, replace(view, collapse=False)).lines]
+        totals = {key: summary[key] for key in (*SUMMARY_KEYS[:SUMMARY_KEYS.index("per_gpu")], "per_gpu", "model")}
+        return json.dumps({**totals, "modules": module_dicts(modules, rows, shown)}, indent=1)
+    return stats_text.render_modules(summary, Report(rows=rows, view=view), path, Page())
+
+
+def _modules(path: Path) -> pl.DataFrame:
+    """From the merge where it is as new as the ranks and has today's columns, else computed."""
+    written = path / MERGED / MERGED_MODULES.file
+    if _up_to_date(path, written):
+        try:
+            found = pl.read_parquet(written)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise DataError(f"expected a table in {written}, found: {str(error).splitlines()[0]}",
+                            hint=f"distprof merge --force {path}") from error
+        if found.columns == MERGED_MODULES.names():
+            return found
+    return reduce_modules(open_run(path))
+
+
+def _up_to_date(path: Path, written: Path) -> bool:
+    ranks = path.glob(f"rank*/{RANK_JSON}")
+    return written.is_file() and all(rank.stat().st_mtime_ns <= written.stat().st_mtime_ns for rank in ranks)
+
+
 def _summary(path: Path) -> dict[str, Any]:
     """From the merge where it is as new as the ranks, else computed."""
     written = path / MERGED / SUMMARY_JSON
-    ranks = list(path.glob(f"rank*/{RANK_JSON}"))
-    if written.is_file() and all(rank.stat().st_mtime_ns <= written.stat().st_mtime_ns for rank in ranks):
+    if _up_to_date(path, written):
         try:
             found = msgspec.json.decode(written.read_bytes(), type=dict[str, Any])
         except msgspec.MsgspecError as error:

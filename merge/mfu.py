@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import polars as pl
@@ -26,31 +25,21 @@ class Utilisation:
 
 
 def model_flops(ops: pl.DataFrame) -> pl.DataFrame:
-    """FLOPs of the model a step: `rank`, `dtype` (null where ops do not tell), `flops`."""
-    dtype = pl.col("dtype") if "dtype" in ops.columns else pl.lit(None, pl.String).alias("dtype")
+    """FLOPs of the model a step: `rank`, `dtype` (null where nobody knows), `convolution`, `flops`."""
+    kind = pl.col("op").cast(pl.String).str.contains("conv").alias("convolution")
+    flops = pl.col("flops") - 2 * pl.col("recompute_macs")  # fused attention repeats its scores in backward
     work = ops.filter(pl.col("phase").is_in(MODEL_PHASES) & (pl.col("flops") > 0))
-    kinds = work.select("op", "shapes").unique()
-    shares = pl.Series("share", [_model_share(op, shapes) for op, shapes in kinds.iter_rows()], dtype=pl.Float64)
-    return (work.join(kinds.with_columns(shares), on=["op", "shapes"])
-            .group_by("rank", dtype).agg((pl.col("flops") * pl.col("share")).sum()))
-
-
-def _model_share(op: str, shapes: str) -> float:
-    """Fused attention computes its scores once more in backward: 1 of 3 products over the width of keys."""
-    if not (op.startswith("aten::") and "attention" in op and op.endswith("_backward")):
-        return 1.0
-    _, query, _, value, *_ = json.loads(shapes)  # gradient of the output, query, key, value
-    keys, values = query[-1], value[-1]
-    return float((2 * keys + 2 * values) / (3 * keys + 2 * values))
+    return work.group_by("rank", "dtype", kind).agg(flops.sum().alias("flops"))
 
 
 def utilisation(run: Run, ops: pl.DataFrame, step_ns: float | None, given: float | None) -> Utilisation:
     """Mean over ranks of the least time for the model's FLOPs / mean step time.
 
-    With one dtype and equal devices that is model FLOPs per GPU / (step time x peak).
+    The least time is the sum over dtypes of FLOPs / dense peak: with one dtype and equal devices MFU is model FLOPs
+    per GPU / (step time x peak).
 
     Args:
-        run: Its ranks know their device and the dtype they multiply in.
+        run: Its ranks know their device and whether TF32 is allowed.
         ops: The ops table of all ranks.
         step_ns: Mean step of the time pass.
         given: Peak FLOP/s of each rank's device; the table of devices is asked where it is None.
@@ -67,16 +56,20 @@ def utilisation(run: Run, ops: pl.DataFrame, step_ns: float | None, given: float
 def _by_table(run: Run, flops: pl.DataFrame, step_ns: float) -> Utilisation:
     ranks = {rank.number: rank for rank in run.ranks}
     least_s, used = 0.0, dict[str, None]()
-    for number, told, work in flops.select("rank", "dtype", "flops").sort("rank", "dtype").iter_rows():
-        rank = ranks[number]
-        dtype = told or rank.info.matmul_dtype
+    for row in flops.sort("rank", "dtype", "convolution").iter_rows(named=True):
+        rank = ranks[row["rank"]]
+        dtype = _may_be_tf32(rank, row["dtype"], "convolution" if row["convolution"] else "matmul")
         found = _peak(rank.info.device_name, dtype)
         if found is None:
             return Utilisation(mfu=None, basis=_why_none(rank, dtype))
-        least_s += work / found.flops_per_second
-        used[_told(rank, found, by_op=told is not None)] = None
+        least_s += row["flops"] / found.flops_per_second
+        used[_told(rank, found)] = None
     mfu = least_s / flops["rank"].n_unique() / (step_ns / 1e9)
     return Utilisation(mfu=mfu, basis=f"{HOW} / (step time x {'; '.join(used)})")
+
+
+def _may_be_tf32(rank: Rank, dtype: str | None, kind: str) -> str | None:
+    return "tf32" if dtype == "float32" and rank.info.tf32.get(kind) else dtype
 
 
 def _peak(device: str | None, dtype: str | None) -> Peak | None:
@@ -86,9 +79,8 @@ def _peak(device: str | None, dtype: str | None) -> Peak | None:
     return peak(device, dtype) or (peak(device, "float32") if dtype == "tf32" else None)
 
 
-def _told(rank: Rank, found: Peak, *, by_op: bool) -> str:
-    dtype = f"{found.dtype}{'' if by_op else ', the dtype of what its modules return'}"
-    return (f"{si(found.flops_per_second, 'FLOP/s')}, dense peak of {rank.info.device_name} in {dtype}: "
+def _told(rank: Rank, found: Peak) -> str:
+    return (f"{si(found.flops_per_second, 'FLOP/s')}, dense peak of {rank.info.device_name} in {found.dtype}: "
             f"{found.source}, {found.year}")
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 
-from distprof.contract import MODULES
+from distprof.contract import MODULES, TIME_COLUMNS
 from distprof.merge.run import Run
 from distprof.merge.tables import load
 
-REDUCED = ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "recompute_flops", "fwd_time_ns",
-           "bwd_time_ns")
+REDUCED = ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "recompute_flops",
+           *(column.name for column in TIME_COLUMNS))
+TIMES = ("fwd_time_ns", "bwd_time_ns", "recompute_time_ns")
 
 
 def reduce_modules(run: Run) -> pl.DataFrame:
@@ -18,7 +19,7 @@ def reduce_modules(run: Run) -> pl.DataFrame:
     frame = load(run, MODULES)
     frame = frame.with_columns(
         pl.col("rank").replace_strict(stages, return_dtype=pl.Int64).alias("stage"),
-        (pl.col("fwd_time_ns").fill_null(0) + pl.col("bwd_time_ns").fill_null(0)).alias("time_ns"),
+        pl.sum_horizontal(TIMES).alias("time_ns"),
     )
     means = [pl.col(name).mean().cast(pl.Float64).alias(f"{name}_mean") for name in REDUCED]
     extremes = [getattr(pl.col(name), what)().cast(pl.Float64).alias(f"{name}_{what}")

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from distprof.reporters.report import Report
+
 WIDE = 1000
 """More columns than any table has."""
 
@@ -30,6 +32,7 @@ class Page:
                                 force_terminal=terminal and not plain)
         self.width = shutil.get_terminal_size().columns if terminal else 100
         """Columns for what is drawn to scale."""
+        self._fit = self.width if terminal else None
 
     def line(self, text: str = "", style: str | None = None) -> None:
         """One line as it is."""
@@ -43,6 +46,10 @@ class Page:
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
         self._console.print(table, soft_wrap=False)
+
+    def report(self, report: Report) -> None:
+        """A tree of modules: as wide as the terminal, whole where there is none."""
+        self._console.print(report.renderable(self._fit), width=self._fit, crop=False)
 
     def text(self) -> str:
         """All of it, without trailing blanks."""

@@ -55,8 +55,9 @@ class RankInfo(msgspec.Struct, kw_only=True):
     files: dict[str, int | None]
     clock: list[ClockSample]
     device_name: str | None = None
-    """None in runs of older versions, as is the next."""
-    matmul_dtype: str | None = None
+    """None in runs of older versions."""
+    tf32: dict[str, bool] = {}
+    """Whether `matmul` and `convolution` in float32 may run in TF32."""
 
 
 class RunInfo(msgspec.Struct, kw_only=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distprof.merge.page import Page
+from distprof.reporters.report import Report
 from distprof.units import duration, percent, si
 
 QUANTITY_NAMES = {
@@ -30,16 +31,35 @@ SHOWN_UNCOUNTED = 6
 
 def render(summary: Mapping[str, Any], path: Path, page: Page, *, top: int) -> str:
     """The answer in one screen."""
+    _head(summary, page)
+    _ranks(summary, page)
+    _modules(summary, page, top)
+    _foot(summary, path, page)
+    return page.text()
+
+
+def render_modules(summary: Mapping[str, Any], modules: Report, path: Path, page: Page) -> str:
+    """The same with all modules as a tree in place of ranks and top modules."""
+    _head(summary, page)
+    page.line("modules: per GPU and step, mean over the ranks that have the module")
+    page.line()
+    page.report(modules)
+    page.line()
+    _foot(summary, path, page)
+    return page.text()
+
+
+def _head(summary: Mapping[str, Any], page: Page) -> None:
     _topology(summary, page)
     _totals(summary, page)
     _step(summary, page)
-    _ranks(summary, page)
-    _modules(summary, page, top)
+
+
+def _foot(summary: Mapping[str, Any], path: Path, page: Page) -> None:
     _uncounted(summary, page)
     _problems(summary, page)
     page.line()
     page.line(f"Next: distprof comms {shlex.quote(str(path))}")
-    return page.text()
 
 
 def _topology(summary: Mapping[str, Any], page: Page) -> None:
@@ -101,16 +121,19 @@ def _ranks(summary: Mapping[str, Any], page: Page) -> None:
 
 def _modules(summary: Mapping[str, Any], page: Page, top: int) -> None:
     staged = summary["topology"].get("pp", 1) > 1
+    modules = summary["modules"][:top]
+    times = {"forward": "fwd_time_ns_mean", "backward": "bwd_time_ns_mean"}
+    if any(module["recompute_time_ns_mean"] is not None for module in modules):
+        times["recomputed"] = "recompute_time_ns_mean"
     rows = [
         (_place(module, staged=staged),
          module["class_name"], si(module["params_mean"]), si(module["fwd_macs_mean"]),
-         duration(module["fwd_time_ns_mean"]), duration(module["bwd_time_ns_mean"]),
+         *(duration(module[column]) for column in times.values()),
          "-" if module["slowest_rank"] is None else str(module["slowest_rank"]))
-        for module in summary["modules"][:top]
+        for module in modules
     ]
     if rows:
-        page.table(("top modules, per GPU", "class", "params", "MACs", "forward", "backward", "slowest rank"), rows,
-                   left=2)
+        page.table(("top modules, per GPU", "class", "params", "MACs", *times, "slowest rank"), rows, left=2)
         page.line()
 
 
@@ -119,11 +142,12 @@ def _uncounted(summary: Mapping[str, Any], page: Page) -> None:
     if ratio is None:
         page.line("FLOPs unknown: no step of the count pass was recorded")
         return
-    shown = ", ".join(op["op"].removeprefix("aten::") for op in ops[:SHOWN_UNCOUNTED])
-    more = f" and {len(ops) - SHOWN_UNCOUNTED} more" if len(ops) > SHOWN_UNCOUNTED else ""
-    page.line("FLOPs are those of matrix products, convolutions, attention and recurrent layers; ops with "
-              f"{percent(1 - ratio)} of the bytes moved have none:")
-    page.line(f"    {shown}{more}")
+    page.line("FLOPs are those of matrix products, convolutions, attention and recurrent layers; of the bytes moved, "
+              f"ops that nobody knows moved {percent(1 - ratio)}")
+    if ops:
+        shown = ", ".join(op["op"].removeprefix("aten::") for op in ops[:SHOWN_UNCOUNTED])
+        more = f" and {len(ops) - SHOWN_UNCOUNTED} more" if len(ops) > SHOWN_UNCOUNTED else ""
+        page.line(f"    not counted: {shown}{more}")
 
 
 def _problems(summary: Mapping[str, Any], page: Page) -> None:

@@ -120,11 +120,12 @@ def _slowest(ranks: pl.DataFrame) -> dict[str, Any] | None:
 
 def _top_modules(modules: pl.DataFrame) -> list[dict[str, Any]]:
     """Modules by measured time, else by FLOPs."""
-    by = (pl.col("fwd_time_ns_mean").fill_null(0) + pl.col("bwd_time_ns_mean").fill_null(0),
+    by = (pl.sum_horizontal("fwd_time_ns_mean", "bwd_time_ns_mean", "recompute_time_ns_mean"),
           pl.col("fwd_flops_mean").fill_null(0))
     columns = ("stage", "module_path", "class_name", "depth", "params_mean", "fwd_macs_mean", "fwd_flops_mean",
                "bwd_flops_mean", "fwd_time_ns_mean", "fwd_time_ns_min", "fwd_time_ns_max", "bwd_time_ns_mean",
-               "slowest_rank", "model_params", "model_fwd_flops")
+               "recompute_time_ns_mean", "fwd_self_time_ns_mean", "bwd_self_time_ns_mean",
+               "recompute_self_time_ns_mean", "slowest_rank", "model_params", "model_fwd_flops")
     return modules.sort(by, descending=True).head(TOP_MODULES).select(columns).to_dicts()
 
 

@@ -1,23 +1,49 @@
-"""FLOPs by operator of whatever runs inside: formulas alone, without a recorder."""
+"""Costs of whatever runs inside: formulas alone, without a recorder."""
 
 from __future__ import annotations
 
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distprof import formulas
+from distprof.formulas.composite import take_apart
+from distprof.formulas.cost import Cost
+from distprof.formulas.higher_order import under
 
 
 class Counter(TorchDispatchMode):
-    """Sums formulas over everything that runs."""
+    """Sums formulas over everything that runs; takes apart what has none, as the count pass does."""
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()
         self.by_op: dict[str, int] = {}
+        self.costs: list[tuple[str, Cost]] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        output = func(*args, **(kwargs or {}))
-        flops = formulas.flops(func, args, kwargs or {}, output)
-        if flops is not None:
-            name = func._schema.name.removeprefix("aten::")
-            self.by_op[name] = self.by_op.get(name, 0) + flops
+        kwargs = kwargs or {}
+        known = formulas.has_formula(func, kwargs)
+        if not known:
+            output = take_apart(self, func, args, kwargs)
+            if output is not NotImplemented:
+                return output
+        if isinstance(func, HigherOrderOperator) and not known:
+            return func(*under(self, args), **under(self, kwargs))
+        output = func(*args, **kwargs)
+        cost = formulas.cost(func, args, kwargs, output)
+        self.costs.append((formulas.name_of(func), cost))
+        if known:
+            name = formulas.name_of(func).removeprefix("aten::")
+            self.by_op[name] = self.by_op.get(name, 0) + cost.flops
+            assert cost.flops == formulas.flops(func, args, kwargs, output)
         return output
+
+    def total(self, field: str = "macs") -> int:
+        return sum(getattr(cost, field) for _, cost in self.costs)
+
+
+def macs(function, *args, **kwargs) -> int:
+    with Counter() as counter:
+        function(*args, **kwargs)
+    return counter.total()

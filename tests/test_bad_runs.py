@@ -138,7 +138,7 @@ def test_a_disk_that_fills_while_recording_never_stops_training(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "distprof", "run", "--out", tmp_path / "run", "--nproc-per-node", "2",
          SCRIPTS / "job.py", "fine"], capture_output=True, text=True, env=clean_environ(), timeout=240, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)))
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16000, 16000)))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["rank 0 to stdout", "rank 1 to stdout"]
     told = [line for line in done.stderr.splitlines() if "recording stopped, training goes on" in line]

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from side_by_side import CASES, Case, LeNet5, Shared
 from torch import nn
-from zoo import CASES, Case, LeNet5, Shared
 
 import distprof
 from distprof.compat import deepspeed as ours

@@ -106,6 +106,34 @@ def test_keywords_dicts_lists_in_place_changes_and_generation():
     assert generated.by_module() == {"": 3 * 64, "layer": 3 * 64} and generated.modules[0].calls == 3
 
 
+class Listed(nn.Module):
+    """Holds layers in a list; a part of one is called from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(4, 4)), nn.Linear(4, 4)])
+        self.other = Borrower(self.layers[0])
+
+    def forward(self, x):
+        return self.other(self.layers[1](x))
+
+
+class Borrower(nn.Module):
+    """Calls a part of a module that is not its own."""
+
+    def __init__(self, owner: nn.Module) -> None:
+        super().__init__()
+        self.owner = (owner,)
+
+    def forward(self, x):
+        return self.owner[0][0](x)
+
+
+def test_a_list_has_what_its_layers_do_when_their_owner_calls_them():
+    assert distprof.count(Listed(), torch.randn(2, 4)).by_module() == {
+        "": 128, "layers": 64, "layers.0": 0, "layers.0.0": 64, "layers.1": 64, "other": 64}
+
+
 def test_a_function_counts_too():
     layer = nn.Linear(4, 4, bias=False)
     counts = distprof.count(lambda x: layer(x) @ x.t(), torch.randn(2, 4))

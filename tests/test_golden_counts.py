@@ -58,8 +58,78 @@ def fvcore_lenet() -> None:
     model(rand(1, 1, 32, 32))
 
 
+def autograd_function() -> None:
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, left, right):
+            ctx.save_for_backward(left, right)
+            return left.mm(right)
+
+        @staticmethod
+        def backward(ctx, grad):
+            left, right = ctx.saved_tensors
+            return grad.mm(right.t()), left.t().mm(grad)
+
+    Product.apply(rand(5, 5, grad=True), rand(5, 5, grad=True)).sum().backward()
+
+
+def through_dicts() -> None:
+    a, b = rand(10, 10, grad=True), rand(10, 10, grad=True)
+    results = {"first": a.mm(b), "second": b.mm(a)}
+    (results["first"] + results["second"]).sum().backward()
+
+
+def transposed(stride: int, size: int, output_padding: int = 0) -> None:
+    F.conv_transpose2d(rand(5, 10, size, size), rand(10, 3, 3, 3), stride=stride, padding=1,
+                       output_padding=output_padding)
+
+
+def scaled_mm() -> None:
+    one = torch.ones(())
+    left, right = rand(48, 80).to(torch.float8_e4m3fn), rand(112, 80).to(torch.float8_e4m3fn).t()
+    torch.ops.aten._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
+
+
+def convolution_and_its_gradients() -> None:
+    F.conv_transpose2d(rand(1, 1, 2, 2, grad=True), rand(1, 1, 2, 2, grad=True)).sum().backward()
+
+
 @pytest.mark.parametrize(("function", "expected"), [
     (variety, 3012),
+    (autograd_function, 750),
+    (through_dicts, 12_000),
+    (scaled_mm, 860_160),
+    (convolution_and_its_gradients, 3 * 32),
+    (lambda: F.conv2d(rand(1, 1, 2, 2), rand(1, 1, 2, 2)), 8),
+    (lambda: torch.mm(rand(10, 10), rand(10, 10), out=rand(10, 10)), 2_000),
+    (lambda: torch.bmm(rand(3, 4, 5), rand(3, 5, 6)), 720),
+    (lambda: [torch.addmm(rand(4, 6), rand(4, 5), rand(5, 6)) for _ in range(3)], 720),
+    (lambda: F.linear(rand(5, 8), rand(4, 8), rand(4)), 2 * 160),
+    (lambda: F.linear(rand(5, 10), rand(20, 10)), 2 * 1_000),
+    (lambda: F.conv2d(rand(2, 10, 20, 20), rand(6, 10, 3, 3), padding=1, stride=2), 2 * 108_000),
+    (lambda: F.conv1d(rand(5, 10, 15), rand(3, 10, 3), padding=1), 2 * 6_750),
+    (lambda: transposed(1, 15), 2 * 303_750),
+    (lambda: transposed(2, 15), 2 * 303_750),
+    (lambda: transposed(3, 15, output_padding=2), 2 * 303_750),
+    (lambda: torch.matmul(rand(20, 10), rand(10, 100)), 2 * 20_000),
+    (lambda: torch.matmul(rand(1, 20, 10), rand(1, 10, 100)), 2 * 20_000),
+    (lambda: torch.matmul(rand(1, 20, 10), rand(10, 100)), 2 * 20_000),
+    (lambda: torch.matmul(rand(2, 20, 10), rand(10, 100)), 2 * 40_000),
+    (lambda: torch.bmm(rand(2, 5, 2), rand(2, 2, 12)), 2 * 240),
+    (lambda: torch.einsum("ntg,ncg->nct", rand(1, 2, 6), rand(1, 5, 6)), 2 * 60),
+    (lambda: torch.einsum("nc,nchw->hw", rand(3, 4), rand(3, 4, 2, 3)), 2 * 72),
+    (lambda: torch.mm(rand(3, 4), rand(4, 5)), 2 * 60),
+    (lambda: F.linear(rand(1, 16), rand(32, 16)), 2 * 512),
+    (lambda: F.linear(rand(4, 16), rand(32, 16)), 2 * 2_048),
+    (lambda: torch.bmm(rand(2, 3, 4), rand(2, 4, 5)), 2 * 120),
+    (lambda: F.conv1d(rand(1, 3, 32), rand(16, 3, 3)), 2 * 4_320),
+    (lambda: F.conv2d(rand(1, 3, 8, 8), rand(16, 3, 3, 3), padding=1), 2 * 27_648),
+    (lambda: torch.einsum("bij,bjk->bik", rand(2, 3, 4), rand(2, 4, 5)), 2 * 120),
+    (lambda: torch.einsum("bhqd,bhkd->bhqk", rand(2, 4, 16, 64), rand(2, 4, 16, 64)), 2 * 131_072),
+    (lambda: F.conv2d(rand(1, 3, 32, 32), rand(12, 3, 5, 5), padding=1), 2 * 810_000),
+    # ptflops adds a bias for each output element
+    (lambda: F.conv2d(rand(1, 3, 224, 224), rand(2, 3, 3, 3)), 2 * (2_759_904 - 2 * 222 * 222)),
+    (lambda: F.linear(rand(4, 5, 3), rand(2, 3)), 2 * 120),
     (lambda: torch.mm(rand(4, 5), rand(5, 6)), 240),
     (lambda: torch.baddbmm(rand(3, 4, 6), rand(3, 4, 5), rand(3, 5, 6)), 720),
     (lambda: F.conv2d(rand(2, 3, 6, 6), rand(6, 3, 4, 4), padding=1), 28_800),

@@ -73,6 +73,7 @@ def traces_of_us() -> dict[str, object]:
         "forward hooks": list(nn_module._global_forward_hooks.values()),
         "forward hooks with kwargs": list(nn_module._global_forward_hooks_with_kwargs),
         "forward pre hooks": list(nn_module._global_forward_pre_hooks.values()),
+        "any hooks": bool(nn_module._has_any_global_hook()),
         "optimizer hooks": [*optim._global_optimizer_pre_hooks.values(), *optim._global_optimizer_post_hooks.values()],
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "profiler": torch._C._autograd._profiler_enabled(),
@@ -124,7 +125,7 @@ def train_and_raise(run: Path, steps: str) -> None:
 
 def test_a_failure_of_ours_is_one_line_and_training_goes_on(tmp_path, monkeypatch, capfd):
     before = traces_of_us()
-    monkeypatch.setattr("distprof.counting.formulas.flops", lambda *_: 1 / 0)
+    monkeypatch.setattr("distprof.counting.formulas.cost", lambda *_: 1 / 0)
     model = Inplace()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with distprof.record(tmp_path / "run"):

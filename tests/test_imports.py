@@ -40,6 +40,14 @@ def test_reading_a_run_imports_no_torch(ddp, command):
     assert "torch" not in loaded(COMMAND, command, "--json", ddp)
 
 
+def test_the_tree_of_modules_of_a_run_imports_no_torch(ddp):
+    assert "torch" not in loaded(COMMAND, "stats", "--modules", ddp)
+
+
+def test_counting_imports_what_renders_only_when_it_renders():
+    assert not {"polars", "rich"} & loaded("import distprof.counted")
+
+
 def test_merging_imports_no_torch(ddp):
     assert "torch" not in loaded(COMMAND, "merge", "--force", ddp)
 

@@ -6,7 +6,6 @@ import json
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -15,7 +14,7 @@ from conftest import distprof
 from recording import train
 from torch import nn
 
-from distprof import matmul_dtype
+from distprof.identity import tf32
 from distprof.merge.mfu import model_flops
 
 
@@ -46,19 +45,26 @@ def test_a_given_peak_is_the_denominator(run):
     assert f"MFU {100 * found['mfu']:.1f} % = forward and backward FLOPs" in text
 
 
-@pytest.mark.parametrize(("dtype", "tera", "device"), [
-    ("bfloat16", 312, "NVIDIA A100-SXM4-80GB"), ("float32", 19.5, "NVIDIA A100-SXM4-80GB"),
-    ("tf32", 156, "NVIDIA A100-SXM4-80GB"), ("tf32", 15.7, "Tesla V100-SXM2-32GB")])
-def test_the_published_peak_of_the_dtype_is_the_denominator(run, dtype, tera, device):
-    says(run, device_name=device, matmul_dtype=dtype)
+def multiplied_in(run: Path, dtype: str) -> None:
+    """Makes every op of every rank one of this dtype."""
+    for path in run.glob("rank*/ops.parquet"):
+        pl.read_parquet(path).with_columns(pl.lit(dtype).alias("dtype")).write_parquet(path)
+
+
+@pytest.mark.parametrize(("dtype", "tf32", "tera", "device"), [
+    ("bfloat16", True, 312, "NVIDIA A100-SXM4-80GB"), ("float32", False, 19.5, "NVIDIA A100-SXM4-80GB"),
+    ("float32", True, 156, "NVIDIA A100-SXM4-80GB"), ("float32", True, 15.7, "Tesla V100-SXM2-32GB")])
+def test_the_published_peak_of_the_dtype_is_the_denominator(run, dtype, tf32, tera, device):
+    says(run, device_name=device, tf32={"matmul": tf32, "convolution": True})
+    multiplied_in(run, dtype)
     found, flops = step(run)
     assert found["mfu"] == pytest.approx(flops / (found["time_ns"] / 1e9 * tera * 1e12))
     assert f"dense peak of {device} in" in found["mfu_basis"] and "data sheet, 20" in found["mfu_basis"]
-    assert "what its modules return" in found["mfu_basis"]
 
 
 def test_ranks_on_different_devices_are_each_measured_by_their_own(run):
-    says(run, device_name="NVIDIA A100-SXM4-80GB", matmul_dtype="bfloat16")
+    says(run, device_name="NVIDIA A100-SXM4-80GB")
+    multiplied_in(run, "bfloat16")
     path = run / "rank00003" / "rank.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"device_name": "NVIDIA H100 PCIe"}))
     found, flops = step(run)
@@ -67,12 +73,12 @@ def test_ranks_on_different_devices_are_each_measured_by_their_own(run):
     assert "A100" in found["mfu_basis"] and "H100 PCIe" in found["mfu_basis"]
 
 
-@pytest.mark.parametrize(("values", "words"), [
-    ({}, "no published peak of"), ({"device_name": "NVIDIA H100 80GB HBM3", "matmul_dtype": "complex64"}, "complex64"),
-    ({"device_name": "NVIDIA H100 80GB HBM3", "matmul_dtype": None}, "does not tell the dtype"),
-    ({"device_name": None}, "does not tell the device")])
-def test_without_a_peak_it_is_null_and_says_why(run, values, words):
-    says(run, **values)
+@pytest.mark.parametrize(("device", "dtype", "words"), [
+    (None, "float32", "does not tell the device"), ("Abacus", "float32", "no published peak of Abacus in float32"),
+    ("NVIDIA H100 80GB HBM3", "complex64", "in complex64"), ("NVIDIA H100 80GB HBM3", None, "not tell the dtype")])
+def test_without_a_peak_it_is_null_and_says_why(run, device, dtype, words):
+    says(run, device_name=device)
+    multiplied_in(run, dtype)
     found, _ = step(run)
     assert found["mfu"] is None and words in found["mfu_basis"] and "--peak" in found["mfu_basis"]
     assert f"MFU {found['mfu_basis']}" in distprof("stats", run).stdout
@@ -81,7 +87,7 @@ def test_without_a_peak_it_is_null_and_says_why(run, values, words):
 def test_a_run_of_an_older_version_has_no_device(run):
     for path in run.glob("rank*/rank.json"):
         known = json.loads(path.read_text())
-        path.write_text(json.dumps({key: known[key] for key in known if key not in ("device_name", "matmul_dtype")}))
+        path.write_text(json.dumps({key: known[key] for key in known if key not in ("device_name", "tf32")}))
     assert step(run)[0]["mfu"] is None and step(run, "--peak", 1e12)[0]["mfu"] > 0
 
 
@@ -105,61 +111,33 @@ def test_a_peak_that_is_none_is_refused(run, peak):
     assert done.returncode == 2 and "positive number of FLOP/s" in done.stderr
 
 
-def ops(**columns: list) -> pl.DataFrame:
-    return pl.DataFrame({"rank": [0] * len(columns["op"]), "shapes": ["[]"] * len(columns["op"])} | columns)
+def test_model_flops_leave_recomputation_out_and_keep_dtypes_apart():
+    ops = pl.DataFrame({
+        "rank": [0] * 5, "op": ["aten::mm", "aten::mm", "aten::mm", "aten::flash_backward", "aten::convolution"],
+        "phase": ["forward", "recompute", "backward", "backward", "forward"],
+        "dtype": ["float32", "float32", "float32", "bfloat16", "float32"],
+        "flops": [10.0, 10.0, 20.0, 50.0, 4.0], "recompute_macs": [0.0, 0.0, 0.0, 5.0, 0.0]})
+    found = {(row["dtype"], row["convolution"]): row["flops"] for row in model_flops(ops).iter_rows(named=True)}
+    assert found == {("float32", False): 30.0, ("bfloat16", False): 40.0, ("float32", True): 4.0}
 
 
-def test_model_flops_leave_recomputation_out():
-    shapes = json.dumps([[2, 4, 16, 32], [2, 4, 16, 64], [2, 4, 16, 64], [2, 4, 16, 32]])
-    frame = ops(op=["aten::mm", "aten::mm", "aten::mm", "aten::_scaled_dot_product_flash_attention_backward"],
-                phase=["forward", "recompute", "backward", "backward"], shapes=["[]", "[]", "[]", shapes],
-                flops=[10.0, 10.0, 20.0, 3 * 64.0 + 2 * 32.0])
-    found = model_flops(frame)
-    # of five products in backward (three over 64 keys, two over 32 values) one repeats the scores
-    assert found["flops"].to_list() == [10 + 20 + 2 * 64 + 2 * 32] and found["dtype"].to_list() == [None]
-
-
-def test_ops_that_tell_their_dtype_are_kept_apart():
-    frame = ops(op=["a", "b", "c"], phase=["forward"] * 3, flops=[1.0, 2.0, 4.0],
-                dtype=["float32", "bfloat16", "float32"])
-    assert dict(model_flops(frame).select("dtype", "flops").iter_rows()) == {"float32": 5.0, "bfloat16": 2.0}
-
-
-class Lookup(nn.Module):
-    """A large embedding, a norm and a small layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.norm, self.layer = nn.Embedding(500, 8), nn.LayerNorm(8), nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.layer(self.norm(self.embedding(x))).float()
-
-
-@pytest.mark.parametrize(("model", "context", "dtype"), [
-    (Lookup(), nullcontext(), "float32"), (Lookup().double(), nullcontext(), "float64"),
-    (Lookup().bfloat16(), nullcontext(), "bfloat16"), (Lookup(), torch.autocast("cpu", torch.bfloat16), "bfloat16")])
-def test_the_dtype_is_the_one_products_ran_in(tmp_path, model, context, dtype):
+@pytest.mark.parametrize(("context", "dtype"), [
+    (nullcontext(), "float32"), (torch.autocast("cpu", torch.bfloat16), "bfloat16")])
+def test_the_dtype_is_the_one_products_ran_in(tmp_path, context, dtype):
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
     with context:
-        recorded = train(tmp_path / "run", model, lambda: torch.zeros(2, 3, dtype=torch.long))
-    assert recorded.info["matmul_dtype"] == dtype and recorded.info["device_name"]
+        recorded = train(tmp_path / "run", model, lambda: torch.ones(2, 8))
+    assert set(model_flops(recorded.table("ops"))["dtype"]) == {dtype}
+    assert recorded.info["device_name"] and recorded.info["tf32"] == {"matmul": False, "convolution": False}
 
 
-@pytest.mark.parametrize(("module", "switch"), [
-    (nn.Linear(1, 1), torch.backends.cuda.matmul), (nn.Conv2d(1, 1, 1), torch.backends.cudnn.conv)])
-def test_on_cuda_float32_is_tf32_where_torch_may_use_it(module, switch):
-    result, before = SimpleNamespace(dtype=torch.float32, is_cuda=True), switch.fp32_precision
+def test_tf32_is_what_torch_may_use_on_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
     try:
-        for allowed, expected in (("tf32", "tf32"), ("ieee", "float32")):
-            switch.fp32_precision = allowed
-            assert matmul_dtype._name(module, result) == expected
-            assert matmul_dtype._name(module, torch.zeros(1)) == "float32", "a CPU has no TF32"
+        for allowed in (True, False):
+            matmul.fp32_precision = "tf32" if allowed else "ieee"
+            assert tf32() == {"matmul": allowed, "convolution": True}, "convolutions may by default"
     finally:
-        switch.fp32_precision = before
-    assert switch.fp32_precision == before
-
-
-def test_without_a_counted_step_the_dtype_is_unknown(tmp_path):
-    recorded = train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.ones(2, 4),
-                     steps="wait=0,count=0,time=1,trace=0")
-    assert recorded.info["matmul_dtype"] is None and matmul_dtype.MatmulDtype().name() is None
+        matmul.fp32_precision = before

@@ -1,12 +1,10 @@
-"""Small models and their inputs by name, for comparisons with other counters."""
+"""Models of other packages with random weights, and their published totals; tests skip where a package is missing."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,133 +13,77 @@ import pytest
 import torch
 from torch import nn
 
-IMAGE = (1, 3, 64, 64)
+import distprof
 
-
-@dataclass
-class Case:
-    """A model and how it is called."""
-
-    make: Callable[[], nn.Module]
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    training: bool = False
-
-    def model(self) -> nn.Module:
-        torch.manual_seed(0)
-        return self.make().train(self.training)
-
-    def call(self, model: nn.Module) -> Any:
-        torch.manual_seed(0)
-        return model(*self.args, **self.kwargs)
-
-
-class LeNet5(nn.Module):
-    def __init__(self, num_classes: int = 10) -> None:
-        super().__init__()
-        self.feature_extractor = nn.Sequential(
-            nn.Conv2d(1, 6, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2),
-            nn.Conv2d(16, 120, 5), nn.Tanh())
-        self.classifier = nn.Sequential(nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, num_classes))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = self.classifier(torch.flatten(self.feature_extractor(x), 1))
-        return logits, nn.functional.softmax(logits, dim=1)
-
-
-class Shared(nn.Module):
-    """One layer that two parents call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layer = nn.Linear(8, 8)
-        self.first = nn.Sequential(layer, nn.ReLU())
-        self.second = nn.Sequential(layer, nn.GELU())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(x))
-
-
-def decoder() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.GroupNorm(2, 8), nn.SiLU(),
-        nn.ConvTranspose2d(8, 8, 4, stride=2, padding=1, groups=4), nn.InstanceNorm2d(8, affine=True), nn.PReLU(),
-        nn.ConvTranspose2d(8, 3, 3, output_padding=1, stride=2, bias=False), nn.Upsample(scale_factor=2))
-
-
-def torchvision_model(name: str, **settings: Any) -> nn.Module:
-    """A torchvision model with random weights; also where its compiled operators do not fit this torch."""
-    if importlib.util.find_spec("torchvision") is None:
-        pytest.skip("needs torchvision (distprof[test])")
-    _define_torchvision_operators()
-    import torchvision.models
-
-    return getattr(torchvision.models, name)(weights=None, **settings)
+TOTALS: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "data" / "torchvision_totals.json").read_text())["models"]
+"""Model -> what counters say about it."""
+_libraries: list[torch.library.Library] = []
 
 
 @cache
-def _define_torchvision_operators() -> torch.library.Library | None:
-    """Makes torchvision importable: where its library is for another build of torch, its operators get names only."""
+def _has_torchvision() -> bool:
+    """False where torchvision is missing; otherwise names its operators.
+
+    The wheel built for CUDA cannot load them beside a CPU build of torch, and models need none of them.
+    """
     spec = importlib.util.find_spec("torchvision")
-    if spec is None:
-        return None
-    folder = Path(spec.submodule_search_locations[0])
-    with suppress(OSError):
-        torch.ops.load_library(next(folder.glob("_C*.so")))
-        return None
-    source = (folder / "_meta_registrations.py").read_text()
-    names = re.findall(r'register_(?:meta\("|fake\("torchvision::)(\w+)"', source)
+    if spec is None or spec.origin is None:
+        return False
+    source = (Path(spec.origin).parent / "_meta_registrations.py").read_text()
     library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in sorted(set(names)):
-        library.define(f"{name}() -> ()")  # no model here calls one
-    return library
+    for name in sorted(set(re.findall(r'register_(?:meta|fake)\("(?:torchvision::)?(\w+)"', source))):
+        if not hasattr(torch.ops.torchvision, name):
+            library.define(f"{name}() -> ()")
+    _libraries.append(library)
+    return True
 
 
-def transformers_model(name: str, **settings: Any) -> nn.Module:
-    """A transformers model of a small configuration with random weights."""
-    pytest.importorskip("transformers", reason="needs transformers (distprof[test])")
-    _define_torchvision_operators()
+def torchvision_model(name: str, device: str = "meta", **kwargs: Any) -> nn.Module:
+    """A torchvision model in eval mode.
+
+    Args:
+        name: As in `torchvision.models`.
+        device: Where its parameters are; on meta it has none and costs nothing.
+        **kwargs: For its constructor.
+    """
+    if not _has_torchvision():
+        pytest.skip("torchvision is not installed")
+    import torchvision
+
+    if name in ("googlenet", "inception_v3"):
+        kwargs.setdefault("init_weights", False)  # they warn unless told
+    # RegNet computes its widths with tensors, so it cannot be made on meta
+    with torch.device("cpu" if name.startswith("regnet") else device):
+        return getattr(torchvision.models, name)(weights=None, **kwargs).eval().to(device)
+
+
+def transformers_model(name: str, config: str, device: str = "meta", **kwargs: Any) -> nn.Module:
+    """A transformers model in eval mode.
+
+    Args:
+        name: Its class.
+        config: The class of its configuration.
+        device: Where its parameters are.
+        **kwargs: For the configuration.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    _has_torchvision()  # transformers imports it where it is there
     import transformers
 
-    kind = getattr(transformers, name)
-    return kind(kind.config_class(**settings))
+    with torch.device(device):
+        return getattr(transformers, name)(getattr(transformers, config)(**kwargs)).eval()
 
 
-IDS = torch.arange(32).reshape(2, 16)
-
-CASES: dict[str, Case] = {
-    "lenet5": Case(LeNet5, (torch.ones(4, 1, 32, 32),)),
-    "lstm": Case(lambda: nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True), (torch.ones(2, 5, 3),)),
-    "gru_head": Case(lambda: Recurrent(nn.GRU(3, 4)), (torch.ones(5, 2, 3),)),
-    "transformer_encoder": Case(
-        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2),
-        (torch.ones(2, 5, 16),), training=True),
-    "decoder": Case(decoder, (torch.ones(2, 3, 16, 16),)),
-    "shared": Case(Shared, (torch.ones(4, 8),)),
-    "batch_norm_training": Case(lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.ELU()),
-                                (torch.ones(3, 2, 9),), training=True),
-    "bert": Case(lambda: transformers_model(
-        "BertModel", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-        vocab_size=100), (IDS,)),
-    "gpt2": Case(lambda: transformers_model(
-        "GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=4, vocab_size=100, bos_token_id=0, eos_token_id=0), (IDS,)),
-    "llama": Case(lambda: transformers_model(
-        "LlamaForCausalLM", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=64, vocab_size=100), kwargs={"input_ids": IDS}),
-    **{name: Case(lambda name=name: torchvision_model(name), (torch.ones(IMAGE),)) for name in (
-        "resnet18", "mobilenet_v2", "efficientnet_b0", "squeezenet1_0", "convnext_tiny", "swin_t",
-        "shufflenet_v2_x1_0")},
-    "vit_b_16": Case(lambda: torchvision_model("vit_b_16", image_size=64), (torch.ones(IMAGE),)),
-}
+def image(name: str, device: str = "meta", *, grad: bool = False) -> torch.Tensor:
+    """One image of the size a torchvision model is published with."""
+    side = 299 if name == "inception_v3" else 224
+    return torch.rand(1, 3, side, side, device=device, requires_grad=grad)
 
 
-class Recurrent(nn.Module):
-    """A recurrent layer and a head on its last step."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-        self.head = nn.Linear(layer.hidden_size, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.layer(x)[0][-1])
+@cache
+def torchvision_counts(name: str) -> distprof.Counts:
+    """One forward call in eval mode without gradients, as most published numbers are made."""
+    with torch.no_grad():
+        return distprof.count(torchvision_model(name), image(name))

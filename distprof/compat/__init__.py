@@ -1,1 +1,1 @@
-"""Drop-ins: the public names of other profilers, on top of our record. One import changes, the script stays."""
+"""Drop-in replacements: code written for other counters comes in with one import changed, right numbers go out."""

@@ -28,6 +28,8 @@ from distprof.formulas.recurrent import RECURRENT
 from distprof.formulas.registry import registered, registered_flops
 from distprof.formulas.traffic import traffic
 
+__all__ = ["MACS", "Cost", "cost", "flops", "has_formula", "kind_of", "name_of"]
+
 MACS: dict[str, Callable[[Call], int | Macs]] = {
     **MATMUL, **CONVOLUTION, **ATTENTION, **FLEX, **RECURRENT, **QUANTIZED, **LIBRARIES,
 }
@@ -57,16 +59,20 @@ def flops(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -
 
 def kind_of(func: Any) -> Kind:
     """What an operator does; `other` where nobody knows."""
-    if has_formula(func):
-        return "contraction"
+    return "contraction" if has_formula(func) else _kind_without_formula(func)
+
+
+def _kind_without_formula(func: Any) -> Kind:
     return "estimate" if name_of(func) in ESTIMATES else kind_without_formula(func)
 
 
 def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Cost:
     """Everything known of one call; arguments and errors as in `flops`."""
-    call = Call.of(func, args, kwargs, output)
     found = _contraction(func, args, kwargs, output)
-    kind: Kind = "contraction" if found is not None else kind_of(func)
+    kind: Kind = "contraction" if found is not None else _kind_without_formula(func)
+    if kind == "view":
+        return Cost(kind=kind, counted=True)
+    call = Call.of(func, args, kwargs, output)
     moved = traffic(func, kind, call)
     if found is None:
         guess = ESTIMATES[name_of(func)](call) if kind == "estimate" else 0

@@ -71,19 +71,29 @@ def square(*, heads_first: bool, window: Callable[[Call], Window]) -> Reckon:
 
 
 def packed(queries: str, keys: str, *, window: Callable[[Call], Window], longest: tuple[str, str],
-           used: str | None = None) -> Reckon:
-    """[position, head, width] holds several sequences where their bounds are given; else as in `square`."""
+           used: str) -> Reckon:
+    """[position, head, width] holds several sequences where their bounds are given; else as in `square`.
+
+    Args:
+        queries: Argument with the bounds of the sequences of queries, [sequences + 1]; absent or None: a batch.
+        keys: The same for keys.
+        window: What a query sees.
+        longest: Arguments with the longest of both.
+        used: Argument with the number of keys in use of each sequence, where keys lie in a cache.
+    """
     dense = square(heads_first=False, window=window)
 
     def pairs(call: Call) -> Pairs:
-        begins_q, begins_k = call[queries], call[keys]
-        lengths_k = call.arguments.get(used) if used else None
-        if begins_q is None or not begins_q.numel():
+        begins_q, begins_k, in_use = (call.arguments.get(name) for name in (queries, keys, used))
+        if begins_q is not None and not begins_q.numel():
+            begins_q = begins_k = None
+        if begins_q is None and in_use is None:
             return dense(call)
-        if not concrete(begins_q, begins_k, lengths_k):
-            return _at_most(call, begins_q.numel() - 1, longest)
-        rows = _lengths(begins_q)
-        columns = lengths_k.tolist() if lengths_k is not None else rows if begins_k is None else _lengths(begins_k)
+        if not concrete(begins_q, begins_k, in_use):
+            return dense(call) if begins_q is None else _at_most(call, begins_q.numel() - 1, longest)
+        rows = _lengths(begins_q, call["query"])
+        columns = in_use.tolist() if in_use is not None else _lengths(
+            begins_q if begins_k is None else begins_k, call["key"])
         heads = int(call["query"].shape[-2])
         return Pairs(full=heads * sum(q * k for q, k in zip(rows, columns, strict=True)),
                      causal=heads * sum(window(call).pairs(q, k) for q, k in zip(rows, columns, strict=True)))
@@ -95,18 +105,24 @@ def _at_most(call: Call, sequences: int, longest: tuple[str, str]) -> Pairs:
     """No data behind the bounds (meta, fake): each sequence as long as the longest, and no longer than all."""
     query, key = call["query"], call["key"]
     rows, columns = (call.arguments.get(name) or BEYOND for name in longest)
-    full = int(query.shape[-2]) * min(sequences * int(rows) * int(columns), query.numel() * key.numel() // max(
-        query.shape[-2] * query.shape[-1] * key.shape[-2] * key.shape[-1], 1))
+    together = _rows(query) * _rows(key)
+    full = int(query.shape[-2]) * min(sequences * int(rows) * int(columns), together)
     return Pairs(full=full, causal=full, note="at most: lengths of packed sequences are unknown without data")
+
+
+def _rows(tensor: Any) -> int:
+    return int(tensor.shape[:-2].numel())
+
+
+def _lengths(bounds: Any, tensor: Any) -> list[int]:
+    if bounds is None:
+        return [int(tensor.shape[1])] * int(tensor.shape[0])
+    return [end - begin for begin, end in pairwise(bounds.tolist())]
 
 
 def concrete(*bounds: Any) -> bool:
     """True where the numbers in these tensors can be read; on meta and fake devices there are none."""
     return all(bound is None or not (bound.is_meta or isinstance(bound, FakeTensor)) for bound in bounds)
-
-
-def _lengths(bounds: Any) -> list[int]:
-    return [end - begin for begin, end in pairwise(bounds.tolist())]
 
 
 def forward(reckon: Reckon) -> Callable[[Call], Macs]:
@@ -191,8 +207,9 @@ _SQUARE = {
     "flash_attention_for_cpu": top_left,
 }
 _FLASH = packed("cum_seq_q", "cum_seq_k", window=bottom_right, longest=("max_q", "max_k"), used="seqused_k")
-_CUDNN = packed("cum_seq_q", "cum_seq_k", window=top_left, longest=("max_q", "max_k"))
-_EFFICIENT = packed("cu_seqlens_q", "cu_seqlens_k", window=mask_type, longest=("max_seqlen_q", "max_seqlen_k"))
+_CUDNN = packed("cum_seq_q", "cum_seq_k", window=top_left, longest=("max_q", "max_k"), used="seqused_k")
+_EFFICIENT = packed("cu_seqlens_q", "cu_seqlens_k", window=mask_type, longest=("max_seqlen_q", "max_seqlen_k"),
+                    used="seqlen_k")
 _VARLEN = packed("cu_seq_q", "cu_seq_k", window=varlen, longest=("max_q", "max_k"), used="seqused_k")
 _PLAIN = forward(square(heads_first=True, window=lambda _: Window()))
 

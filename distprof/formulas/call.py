@@ -20,6 +20,7 @@ HIGHER_ORDER = {
 """Argument names of higher-order operators, which have no schema."""
 
 
+@cache
 def name_of(func: Any) -> str:
     """Qualified name without overload: `aten::mm`, `higher_order::flex_attention`."""
     if isinstance(func, torch._ops.OpOverload):

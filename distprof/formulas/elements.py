@@ -33,8 +33,9 @@ def elements(kind: Kind, arguments: dict[str, Any], output: Any) -> int:
     if kind == "optimizer":
         return _first_list(arguments)
     if kind in BY_INPUT:
-        return max(map(_numel, _inputs(arguments)), default=0)
-    return sum(map(_numel, tensors(output)[:1])) or max(map(_numel, tensors(list(arguments.values()))[:1]), default=0)
+        return sum(map(_numel, _inputs(arguments)))
+    first = [output] if isinstance(output, torch.Tensor) else tensors(output) or tensors(list(arguments.values()))
+    return _numel(first[0]) if first else 0
 
 
 def _numel(tensor: torch.Tensor) -> int:

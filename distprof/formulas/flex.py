@@ -41,12 +41,14 @@ def _kept(counts: Any, indices: Any, shape: tuple[int, ...], block: tuple[int, i
     columns = (keys - indices.long() * block[1]).clamp(0, block[1])
     sums = (columns * listed).sum(-1) * rows
     # a mask may be one for all sequences or heads
-    return int(sums.sum()) * (batch // max(counts.shape[0], 1)) * (heads // max(counts.shape[1], 1))
+    repeats: int = batch // max(counts.shape[0], 1) * (heads // max(counts.shape[1], 1))
+    return int(sums.sum()) * repeats
 
 
 def _lengths(positions: int, block: int, blocks: int, device: Any) -> torch.Tensor:
     begins: torch.Tensor = torch.arange(blocks, device=device) * block
-    return torch.clamp(torch.sub(positions, begins), 0, block)
+    left: torch.Tensor = positions - begins
+    return left.clamp(0, block)
 
 
 FLEX: dict[str, Callable[[Call], int | Macs]] = {

@@ -75,6 +75,7 @@ QUANTIZED: dict[str, Formula] = {
     **{f"quantized::conv_transpose{dims}d{kind}": transposed for dims in (1, 2, 3) for kind in ("", "_dynamic")},
     "_quantized::conv_transpose1d": transposed,
     "_quantized::conv_transpose2d": transposed,
+    "quantized::int4mm_packed_weight_cpu": linear("self"),
     "quantized::matmul": lambda call: int(call["qa"].numel() * call["qb"].shape[-1]),
     "_quantized::wrapped_fbgemm_linear_fp16_weight": linear(),
     "_quantized::wrapped_quantized_linear": linear(),

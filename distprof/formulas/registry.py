@@ -39,12 +39,14 @@ def register_flops(op: Any, formula: Any = None, *, replace: bool = False) -> An
             overloads, a higher-order operator, or a Triton kernel: the object that `@triton.jit` or
             `@triton.autotune` made, or `"triton::kernel_name"`. A name need not exist yet: a library may be loaded
             later.
-        formula: `formula(*args, **kwargs, out) -> int`. It gets what the call got, positional as positional,
-            keyword as keyword, defaults not filled in: the tensors themselves, with the shapes of this rank (the
-            local part of a DTensor); on a meta or fake device without data. `out` is what the call returned. It
-            must not change any of them. A Triton kernel's formula gets the arguments of the kernel by their names,
-            constexpr ones included, and `grid`, a tuple of launch sizes where it is concrete, but no `out`: kernels
-            return nothing, and their own `out` is an argument like any other.
+        formula: `formula(*args, **kwargs, out) -> int`. It gets the arguments as torch's dispatcher passes them on,
+            however the caller wrote them: those before the `*` of the schema by position, keyword-only ones by name,
+            the last ones left out where they have their defaults (so give the formula the operator's defaults).
+            Tensors are the call's own, with the shapes of this rank (the local part of a DTensor); on a meta or fake
+            device without data. `out` is what the call returned. It must not change any of them.
+            A Triton kernel's formula gets the arguments of the kernel by their names, constexpr ones included, and
+            `grid`, a tuple of launch sizes where it is concrete, but no `out`: kernels return nothing, and their own
+            `out` is an argument like any other.
             It returns FLOPs, an int >= 0; a multiply-accumulate is 2. They count as contractions, in the headline.
         replace: Replaces the formula an operator has, distprof's own or one that was registered.
 
@@ -107,7 +109,7 @@ def kernel_name(kernel: Any) -> str | None:
 
 def registered(func: Any, kwargs: dict[str, Any]) -> tuple[str, Formula] | None:
     """The name under which a formula of a user was found, and the formula."""
-    for key in _keys(func, kwargs):
+    for key in _keys(func, kwargs) if REGISTERED else ():
         if key in REGISTERED:
             return key, REGISTERED[key]
     return None

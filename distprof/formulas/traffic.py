@@ -71,11 +71,18 @@ def _by_schema(func: Any, call: Call) -> Bytes:
     plan = _plan(func)
     if plan is None:
         return Bytes(_size(tensors(list(call.arguments.values()))), _size(tensors(call.output)))
-    read = _size(tensor for name in plan.read for tensor in tensors(call.arguments.get(name)))
-    written = [tensor for name in plan.write for tensor in tensors(call.arguments.get(name))]
+    read = _size(tensor for name in plan.read for tensor in _held(call.arguments.get(name)))
+    written = [tensor for name in plan.write for tensor in _held(call.arguments.get(name))]
     known = {id(tensor) for tensor in written}
-    fresh = [tensor for tensor in tensors(call.output) if id(tensor) not in known] if plan.new else []
+    fresh = [tensor for tensor in _held(call.output) if id(tensor) not in known] if plan.new else []
     return Bytes(read, _size(written + fresh))
+
+
+def _held(argument: Any) -> list[torch.Tensor]:
+    # most arguments are a tensor or hold none, and this runs for each argument of each call
+    if isinstance(argument, torch.Tensor):
+        return [argument]
+    return tensors(argument) if isinstance(argument, (list, tuple)) else []
 
 
 def _size(involved: Iterable[torch.Tensor]) -> int:

@@ -1,1 +1,1 @@
-"""The conventions of other counters, as views of our record."""
+"""What other counters would report: our record of a call comes in, their numbers line by line go out."""

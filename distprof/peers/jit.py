@@ -1,0 +1,251 @@
+"""Calls of torch functions come in, the operators torch.jit.trace would record for them go out.
+
+Nothing is traced. What a trace has and this has not: arithmetic on sizes (a trace makes tensors of them), attributes
+like `x.T`, and the removal of operators whose result nobody uses.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from distprof.functions import FunctionCall, Spec
+from distprof.paths import CallPath
+from distprof.peers.values import Value
+
+ATTENTION = "torch.nn.functional.multi_head_attention_forward"
+FUSED_ATTENTION = "aten::_native_multi_head_attention"
+Operator = tuple[str, Iterable[Any], Any]
+"""Kind, arguments, output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """An operator as a trace names it, and how often it ran."""
+
+    kind: str
+    """aten::linear, aten::_convolution, ..."""
+    function: str
+    """The torch function it stands for."""
+    path: CallPath
+    calls: int
+    inputs: list[Value]
+    """Arguments in the order of the operator's schema, defaults included."""
+    outputs: list[Value]
+
+
+def nodes(functions: Mapping[FunctionCall, int], known: Callable[[str], bool] | None = None) -> Iterator[Node]:
+    """The operators behind a record of function calls.
+
+    Args:
+        functions: `Counts.functions`.
+        known: Kinds whose arguments are wanted; the others come without any, which is faster. None: all.
+    """
+    by_path: dict[CallPath, list[tuple[FunctionCall, int]]] = defaultdict(list)
+    for call, number in functions.items():
+        by_path[call.path].append((call, number))
+    for calls in by_path.values():
+        fused = _fused_attention(calls)
+        for call, number in fused if fused else _leaves(calls):
+            if fused:
+                yield _node((FUSED_ATTENTION, call.args, call.output), call, number)
+                continue
+            for operator in _operators(call, known):
+                yield _node(operator, call, number)
+
+
+def _node(operator: Operator, call: FunctionCall, number: int) -> Node:
+    kind, arguments, output = operator
+    outputs = output if isinstance(output, tuple) and not isinstance(output, Spec) else (output,)
+    return Node(kind=kind, function=call.name, path=call.path, calls=number,
+                inputs=[Value(argument) for argument in arguments], outputs=[Value(part) for part in outputs])
+
+
+def _leaves(calls: list[tuple[FunctionCall, int]]) -> list[tuple[FunctionCall, int]]:
+    """Calls that are no mere wrapper of another call of the same module."""
+    wrappers = {call.outer for call, _ in calls}
+    return [(call, number) for call, number in calls if call.name not in wrappers or call.outer == call.name]
+
+
+def _fused_attention(calls: list[tuple[FunctionCall, int]]) -> list[tuple[FunctionCall, int]]:
+    """Calls of multi-head attention that torch fuses when nothing watches it.
+
+    `nn.MultiheadAttention` takes one kernel for all its work in eval mode without gradients, given one batch-first
+    tensor as query, key and value. A function mode keeps it from doing so; it transposes once in and once out then.
+    """
+    found = [(call, number) for call, number in calls if call.name == ATTENTION]
+    number = sum(times for _, times in found)
+    turned = sum(times for call, times in calls if call.name == "torch.Tensor.transpose" and call.outer is None)
+    fits = number and turned == 2 * number and all(_may_fuse(call) for call, _ in found)
+    return found if fits else []
+
+
+def _may_fuse(call: FunctionCall) -> bool:
+    heads = call.argument(4, "num_heads")
+    plain = not any(call.argument(position, name) for position, name in (
+        (7, "bias_k"), (8, "bias_v"), (9, "add_zero_attn"), (13, "training"), (17, "use_separate_proj_weight")))
+    return plain and not call.grad_enabled and heads % 2 == 0 and len(call.args[0].shape) == 3
+
+
+def _operators(call: FunctionCall, known: Callable[[str], bool] | None) -> Iterator[Operator]:
+    name = operator_name(call.name)
+    if not _has_tensor(call.output) and name != "__setitem__":
+        return
+    special = SPECIAL.get(name)
+    if special is not None:
+        yield from special(call)
+    elif schemas(kind := f"aten::{name}"):
+        yield kind, arguments_of(kind, call) if known is None or known(kind) else [], call.output
+
+
+@cache
+def operator_name(function: str) -> str:
+    """torch.nn.functional.linear -> linear, torch.fft.rfft -> fft_rfft, torch.Tensor.float -> to."""
+    home, _, last = function.rpartition(".")
+    name = {"torch.linalg": "linalg_", "torch.fft": "fft_", "torch.special": "special_"}.get(home, "") + last
+    return ALIASES.get(name, name)
+
+
+_CASTS = "float half double bfloat16 long int short char byte bool type cpu cuda tensor as_tensor"
+ALIASES = {
+    **dict.fromkeys(_CASTS.split(), "to"),
+    "spmm": "mm", "linalg_matmul": "matmul", "norm": "linalg_vector_norm", "__getitem__": "slice",
+    "absolute": "abs", "negative": "neg", "multiply": "mul", "divide": "div", "true_divide": "div", "subtract": "sub",
+    "multiply_": "mul_", "divide_": "div_", "subtract_": "sub_", "clip": "clamp", "clip_": "clamp_",
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
+    "concat": "cat", "concatenate": "cat", "swapaxes": "transpose", "swapdims": "transpose", "moveaxis": "movedim",
+    "__rsub__": "rsub", "__floordiv__": "floor_divide", "__rfloordiv__": "floor_divide", "__pow__": "pow",
+    "__rpow__": "pow", "__ipow__": "pow_", "__rmod__": "remainder", "__eq__": "eq", "__ne__": "ne",
+}
+"""Names that a trace does not keep."""
+
+
+@cache
+def schemas(kind: str) -> tuple[Any, ...]:
+    """Schemas of an operator that a call from Python may mean; empty where there is no such operator."""
+    found = torch._C._jit_get_schemas_for_operator(kind)
+    return tuple(schema for schema in found if not any(argument.is_out for argument in schema.arguments))
+
+
+def arguments_of(kind: str, call: FunctionCall) -> list[Any]:
+    """All arguments of a call in the order of the operator's schema; as they were passed where none fits."""
+    for schema in schemas(kind):
+        bound = _bind(schema.arguments, call)
+        if bound is not None:
+            return bound
+    return [*call.args, *(value for _, value in call.kwargs)]
+
+
+def _bind(wanted: list[Any], call: FunctionCall) -> list[Any] | None:
+    named, given, bound = dict(call.kwargs), list(call.args), []
+    for position, argument in enumerate(wanted):
+        kind = str(argument.type)
+        if given and not argument.kwarg_only:
+            value = given.pop(0)
+            rest = position + 1 == len([other for other in wanted if not other.kwarg_only])
+            if kind == "List[int]" and isinstance(value, int) and given and rest:
+                value, given = (value, *given), []  # x.view(2, 3)
+        elif argument.name in named:
+            value = named.pop(argument.name)
+        elif argument.has_default_value():
+            value = argument.default_value
+        else:
+            return None
+        if not _fits(kind, value):
+            return None
+        bound.append(tuple(value) if isinstance(value, list) else value)
+    return bound if not given and not named else None
+
+
+def _fits(kind: str, value: Any) -> bool:
+    inner = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
+    if value is None:
+        return inner is not kind
+    if inner == "Tensor":
+        return isinstance(value, Spec)
+    if inner.startswith("List[Tensor"):
+        return isinstance(value, tuple) and all(isinstance(part, Spec) for part in value)
+    if inner == "str" or inner == "List[int]":
+        return isinstance(value, str) == (inner == "str")
+    return not isinstance(value, Spec)
+
+
+def _has_tensor(tree: Any) -> bool:
+    return isinstance(tree, Spec) or (isinstance(tree, tuple) and any(_has_tensor(part) for part in tree))
+
+
+def _convolution(call: FunctionCall) -> Iterator[Operator]:
+    """All convolutions are one operator, with thirteen arguments."""
+    name = operator_name(call.name)
+    bound = arguments_of(f"aten::{name}", call)
+    if name == "convolution":
+        x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = bound
+    elif name.startswith("conv_transpose"):
+        x, weight, bias, stride, padding, output_padding, groups, dilation = bound
+        transposed = True
+    else:
+        x, weight, bias, stride, padding, dilation, groups = bound
+        transposed, output_padding = False, 0
+    if isinstance(padding, str):
+        yield "aten::_convolution_mode", bound, call.output
+        return
+    spatial = len(weight.shape) - 2
+    wide = [value if isinstance(value, tuple) else (value,) * spatial
+            for value in (stride, padding, dilation, output_padding)]
+    alone = len(x.shape) == spatial + 1
+    image, output = (Spec((1, *spec.shape), spec.dtype) if alone else spec for spec in (x, call.output))
+    yield "aten::_convolution", [image, weight, bias, *wide[:3], transposed, wide[3], groups, False, False, True,
+                                 True], output
+
+
+def _assignment(call: FunctionCall) -> Iterator[Operator]:
+    target, index, value = call.args
+    if _has_tensor(index):
+        yield "aten::index_put_", [target, index, value, False], target
+    else:
+        yield "aten::copy_" if isinstance(value, Spec) else "aten::fill_", [target, value], target
+
+
+def _reciprocal(call: FunctionCall) -> Iterator[Operator]:
+    yield "aten::reciprocal", [call.args[0]], call.output
+    yield "aten::mul", [call.output, call.args[1]], call.output
+
+
+def _cell(*elementwise: tuple[str, int]) -> Callable[[FunctionCall], Iterator[Operator]]:
+    """A recurrent cell is recorded part by part: two linear layers, then (operator, width in hidden sizes)."""
+
+    def parts(call: FunctionCall) -> Iterator[Operator]:
+        x, state, weight_ih, weight_hh = call.args[:4]
+        bias_ih, bias_hh = call.argument(4, "b_ih"), call.argument(5, "b_hh")
+        hidden = state if isinstance(state, Spec) else state[0]
+
+        def wide(rows: int) -> Spec:
+            return Spec((*hidden.shape[:-1], rows), hidden.dtype)
+
+        yield "aten::linear", [x, weight_ih, bias_ih], wide(weight_ih.shape[0])
+        yield "aten::linear", [hidden, weight_hh, bias_hh], wide(weight_hh.shape[0])
+        for name, width in elementwise:
+            part = wide(width * hidden.shape[-1])
+            yield f"aten::{name}", [part, part], part
+
+    return parts
+
+
+SPECIAL: dict[str, Callable[[FunctionCall], Iterator[Operator]]] = {
+    **dict.fromkeys(("convolution", *(f"conv{part}{n}d" for part in ("", "_transpose") for n in (1, 2, 3))),
+                    _convolution),
+    "__setitem__": _assignment,
+    "__rtruediv__": _reciprocal,
+    "lstm_cell": _cell(("add_", 4), ("unsafe_chunk", 4), *[("sigmoid_", 1)] * 3, ("tanh_", 1), *[("mul", 1)] * 3,
+                       ("add_", 1), ("tanh", 1)),
+    "gru_cell": _cell(*[("unsafe_chunk", 3)] * 2, *[("add_", 1)] * 3, *[("sigmoid_", 1)] * 2, *[("mul_", 1)] * 2,
+                      ("tanh_", 1), ("sub", 1), ("add", 1)),
+    "rnn_tanh_cell": _cell(("add_", 1), ("tanh", 1)),
+    "rnn_relu_cell": _cell(("add_", 1), ("relu", 1)),
+}
+"""Functions that a trace records under another name, or as several operators."""

@@ -1,0 +1,21 @@
+"""One line of another counter's total: which function, called by which module, counts how much there, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """All calls of one function by one module."""
+
+    function: str
+    """As torch names it: torch.nn.functional.linear."""
+    module_path: str | None
+    """Innermost module; None outside of every module."""
+    flops: int
+    """In the unit of the other counter."""
+    macs: int
+    """Multiply-accumulates the other counter sees."""
+    reason: str = ""
+    """Why this is not what ran; empty where it is."""

@@ -1,0 +1,156 @@
+"""What a call of a model costs and how long it takes: a model and its inputs come in, counts and latencies go out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from distprof.chains import Latency
+from distprof.counted import Counts, ModuleCount, count
+from distprof.errors import UsageError
+from distprof.identity import device_name
+from distprof.invocation import Invocation
+from distprof.isolation import undisturbed
+from distprof.latency import measure_latency
+from distprof.modules import ModuleMap
+from distprof.peaks import Peak, peak
+from distprof.roofline import Roofline, roofline
+from distprof.units import UNKNOWN, duration, percent, si
+
+TIMES = ("fwd_ns", "fwd_self_ns", "bwd_ns", "bwd_self_ns", "recompute_ns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile(Counts):
+    """Counts of a call, and measured latency of each module."""
+
+    latencies: Mapping[str, Latency]
+    """Module path -> mean times of a call; modules that were not called have none."""
+    runs: int
+    """Calls the latencies are means of."""
+    device: str
+    peak: Peak | None
+    """Rates the device can reach at most, given or published for exactly this device; None where nobody knows."""
+
+    @property
+    def latency_ns(self) -> float | None:
+        """Forward time of the model, and backward time if it ran."""
+        roots = [latency for path, latency in self.latencies.items() if path == "" or path.endswith(":")]
+        return sum(map(_sum, roots)) if roots else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs over what the device could have done in the time at its dense peak; None where unknown."""
+        time_ns = self.latency_ns
+        if self.peak is None or not time_ns:
+            return None
+        return self.model_flops / (self.peak.flops_per_second * time_ns / 1e9)
+
+    def measured(self, path: str) -> Mapping[str, Any]:
+        """Times, MFU and place under the roofline of a module."""
+        latency = self.latencies.get(path, Latency())
+        found: dict[str, Any] = {f"{name.removesuffix('_ns')}_time_ns": getattr(latency, name) for name in TIMES}
+        total = self.latency_ns
+        own = _sum(latency)
+        under = self.roofline(self._by_path[path]) if path in self._by_path else None
+        flops = sum(self._by_path[path].flops.values()) if path in self._by_path else 0
+        return found | {
+            "time_share": own / total if own and total else None,
+            "mfu": flops / (self.peak.flops_per_second * own / 1e9) if self.peak is not None and own else None,
+            "bound": under.bound if under is not None else None,
+            "achieved_ratio": under.achieved_ratio if under is not None else None}
+
+    def measured_lines(self) -> tuple[tuple[str, str], ...]:
+        """Latency of the call and MFU with what they rest on."""
+        root = self.latencies.get("", Latency())
+        parts = [f"{name} {duration(time)}" for name, time in (
+            ("forward", root.fwd_ns), ("backward", root.bwd_ns), ("recomputed", root.recompute_ns)) if time is not None]
+        of_runs = f"mean of {self.runs} runs on {self.device}"
+        if self.peak is None:
+            basis = f"unknown: no peak of {self.device} is at hand; give one with peak="
+        else:
+            basis = (f"{percent(self.mfu)}: model FLOPs / (time x {si(self.peak.flops_per_second, 'FLOP/s')} in "
+                     f"{self.peak.dtype}, {self.peak.source})") if self.mfu is not None else UNKNOWN
+        return (("latency", f"{', '.join(parts) or UNKNOWN}: {of_runs}"), ("MFU", basis))
+
+    @cached_property
+    def _by_path(self) -> dict[str, ModuleCount]:
+        return {module.path: module for module in self.modules}
+
+    def roofline(self, module: ModuleCount) -> Roofline | None:
+        """Where a module stands under the roofline, forward and backward together; None where time or peak is unknown.
+
+        Bytes are those every operator reads and writes: what stays in a cache makes the module look better than 1.
+        """
+        latency = self.latencies.get(module.path)
+        time_ns = _sum(latency) if latency is not None else 0
+        if self.peak is None or not time_ns:
+            return None
+        return roofline(sum(module.flops.values()), module.io_bytes, time_ns, self.peak.flops_per_second,
+                        self.peak.bytes_per_second)
+
+
+def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, runs: int = 10,
+            peak: Peak | None = None, **kwargs: Any) -> Profile:
+    """Counts one call of a model and measures `runs` more, module by module.
+
+    Latency is measured in calls of their own, without the counter: marks at modules and autograd nodes, on CUDA as
+    events that nobody waits for until the end. Compiled modules run as they were written.
+
+    Args:
+        model: As for `distprof.count`.
+        *args: Positional arguments of the call.
+        backward: Counts and times backward as well.
+        warmup: Calls before the timed ones.
+        runs: Calls that are timed.
+        peak: Rates of the device; by default those published for exactly this device.
+        **kwargs: Keyword arguments of the call.
+
+    Raises:
+        UsageError: As for `distprof.count`; or the model is on the meta device, where nothing takes time.
+        Exception: What the model raises.
+    """
+    if runs < 1 or warmup < 0:
+        raise UsageError(f"expected runs of 1 or more and warmup of 0 or more, found runs={runs}, warmup={warmup}")
+    invocation = Invocation.of(model, args, kwargs, backward=backward)
+    root = invocation.model
+    if root is not None and any(parameter.is_meta for parameter in root.parameters()):
+        raise UsageError("expected a model with storage, found one on the meta device",
+                         hint="distprof.count counts it without latency")
+    counts = count(model, *args, backward=backward, **kwargs)
+    modules = ModuleMap()
+    with undisturbed([root] if root is not None else []):
+        if root is not None:
+            modules.add_root(root)
+
+        def call() -> None:
+            if root is not None:
+                root.zero_grad(set_to_none=True)
+            invocation.run()
+
+        measured = measure_latency(call, warmup=warmup, runs=runs, modules=modules)
+    return Profile(**{name: getattr(counts, name) for name in ("ops", "modules", "functions", "params")},
+                   latencies={site.path: latency for site, latency in measured.items()}, runs=runs,
+                   device=device_name(), peak=peak or published_peak(counts))
+
+
+def _sum(latency: Latency) -> float:
+    return sum(time for time in (latency.fwd_ns, latency.bwd_ns, latency.recompute_ns) if time is not None)
+
+
+def published_peak(counts: Counts) -> Peak | None:
+    """Peak rates of this device in the dtype of most FLOPs."""
+    flops: dict[str, int] = {}
+    for op in counts.ops:
+        if op.flops and op.dtype is not None:
+            flops[op.dtype] = flops.get(op.dtype, 0) + op.flops
+    if not flops:
+        return None
+    dtype = max(flops, key=flops.__getitem__)
+    if dtype == "float32" and torch.cuda.is_initialized() and torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return peak(device_name(), "tf32") or peak(device_name(), dtype)
+    return peak(device_name(), dtype)

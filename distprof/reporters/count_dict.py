@@ -1,0 +1,74 @@
+"""A count as plain data: a count comes in, an object of JSON types with the keys of `schema` goes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from distprof.reporters.schema import FORMAT, LISTS, MEASURED, OPS
+
+if TYPE_CHECKING:
+    from distprof.counted import Counts, ModuleCount, OpCount
+
+PHASES = ("forward", "backward", "recompute")
+
+
+def count_dict(counts: Counts) -> dict[str, Any]:
+    """Totals, uncounted operators, modules and operators."""
+    return {
+        **totals(counts),
+        "modules": [module_row(counts, module) for module in counts.modules],
+        "ops": [op_row(op) for op in counts.ops],
+    }
+
+
+def totals(counts: Counts) -> dict[str, Any]:
+    """All but the rows."""
+    return {
+        "format": FORMAT,
+        "params": {**asdict(counts.params), "dtypes": dict(counts.params.dtypes)},
+        "macs": _by_phase(counts, "macs"),
+        "flops": _by_phase(counts, "flops"),
+        "model_flops": counts.model_flops,
+        "causal_flops": counts.causal_flops,
+        "elements_by_kind": counts.by_kind("elements"),
+        "estimate_flops": counts.total("estimate_flops"),
+        "read_bytes": counts.total("read_bytes"),
+        "write_bytes": counts.total("write_bytes"),
+        "coverage_ratio": counts.coverage_ratio,
+        "uncounted": [asdict(one) for one in counts.uncounted],
+    }
+
+
+def _by_phase(counts: Counts, quantity: str) -> dict[str, int]:
+    return {**{phase: counts.total(quantity, phase) for phase in PHASES}, "all": counts.total(quantity)}
+
+
+def module_row(counts: Counts, module: ModuleCount) -> dict[str, Any]:
+    """The columns of `schema.MODULES`."""
+    params, measured = module.params, counts.measured(module.path)
+    return {
+        "module_path": module.path, "class_name": module.class_name, "depth": module.depth, "shared": module.shared,
+        "calls": module.calls, "input_shapes": [list(shape) for shape in module.input_shapes],
+        "output_shapes": [list(shape) for shape in module.output_shapes], "params": params.params,
+        "own_params": module.own_params, "stored_params": params.stored_params,
+        "trainable_params": params.trainable_params, "param_bytes": params.param_bytes, "buffers": params.buffers,
+        "buffer_bytes": params.buffer_bytes, "dtypes": dict(params.dtypes), "fwd_macs": module.macs["forward"],
+        "bwd_macs": module.macs["backward"], "fwd_flops": module.flops["forward"],
+        "bwd_flops": module.flops["backward"], "recompute_flops": module.flops["recompute"],
+        "elements": module.elements, "io_bytes": module.io_bytes,
+        **{name: measured.get(name) for name in MEASURED},
+    }
+
+
+def op_row(op: OpCount) -> dict[str, Any]:
+    """The columns of `schema.OPS`."""
+    return {**{name: getattr(op, name) for name in OPS.names()}, "within": sorted(op.within),
+            "shapes": json.loads(op.shapes), "note": op.note or None}
+
+
+def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for a table: lists and mappings as JSON text."""
+    return {name: json.dumps(value) if name in LISTS else value for name, value in row.items()}

@@ -1,0 +1,34 @@
+"""A count as polars frames. Recording must never import this: polars is for those who look at results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import polars as pl
+
+from distprof.contract import Table
+from distprof.reporters.count_dict import flat, module_row, op_row
+from distprof.reporters.schema import MODULES, OPS
+
+if TYPE_CHECKING:
+    from distprof.counted import Counts
+
+TYPES = {"int64": pl.Int64, "float64": pl.Float64, "bool": pl.Boolean, "string": pl.String, "category": pl.Categorical}
+
+
+class Frames(NamedTuple):
+    """A frame per table of `schema`."""
+
+    modules: pl.DataFrame
+    ops: pl.DataFrame
+
+
+def count_frames(counts: Counts) -> Frames:
+    """Modules and operators, a row each."""
+    return Frames(_frame(MODULES, (module_row(counts, module) for module in counts.modules)), _frame(OPS, map(op_row, counts.ops)))
+
+
+def _frame(table: Table, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    return pl.DataFrame([flat(row) for row in rows],
+                        schema={column.name: TYPES[column.type] for column in table.columns}, orient="row")

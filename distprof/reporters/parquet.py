@@ -1,0 +1,26 @@
+"""A count as parquet files: a count and a folder come in, documented tables are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distprof.errors import OutputError
+from distprof.reporters.count_dict import flat, module_row, op_row, totals
+from distprof.reporters.schema import MODULES, OPS
+from distprof.tables import write_table
+
+if TYPE_CHECKING:
+    from distprof.counted import Counts
+
+
+def write_counts(counts: Counts, folder: Path) -> None:
+    """Writes both tables, each whole or not at all; `distprof.totals` in their schema holds the totals as JSON."""
+    metadata = {"distprof.totals": json.dumps(totals(counts))}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for table, rows in ((MODULES, (module_row(counts, module) for module in counts.modules)), (OPS, map(op_row, counts.ops))):
+            write_table(folder, table, [flat(row) for row in rows], tags={}, metadata=metadata)
+    except OSError as error:
+        raise OutputError(f"cannot write {folder}: {error.strerror or error}") from error

@@ -1,0 +1,217 @@
+"""A model to look at: `module:factory` comes in, the model it makes and the inputs of one call go out."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from distprof.errors import ModelError, UsageError
+
+FORM = "package.module:function or path/to/file.py:function, returning a model or (model, inputs)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A model and the arguments of one call."""
+
+    model: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Tensors a user asks for by shape."""
+
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[torch.dtype, ...] = (torch.float32,)
+    """One for all, or one per shape."""
+
+    @classmethod
+    def of(cls, shapes: Sequence[str], dtypes: Sequence[str]) -> Inputs:
+        """Reads what a user typed: "1,3,224,224", "float32".
+
+        Raises:
+            UsageError: It is no shape or no element type, or there are not as many of both.
+        """
+        if len(dtypes) > 1 and len(dtypes) != len(shapes):
+            raise UsageError(f"expected --dtype once or once per --input-shape, found {len(dtypes)} and {len(shapes)}")
+        return cls(shapes=tuple(map(_shape, shapes)), dtypes=tuple(map(_dtype, dtypes)) or (torch.float32,))
+
+    def tensors(self, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """One tensor per shape; whole numbers are 0, an index that every table has."""
+        dtypes = self.dtypes * len(self.shapes) if len(self.dtypes) == 1 else self.dtypes
+        return tuple(torch.rand(shape, device=device).to(dtype) if dtype.is_floating_point or dtype.is_complex
+                     else torch.zeros(shape, dtype=dtype, device=device)
+                     for shape, dtype in zip(self.shapes, dtypes, strict=True))
+
+
+def example(spec: str, inputs: Inputs, *, device: str) -> Example:
+    """Makes a model and the inputs of one call.
+
+    Args:
+        spec: `module:factory`; the current directory is on the path.
+        inputs: What to call it with instead of the inputs the factory returns.
+        device: meta or cpu; the factory runs with it as torch's default.
+
+    Raises:
+        UsageError: There is no such factory, it makes no model, or inputs are missing.
+        ModelError: The factory or its module raised.
+    """
+    factory = load(spec)
+    model, given = _split(_made(factory, spec, device), spec)
+    if inputs.shapes:
+        found = Example(model=model, args=inputs.tensors(_device_of(model, device)))
+    elif isinstance(given, Mapping):
+        found = Example(model=model, kwargs=dict(given))
+    else:
+        found = Example(model=model, args=tuple(given) if isinstance(given, (tuple, list)) else (given,))
+    _check_inputs(found)
+    return found
+
+
+def load(spec: str) -> Callable[[], Any]:
+    """Imports a factory.
+
+    Raises:
+        UsageError: There is no such module or name, or it cannot be called.
+        ModelError: The module raised while it was imported.
+    """
+    place, separator, name = spec.rpartition(":")
+    if not (separator and place and name):
+        raise UsageError(f"expected module:factory, found {spec!r}", hint=FORM)
+    found: Any = _module(place)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, dir(found), n=1)
+            raise UsageError(f"expected {name} in {place}, found no such name",
+                             hint=f"did you mean {place}:{near[0]}?" if near else FORM)
+        found = getattr(found, part)
+    if not callable(found):
+        raise UsageError(f"expected a class or function in {spec}, found {type(found).__name__}", hint=FORM)
+    return found if not isinstance(found, nn.Module) else lambda: found
+
+
+def _module(place: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name and (place == error.name or place.startswith(f"{error.name}.")):
+            raise UsageError(f"expected a module to import, found none named {place}",
+                             hint=f"{here} is on the path; a file is given as path/to/file.py:function") from error
+        raise ModelError(f"{place} cannot be imported: {told(error)}") from error
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        hint = "put what the script runs under `if __name__ == '__main__':`" if isinstance(error, SystemExit) else None
+        raise ModelError(f"{place} cannot be imported: {told(error)}", hint=hint) from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"expected a Python file, found nothing at {path}")
+    folder = str(path.resolve().parent)  # what lies beside the file can be imported, as when it is run
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = path.stem if path.stem not in sys.modules else f"distprof_model_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _made(factory: Callable[[], Any], spec: str, device: str) -> Any:
+    _check_no_arguments(factory, spec)
+    try:
+        with torch.device(device) if device != "cpu" else nullcontext():
+            return factory()
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{spec} raised {told(error)}", hint=remedy(error, device)) from error
+
+
+def _check_no_arguments(factory: Callable[[], Any], spec: str) -> None:
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise UsageError(f"expected {spec} to be callable without arguments, found: {error}",
+                         hint="write a function that calls it with its arguments") from error
+    except ValueError:  # some callables of C have no signature
+        pass
+
+
+def _split(made: Any, spec: str) -> tuple[nn.Module, Any]:
+    """The model and its inputs, () where there are none."""
+    if isinstance(made, nn.Module):
+        return made, ()
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
+        return made
+    found = f"({', '.join(type(part).__name__ for part in made)})" if isinstance(made, tuple) else type(made).__name__
+    raise UsageError(f"expected {spec} to return a model or (model, inputs), found {found}")
+
+
+def _check_inputs(found: Example) -> None:
+    """Tells what is missing before the model does."""
+    try:
+        signature = inspect.signature(found.model.forward)
+    except ValueError:
+        return
+    try:
+        signature.bind(*found.args, **found.kwargs)
+    except TypeError as error:
+        name = f"{type(found.model).__name__}.forward{signature}"
+        raise UsageError(f"expected the inputs of {name}, found: {error}",
+                         hint="--input-shape 1,3,224,224 per tensor, or a factory that returns (model, inputs)"
+                         ) from error
+
+
+def _device_of(model: nn.Module, device: str) -> torch.device:
+    tensor = next(model.parameters(), next(model.buffers(), None))
+    return torch.device(device) if tensor is None else tensor.device
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.replace("x", ",").strip("()[] ").split(",")
+    if not all(size.strip().isdecimal() for size in sizes):
+        raise UsageError(f"expected a shape like 1,3,224,224 for --input-shape, found {text!r}")
+    return tuple(map(int, sizes))
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype):
+        raise UsageError(f"expected an element type of torch like float32 or int64 for --dtype, found {name!r}")
+    return found
+
+
+def told(error: BaseException) -> str:
+    """An error in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def remedy(error: BaseException, device: str) -> str | None:
+    """What to try, where the error tells."""
+    words = str(error)
+    if device == "meta" and (isinstance(error, NotImplementedError) or "meta" in words):
+        return "it needs values of tensors, which the meta device has not: --device cpu"
+    return "--dtype int64 makes indices" if "Long" in words and "indices" in words else None

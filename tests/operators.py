@@ -1,0 +1,105 @@
+"""Operators by name, the names that libraries define, and calls without a kernel: meta tensors by the schema."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from distprof import formulas
+from distprof.formulas.cost import Cost
+
+SCHEMAS = {
+    # Dao-AILab/flash-attention, flash_attn/flash_attn_interface.py
+    "flash_attn": (
+        "_flash_attn_forward(Tensor q, Tensor k, Tensor v, float dropout_p, float softmax_scale, bool causal, "
+        "SymInt window_size_left, SymInt window_size_right, float softcap, Tensor? alibi_slopes, bool return_softmax) "
+        "-> (Tensor, Tensor, Tensor, Tensor)",
+        "_flash_attn_varlen_forward(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
+        "SymInt max_seqlen_q, SymInt max_seqlen_k, float dropout_p, float softmax_scale, bool causal, "
+        "SymInt window_size_left=-1, SymInt window_size_right=-1, float softcap=0., Tensor? alibi_slopes=None, "
+        "bool return_softmax=False, Tensor? block_table=None, Tensor? leftpad_k=None, Tensor? seqused_k=None, "
+        "bool zero_tensors=False, SymInt num_splits=0) -> (Tensor, Tensor, Tensor, Tensor)",
+        "_flash_attn_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, "
+        "Tensor(a!)? dq, Tensor(b!)? dk, Tensor(c!)? dv, float dropout_p, float softmax_scale, bool causal, "
+        "SymInt window_size_left, SymInt window_size_right, float softcap, Tensor? alibi_slopes, bool deterministic, "
+        "Tensor? rng_state=None) -> Tensor",
+        "_flash_attn_varlen_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, "
+        "Tensor(a!)? dq, Tensor(b!)? dk, Tensor(c!)? dv, Tensor cu_seqlens_q, Tensor cu_seqlens_k, "
+        "SymInt max_seqlen_q, SymInt max_seqlen_k, float dropout_p, float softmax_scale, bool causal, "
+        "SymInt window_size_left, SymInt window_size_right, float softcap, Tensor? alibi_slopes, bool deterministic, "
+        "Tensor? rng_state=None, bool zero_tensors=False) -> Tensor"),
+    # the same, hopper/flash_api.cpp and hopper/flash_attn_interface.py, arguments that do not matter left out
+    "flash_attn_3": (
+        "fwd(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
+        "Tensor? seqused_k=None, int? max_seqlen_q=None, int? max_seqlen_k=None, bool is_causal=False, "
+        "int window_size_left=-1, int window_size_right=-1) -> (Tensor, Tensor, Tensor, Tensor)",
+        "bwd(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, Tensor? cu_seqlens_q=None, "
+        "Tensor? cu_seqlens_k=None, int? max_seqlen_q=None, int? max_seqlen_k=None, bool is_causal=False, "
+        "int window_size_left=-1, int window_size_right=-1) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+        "_flash_attn_forward(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
+        "Tensor? seqused_k=None, int? max_seqlen_q=None, int? max_seqlen_k=None, bool causal=False, "
+        "int window_size_left=-1, int window_size_right=-1) -> (Tensor, Tensor)",
+        "_flash_attn_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, "
+        "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, Tensor? sequed_k=None, int? max_seqlen_q=None, "
+        "int? max_seqlen_k=None, bool is_causal=False, int window_size_left=-1, int window_size_right=-1) -> Tensor"),
+    # facebookresearch/xformers, csrc/attention/attention.cpp
+    "xformers": (
+        "efficient_attention_forward_ck(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, Tensor? seqstart_q, "
+        "Tensor? seqstart_k, int? max_seqlen_q, float dropout_p, bool compute_logsumexp, int custom_mask_type, "
+        "float? scale, Tensor? seqlen_k, int? window_size, Tensor? block_tables, int? page_size) "
+        "-> (Tensor, Tensor?, int, int)",
+        "efficient_attention_backward_ck(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor? attn_bias, "
+        "Tensor? seqstart_q, Tensor? seqstart_k, int? max_seqlen_q, int? max_seqlen_k, Tensor? seqlen_k, "
+        "Tensor logsumexp, Tensor output, float dropout_p, int rng_seed, int rng_offset, int custom_mask_type, "
+        "float? scale, int? window_size) -> (Tensor, Tensor, Tensor, Tensor)"),
+    # pytorch/vision, csrc/ops/deform_conv2d.cpp
+    "torchvision": (
+        "deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, int stride_h, "
+        "int stride_w, int pad_h, int pad_w, int dilation_h, int dilation_w, int groups, int offset_groups, "
+        "bool use_mask) -> Tensor",
+        "_deform_conv2d_backward(Tensor grad, Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, "
+        "int stride_h, int stride_w, int pad_h, int pad_w, int dilation_h, int dilation_w, int groups, "
+        "int offset_groups, bool use_mask) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"),
+}
+LOADED_LATER = ("torch_attn", "symm_mem", "inductor", "sparse")
+"""Namespaces of torch itself that a module defines when it is imported."""
+
+_libraries = []
+
+
+@cache
+def define_libraries() -> None:
+    """Names of libraries that are not installed, without kernels."""
+    import torch.distributed._symmetric_memory
+    import torch.nn.attention.varlen
+
+    for space, schemas in SCHEMAS.items():
+        library = torch.library.Library(space, "FRAGMENT")
+        for schema in schemas:
+            if not hasattr(getattr(torch.ops, space), schema.partition("(")[0]):
+                library.define(schema)
+        _libraries.append(library)
+
+
+def operator(name: str):
+    """The first overload of an operator that computes a new tensor, by its qualified name."""
+    define_libraries()
+    space, bare = name.split("::")
+    if space == "higher_order":
+        return getattr(torch.ops.higher_order, bare)
+    packet = getattr(getattr(torch.ops, space), bare)
+    overloads = [overload for overload in packet.overloads() if not overload.endswith(("out", "output"))]
+    return getattr(packet, (overloads or packet.overloads())[0])
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(*shape, device="meta", dtype=dtype)
+
+
+def cost(name: str, output: object = None, /, **given: object) -> Cost:
+    """Cost of a call that is not made; every name given must be in the schema of the operator."""
+    func = operator(name)
+    known = {argument.name for argument in func._schema.arguments}
+    assert set(given) <= known, (name, set(given) - known)
+    return formulas.cost(func, (), given, output)
