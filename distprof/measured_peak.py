@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from statistics import median
 
 import torch
 
 from distprof.errors import UsageError
 from distprof.identity import cpu_name
+from distprof.peaks import Peak
 from distprof.repetition import durations
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LONG_ENOUGH_NS = 20_000_000
 """A product of this length is not ruled by what it costs to start it."""
+RUNS = 9
 SMALLEST, LARGEST = 256, 8192
 COPY_BYTES = 256 << 20
 """More than the caches hold."""
@@ -43,7 +46,7 @@ class MeasuredPeak:
     rates: tuple[MeasuredRate, ...]
 
 
-def measure_peak(device: torch.device | str = "cpu", *, runs: int = 9) -> MeasuredPeak:
+def measure_peak(device: torch.device | str = "cpu", *, runs: int = RUNS) -> MeasuredPeak:
     """Measures products of square matrices in each dtype and a copy: the median of some runs, after one for warm-up.
 
     The size doubles from 256 until a product takes 20 ms, at most to 8192. It takes some seconds and up to 1.5 GB.
@@ -63,6 +66,22 @@ def measure_peak(device: torch.device | str = "cpu", *, runs: int = 9) -> Measur
     on_cpu = place.type == "cpu"
     return MeasuredPeak(device=cpu_name() if on_cpu else torch.cuda.get_device_name(place),
                         num_threads=torch.get_num_threads() if on_cpu else None, rates=rates)
+
+
+def measured_peak(dtype: str, device: torch.device | str = "cpu") -> Peak | None:
+    """What a device reaches in one dtype, as a peak; None where it cannot multiply in it.
+
+    Args:
+        dtype: As torch writes it, like bfloat16.
+        device: A CPU or CUDA device.
+    """
+    place = torch.device(device)
+    with torch.inference_mode():
+        product, copy = _matmul(getattr(torch, dtype), place, RUNS), _copy(place, RUNS)
+    if product.per_second is None or copy.per_second is None:
+        return None
+    return Peak(dtype=dtype, flops_per_second=product.per_second, bytes_per_second=copy.per_second,
+                source=f"measured here, {product.how}", year=date.today().year)
 
 
 def _matmul(dtype: torch.dtype, device: torch.device, runs: int) -> MeasuredRate:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from distprof.chains import Latency
 from distprof.counted import Counts, ModuleCount, count
 from distprof.errors import UsageError
-from distprof.identity import device_name
+from distprof.identity import device_name, tf32
 from distprof.invocation import Invocation
 from distprof.isolation import undisturbed
 from distprof.latency import measure_latency
+from distprof.measured_peak import measured_peak
 from distprof.modules import ModuleMap
-from distprof.peaks import Peak, peak
+from distprof.peaks import Peak
+from distprof.peaks import peak as published_peak
 from distprof.roofline import Roofline, roofline
 from distprof.units import UNKNOWN, duration, percent, si
 
@@ -71,7 +73,7 @@ class Profile(Counts):
             ("forward", root.fwd_ns), ("backward", root.bwd_ns), ("recomputed", root.recompute_ns)) if time is not None]
         of_runs = f"mean of {self.runs} runs on {self.device}"
         if self.peak is None:
-            basis = f"unknown: no peak of {self.device} is at hand; give one with peak="
+            basis = f"unknown: no peak of {self.device} is at hand; peak='measured' measures one"
         else:
             basis = (f"{percent(self.mfu)}: model FLOPs / (time x {si(self.peak.flops_per_second, 'FLOP/s')} in "
                      f"{self.peak.dtype}, {self.peak.source})") if self.mfu is not None else UNKNOWN
@@ -95,7 +97,7 @@ class Profile(Counts):
 
 
 def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, runs: int = 10,
-            peak: Peak | None = None, **kwargs: Any) -> Profile:
+            peak: Peak | Literal["published", "measured"] = "published", **kwargs: Any) -> Profile:
     """Counts one call of a model and measures `runs` more, module by module.
 
     Latency is measured in calls of their own, without the counter: marks at modules and autograd nodes, on CUDA as
@@ -107,15 +109,18 @@ def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, run
         backward: Counts and times backward as well.
         warmup: Calls before the timed ones.
         runs: Calls that are timed.
-        peak: Rates of the device; by default those published for exactly this device.
+        peak: Rates of the device: those published for exactly this one, those measured here and now in the dtype of
+            most FLOPs (seconds of matrix products), or given ones.
         **kwargs: Keyword arguments of the call.
 
     Raises:
-        UsageError: As for `distprof.count`; or the model is on the meta device, where nothing takes time.
+        UsageError: As for `distprof.count`; or `runs`, `warmup` or `peak` is out of range; or the model is on the meta device, where nothing takes time.
         Exception: What the model raises.
     """
     if runs < 1 or warmup < 0:
         raise UsageError(f"expected runs of 1 or more and warmup of 0 or more, found runs={runs}, warmup={warmup}")
+    if not isinstance(peak, Peak) and peak not in PEAKS:
+        raise UsageError(f"expected a Peak, 'published' or 'measured' for peak, found {peak!r}")
     invocation = Invocation.of(model, args, kwargs, backward=backward)
     root = invocation.model
     if root is not None and any(parameter.is_meta for parameter in root.parameters()):
@@ -135,22 +140,33 @@ def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, run
         measured = measure_latency(call, warmup=warmup, runs=runs, modules=modules)
     return Profile(**{name: getattr(counts, name) for name in ("ops", "modules", "functions", "params")},
                    latencies={site.path: latency for site, latency in measured.items()}, runs=runs,
-                   device=device_name(), peak=peak or published_peak(counts))
+                   device=device_name(), peak=peak if isinstance(peak, Peak) else PEAKS[peak](counts))
 
 
 def _sum(latency: Latency) -> float:
     return sum(time for time in (latency.fwd_ns, latency.bwd_ns, latency.recompute_ns) if time is not None)
 
 
-def published_peak(counts: Counts) -> Peak | None:
-    """Peak rates of this device in the dtype of most FLOPs."""
+def _dtype(counts: Counts) -> str | None:
+    """The dtype of most FLOPs."""
     flops: dict[str, int] = {}
     for op in counts.ops:
         if op.flops and op.dtype is not None:
             flops[op.dtype] = flops.get(op.dtype, 0) + op.flops
-    if not flops:
-        return None
-    dtype = max(flops, key=flops.__getitem__)
-    if dtype == "float32" and torch.cuda.is_initialized() and torch.backends.cuda.matmul.fp32_precision == "tf32":
-        return peak(device_name(), "tf32") or peak(device_name(), dtype)
-    return peak(device_name(), dtype)
+    return max(flops, key=flops.__getitem__, default=None)
+
+
+def _published(counts: Counts) -> Peak | None:
+    dtype = _dtype(counts)
+    if dtype == "float32" and tf32()["matmul"]:
+        dtype = "tf32"
+    return None if dtype is None else published_peak(device_name(), dtype)
+
+
+def _measured(counts: Counts) -> Peak | None:
+    dtype = _dtype(counts)
+    return None if dtype is None else measured_peak(dtype, "cuda" if torch.cuda.is_initialized() else "cpu")
+
+
+PEAKS: Mapping[str, Callable[[Counts], Peak | None]] = {"published": _published, "measured": _measured}
+"""Where the rates of a device come from."""

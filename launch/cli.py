@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,20 +137,50 @@ def comms(run: Path, *, as_json: bool, strict: bool, op: str | None, step: int |
     click.echo(comms_of(run, as_json=as_json, strict=strict, op=op, step=step, limit=limit))
 
 
+DEVICE = click.option(
+    "--device", default="meta", type=click.Choice(["meta", "cpu"]), show_default=True,
+    help="Where the model is made and run. meta takes no memory, and attention runs there as plain products.")
+
+
+def _of_model(command: Callable[..., None]) -> Any:
+    """The argument and options that say which model is called with what."""
+    for option in (
+        JSON,
+        click.option("--dtype", "dtypes", multiple=True, metavar="TYPE",
+                     help="Element type of the inputs, float32 if not given; once for all or once per --input-shape."),
+        click.option("--input-shape", "shapes", multiple=True, metavar="1,3,224,224",
+                     help="Shape of an input tensor; once per positional input. Not needed where the factory returns "
+                          "inputs."),
+        click.argument("model", metavar="MODULE:FACTORY"),
+    ):
+        command = option(command)
+    return command
+
+
+def _tree(*sorts: str) -> Callable[[Any], Any]:
+    """The options of a tree of modules."""
+    options = (
+        click.option("--sort", default="path", type=click.Choice(sorts), show_default=True,
+                     help="The largest first; path is the order of the model."),
+        click.option("--top", default=None, type=click.IntRange(min=1),
+                     help="Number of modules to show; all if not given."),
+        click.option("--depth", default=3, type=click.IntRange(min=0), show_default=True,
+                     help="Levels below the root."),
+    )
+
+    def add(command: Any) -> Any:
+        for option in options:
+            command = option(command)
+        return command
+
+    return add
+
+
 @commands.command()
-@click.argument("model", metavar="MODULE:FACTORY")
-@click.option("--input-shape", "shapes", multiple=True, metavar="1,3,224,224",
-              help="Shape of an input tensor; once per positional input. Not needed where the factory returns inputs.")
-@click.option("--dtype", "dtypes", multiple=True, metavar="TYPE",
-              help="Element type of the inputs, float32 if not given; once for all or once per --input-shape.")
-@click.option("--device", default="meta", type=click.Choice(["meta", "cpu"]), show_default=True,
-              help="Where the model is made and run. meta takes no memory, and attention runs there as plain products.")
+@_of_model
+@DEVICE
 @click.option("--backward", is_flag=True, help="Count backward too.")
-@click.option("--depth", default=3, type=click.IntRange(min=0), show_default=True, help="Levels below the root.")
-@click.option("--top", default=None, type=click.IntRange(min=1), help="Number of modules to show; all if not given.")
-@click.option("--sort", default="path", type=click.Choice(("params", "macs", "flops", "path")), show_default=True,
-              help="The largest first; path is the order of the model.")
-@JSON
+@_tree("params", "macs", "flops", "path")
 def count(model: str, **options: Any) -> None:
     """Count FLOPs, MACs, bytes and parameters of one call of a model.
 
@@ -160,6 +191,40 @@ def count(model: str, **options: Any) -> None:
     from distprof.launch.count import count as count_model
 
     click.echo(count_model(model, **options))
+
+
+@commands.command()
+@_of_model
+@click.option("--device", default="cpu", type=click.Choice(["cpu", "cuda"]), show_default=True,
+              help="Where the model is made and run.")
+@click.option("--backward", is_flag=True, help="Count and time backward too.")
+@click.option("--warmup", default=3, type=click.IntRange(min=0), show_default=True, help="Calls before the timed ones.")
+@click.option("--runs", default=10, type=click.IntRange(min=1), show_default=True, help="Calls that are timed.")
+@click.option("--peak", "measured_peak", is_flag=True,
+              help="Measure what the device can reach, for MFU, instead of looking it up; takes some seconds.")
+@_tree("params", "macs", "flops", "fwd", "bwd", "time", "path")
+def profile(model: str, **options: Any) -> None:
+    """Count one call of a model and time more, module by module.
+
+    MODULE:FACTORY is as for `distprof count`.
+    """
+    from distprof.launch.count import profile as profile_model
+
+    click.echo(profile_model(model, **options))
+
+
+@commands.command()
+@_of_model
+@DEVICE
+@click.option("--peer", default="deepspeed", show_default=True, help="deepspeed or fvcore; need not be installed.")
+def reconcile(model: str, **options: Any) -> None:
+    """Explain, to the last unit, why another counter gives another total for a model.
+
+    MODULE:FACTORY is as for `distprof count`.
+    """
+    from distprof.launch.count import reconcile as reconcile_model
+
+    click.echo(reconcile_model(model, **options))
 
 
 @commands.command()

@@ -142,6 +142,17 @@ def test_fused_attention_is_lost_as_there():
             assert ours.FlopCountAnalysis(attention, inputs).total() == real(attention, inputs).total() > 0
 
 
+def test_distributed_data_parallel():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(peer_nets.Nested())
+        theirs, mine = real(model, torch.randn(1, 16)), ours.FlopCountAnalysis(model, torch.randn(1, 16))
+        assert mine.by_module() == theirs.by_module()
+        assert (mine.total(), mine.total("module.submod")) == (560, 120)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_shared_modules_by_caller():
     mine = both("SharedTwice")[1].ancestor_mode("caller")
     assert [mine.total(name) for name in ("submod1", "submod1.submod", "submod2", "multiname2")] == [100, 200, 100, 20]
@@ -226,6 +237,14 @@ def test_compiled_models():
         part = ours.FlopCountAnalysis(model, torch.randn(1, 16)).ancestor_mode(mode)
         part = part.tracer_warnings("none").by_module()  # torch warns of the hooks that watch the modules
         assert (part[""], part["submod"], part["submod._orig_mod"], part["submod._orig_mod.fc"]) == (560, 120, 120, 100)
+
+
+def test_scripted_submodules_are_named():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated
+        scripted = torch.jit.script(nn.Linear(10, 10))
+    analysis = ours.FlopCountAnalysis(nn.Sequential(scripted, nn.Linear(10, 2)), ROW)
+    assert (analysis.total(), analysis.unsupported_ops()) == (20, {"aten::addmm": 1})
 
 
 def test_products_with_vectors():

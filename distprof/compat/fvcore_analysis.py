@@ -29,8 +29,8 @@ Handle = Callable[[list[Any], list[Any]], Any]
 """Values that went into an operator and came out -> a number, or a Counter of numbers by name."""
 TRACER_WARNINGS = ("all", "no_tracer_warning", "none")
 ANCESTORS = ("owner", "caller")
-EMPTY = (nn.ModuleList, nn.ModuleDict, nn.Module, nn.Identity)
-"""Modules that are not meant to be called, or do nothing then."""
+FORWARDLESS = (None, nn.Module.forward, nn.Identity.forward)
+"""Of modules that are not meant to be called, or do nothing then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +202,10 @@ class JitModelAnalysis:
             elif node.kind not in self._ignored_ops:
                 for name in inside:
                     unsupported[name][node.kind] += node.calls
+        for op in counts.ops:
+            if op.phase == "forward" and op.macs and not op.functions:  # inside scripted code
+                for name in (op.within | {""}) & unsupported.keys():
+                    unsupported[name][op.op] += op.calls
         return Statistics(counts=sums, unsupported_ops=unsupported, uncalled_mods=set(self._names.values()) - seen)
 
     @staticmethod
@@ -217,9 +221,8 @@ class JitModelAnalysis:
     def _callers(self, path: CallPath) -> set[str]:
         """Modules that are running, with the wrappers around them."""
         found = {""}
-        for site in path.called():
-            module = site.module()
-            name = self._names.get(module) if module is not None else None
+        for module in _running(path):
+            name = self._names.get(module)
             while name:
                 found.add(name)
                 above = name.rpartition(".")[0]
@@ -228,13 +231,10 @@ class JitModelAnalysis:
 
     def _owners(self, path: CallPath) -> set[str]:
         """The innermost running module that is in the model, and those above it by name."""
-        inner: CallPath | None = path
-        while inner is not None and inner.site is not None:
-            module = inner.site.module()
-            if module is not None and module in self._names:
+        for module in _running(path):
+            if module in self._names:
                 parts = self._names[module].split(".")
                 return {".".join(parts[:length]) for length in range(len(parts) + 1)}
-            inner = inner.outer
         return {""}
 
     def _tell(self, stats: Statistics) -> None:
@@ -243,10 +243,18 @@ class JitModelAnalysis:
             for kind, calls in stats.unsupported_ops[""].items():
                 log.warning("no rule for operator %s, called %d times: not counted", kind, calls)
         silent = sorted(name for name in stats.uncalled_mods
-                        if not any(type(self._modules[name]).forward is empty.forward for empty in EMPTY))
+                        if getattr(type(self._modules[name]), "forward", None) not in FORWARDLESS)
         if self._warn_uncalled_modules and silent:
             log.warning("nothing ran in these modules; what other methods than forward did is counted for the modules "
                         "above them: %s", ", ".join(silent))
+
+
+def _running(path: CallPath) -> Iterator[nn.Module]:
+    """Modules that were called, without containers that hold one."""
+    for site in path.called():
+        module = site.module()
+        if module is not None:
+            yield module
 
 
 def get_shape(value: Value) -> list[int] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from distprof.counted import Counts
 from distprof.peers.jit import FUSED_ATTENTION, Node, nodes
-from distprof.peers.line import Line
+from distprof.peers.line import OUTSIDE, Line
 from distprof.peers.values import Value, shape_of
 
 Rule = Callable[[list[Value], list[Value]], Any]
@@ -119,6 +118,7 @@ BUGS: Mapping[str, str] = {
     FUSED_ATTENTION: "fused multi-head attention (eval without gradients) has no rule: its projections are lost too",
 }
 """Where fvcore departs from its own convention: operator -> how."""
+NO_RULE = "no rule: 0"
 
 
 def flop_nodes(counts: Counts) -> list[Node]:
@@ -161,36 +161,42 @@ def view(counts: Counts, *, exact: bool = True) -> list[Line]:
         A line for each function of each module that fvcore counts, and one of 0 flops for each that has contractions
         it does not see; `reason` says where it departs from what ran.
     """
-    ran: dict[tuple[str | None, str | None], int] = defaultdict(int)
+    ran: dict[Place, int] = defaultdict(int)
     for op in counts.ops:
         if op.macs and op.phase == "forward":
-            ran[op.function, op.module_path] += op.macs
-    lines = _seen(counts, ran, contractions=exact)
-    seen = {(line.function, line.module_path) for line in lines} if exact else set()
-    for (function, path), macs in ran.items():
-        if (function, path) not in seen:
-            shown = 0 if exact else macs
-            lines.append(Line(function=function or "", module_path=path, flops=shown, macs=shown,
-                              reason="no rule" if exact else ""))
-    return lines
-
-
-def _seen(counts: Counts, ran: Mapping[tuple[str | None, str | None], int], *, contractions: bool) -> list[Line]:
-    sums: dict[tuple[str, str | None, str], int] = defaultdict(int)
+            ran[op.functions[-1] if op.functions else OUTSIDE, op.module_path] += op.macs
+    counted: dict[tuple[str, str | None, str], int] = defaultdict(int)
     for node in flop_nodes(counts):
         path = node.path.site.path if node.path.site is not None else None
-        if node.kind in ELEMENTWISE or (contractions and (node.kind in CONTRACTIONS or node.kind in BUGS)):
-            rule = FLOPS.get(node.kind)
-            flops = sum(named(node, rule(node.inputs, node.outputs)).values()) if rule is not None else 0
-            sums[node.function, path, node.kind] += flops * node.calls
-    lines = [Line(function=function, module_path=path, flops=flops, macs=flops if kind in CONTRACTIONS else 0)
-             for (function, path, kind), flops in sums.items()]
-    return [replace(line, reason=_reason(line, kind, ran) if contractions else "")
-            for line, (_, _, kind) in zip(lines, sums, strict=True)]
+        if node.kind in (FLOPS.keys() | BUGS.keys() if exact else ELEMENTWISE):
+            counted[node.function, path, node.kind] += _flops(node)
+    return (_exact if exact else _right)(counted, ran)
 
 
-def _reason(line: Line, kind: str, ran: Mapping[tuple[str | None, str | None], int]) -> str:
-    if kind in ELEMENTWISE:
-        return BUGS.get(kind, "") if line.flops else ""
-    same = ran.get((line.function, line.module_path), 0) == line.macs
-    return "" if same and kind != FUSED_ATTENTION else BUGS.get(kind, "")
+Place = tuple[str, str | None]
+"""A torch function and the module that called it."""
+
+
+def _flops(node: Node) -> int:
+    rule = FLOPS.get(node.kind)
+    return node.calls * sum(named(node, rule(node.inputs, node.outputs)).values()) if rule is not None else 0
+
+
+def _right(counted: Mapping[tuple[str, str | None, str], int], ran: Mapping[Place, int]) -> list[Line]:
+    elementwise = [Line(function=function, module_path=path, flops=flops, macs=0)
+                   for (function, path, _), flops in counted.items()]
+    return elementwise + [Line(function=function, module_path=path, flops=macs, macs=macs)
+                          for (function, path), macs in ran.items()]
+
+
+def _exact(counted: Mapping[tuple[str, str | None, str], int], ran: Mapping[Place, int]) -> list[Line]:
+    lines = []
+    for (function, path, kind), flops in counted.items():
+        is_right = kind in CONTRACTIONS and flops == ran.get((function, path), 0)
+        lines.append(Line(function=function, module_path=path, flops=flops, macs=flops if kind in CONTRACTIONS else 0,
+                          reason="" if is_right else BUGS.get(kind, "")))
+    seen = {(line.function, line.module_path) for line in lines}
+    fused = {path for _, path, kind in counted if kind == FUSED_ATTENTION}
+    return lines + [Line(function=function, module_path=path, flops=0, macs=0,
+                         reason=BUGS[FUSED_ATTENTION] if path in fused else NO_RULE)
+                    for function, path in ran if (function, path) not in seen]

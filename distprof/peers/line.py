@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+OUTSIDE = "(no torch function)"
+"""The function of operators that no torch function called."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
