@@ -18,7 +18,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed
-	$(PIP) --editable '.[test]'
+	$(PIP) --editable '.[test,peers]'
+	$(PIP) --no-deps torchvision
+	DS_BUILD_OPS=0 $(PIP) --no-deps --no-build-isolation deepspeed  # its setup imports torch
 	touch $@
 
 demo: $(VENV)/.installed ## record 4 ranks of examples/train_ddp.py, merge them and print the answer

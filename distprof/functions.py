@@ -121,7 +121,9 @@ def function_name(func: Any) -> str | None:
     simple = getattr(func, "__name__", None)
     if simple is None or simple in ("__get__", "__set__", "__delete__", "size", "dim", "stride", "is_floating_point"):
         return None
-    return resolve_name(func) or f"{getattr(func, '__module__', None) or 'torch'}.{simple}"
+    name = resolve_name(func) or f"{getattr(func, '__module__', None) or 'torch'}.{simple}"
+    is_alias = name.rpartition(".")[0] == "torch" and getattr(torch, simple, None) is func  # torch.spmm is torch.mm
+    return f"torch.{simple}" if is_alias else name
 
 
 def _specs(tree: Any) -> Any:

@@ -7,12 +7,16 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from distprof import __version__
 from distprof.errors import DistprofError, UsageError
+from distprof.files import write_text
+
+if TYPE_CHECKING:
+    from distprof.launch.deepspeed_config import FlopsProfilerSection
 
 SORTS = ("params", "macs", "flops", "fwd", "bwd", "time", "path")
 RUN = click.argument("run", type=click.Path(path_type=Path))
@@ -59,7 +63,20 @@ def run(arguments: tuple[str, ...]) -> None:
     """Record a script on all ranks: a torchrun that profiles."""
     from distprof.launch.run import run as run_job
 
-    sys.exit(run_job(arguments))
+    sys.exit(run_job(arguments, report=_report))
+
+
+def _report(directory: Path, section: FlopsProfilerSection) -> None:
+    """Prints what the flops_profiler section of a DeepSpeed config asks for."""
+    from distprof.merge.deepspeed_text import deepspeed_text
+
+    text = deepspeed_text(directory, profile_step=section.profile_step, module_depth=section.module_depth,
+                          top_modules=section.top_modules, detailed=section.detailed,
+                          recompute_fwd_factor=section.recompute_fwd_factor)
+    if not section.output_file:
+        click.echo(text)
+        return
+    write_text(Path(section.output_file), text + "\n")
 
 
 @commands.command()

@@ -9,19 +9,22 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from distprof.contract import MODEL_PARALLEL, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
-from distprof.errors import OutputError, UsageError
+from distprof.errors import DistprofError, OutputError, UsageError
 from distprof.files import write_json
 from distprof.identity import versions
+from distprof.launch.deepspeed_config import FlopsProfilerSection, read_section
 from distprof.plan import StepPlan
 from distprof.runs import describe, new_run_id, open_run, run_id_in
 
+Report = Callable[[Path, FlopsProfilerSection], None]
+"""What is done with a run directory when the job has ended and a config file asks for a report."""
 RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
 """torchrun's arguments that say where ranks meet."""
 
@@ -37,8 +40,11 @@ def parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("recording")
     group.add_argument("--out", type=Path, default=None, metavar="DIR",
                        help="run directory (default: runs/<script>-<time>)")
-    group.add_argument("--steps", default=str(StepPlan()), metavar="PLAN",
-                       help="steps of each pass (default: %(default)s)")
+    group.add_argument("--steps", default=None, metavar="PLAN",
+                       help=f"steps of each pass (default: {StepPlan()})")
+    group.add_argument("--config", type=Path, default=None, metavar="FILE",
+                       help="DeepSpeed config: its flops_profiler section says from which step on to record and how "
+                            "to report")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
     for axis in MODEL_PARALLEL:
         group.add_argument(f"--{axis}", type=int, default=None, metavar="N",
@@ -47,11 +53,12 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(argv: Sequence[str]) -> int:
+def run(argv: Sequence[str], report: Report | None = None) -> int:
     """Runs the job.
 
     Args:
         argv: Arguments after `distprof run`.
+        report: Called at the end with the run directory, where --config asks for a report.
 
     Returns:
         The exit code of the first rank that failed (128 + n for signal n), else 0.
@@ -62,7 +69,10 @@ def run(argv: Sequence[str]) -> int:
     """
     args = parser().parse_args(list(argv))
     _check_script(args)
-    plan = StepPlan.parse(args.steps)
+    section = read_section(args.config) if args.config is not None else FlopsProfilerSection()
+    plan = StepPlan.parse(args.steps) if args.steps is not None else section.plan()
+    if args.config is not None and not section.enabled:
+        _say(f"flops_profiler is not enabled in {args.config}: nothing of it is used")
     sizes = _sizes(args)
     world_size = _world_size(args)
     _check_sizes(sizes, world_size)
@@ -70,13 +80,23 @@ def run(argv: Sequence[str]) -> int:
     run_id = _run_id(args, directory)
     description = describe(run_id=run_id, argv=sys.argv, plan=str(plan), world_size=world_size,
                            start_ns=time.time_ns(), versions=versions(), sizes=sizes, host=socket.gethostname())
-    if not _shared_with_first_node(args, directory, run_id):
+    is_first_node = not _shared_with_first_node(args, directory, run_id)
+    if is_first_node:
         open_run(directory, description, force=args.force)
     _say(f"recording steps {plan} to {directory}")
     _set_environment(directory, plan, run_id, sizes, debug=args.debug)
     code = _launch(_with_worker(args))
     _finish(directory, description, code)
+    if section.enabled and report is not None and is_first_node:
+        _report(report, directory, section)
     return code
+
+
+def _report(report: Report, directory: Path, section: FlopsProfilerSection) -> None:
+    try:
+        report(directory, section)
+    except DistprofError as error:  # the script's exit code is worth more
+        _say(f"no report: {error}")
 
 
 def _check_script(args: argparse.Namespace) -> None:

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from distprof.compat.deepspeed_numbers import Numbers, ParamNumbers, Snapshot
+from distprof.compat.deepspeed_layout import ModelParams, Numbers
+from distprof.compat.deepspeed_numbers import ParamNumbers, Snapshot
 from distprof.compat.deepspeed_record import ForwardRecord
-from distprof.compat.deepspeed_report import ModelParams, Profile, aggregated, report
+from distprof.compat.deepspeed_report import Profile, aggregated, report
 from distprof.compat.deepspeed_strings import (
     DEFAULT_PRECISION,
     bytes_to_string,
@@ -29,7 +30,8 @@ from distprof.compat.deepspeed_strings import (
     number_to_string,
     params_to_string,
 )
-from distprof.errors import OutputError, UsageError
+from distprof.errors import UsageError
+from distprof.files import write_text
 from distprof.isolation import undisturbed
 
 __all__ = [
@@ -292,12 +294,7 @@ def _inputs(model: nn.Module, shape: Sequence[int] | None, args: Sequence[Any],
 
 
 def _write(text: str, file: str | None) -> None:
-    if not file:
+    if file:
+        write_text(Path(file), text)
+    else:
         sys.stdout.write(text)
-        return
-    try:
-        Path(file).absolute().parent.mkdir(parents=True, exist_ok=True)
-        Path(file).write_text(text)
-    except OSError as error:
-        raise OutputError(f"cannot write the report to {file}: {error.strerror}", hint="choose another "
-                                                                                       "output_file") from error

@@ -8,18 +8,10 @@ from typing import Any
 
 from torch import nn
 
+from distprof.compat.deepspeed_layout import Numbers
+
 EXPERT_GROUP = "ep_size_"
 """DeepSpeed's name of the process group of an expert parameter begins so and ends with the number of ranks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
-    """One module, submodules included."""
-
-    params: int
-    macs: int
-    flops: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

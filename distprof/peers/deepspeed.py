@@ -8,28 +8,21 @@ from distprof.counted import Counts
 from distprof.functions import FunctionCall
 from distprof.peers.deepspeed_bugs import BUGS, is_ignored, quirk
 from distprof.peers.deepspeed_formulas import RULES
+from distprof.peers.line import Line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """Equal calls of one function by one module."""
+class DeepSpeedLine(Line):
+    """Equal calls of one function by one module; `reason` is the convention in a few words, or what is wrong here."""
 
-    function: str
-    """As torch names it: torch.nn.functional.linear."""
-    module_path: str | None
-    """The module that made the calls; None outside of every module."""
     calls: int
-    flops: int
-    macs: int
-    reason: str
-    """The convention in a few words, or what is wrong with it here."""
     bug: str | None = None
     """Key of `BUGS` where the package counts something else than it means to."""
     raises: bool = False
     """True where the package raises; the numbers are those of the convention."""
 
 
-def view(counts: Counts, *, exact: bool = True) -> list[Line]:
+def view(counts: Counts, *, exact: bool = True) -> list[DeepSpeedLine]:
     """DeepSpeed's counting of a forward call.
 
     Args:
@@ -40,7 +33,7 @@ def view(counts: Counts, *, exact: bool = True) -> list[Line]:
     return [line for line in found if line is not None]
 
 
-def line_of(call: FunctionCall, calls: int, *, exact: bool) -> Line | None:
+def line_of(call: FunctionCall, calls: int, *, exact: bool) -> DeepSpeedLine | None:
     """One kind of call; None for a function without a rule."""
     rule = RULES.get(call.name)
     if rule is None or is_ignored(call):
@@ -51,6 +44,6 @@ def line_of(call: FunctionCall, calls: int, *, exact: bool) -> Line | None:
         raises = found.amount is None
         amount, bug = found.amount or amount, found.bug
         reason = f"{BUGS[bug]}{': the package raises' if raises else ''}"
-    return Line(
+    return DeepSpeedLine(
         function=call.name, module_path=call.path.site.path if call.path.site is not None else None, calls=calls,
         flops=calls * amount[0], macs=calls * amount[1], reason=reason, bug=bug, raises=raises)

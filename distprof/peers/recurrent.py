@@ -24,10 +24,11 @@ class Recurrence:
 
     @classmethod
     def of(cls, call: FunctionCall) -> Recurrence:
-        """Reads arguments in the order of torch.lstm(input, hx, weights, ...) or torch.lstm_cell(input, hx, *weights)."""
+        """Reads arguments as torch.lstm(input, hx, weights, ...) and torch.lstm_cell(input, hx, *weights) have them."""
         name = call.name.rpartition(".")[2]
         kind, data = name.removesuffix("_cell"), call.args[0]
-        packed = name in LAYERS and not _is_list(call.args[2])
+        sizes = call.args[1]
+        packed = isinstance(sizes, Spec) and sizes.dtype == "int64"  # batch sizes, where else the state is
         weights = call.args[2:] if name in CELLS else call.args[3 if packed else 2]
         return cls(kind=kind, rows=data.numel() // data.shape[-1], packed=packed,
                    weights=tuple(spec for spec in weights if isinstance(spec, Spec)))
@@ -57,7 +58,3 @@ class Recurrence:
         biases = sum(spec.numel() for spec in self.weights if len(spec.shape) == 1)
         units = self.weights[0].shape[0] // GATES[self.kind] * len(self.gates) // 2
         return self.rows * (products + biases + LAYERS[self.kind] * units)
-
-
-def _is_list(argument: object) -> bool:
-    return isinstance(argument, tuple) and not isinstance(argument, Spec)

@@ -1,0 +1,71 @@
+"""The `flops_profiler` section of a DeepSpeed config file: a path comes in, checked settings go out."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distprof.errors import UsageError
+from distprof.plan import StepPlan
+
+SECTION = "flops_profiler"
+
+
+class FlopsProfilerSection(msgspec.Struct, frozen=True, kw_only=True):
+    """The section, with DeepSpeed's defaults."""
+
+    enabled: bool = False
+    recompute_fwd_factor: float = 0.0
+    profile_step: int = 1
+    """First recorded step, counted from 0."""
+    module_depth: int = -1
+    top_modules: int = 1
+    detailed: bool = True
+    output_file: str | None = None
+
+    def plan(self) -> StepPlan:
+        """Counts and times from `profile_step` on; the default plan where the section is not enabled."""
+        return StepPlan(wait=self.profile_step) if self.enabled else StepPlan()
+
+
+def read_section(path: Path) -> FlopsProfilerSection:
+    """Reads the section; the rest of the file is DeepSpeed's.
+
+    Raises:
+        UsageError: There is no such file, it is no JSON object, or the section is not as DeepSpeed wants it.
+    """
+    section = _content(path).get(SECTION, {})
+    where = f"in {SECTION} of {path}"
+    if not isinstance(section, dict):
+        raise UsageError(f"expected an object as {SECTION} in {path}, found {section!r}")
+    names = FlopsProfilerSection.__struct_fields__
+    unknown = next((name for name in section if name not in names), None)
+    if unknown is not None:
+        near = difflib.get_close_matches(unknown, names, n=1)
+        raise UsageError(f"expected settings {', '.join(names)} {where}, found {unknown!r}",
+                         hint=f"did you mean {near[0]!r}?" if near else None)
+    try:
+        settings = msgspec.convert(section, FlopsProfilerSection)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{str(error)[0].lower()}{str(error)[1:].replace('`', '').replace(' - at $.', ' for ')} "
+                         f"{where}") from error
+    if settings.profile_step < 0 or settings.top_modules < 0:
+        raise UsageError(f"expected numbers of 0 or more {where}, found profile_step {settings.profile_step}, "
+                         f"top_modules {settings.top_modules}")
+    return settings
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"expected a DeepSpeed config file, cannot read {path}: {error.strerror}",
+                         hint="--config is the file that --deepspeed_config takes") from error
+    except msgspec.DecodeError as error:
+        raise UsageError(f"expected JSON in {path}, found: {error}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"expected a JSON object in {path}, found {type(content).__name__}")
+    return content
