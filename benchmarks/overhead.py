@@ -2,6 +2,8 @@
 
     python benchmarks/overhead.py [--layers 12] [--width 512] [--batch 8] [--length 64] [--rounds 9] [--steps 3]
 
+Processor time is what a step costs; elapsed time holds what others do on the machine as well.
+
 Each round times plain steps, steps with something on, and plain steps again; a ratio is to the mean of the two plain
 blocks. "plain" is a plain block measured the same way: its spread is the noise of this machine, and a ratio inside it
 is no difference. The profilers of DeepSpeed and torch are measured in the same rounds, where they are installed.
@@ -30,6 +32,8 @@ import distprof
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from train_ddp import Transformer
 
+Seconds = tuple[float, float]
+"""Processor time and elapsed time."""
 Around = Callable[[], AbstractContextManager[Any]]
 
 
@@ -42,9 +46,9 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.tokens = torch.randint(1000, (args.batch, args.length + 1))
 
-    def step(self, around_forward: Around = nullcontext, around_step: Around = nullcontext) -> float:
+    def step(self, around_forward: Around = nullcontext, around_step: Around = nullcontext) -> Seconds:
         """One step; gives its seconds."""
-        begin = time.perf_counter()
+        begin = time.process_time(), time.perf_counter()
         with around_step():
             with around_forward():
                 out = self.model(self.tokens[:, :-1])
@@ -52,12 +56,12 @@ class Trainer:
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
-        return time.perf_counter() - begin
+        return time.process_time() - begin[0], time.perf_counter() - begin[1]
 
 
-def in_pass(name: str) -> Callable[[Trainer, int], list[float]]:
+def in_pass(name: str) -> Callable[[Trainer, int], list[Seconds]]:
     """Steps inside one pass; the first, and the one that writes the results, are left out."""
-    def block(trainer: Trainer, num_steps: int) -> list[float]:
+    def block(trainer: Trainer, num_steps: int) -> list[Seconds]:
         plan = {"wait": 0, "count": 0, "time": 0, "trace": 0} | {name: num_steps + 2}
         plan |= {"count": 1} if name == "wait" else {}
         with tempfile.TemporaryDirectory() as folder, distprof.record(
@@ -71,30 +75,30 @@ def in_pass(name: str) -> Callable[[Trainer, int], list[float]]:
     return block
 
 
-def plain(trainer: Trainer, num_steps: int) -> list[float]:
+def plain(trainer: Trainer, num_steps: int) -> list[Seconds]:
     """Nothing is on."""
     return [trainer.step() for _ in range(num_steps)]
 
 
-def after_last_pass(trainer: Trainer, num_steps: int) -> list[float]:
+def after_last_pass(trainer: Trainer, num_steps: int) -> list[Seconds]:
     """Recording is over."""
     in_pass("time")(trainer, 1)
     return plain(trainer, num_steps)
 
 
-def flop_counter(trainer: Trainer, num_steps: int) -> list[float]:
+def flop_counter(trainer: Trainer, num_steps: int) -> list[Seconds]:
     """torch's own counter around whole steps."""
     return [trainer.step(around_step=lambda: FlopCounterMode(display=False)) for _ in range(num_steps)]
 
 
-def deepspeed() -> Callable[[Trainer, int], list[float]] | None:
+def deepspeed() -> Callable[[Trainer, int], list[Seconds]] | None:
     """DeepSpeed's profiler around the forward call, as its engine has it; None where it is not installed."""
     try:
         from deepspeed.profiling.flops_profiler.profiler import FlopsProfiler
     except ImportError:
         return None
 
-    def block(trainer: Trainer, num_steps: int) -> list[float]:
+    def block(trainer: Trainer, num_steps: int) -> list[Seconds]:
         profiler = FlopsProfiler(trainer.model)
 
         @contextmanager
@@ -113,7 +117,7 @@ def deepspeed() -> Callable[[Trainer, int], list[float]] | None:
     return block
 
 
-MODES: dict[str, Callable[[Trainer, int], list[float]] | None] = {
+MODES: dict[str, Callable[[Trainer, int], list[Seconds]] | None] = {
     "plain (noise)": plain,
     "off: after the last pass": after_last_pass,
     "wait pass": in_pass("wait"),
@@ -125,18 +129,24 @@ MODES: dict[str, Callable[[Trainer, int], list[float]] | None] = {
 }
 
 
-def measure(trainer: Trainer, rounds: int, num_steps: int) -> tuple[list[float], dict[str, list[float]]]:
-    """Plain step times in seconds, and ratios to the plain blocks around by mode."""
+def measure(trainer: Trainer, rounds: int, num_steps: int) -> tuple[list[Seconds], dict[str, list[Seconds]]]:
+    """Plain step times, and ratios to the plain blocks around by mode."""
     plain(trainer, 2 * num_steps)
-    seconds: list[float] = []
-    ratios: dict[str, list[float]] = {}
+    seconds: list[Seconds] = []
+    ratios: dict[str, list[Seconds]] = {}
     for _ in range(rounds):
         for name, block in MODES.items():
             if block is not None:
-                before, timed, after = (statistics.median(one(trainer, num_steps)) for one in (plain, block, plain))
+                before, timed, after = (median(one(trainer, num_steps)) for one in (plain, block, plain))
                 seconds += [before, after]
-                ratios.setdefault(name, []).append(timed / statistics.mean((before, after)))
+                ratios.setdefault(name, []).append((2 * timed[0] / (before[0] + after[0]),
+                                                    2 * timed[1] / (before[1] + after[1])))
     return seconds, ratios
+
+
+def median(values: list[Seconds]) -> Seconds:
+    """Of each clock."""
+    return statistics.median(cpu for cpu, _ in values), statistics.median(wall for _, wall in values)
 
 
 def main() -> None:
@@ -152,14 +162,14 @@ def main() -> None:
           f"{args.layers} layers, width {args.width}, batch {args.batch} x {args.length}, {modules} modules; "
           f"{args.rounds} rounds of {args.steps} steps")
     seconds, ratios = measure(trainer, args.rounds, args.steps)
-    print(f"plain step {statistics.median(seconds) * 1e3:.1f} ms")
-    print(f"{'step time over plain':<32}{'median':>8}{'25 %':>8}{'75 %':>8}")
+    cpu, wall = median(seconds)
+    print(f"plain step {cpu * 1e3:.1f} ms of processor time, {wall * 1e3:.1f} ms elapsed")
+    print(f"{'over plain':<28}{'processor time':>24}{'elapsed time':>28}")
+    print(f"{'':<28}" + f"{'median':>10}{'25 %':>7}{'75 %':>7}" * 2)
     for name in MODES:
-        if name not in ratios:
-            print(f"{name:<32}{'not installed':>24}")
-            continue
-        low, middle, high = statistics.quantiles(ratios[name], n=4)
-        print(f"{name:<32}{middle:>8.3f}{low:>8.3f}{high:>8.3f}")
+        print(f"{name:<28}" + (f"{'not installed':>24}" if name not in ratios else "".join(
+            "{1:>10.3f}{0:>7.3f}{2:>7.3f}".format(*statistics.quantiles(values, n=4))
+            for values in zip(*ratios[name], strict=True))))
 
 
 if __name__ == "__main__":
