@@ -114,7 +114,8 @@ def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, run
         **kwargs: Keyword arguments of the call.
 
     Raises:
-        UsageError: As for `distprof.count`; or `runs`, `warmup` or `peak` is out of range; or the model is on the meta device, where nothing takes time.
+        UsageError: As for `distprof.count`; or `runs`, `warmup` or `peak` is out of range; or the model is on the
+            meta device, where nothing takes time.
         Exception: What the model raises.
     """
     if runs < 1 or warmup < 0:

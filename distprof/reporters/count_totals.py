@@ -16,7 +16,8 @@ PHASES = {"forward": "forward", "backward": "backward", "recompute": "recomputed
 
 def count_totals(counts: Counts) -> tuple[tuple[str, str], ...]:
     """Label and text of every line."""
-    return (*_params(counts.params), *_work(counts), *counts.measured_lines(), *_other_work(counts), *_coverage(counts), *_notes(counts))
+    return (*_params(counts.params), *_work(counts), *counts.measured_lines(), *_other_work(counts),
+            *_coverage(counts), *_notes(counts))
 
 
 def number(value: int) -> str:

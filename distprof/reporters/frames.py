@@ -26,7 +26,8 @@ class Frames(NamedTuple):
 
 def count_frames(counts: Counts) -> Frames:
     """Modules and operators, a row each."""
-    return Frames(_frame(MODULES, (module_row(counts, module) for module in counts.modules)), _frame(OPS, map(op_row, counts.ops)))
+    return Frames(_frame(MODULES, (module_row(counts, module) for module in counts.modules)),
+                  _frame(OPS, map(op_row, counts.ops)))
 
 
 def _frame(table: Table, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
