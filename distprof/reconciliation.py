@@ -37,6 +37,7 @@ class Peer:
 PEERS = {peer.name: peer for peer in (
     Peer(name="deepspeed", module="distprof.peers.deepspeed", unit="flops"),
     Peer(name="fvcore", module="distprof.peers.fvcore", unit="macs"),
+    Peer(name="ptflops", module="distprof.peers.ptflops", unit="macs"),
 )}
 
 
@@ -61,7 +62,7 @@ class Reconciliation:
 
     peer: str
     unit: str
-    """flops (2 per MAC) or macs (1 per MAC, which fvcore calls flops)."""
+    """flops (2 per MAC) or macs (1 per MAC, whatever the peer calls them)."""
     ours: int
     """Forward contractions of the call."""
     theirs: int
@@ -91,7 +92,7 @@ def reconcile(model: Any, *args: Any, peer: str = "deepspeed", **kwargs: Any) ->
     Args:
         model: As for `distprof.count`.
         *args: Positional arguments of the call.
-        peer: deepspeed or fvcore.
+        peer: deepspeed, fvcore or ptflops (its aten backend).
         **kwargs: Keyword arguments of the call.
 
     Raises:

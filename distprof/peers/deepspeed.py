@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distprof.counted import Counts
 from distprof.functions import FunctionCall
 from distprof.peers.deepspeed_bugs import BUGS, is_ignored, quirk
 from distprof.peers.deepspeed_formulas import RULES
+from distprof.peers.jit import ATTENTION, fused_paths
 from distprof.peers.line import Line
 
 
@@ -29,8 +30,14 @@ def view(counts: Counts, *, exact: bool = True) -> list[DeepSpeedLine]:
         counts: What `distprof.count` gave.
         exact: What DeepSpeed 0.19.8 prints, bugs included; else what its convention means.
     """
-    found = (line_of(call, calls, exact=exact) for call, calls in counts.functions.items())
-    return [line for line in found if line is not None]
+    found = ((call, line_of(call, calls, exact=exact)) for call, calls in counts.functions.items())
+    fused = fused_paths(counts.functions) if exact else frozenset()
+    return [_unseen(line) if call.path in fused and call.outer == ATTENTION else line
+            for call, line in found if line is not None]
+
+
+def _unseen(line: DeepSpeedLine) -> DeepSpeedLine:
+    return replace(line, flops=0, macs=0, reason=BUGS["fused_attention"], bug="fused_attention")
 
 
 def line_of(call: FunctionCall, calls: int, *, exact: bool) -> DeepSpeedLine | None:

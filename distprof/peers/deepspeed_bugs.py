@@ -26,6 +26,7 @@ BUGS = {
     "interpolate_scale": "scale factors multiply the size of the input; the output is rounded down per dimension",
     "einsum": "einsum has no MACs, and its FLOPs are what numpy prints: four digits of an estimate",
     "einops_twice": "einops.einsum calls torch.einsum, and both are counted",
+    "fused_attention": "multi-head attention in eval mode without gradients is one kernel that is not seen",
     "rnn_macs": "recurrent layers have no MACs",
     "rnn_projection": "the projections of an LSTM with proj_size are not counted",
     "rnn_packed": "a packed sequence as input",

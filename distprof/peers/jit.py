@@ -46,10 +46,7 @@ def nodes(functions: Mapping[FunctionCall, int], known: Callable[[str], bool] | 
         functions: `Counts.functions`.
         known: Kinds whose arguments are wanted; the others come without any, which is faster. None: all.
     """
-    by_path: dict[CallPath, list[tuple[FunctionCall, int]]] = defaultdict(list)
-    for call, number in functions.items():
-        by_path[call.path].append((call, number))
-    for calls in by_path.values():
+    for calls in _by_path(functions).values():
         fused = _fused_attention(calls)
         for call, number in fused if fused else _leaves(calls):
             if fused:
@@ -57,6 +54,18 @@ def nodes(functions: Mapping[FunctionCall, int], known: Callable[[str], bool] | 
                 continue
             for operator in _operators(call, known):
                 yield _node(operator, call, number)
+
+
+def fused_paths(functions: Mapping[FunctionCall, int]) -> frozenset[CallPath]:
+    """Modules whose attention torch fuses when nothing watches it: nobody who looks at functions sees inside."""
+    return frozenset(path for path, calls in _by_path(functions).items() if _fused_attention(calls))
+
+
+def _by_path(functions: Mapping[FunctionCall, int]) -> dict[CallPath, list[tuple[FunctionCall, int]]]:
+    by_path: dict[CallPath, list[tuple[FunctionCall, int]]] = defaultdict(list)
+    for call, number in functions.items():
+        by_path[call.path].append((call, number))
+    return by_path
 
 
 def _node(operator: Operator, call: FunctionCall, number: int) -> Node:

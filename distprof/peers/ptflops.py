@@ -1,0 +1,50 @@
+"""What ptflops counts with its `aten` backend, as a view of our record: a count comes in, its numbers go out."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+from distprof.counted import Counts, OpCount
+from distprof.functions import FunctionCall, Spec
+from distprof.peers.line import OUTSIDE, Line
+
+COUNTED = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::convolution"})
+"""The contractions it has a rule for: no attention kernel, no baddbmm, no recurrent kernel."""
+BIAS = "adds the bias, once per output element"
+CONVOLUTION = "torch.nn.functional.conv"
+
+
+def view(counts: Counts, *, exact: bool = True) -> list[Line]:
+    """What ptflops would count in forward, 1 per multiply-accumulate.
+
+    Args:
+        counts: A counted call.
+        exact: The numbers of the real package. False: every contraction as it ran, and its additions of biases.
+
+    Returns:
+        A line for each function of each module.
+    """
+    sums: dict[tuple[str, str | None], list[int]] = defaultdict(lambda: [0, 0])
+    for op in counts.ops:
+        if op.phase == "forward" and (op.op in COUNTED or (op.macs and not exact)):
+            entry = sums[op.function or OUTSIDE, op.module_path]
+            entry[0] += op.macs
+            entry[1] += _matrix_bias(op)
+    for call, calls in counts.functions.items():
+        path = call.path.site.path if call.path.site is not None else None
+        if call.name.startswith(CONVOLUTION) and (call.name, path) in sums:
+            sums[call.name, path][1] += calls * _convolution_bias(call)
+    return [Line(function=function, module_path=path, flops=macs + bias, macs=macs, reason=BIAS if bias else "")
+            for (function, path), (macs, bias) in sums.items()]
+
+
+def _matrix_bias(op: OpCount) -> int:
+    if op.op != "aten::addmm":
+        return 0
+    _, left, right = json.loads(op.shapes)
+    return op.calls * int(left[0] * right[1])
+
+
+def _convolution_bias(call: FunctionCall) -> int:
+    return call.output.numel() if call.argument(2, "bias") is not None and isinstance(call.output, Spec) else 0
