@@ -216,7 +216,8 @@ def profile(model: str, **options: Any) -> None:
 @commands.command()
 @_of_model
 @DEVICE
-@click.option("--peer", default="deepspeed", show_default=True, help="deepspeed, fvcore or ptflops; need not be installed.")
+@click.option("--peer", default="deepspeed", show_default=True,
+              help="deepspeed, fvcore or ptflops; need not be installed.")
 def reconcile(model: str, **options: Any) -> None:
     """Explain, to the last unit, why another counter gives another total for a model.
 
