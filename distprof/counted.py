@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from distprof.invocation import Invocation
 from distprof.isolation import undisturbed
 from distprof.modules import ModuleMap, Site
 from distprof.params import ParamCount, count_params
+from distprof.paths import CallPath
 from distprof.reporters.view import View
 from distprof.scopes import ModuleScopes
 from distprof.topology import Topology
@@ -183,8 +184,11 @@ class Counts:
 
     def by_module_and_op(self, quantity: str = "flops") -> dict[str, dict[str, int]]:
         """Module path -> operator -> sum, submodules included."""
-        return {module.path: _sums((op for op in self.ops if module.path in op.within), lambda op: op.op, quantity)
-                for module in self.modules}
+        inside: dict[str, list[OpCount]] = {module.path: [] for module in self.modules}
+        for op in self.ops:
+            for path in op.within:
+                inside[path].append(op)
+        return {path: _sums(ops, lambda op: op.op, quantity) for path, ops in inside.items()}
 
     @cached_property
     def uncounted(self) -> tuple[Uncounted, ...]:
@@ -313,41 +317,67 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
 
 def gather(counting: CountPass, modules: ModuleMap) -> Counts:
     """What a count pass saw, by module and operator; call while the modules are alive."""
-    ops = tuple(_op_count(key, entry) for key, entry in counting.sums.items())
+    within = _within(counting)
+    ops = tuple(_op_count(key, entry, within[key.path]) for key, entry in counting.sums.items())
+    work = _work(ops)
     places = Counter(id(site.module()) for site in modules.sites())
     roots = [module for model in modules.models if (module := model.root.module()) is not None]
     return Counts(
         ops=ops,
-        modules=tuple(_module_count(site, ops, counting, shared=places[id(site.module())] > 1)
+        modules=tuple(_module_count(site, work[site.path], counting, shared=places[id(site.module())] > 1)
                       for site in _in_tree_order(modules)),
         functions=dict(counting.functions.calls) if counting.functions is not None else {},
         params=_params(roots),
     )
 
 
-def _op_count(key: OpKey, entry: OpSum) -> OpCount:
+@dataclass(slots=True)
+class _Work:
+    """What the operators inside a module did."""
+
+    macs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    flops: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    elements: int = 0
+    io_bytes: int = 0
+
+
+def _within(counting: CountPass) -> dict[CallPath, frozenset[str]]:
+    """The modules of every call path; one set for all operators of a path."""
+    return {path: frozenset(site.path for site in path.sites()) for path in {key.path for key in counting.sums}}
+
+
+def _work(ops: Iterable[OpCount]) -> Mapping[str, _Work]:
+    """Module path -> sums over its operators, submodules included."""
+    found: dict[str, _Work] = defaultdict(_Work)
+    for op in ops:
+        for path in op.within:
+            work = found[path]
+            work.macs[op.phase] += op.macs
+            work.flops[op.phase] += op.flops
+            work.elements += op.elements
+            work.io_bytes += op.io_bytes
+    return found
+
+
+def _op_count(key: OpKey, entry: OpSum, within: frozenset[str]) -> OpCount:
     return OpCount(
         module_path=key.path.site.path if key.path.site is not None else None,
-        within=frozenset(site.path for site in key.path.sites()), op=key.op, phase=key.phase, shapes=key.shapes,
+        within=within, op=key.op, phase=key.phase, shapes=key.shapes,
         dtype=key.dtype, functions=key.functions, calls=entry.calls,
         macs=entry.macs, flops=entry.flops, causal_macs=entry.causal_macs, recompute_macs=entry.recompute_macs,
         elements=entry.elements, estimate_flops=entry.estimate_flops, read_bytes=entry.read_bytes,
         write_bytes=entry.write_bytes, kind=entry.kind, counted=entry.counted, note=entry.note)
 
 
-def _module_count(site: Site, ops: tuple[OpCount, ...], counting: CountPass, *, shared: bool) -> ModuleCount:
-    module, path = site.module(), site.path
-    inside = [op for op in ops if path in op.within]
+def _module_count(site: Site, work: _Work, counting: CountPass, *, shared: bool) -> ModuleCount:
+    module = site.module()
     shapes = counting.shapes.get(site, ((), ()))
     return ModuleCount(
-        path=path, class_name=site.class_name, depth=site.depth, calls=counting.calls.get(site, 0),
+        path=site.path, class_name=site.class_name, depth=site.depth, calls=counting.calls.get(site, 0),
         params=_params([module] if module is not None else []),
         own_params=count_params(module.parameters(recurse=False), ALONE).params if module is not None else 0,
-        input_shapes=shapes[0], output_shapes=shapes[1],
-        macs={phase: sum(op.macs for op in inside if op.phase == phase) for phase in PHASES},
-        flops={phase: sum(op.flops for op in inside if op.phase == phase) for phase in PHASES},
-        elements=sum(op.elements for op in inside), io_bytes=sum(op.io_bytes for op in inside),
-        shared=shared)
+        input_shapes=shapes[0], output_shapes=shapes[1], macs=work.macs, flops=work.flops, elements=work.elements,
+        io_bytes=work.io_bytes, shared=shared)
 
 
 def _params(roots: list[nn.Module]) -> ParamCount:
@@ -367,7 +397,7 @@ def _in_tree_order(modules: ModuleMap) -> Iterator[Site]:
         waiting.extend(reversed(below[id(site)]))
 
 
-def _sums(ops: Any, key: Callable[[OpCount], str], quantity: str) -> dict[str, int]:
+def _sums(ops: Iterable[OpCount], key: Callable[[OpCount], str], quantity: str) -> dict[str, int]:
     sums: dict[str, int] = defaultdict(int)
     for op in ops:
         sums[key(op)] += getattr(op, quantity)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import polars as pl
 
 from distprof.merge.totals import whole
 from distprof.reporters.row import Row
+from distprof.reporters.tree import above_of
 
 MEANS = {
     "params": "params_mean",
@@ -32,7 +34,14 @@ def module_rows(modules: pl.DataFrame) -> tuple[Row, ...]:
     found = modules.to_dicts()
     staged = len({module["stage"] for module in found}) > 1
     work = {_key(module): _values(module) for module in found}
-    return tuple(_row(module, work, staged=staged) for module in found)
+    # whether a leaf ran is in its own row only; a container like ModuleList never runs itself
+    containers = {(stage, above) for stage, path in work for above in above_of(path)}
+    roots: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for (stage, path), values in work.items():
+        if not path or path.endswith(":"):
+            roots[stage].append(values)
+    return tuple(_row(module, work[_key(module)], roots[module["stage"]], staged=staged,
+                      container=_key(module) in containers) for module in found)
 
 
 def module_dicts(modules: pl.DataFrame, rows: Iterable[Row], shown: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -49,24 +58,16 @@ def _values(module: Mapping[str, Any]) -> dict[str, Any]:
     return {key: whole(module.get(column)) for key, column in MEANS.items()}
 
 
-def _row(module: Mapping[str, Any], work: Mapping[tuple[int, str], Mapping[str, Any]], *, staged: bool) -> Row:
-    values = dict(work[_key(module)])
+def _row(module: Mapping[str, Any], values: Mapping[str, Any], roots: Iterable[Mapping[str, Any]], *, staged: bool,
+         container: bool) -> Row:
     called = any(values[key] is not None for key in TIMES) or any(values[key] for key in FLOPS)
-    if not called:
-        # a container like ModuleList never runs itself; whether a leaf did is in its children, of which it has none
-        values = {key: None if key in (*FLOPS, *TIMES, "macs") and _has_children(module, work) else value
-                  for key, value in values.items()}
-    roots = [known for (stage, path), known in work.items()
-             if stage == module["stage"] and (not path or path.endswith(":"))]
+    if container and not called:
+        values = {key: None if key in (*FLOPS, *TIMES, "macs") else value for key, value in values.items()}
     return Row(
         path=module["module_path"], class_name=module["class_name"], called=called,
         group=f"stage {module['stage']}" if staged else "",
         values={**values, "flops_share": _share(values, roots, FLOPS), "time_share": _share(values, roots, TIMES),
                 "slowest_rank": module["slowest_rank"]})
-
-
-def _has_children(module: Mapping[str, Any], work: Mapping[tuple[int, str], Any]) -> bool:
-    return any(stage == module["stage"] and path.startswith(f"{module['module_path']}.") for stage, path in work)
 
 
 def _share(values: Mapping[str, Any], roots: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> float | None:

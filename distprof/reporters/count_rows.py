@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from distprof.reporters.row import Row
+from distprof.reporters.tree import above_of
 
 if TYPE_CHECKING:
     from distprof.counted import Counts, ModuleCount
@@ -15,35 +17,28 @@ PHASES = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "r
 
 def count_rows(counts: Counts) -> tuple[Row, ...]:
     """One row per module, called or not."""
-    called = {module.path for module in counts.modules if module.calls}
-    return tuple(_row(module, counts, called) for module in counts.modules)
+    busy = _busy(module.path for module in counts.modules if module.calls)
+    total = counts.flops
+    return tuple(_row(module, counts.measured(module.path), total, idle=module.path not in busy)
+                 for module in counts.modules)
 
 
-def _row(module: ModuleCount, counts: Counts, called: set[str]) -> Row:
-    below = f"{module.path}." if module.path and not module.path.endswith(":") else module.path
-    idle = not module.calls and not any(path.startswith(below) for path in called)
-    work = _work(module) if module.calls else _work_below(below, counts)
+def _busy(called: Iterable[str]) -> set[str]:
+    """Modules that were called, and those that hold one."""
+    return {above for path in called for above in (path, *above_of(path))}
+
+
+def _row(module: ModuleCount, measured: Mapping[str, Any], total: int, *, idle: bool) -> Row:
+    work = {"macs": module.macs["forward"], **{key: module.flops[phase] for key, phase in PHASES.items()},
+            "elements": module.elements, "io_bytes": module.io_bytes}
     flops = sum(work[key] for key in PHASES)
     return Row(
         path=module.path, class_name=module.class_name,
         marks=("shared",) if module.shared else ("not called",) if idle else (),
         values={"input_shapes": module.input_shapes, "output_shapes": module.output_shapes, "calls": module.calls,
                 "params": module.params.params, "trainable": trainable(module.params), **work,
-                "flops_share": flops / counts.flops if counts.flops else None,
-                "intensity": flops / work["io_bytes"] if work["io_bytes"] else None, **counts.measured(module.path)})
-
-
-def _work(module: ModuleCount) -> dict[str, int]:
-    return {"macs": module.macs["forward"], **{key: module.flops[phase] for key, phase in PHASES.items()},
-            "elements": module.elements, "io_bytes": module.io_bytes}
-
-
-def _work_below(start: str, counts: Counts) -> dict[str, int]:
-    """What the modules inside one did that is never called itself, like a ModuleList."""
-    inside = [op for op in counts.ops if any(path.startswith(start) for path in op.within)]
-    return {"macs": sum(op.macs for op in inside if op.phase == "forward"),
-            **{key: sum(op.flops for op in inside if op.phase == phase) for key, phase in PHASES.items()},
-            "elements": sum(op.elements for op in inside), "io_bytes": sum(op.io_bytes for op in inside)}
+                "flops_share": flops / total if total else None,
+                "intensity": flops / work["io_bytes"] if work["io_bytes"] else None, **measured})
 
 
 def trainable(params: ParamCount) -> str | None:

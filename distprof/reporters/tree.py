@@ -47,7 +47,7 @@ def build(rows: Iterable[Row]) -> list[Node]:
     nodes = {(row.group, row.path): Node(row=row, name="") for row in rows}
     roots = []
     for (group, path), node in nodes.items():
-        above = next((outer for outer in _above(path) if (group, outer) in nodes), None)
+        above = next((outer for outer in above_of(path) if (group, outer) in nodes), None)
         if above is None:
             node.name = _root_name(group, path)
             roots.append(node)
@@ -65,8 +65,8 @@ def _root_name(group: str, path: str) -> str:
     return " ".join(filter(None, (group, prefix, path.removesuffix(prefix) or "(root)")))
 
 
-def _above(path: str) -> Iterator[str]:
-    """Paths a parent may have, the nearest first."""
+def above_of(path: str) -> Iterator[str]:
+    """Paths that modules above one have, the nearest first; the last is that of the root."""
     prefix = PREFIX.match(path)
     root = prefix.group() if prefix else ""
     rest = path[len(root):]
