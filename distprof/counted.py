@@ -296,14 +296,17 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
         >>> counts = distprof.count(model, torch.randn(1, 3, 224, 224), backward=True)
         >>> counts.flops, counts.by_module()["layer1"], counts.coverage_ratio
     """
-    invocation = Invocation.of(model, args, kwargs, backward=backward)
-    modules = ModuleMap()
-    scopes = ModuleScopes(modules, lambda function: function, lambda frame: None)
-    counting = CountPass(scopes, lambda: None, details=True)
-    root = invocation.model
+    return gather(*watch(Invocation.of(model, args, kwargs, backward=backward)))
+
+
+def watch(invocation: Invocation) -> tuple[CountPass, ModuleMap]:
+    """Runs a call once under a count pass; gives the pass and the modules it met. See `count` for errors."""
+    modules, root = ModuleMap(), invocation.model
     if root is not None:
         modules.add_root(root)
-    with undisturbed([root] if root is not None else []):
+    with undisturbed([root] if root is not None else []) as keep:
+        scopes = ModuleScopes(modules, lambda function: function, lambda frame: keep(frame.module))
+        counting = CountPass(scopes, lambda: None, details=True)
         counting.start()
         try:
             invocation.run(scopes)
@@ -312,7 +315,7 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
         counting.next_step()
     if root is None and not modules.models and not counting.sums:
         raise UsageError("expected a call that runs operators, found none")
-    return gather(counting, modules)
+    return counting, modules
 
 
 def gather(counting: CountPass, modules: ModuleMap) -> Counts:
@@ -321,13 +324,12 @@ def gather(counting: CountPass, modules: ModuleMap) -> Counts:
     ops = tuple(_op_count(key, entry, within[key.path]) for key, entry in counting.sums.items())
     work = _work(ops)
     places = Counter(id(site.module()) for site in modules.sites())
-    roots = [module for model in modules.models if (module := model.root.module()) is not None]
     return Counts(
         ops=ops,
         modules=tuple(_module_count(site, work[site.path], counting, shared=places[id(site.module())] > 1)
                       for site in _in_tree_order(modules)),
         functions=dict(counting.functions.calls) if counting.functions is not None else {},
-        params=_params(roots),
+        params=_params(modules.roots()),
     )
 
 

@@ -7,31 +7,43 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from distprof.compiled import ForcedEager
 
 
 @contextmanager
-def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
+def undisturbed(modules: Iterable[nn.Module]) -> Iterator[Callable[[nn.Module], None]]:
     """Puts back random state, buffers, gradients, training flags and the compiler's stance, whatever happens.
 
     Compiled models run uncompiled inside: nothing is compiled, and nothing has to be compiled again afterwards.
+
+    Yields:
+        A function that takes in one module more, one that is found only as it is called.
     """
     with ExitStack() as stack:
         stack.enter_context(_random_state())
         eager = ForcedEager()
         eager.start()
         stack.callback(eager.stop)
+        kept: set[int] = set()  # ids; the contexts below keep what has them alive
+
+        def keep(module: nn.Module) -> None:
+            if id(module) in kept:
+                return
+            kept.update(map(id, module.modules()))
+            with torch._C.DisableTorchFunction(), _disable_current_modes():  # these copies are not the model's work
+                for context in (_buffers, _gradients, _training):
+                    stack.enter_context(context(module))
+
         for module in modules:
-            stack.enter_context(_buffers(module))
-            stack.enter_context(_gradients(module))
-            stack.enter_context(_training(module))
-        yield
+            keep(module)
+        yield keep
 
 
 @contextmanager

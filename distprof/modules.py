@@ -137,6 +137,10 @@ class ModuleMap:
         for model in self.models:
             yield from model.sites.values()
 
+    def roots(self) -> list[nn.Module]:
+        """The root modules that are alive."""
+        return [module for model in self.models if (module := model.root.module()) is not None]
+
     def _number(self) -> None:
         # the first model with parameters is "the" model, whatever was called before it
         ordered = sorted(self.models, key=lambda model: not model.has_parameters())

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from distprof.chains import Latency
-from distprof.counted import Counts, ModuleCount, count
+from distprof.counted import Counts, ModuleCount, gather, watch
 from distprof.errors import UsageError
 from distprof.identity import device_name, tf32
 from distprof.invocation import Invocation
@@ -127,15 +127,16 @@ def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, run
     if root is not None and any(parameter.is_meta for parameter in root.parameters()):
         raise UsageError("expected a model with storage, found one on the meta device",
                          hint="distprof.count counts it without latency")
-    counts = count(model, *args, backward=backward, **kwargs)
+    counting, met = watch(invocation)
+    counts, roots = gather(counting, met), met.roots()
     modules = ModuleMap()
-    with undisturbed([root] if root is not None else []):
-        if root is not None:
-            modules.add_root(root)
+    with undisturbed(roots):
+        for found in roots:
+            modules.add_root(found)
 
         def call() -> None:
-            if root is not None:
-                root.zero_grad(set_to_none=True)
+            for found in roots:
+                found.zero_grad(set_to_none=True)
             invocation.run()
 
         measured = measure_latency(call, warmup=warmup, runs=runs, modules=modules)

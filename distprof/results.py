@@ -25,10 +25,9 @@ TIME_COLUMNS = {f"{phase}{own}_time_ns": f"{phase}{own}_ns" for phase in ("fwd",
 
 def params_of(modules: ModuleMap, topology: Topology) -> tuple[ParamCount, dict[Site, ParamCount]]:
     """Parameters of the rank and of each module with and without its submodules (the latter under `own`)."""
-    roots = [model.root.module() for model in modules.models]
-    alive = [root for root in roots if root is not None]
-    total = count_params((p for root in alive for p in root.parameters()), topology,
-                         (b for root in alive for b in root.buffers()))
+    roots = modules.roots()
+    total = count_params((p for root in roots for p in root.parameters()), topology,
+                         (b for root in roots for b in root.buffers()))
     each = {}
     for site in modules.sites():
         module = site.module()

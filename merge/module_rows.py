@@ -34,7 +34,7 @@ def module_rows(modules: pl.DataFrame) -> tuple[Row, ...]:
     found = modules.to_dicts()
     staged = len({module["stage"] for module in found}) > 1
     work = {_key(module): _values(module) for module in found}
-    # whether a leaf ran is in its own row only; a container like ModuleList never runs itself
+    # a container like ModuleList never runs itself, so nobody timed it
     containers = {(stage, above) for stage, path in work for above in above_of(path)}
     roots: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for (stage, path), values in work.items():
@@ -60,9 +60,9 @@ def _values(module: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row(module: Mapping[str, Any], values: Mapping[str, Any], roots: Iterable[Mapping[str, Any]], *, staged: bool,
          container: bool) -> Row:
-    called = any(values[key] is not None for key in TIMES) or any(values[key] for key in FLOPS)
-    if container and not called:
-        values = {key: None if key in (*FLOPS, *TIMES, "macs") else value for key, value in values.items()}
+    called = not container or any(values[key] is not None for key in TIMES)
+    if not called and not any(values[key] for key in FLOPS):  # FLOPs of containers are not in tables of older versions
+        values = {key: None if key in (*FLOPS, "macs") else value for key, value in values.items()}
     return Row(
         path=module["module_path"], class_name=module["class_name"], called=called,
         group=f"stage {module['stage']}" if staged else "",

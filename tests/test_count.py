@@ -140,6 +140,19 @@ def test_a_function_counts_too():
     assert counts.flops == 64 + 32 and counts.by_module() == {"": 64}
 
 
+def test_modules_that_a_function_calls_are_left_as_they_were():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), Random())
+    x = torch.randn(4, 4)
+    model(x).sum().backward()
+    before = copy.deepcopy(state(model))
+    counts = distprof.count(lambda: model(x), backward=True)
+    assert state(model) == before
+    # the copies that are kept meanwhile are nobody's work
+    assert counts.by_op("calls") == distprof.count(model, x, backward=True).by_op("calls")
+    assert {call.name for call in counts.functions} == {
+        call.name for call in distprof.count(model, x, backward=True).functions}
+
+
 def test_a_model_on_the_meta_device_needs_no_memory():
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(100_000, 100_000), nn.ReLU())
