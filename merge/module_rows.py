@@ -51,22 +51,13 @@ def _values(module: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row(module: Mapping[str, Any], work: Mapping[tuple[int, str], Mapping[str, Any]], *, staged: bool) -> Row:
     values = dict(work[_key(module)])
-    called = any(values[key] is not None for key in TIMES) or any(values[key] for key in FLOPS)
-    if not called:
-        # a container like ModuleList never runs itself; whether a leaf did is in its children, of which it has none
-        values = {key: None if key in (*FLOPS, *TIMES, "macs") and _has_children(module, work) else value
-                  for key, value in values.items()}
     roots = [known for (stage, path), known in work.items()
              if stage == module["stage"] and (not path or path.endswith(":"))]
     return Row(
-        path=module["module_path"], class_name=module["class_name"], called=called,
+        path=module["module_path"], class_name=module["class_name"],
         group=f"stage {module['stage']}" if staged else "",
         values={**values, "flops_share": _share(values, roots, FLOPS), "time_share": _share(values, roots, TIMES),
                 "slowest_rank": module["slowest_rank"]})
-
-
-def _has_children(module: Mapping[str, Any], work: Mapping[tuple[int, str], Any]) -> bool:
-    return any(stage == module["stage"] and path.startswith(f"{module['module_path']}.") for stage, path in work)
 
 
 def _share(values: Mapping[str, Any], roots: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> float | None:

@@ -53,12 +53,13 @@ def test_a_container_has_the_sum_of_its_children(ddp):
     assert len(blocks) == 4
     assert layers[header.index("MACs")] == si(blocks["fwd_macs_mean"].sum())
     assert layers[header.index("forward")] == duration(blocks["fwd_time_ns_mean"].sum())
-    assert layers[header.index("slowest rank")] == "-"
+    assert layers[header.index("slowest rank")] in "0123"
 
 
 def test_depth_top_and_sort(ddp):
     text = distprof("stats", "--modules", ddp).stdout
-    assert "26 of 46 modules: depth 3 of 4" in text and "4 ranks = dp 4" in text and "bytes moved have none" in text
+    assert all(part in text for part in (
+        "26 of 46 modules: depth 3 of 4", "4 ranks = dp 4", "ops that nobody knows moved 0.0 %"))
     assert [cells[0] for cells in tree(ddp, "--depth", 1, "--sort", "macs")][1:4] == ["(root)", "layers", "head"]
     header, *found = tree(ddp, "--sort", "fwd", "--top", 5, "--depth", 2)
     table = pl.read_parquet(ddp / "merged" / "modules.parquet")

@@ -22,7 +22,7 @@ def count_rows(counts: Counts) -> tuple[Row, ...]:
 def _row(module: ModuleCount, counts: Counts, called: set[str]) -> Row:
     below = f"{module.path}." if module.path and not module.path.endswith(":") else module.path
     idle = not module.calls and not any(path.startswith(below) for path in called)
-    work = _work(module) if module.calls else _work_below(below, counts)
+    work = _work(module)
     flops = sum(work[key] for key in PHASES)
     return Row(
         path=module.path, class_name=module.class_name,
@@ -36,14 +36,6 @@ def _row(module: ModuleCount, counts: Counts, called: set[str]) -> Row:
 def _work(module: ModuleCount) -> dict[str, int]:
     return {"macs": module.macs["forward"], **{key: module.flops[phase] for key, phase in PHASES.items()},
             "elements": module.elements, "io_bytes": module.io_bytes}
-
-
-def _work_below(start: str, counts: Counts) -> dict[str, int]:
-    """What the modules inside one did that is never called itself, like a ModuleList."""
-    inside = [op for op in counts.ops if any(path.startswith(start) for path in op.within)]
-    return {"macs": sum(op.macs for op in inside if op.phase == "forward"),
-            **{key: sum(op.flops for op in inside if op.phase == phase) for key, phase in PHASES.items()},
-            "elements": sum(op.elements for op in inside), "io_bytes": sum(op.io_bytes for op in inside)}
 
 
 def trainable(params: ParamCount) -> str | None:
