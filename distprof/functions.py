@@ -76,6 +76,7 @@ class FunctionPass(TorchFunctionMode):
         self.calls: dict[FunctionCall, int] = defaultdict(int)
         self.stack: list[str] = []
         """Functions that are running, outermost first."""
+        self._opened: dict[types.FunctionType, types.FunctionType] = {}  # for a pass: scripts may patch functions
         self._path = path
         self._names = names
 
@@ -103,7 +104,9 @@ class FunctionPass(TorchFunctionMode):
     def _call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if _is_opened(func) and name not in self.stack[:-1]:
             with self:
-                return _unguarded(func)(*args, **kwargs)
+                if func not in self._opened:
+                    self._opened[func] = _unguarded(func)
+                return self._opened[func](*args, **kwargs)
         return func(*args, **kwargs)
 
     @contextmanager
@@ -119,7 +122,6 @@ def _is_opened(func: Any) -> bool:
     return isinstance(func, types.FunctionType) and func.__module__ in OPENED
 
 
-@cache
 def _unguarded(func: types.FunctionType) -> types.FunctionType:
     """The same function without its question whether a mode is on, which would bring it back to the mode for ever."""
     scope = func.__globals__ | dict.fromkeys(GUARDS, lambda *_: False)
