@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from distprof.modules import Site
+from distprof.paths import holders
 
 PHASES = ("forward", "backward", "recompute")
 
@@ -54,6 +55,15 @@ class Chain:
         chain: Chain | None = self
         while chain is not None and chain.site is not None:
             found.add(chain.site)
+            chain = chain.outer
+        return found
+
+    def containers(self) -> set[Site]:
+        """What holds modules of the chain without being called: a ModuleList."""
+        found: set[Site] = set()
+        chain: Chain | None = self
+        while chain is not None and chain.site is not None:
+            found.update(holders(chain.outer.site if chain.outer is not None else None, chain.site))
             chain = chain.outer
         return found
 
@@ -107,7 +117,7 @@ def latencies(chains: Iterable[Chain]) -> dict[Site, Latency]:
         for phase, (inclusive, own) in COLUMNS.items():
             share: Share = getattr(chain, phase)
             if share.seen:
-                for site in chain.sites():
+                for site in chain.sites() | chain.containers():
                     _add(found[site], inclusive, share.ns)
                     _add(found[site], own, share.ns if site is chain.site else 0)
     return dict(found)

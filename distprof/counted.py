@@ -277,6 +277,8 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
     """Counts what one call of a model does, exactly, on any device (the meta device too, without memory).
 
     Model and process are left as they were: random state, buffers, gradients, training flags, hooks, compiled code.
+    While torch functions are watched, `nn.MultiheadAttention` and `nn.TransformerEncoder` do in many operators what
+    without gradients they may do in one: FLOPs are the same, bytes are those of the many.
 
     Args:
         model: A module, a bound method of one like `model.generate`, or a function that calls modules.

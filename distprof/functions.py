@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import types
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -64,14 +64,21 @@ class FunctionCall:
 
 
 class FunctionPass(TorchFunctionMode):
-    """Sums calls by kind while it is on."""
+    """Sums calls by kind while it is on.
 
-    def __init__(self, path: Callable[[], CallPath]) -> None:
+    Args:
+        path: Whose work a call is.
+        names: Functions to keep, with those in Python that may call them; all where it is None.
+    """
+
+    def __init__(self, path: Callable[[], CallPath], names: Container[str] | None = None) -> None:
         super().__init__()
         self.calls: dict[FunctionCall, int] = defaultdict(int)
         self.stack: list[str] = []
         """Functions that are running, outermost first."""
+        self._opened: dict[types.FunctionType, types.FunctionType] = {}  # for a pass: scripts may patch functions
         self._path = path
+        self._names = names
 
     @property
     def current(self) -> str | None:
@@ -81,7 +88,7 @@ class FunctionPass(TorchFunctionMode):
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = function_name(func)
-        if name is None or in_backward():
+        if name is None or in_backward() or not self._is_wanted(func, name):
             return func(*args, **kwargs)
         inputs = _specs(args), tuple((key, _specs(value)) for key, value in kwargs.items())
         outer, spelled = self.current, spelling(name, sys._getframe(1))
@@ -91,10 +98,15 @@ class FunctionPass(TorchFunctionMode):
                                 spelled)] += 1
         return output
 
+    def _is_wanted(self, func: Any, name: str) -> bool:
+        return self._names is None or name in self._names or _is_opened(func)
+
     def _call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if isinstance(func, types.FunctionType) and func.__module__ in OPENED and name not in self.stack[:-1]:
+        if _is_opened(func) and name not in self.stack[:-1]:
             with self:
-                return _unguarded(func)(*args, **kwargs)
+                if func not in self._opened:
+                    self._opened[func] = _unguarded(func)
+                return self._opened[func](*args, **kwargs)
         return func(*args, **kwargs)
 
     @contextmanager
@@ -106,7 +118,10 @@ class FunctionPass(TorchFunctionMode):
             self.stack.pop()
 
 
-@cache
+def _is_opened(func: Any) -> bool:
+    return isinstance(func, types.FunctionType) and func.__module__ in OPENED
+
+
 def _unguarded(func: types.FunctionType) -> types.FunctionType:
     """The same function without its question whether a mode is on, which would bring it back to the mode for ever."""
     scope = func.__globals__ | dict.fromkeys(GUARDS, lambda *_: False)

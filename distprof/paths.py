@@ -28,7 +28,7 @@ class CallPath:
         for path in self._chain():
             if path.site is not None:
                 found.add(path.site)
-                found.update(_between(path.outer.site if path.outer is not None else None, path.site))
+                found.update(holders(path.outer.site if path.outer is not None else None, path.site))
         return found
 
     def _chain(self) -> Iterator[CallPath]:
@@ -38,8 +38,11 @@ class CallPath:
             path = path.outer
 
 
-def _between(outer: Site | None, site: Site) -> list[Site]:
-    """Sites above `site` and below `outer`, if it stands below that: a module may be called from elsewhere."""
+def holders(outer: Site | None, site: Site) -> list[Site]:
+    """Containers that hold a module without being called: the sites between it and the module that calls it.
+
+    Empty where the caller does not hold it: a module may be called from elsewhere.
+    """
     above, parent = [], site.parent
     while parent is not None and parent is not outer:
         above.append(parent)

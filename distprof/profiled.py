@@ -59,7 +59,7 @@ class Profile(Counts):
         total = self.latency_ns
         own = _sum(latency)
         under = self.roofline(self._by_path[path]) if path in self._by_path else None
-        flops = sum(self._by_path[path].flops.values()) if path in self._by_path else 0
+        flops = self._model_flops.get(path, 0)
         return found | {
             "time_share": own / total if own and total else None,
             "mfu": flops / (self.peak.flops_per_second * own / 1e9) if self.peak is not None and own else None,
@@ -78,6 +78,13 @@ class Profile(Counts):
             basis = (f"{percent(self.mfu)}: model FLOPs / (time x {si(self.peak.flops_per_second, 'FLOP/s')} in "
                      f"{self.peak.dtype}, {self.peak.source})") if self.mfu is not None else UNKNOWN
         return (("latency", f"{', '.join(parts) or UNKNOWN}: {of_runs}"), ("MFU", basis))
+
+    @cached_property
+    def _model_flops(self) -> dict[str, int]:
+        """FLOPs the model needs, by module: as `model_flops`."""
+        again = self.by_module("recompute_macs")
+        return {module.path: module.flops["forward"] + module.flops["backward"] - 2 * again[module.path]
+                for module in self.modules}
 
     @cached_property
     def _by_path(self) -> dict[str, ModuleCount]:

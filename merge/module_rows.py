@@ -10,7 +10,6 @@ import polars as pl
 
 from distprof.merge.totals import whole
 from distprof.reporters.row import Row
-from distprof.reporters.tree import above_of
 
 MEANS = {
     "params": "params_mean",
@@ -34,14 +33,11 @@ def module_rows(modules: pl.DataFrame) -> tuple[Row, ...]:
     found = modules.to_dicts()
     staged = len({module["stage"] for module in found}) > 1
     work = {_key(module): _values(module) for module in found}
-    # a container like ModuleList never runs itself, so nobody timed it
-    containers = {(stage, above) for stage, path in work for above in above_of(path)}
     roots: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for (stage, path), values in work.items():
         if not path or path.endswith(":"):
             roots[stage].append(values)
-    return tuple(_row(module, work[_key(module)], roots[module["stage"]], staged=staged,
-                      container=_key(module) in containers) for module in found)
+    return tuple(_row(module, work[_key(module)], roots[module["stage"]], staged=staged) for module in found)
 
 
 def module_dicts(modules: pl.DataFrame, rows: Iterable[Row], shown: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -58,13 +54,10 @@ def _values(module: Mapping[str, Any]) -> dict[str, Any]:
     return {key: whole(module.get(column)) for key, column in MEANS.items()}
 
 
-def _row(module: Mapping[str, Any], values: Mapping[str, Any], roots: Iterable[Mapping[str, Any]], *, staged: bool,
-         container: bool) -> Row:
-    called = not container or any(values[key] is not None for key in TIMES)
-    if not called and not any(values[key] for key in FLOPS):  # FLOPs of containers are not in tables of older versions
-        values = {key: None if key in (*FLOPS, "macs") else value for key, value in values.items()}
+def _row(module: Mapping[str, Any], values: Mapping[str, Any], roots: Iterable[Mapping[str, Any]], *,
+         staged: bool) -> Row:
     return Row(
-        path=module["module_path"], class_name=module["class_name"], called=called,
+        path=module["module_path"], class_name=module["class_name"],
         group=f"stage {module['stage']}" if staged else "",
         values={**values, "flops_share": _share(values, roots, FLOPS), "time_share": _share(values, roots, TIMES),
                 "slowest_rank": module["slowest_rank"]})

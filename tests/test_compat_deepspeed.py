@@ -8,6 +8,7 @@ import re
 import sys
 import types
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ import distprof
 from distprof.compat import deepspeed as ours
 from distprof.errors import DistprofError, UsageError
 from distprof.peers.deepspeed import view
-from distprof.peers.deepspeed_bugs import BUGS
+from distprof.peers.deepspeed_bugs import BUGS, NOT_REPRODUCED
 
 LATENCY = re.compile(r"\S+ [KMGTmu]?s = \S+% latency, \S+ [KMGTmu]?FLOPS")
 RATE = re.compile(r"((?:latency|FLOPS per GPU = .*): +).*")
@@ -568,6 +569,18 @@ def test_get_model_profile_restores(tmp_path, capsys) -> None:
     assert "DeepSpeed Flops Profiler" in file.read_text()
 
 
+@pytest.mark.parametrize("warm_up", [0, 1, 3])
+def test_as_many_calls_as_the_package_makes(real, warm_up: int) -> None:
+    calls = []
+    for library in (real, ours):
+        made: list[int] = []
+        model = Calls(lambda x, made=made: made.append(1) or F.relu(x))
+        result = library.get_model_profile(model, (2, 4), warm_up=warm_up, print_profile=False, as_string=False)
+        assert result == (8, 0, 0)
+        calls.append(len(made))
+    assert calls == [warm_up + 1] * 2
+
+
 def test_generate_mode(real) -> None:
     class Generator(nn.Module):
         def __init__(self) -> None:
@@ -619,3 +632,9 @@ def test_every_public_name_of_the_package(real) -> None:
         assert ours_takes[:len(theirs)] == theirs
     theirs = list(inspect.signature(real.get_model_profile).parameters)
     assert list(inspect.signature(ours.get_model_profile).parameters)[:len(theirs)] == theirs
+
+
+def test_every_bug_is_documented() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "compat.md").read_text()
+    for bug, sentence in {**BUGS, **NOT_REPRODUCED}.items():
+        assert f"| `{bug}` | {sentence} |" in page

@@ -15,8 +15,6 @@ from torch import nn
 import distprof
 from distprof.errors import UsageError
 from distprof.peaks import Peak
-from distprof.reporters.count_rows import count_rows
-from distprof.reporters.tree import build
 from distprof.roofline import roofline
 
 
@@ -89,26 +87,6 @@ def test_modules_that_a_function_calls_are_left_as_they_were():
     before = copy.deepcopy(state(model))
     profile = distprof.profile(lambda: model(x), backward=True, warmup=1, runs=2)
     assert state(model) == before and profile.latencies["0"].bwd_ns > 0
-
-
-def test_a_list_of_layers_takes_the_time_of_its_layers():
-    model = nn.ModuleDict({"layers": nn.ModuleList([Residual(8), Residual(8)])})
-    profile = distprof.profile(lambda x: [layer(x) for layer in model["layers"]], torch.randn(2, 8), warmup=0, runs=1)
-    assert {"", "model1:"} <= profile.latencies.keys()  # layers that nothing holds are called: two models
-
-    class Owner(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = model["layers"]
-
-        def forward(self, x):
-            return [layer(x) for layer in self.layers]
-
-    profile = distprof.profile(Owner(), torch.randn(2, 8), warmup=0, runs=1)
-    (root,) = build(count_rows(profile))
-    (layers,) = root.children
-    assert layers.row.values["fwd_time_ns"] == sum(profile.latencies[f"layers.{index}"].fwd_ns for index in (0, 1))
-    assert profile.to_dict()["modules"][1]["fwd_time_ns"] is None  # measured times alone are data
 
 
 @pytest.mark.parametrize(("options", "message"), [

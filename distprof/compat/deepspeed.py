@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,8 @@ class FlopsProfiler:
         Args:
             ignore_list: Exact types of modules whose work counts as that of the module around them.
         """
-        self.stop_profile()
-        self._record = ForwardRecord(self.model, ignored=set(ignore_list or ()), exact=self.compat)
-        self.reset_profile()
-        self._record.start()
-        self.started = self.func_patched = True
+        self._begin(ignore_list).start()
+        self.func_patched = True
 
     def stop_profile(self) -> None:
         """Stops recording; the numbers stay."""
@@ -167,6 +165,14 @@ class FlopsProfiler:
         sys.stdout.write("\n".join(aggregated(self._profile(), module_depth=module_depth,
                                               top_modules=top_modules)) + "\n")
 
+    def _begin(self, ignore_list: Iterable[type] | None) -> ForwardRecord:
+        """A new record that is not on yet."""
+        self.stop_profile()
+        self._record = ForwardRecord(self.model, ignored=set(ignore_list or ()), exact=self.compat)
+        self.reset_profile()
+        self.started = True
+        return self._record
+
     def _profile(self) -> Profile:
         return Profile(model=self.model, numbers=self._snapshot().of, model_params=self._model_params(),
                        engine=self.ds_engine, recompute_fwd_factor=self.recompute_fwd_factor, compat=self.compat)
@@ -234,7 +240,7 @@ def get_model_profile(
         detailed: Adds the tree of modules to it.
         module_depth: Depths shown in its aggregated part; -1 for all.
         top_modules: Classes named per depth.
-        warm_up: Calls in front of the one that is profiled.
+        warm_up: Calls in front of the one that is timed; work is counted in the last of them.
         as_string: Gives text like `4.54 M` instead of numbers.
         output_file: File for the report instead of standard output.
         ignore_modules: Exact types of modules whose work counts as that of the module around them.
@@ -253,12 +259,8 @@ def get_model_profile(
     profiler = FlopsProfiler(model, compat=compat)
     with undisturbed([model]):
         model.eval()
-        for _ in range(warm_up):
-            call(*inputs, **(kwargs or {}))
         try:
-            profiler.start_profile(ignore_list=ignore_modules)
-            call(*inputs, **(kwargs or {}))
-            profiler.stop_profile()
+            _measure(profiler._begin(ignore_modules), partial(call, *inputs, **(kwargs or {})), warm_up)
             total = profiler._numbers(model)
             if print_profile:
                 profiler.print_model_profile(profile_step=warm_up, module_depth=module_depth, top_modules=top_modules,
@@ -268,6 +270,21 @@ def get_model_profile(
     if as_string:
         return number_to_string(total.flops), macs_to_string(total.macs), params_to_string(total.params)
     return total.flops, total.macs, total.params
+
+
+def _measure(record: ForwardRecord, call: Callable[[], Any], warm_up: int) -> None:
+    """Warms up, counts in the last call of the warm-up and times the one behind it, so that neither disturbs."""
+    try:
+        for _ in range(warm_up - 1):
+            call()
+        if warm_up:
+            record.start(times=False)
+            call()
+            record.stop()
+        record.start(counts=not warm_up)
+        call()
+    finally:
+        record.stop()
 
 
 def _entry(model: nn.Module, mode: str) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from distprof.modules import Model, ModuleMap, Site
 from distprof.paths import CallPath
 from distprof.peers.deepspeed import line_of
 from distprof.peers.deepspeed_bugs import RECURRENT_TYPES
+from distprof.peers.deepspeed_formulas import RULES
 from distprof.scopes import Frame, ModuleScopes
 from distprof.stopwatch import Stopwatch, stopwatch
 
@@ -32,9 +33,10 @@ class ForwardRecord:
         self._modules: dict[CallPath, int] = {}
         self._untimed: set[int] = set()
         self._scopes = ModuleScopes(ModuleMap(), lambda function: function, lambda frame: None)
-        self._functions = FunctionPass(self._running_path)
+        self._functions = FunctionPass(self._running_path, RULES)
         self._clock: Stopwatch = stopwatch()
         self._times: dict[int, list[tuple[Any, Any]]] = defaultdict(list)
+        self._takes_times = True
         self._on = ExitStack()
         self._amounts: tuple[int, dict[int, tuple[int, int]]] = (0, {})
         owner = Model()
@@ -46,18 +48,20 @@ class ForwardRecord:
             if exact and (type(module) in ignored or type(module) in RECURRENT_TYPES):
                 self._untimed.add(id(module))  # as the package does
 
-    @property
-    def is_on(self) -> bool:
-        """True between start and stop."""
-        return self._functions in _function_modes()
+    def start(self, *, counts: bool = True, times: bool = True) -> None:
+        """Switches hooks and mode on; compiled modules run uncompiled meanwhile, for what they hide.
 
-    def start(self) -> None:
-        """Switches hooks and mode on; compiled modules run uncompiled meanwhile, for what they hide."""
+        Args:
+            counts: Watches function calls, which costs time.
+            times: Takes times.
+        """
         self._on.enter_context(torch.compiler.set_stance("force_eager"))
         self._scopes.add(self)
         self._on.callback(self._scopes.remove, self)
-        self._functions.__enter__()  # type: ignore[no-untyped-call]
-        self._on.callback(_take_off, self._functions)
+        self._takes_times = times
+        if counts:
+            self._functions.__enter__()  # type: ignore[no-untyped-call]
+            self._on.callback(_take_off, self._functions)
 
     def stop(self) -> None:
         """Switches them off; what was seen stays."""
@@ -75,9 +79,8 @@ class ForwardRecord:
 
     def exit(self, frame: Frame, _args: Any, _kwargs: Any, _result: Any) -> None:
         """Notes when it ended; a call inside a call of the same module is part of that."""
-        key = id(frame.module)
-        if self in frame.data and not frame.recompute and not self._is_timed_around(frame) and key not in self._untimed:
-            self._times[key].append((frame.data[self][1], self._clock.mark()))
+        if self in frame.data and self._is_timed(frame):
+            self._times[id(frame.module)].append((frame.data[self][1], self._clock.mark()))
 
     def amounts(self) -> dict[int, tuple[int, int]]:
         """FLOPs and MACs by id of the module that called the functions, submodules apart."""
@@ -104,11 +107,11 @@ class ForwardRecord:
         path: CallPath = OUTSIDE if frame is None or self not in frame.data else frame.data[self][0]
         return path
 
-    def _is_timed_around(self, frame: Frame) -> bool:
+    def _is_timed(self, frame: Frame) -> bool:
         outer = frame.outer
         while outer is not None and outer.module is not frame.module:
             outer = outer.outer
-        return outer is not None
+        return self._takes_times and outer is None and not frame.recompute and id(frame.module) not in self._untimed
 
 
 def _function_modes() -> list[Any]:

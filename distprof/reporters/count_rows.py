@@ -33,7 +33,7 @@ def _row(module: ModuleCount, measured: Mapping[str, Any], total: int, *, idle: 
             "elements": module.elements, "io_bytes": module.io_bytes}
     flops = sum(work[key] for key in PHASES)
     return Row(
-        path=module.path, class_name=module.class_name, called=bool(module.calls),
+        path=module.path, class_name=module.class_name,
         marks=("shared",) if module.shared else ("not called",) if idle else (),
         values={"input_shapes": module.input_shapes, "output_shapes": module.output_shapes, "calls": module.calls,
                 "params": module.params.params, "trainable": trainable(module.params), **work,

@@ -20,5 +20,3 @@ class Row:
     """Rows of one group make one tree: a pipeline stage."""
     marks: tuple[str, ...] = ()
     """Words shown behind the name: shared, not called."""
-    called: bool = True
-    """False for a module that never ran itself, like a ModuleList: what it lacks is the sum of its children."""

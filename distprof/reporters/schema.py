@@ -38,7 +38,7 @@ MEASURED = {
     "bwd_time_ns": "Mean time of backward, recomputation apart.",
     "bwd_self_time_ns": "The same without modules called inside.",
     "recompute_time_ns": "Mean time of forward work repeated in backward (activation checkpointing).",
-    "mfu": "FLOPs over what the device could have done in the time at its peak. Null where the peak is unknown.",
+    "mfu": "Model FLOPs over what the device could have done in the time at its peak. Null where that is unknown.",
     "achieved_ratio": "Least time by the roofline / measured time; above 1 where bytes came from a cache.",
 }
 """Columns of a profile."""

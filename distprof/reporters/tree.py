@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from distprof.reporters.row import Row
 
-SUMMED = ("macs", "fwd_flops", "bwd_flops", "recompute_flops", "flops_share", "elements", "io_bytes",
-          "fwd_time_ns", "bwd_time_ns", "recompute_time_ns", "time_share")
-"""What a container that is never called itself has from its children."""
 PREFIX = re.compile(r"model\d+:")
 
 
@@ -36,8 +32,8 @@ class Node:
     def equals(self, other: Node) -> bool:
         """True where all numbers of both, and of everything below, are equal."""
         ours, theirs = self.row, other.row
-        return ((ours.class_name, ours.marks, ours.called) == (theirs.class_name, theirs.marks, theirs.called)
-                and ours.values == theirs.values and len(self.children) == len(other.children)
+        return ((ours.class_name, ours.marks, ours.values) == (theirs.class_name, theirs.marks, theirs.values)
+                and len(self.children) == len(other.children)
                 and all(one.name == two.name and one.equals(two)
                         for one, two in zip(self.children, other.children, strict=True)))
 
@@ -56,7 +52,6 @@ def build(rows: Iterable[Row]) -> list[Node]:
             nodes[group, above].children.append(node)
     for root in roots:
         _order(root)
-        _fill(root)
     return roots
 
 
@@ -81,20 +76,6 @@ def _order(node: Node) -> None:
         node.children.sort(key=lambda child: int(child.name))
     for child in node.children:
         _order(child)
-
-
-def _fill(node: Node) -> None:
-    for child in node.children:
-        _fill(child)
-    if not node.row.called and node.children:
-        sums = {key: _sum(child.row.values.get(key) for child in node.children)
-                for key in SUMMED if node.row.values.get(key) is None}
-        node.row = replace(node.row, values={**node.row.values, **sums})
-
-
-def _sum(values: Iterable[Any]) -> Any:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def collapse(nodes: list[Node]) -> list[Node]:
