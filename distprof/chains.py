@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from distprof.modules import Site
 from distprof.paths import holders
 
-PHASES = ("forward", "backward", "recompute")
-
 
 class Share:
     """Time of one chain in one phase, without that of the modules inside."""

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from distprof.scopes import Frame, ModuleScopes, in_backward
-from distprof.tensors import tensors
+from distprof.tensors import dtype_name, tensors
 
 NAMES = {
     "allreduce_": "all_reduce",
@@ -120,7 +120,7 @@ class CollectiveRecorder:
             group_sequence=group._get_sequence_number_for_group(),
             num_elements=0 if op == "barrier" else sum(tensor.numel() for tensor in data),
             size_bytes=0 if op == "barrier" else sum(tensor.numel() * tensor.element_size() for tensor in data),
-            dtype=str(data[0].dtype).removeprefix("torch.") if data and op != "barrier" else None,
+            dtype=dtype_name(data[0].dtype) if data and op != "barrier" else None,
             peer=_peer(given, group),
             asynchronous=bool(given.get("async_op", True)),
             module_path=frame.site.path if frame is not None else None,

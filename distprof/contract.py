@@ -22,6 +22,8 @@ PARTIAL_SUFFIX = ".partial"
 """Ends the name of a rank folder that is being written; a rank that died leaves it so."""
 
 PASSES = ("wait", "count", "time", "trace")
+PHASES = ("forward", "backward", "recompute")
+"""Parts of a step in which modules work; recompute: forward work that activation checkpointing repeats in backward."""
 MODEL_PARALLEL = ("pp", "cp", "ep", "tp")
 """Mesh dimensions whose product is mp_size. Everything else is data parallel."""
 AXES = ("pp", "dp", "cp", "ep", "tp")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from distprof.contract import PHASES
 from distprof.counting import CountPass, OpKey, OpSum, Shapes
 from distprof.errors import UsageError
 from distprof.functions import FunctionCall
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from distprof.reporters.frames import Frames
     from distprof.reporters.report import Report
 
-PHASES = ("forward", "backward", "recompute")
 ALONE = Topology(sizes={}, coordinates={}, source="one process")
 
 

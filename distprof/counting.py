@@ -24,7 +24,7 @@ from distprof.functions import FunctionPass
 from distprof.modules import Site
 from distprof.paths import CallPath
 from distprof.scopes import Frame, ModuleScopes, in_backward
-from distprof.tensors import tensors
+from distprof.tensors import dtype_name, tensors
 
 Shapes = tuple[tuple[int, ...], ...]
 MARK = "distprof.call_path"
@@ -118,14 +118,14 @@ class CountPass(TorchDispatchMode):
         self._scopes.add(self)
         self.__enter__()  # type: ignore[no-untyped-call]
         if self.functions is not None:
-            self.functions.__enter__()  # type: ignore[no-untyped-call]
+            self.functions.start()
 
     def stop(self) -> None:
         """Switches it off."""
         self._scopes.remove(self)
         self._retired = True
         if self.functions is not None:
-            self.functions.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self.functions.stop()
         depth = torch._C._len_torch_dispatch_stack()
         if not depth or torch._C._get_dispatch_stack_at(depth - 1) is not self:
             # a mode the script entered meanwhile must not be popped in our place
@@ -198,7 +198,7 @@ class CountPass(TorchDispatchMode):
         inputs = tensors((args, kwargs))
         found = tensors(output)
         typed = next(iter(inputs), None) if inputs else next(iter(found), None)
-        dtype = str(typed.dtype).removeprefix("torch.") if typed is not None else None
+        dtype = dtype_name(typed.dtype) if typed is not None else None
         shapes = json.dumps([_shape(tensor) for tensor in inputs])
         functions = tuple(self.functions.stack) if self.functions is not None and phase == "forward" else ()
         self._step_sums[OpKey(path, name, phase, shapes, dtype, functions)].add_call(

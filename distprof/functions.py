@@ -17,11 +17,12 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode, resolve_name
 
 from distprof.paths import CallPath
 from distprof.scopes import in_backward
 from distprof.spelling import spelling
+from distprof.tensors import dtype_name
 
 OPENED = ("torch.nn.functional", "torch.functional")
 """Modules whose functions are Python and call others: those are seen as well."""
@@ -79,6 +80,18 @@ class FunctionPass(TorchFunctionMode):
         self._opened: dict[types.FunctionType, types.FunctionType] = {}  # for a pass: scripts may patch functions
         self._path = path
         self._names = names
+
+    def start(self) -> None:
+        """Switches the mode on for this thread."""
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def stop(self) -> None:
+        """Switches it off; modes the program has switched on since stay on."""
+        above: list[Any] = []
+        while torch._C._len_torch_function_stack() and (top := _pop_mode()) is not self:
+            above.append(top)
+        for mode in reversed(above):
+            _push_mode(mode)
 
     @property
     def current(self) -> str | None:
@@ -145,7 +158,7 @@ def _specs(tree: Any) -> Any:
     """A tree of arguments as something that can be compared: tensors become their shapes."""
     if isinstance(tree, torch.Tensor):
         # a nested tensor has no shape
-        return Spec(() if tree.is_nested else tuple(tree.shape), str(tree.dtype).removeprefix("torch."))
+        return Spec(() if tree.is_nested else tuple(tree.shape), dtype_name(tree.dtype))
     if isinstance(tree, (tuple, list)):
         return tuple(_specs(part) for part in tree)
     if isinstance(tree, dict):

@@ -28,7 +28,7 @@ STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
+class LatencyStatistics:
     """Time of a run over all runs, in ns; percentiles interpolate between neighbours."""
 
     mean: float
@@ -52,7 +52,7 @@ class Throughput:
     """Per run."""
     tokens: int | None
     """Per run."""
-    latency_ns: Latency
+    latency_ns: LatencyStatistics
     latency_clock: str
     """What the latencies were read from."""
     samples_per_second: float | None
@@ -224,6 +224,7 @@ def _num_tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     return first.numel()
 
 
-def _latency(times: list[int]) -> Latency:
+def _latency(times: list[int]) -> LatencyStatistics:
     median, p90, p99 = (float(value) for value in np.percentile(times, (50, 90, 99)))
-    return Latency(mean=sum(times) / len(times), min=min(times), median=median, p90=p90, p99=p99, max=max(times))
+    return LatencyStatistics(mean=sum(times) / len(times), min=min(times), median=median, p90=p90, p99=p99,
+                             max=max(times))

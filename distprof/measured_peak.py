@@ -12,6 +12,7 @@ from distprof.errors import UsageError
 from distprof.identity import cpu_name
 from distprof.peaks import Peak
 from distprof.repetition import durations
+from distprof.tensors import dtype_name
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LONG_ENOUGH_NS = 20_000_000
@@ -85,7 +86,7 @@ def measured_peak(dtype: str, device: torch.device | str = "cpu") -> Peak | None
 
 
 def _matmul(dtype: torch.dtype, device: torch.device, runs: int) -> MeasuredRate:
-    name = str(dtype).removeprefix("torch.")
+    name = dtype_name(dtype)
     try:
         size, time_ns = _long_product(dtype, device, runs)
     except RuntimeError as error:  # no kernel for the dtype, or no memory

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from distprof.tensors import dtype_name
 from distprof.topology import Topology, axis_of
 
 
@@ -44,7 +45,7 @@ def count_params(parameters: Iterable[torch.Tensor], topology: Topology,
     needed = [_needed(tensor, topology.unnamed_axis) for tensor in tensors]
     dtypes: Counter[str] = Counter()
     for size, tensor in zip(needed, tensors, strict=True):
-        dtypes[str(tensor.dtype).removeprefix("torch.")] += size
+        dtypes[dtype_name(tensor.dtype)] += size
     return ParamCount(
         params=sum(needed),
         stored_params=sum(_stored(tensor) for tensor in tensors),

@@ -6,21 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from distprof.counted import Counts, OpCount, count
 from distprof.errors import UsageError
-
-OUTSIDE = "(no torch function)"
-
-
-class PeerLine(Protocol):
-    """What a view gives for one call of a torch function."""
-
-    function: str
-    flops: int
-    macs: int
-    reason: str
+from distprof.peers.line import OUTSIDE, PeerLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Tensors in whatever a module takes or gives: nested arguments come in, a flat list goes out."""
+"""Tensors in whatever a module takes or gives: nested arguments come in, a flat list and names of types go out."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def tensors(tree: Any) -> list[torch.Tensor]:
     if isinstance(tree, (tuple, dict)) and len(tree) < 2:  # most module calls; the general way is 20 times slower
         return [found for part in (tree.values() if isinstance(tree, dict) else tree) for found in tensors(part)]
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """An element type as tables have it: torch.float32 -> "float32"."""
+    return str(dtype).removeprefix("torch.")

@@ -53,7 +53,7 @@ and called unfinished. `status` in rank.json is `complete`, `partial` (with the 
 | `step` | mean step of the time pass: `time_ns`, its parts, `samples_per_second` and `flops_per_second` of the whole job (recomputation included), `mfu` per GPU and in `mfu_basis` the FLOPs and the peak it rests on, or why it is null |
 | `slowest_rank` | rank with the most time in forward and backward, and its ratio to the median |
 | `modules` | the modules with the most time, reduced over ranks |
-| `coverage_ratio`, `uncounted_ops` | share of the bytes moved by ops with a FLOP formula; the ops without one, per step of a rank |
+| `coverage_ratio`, `uncounted_ops` | share of the bytes that are moved by ops of which it is known what they do; the others, per step of a rank |
 | `clock` | how timestamps were brought together; `uncertainty_ns` is null where it was not measured |
 
 FLOPs and MACs are per step. Unknown is null, never 0.

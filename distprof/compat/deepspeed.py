@@ -21,7 +21,7 @@ from torch import nn
 from distprof.compat.deepspeed_layout import ModelParams, Numbers
 from distprof.compat.deepspeed_numbers import ParamNumbers, Snapshot
 from distprof.compat.deepspeed_record import ForwardRecord
-from distprof.compat.deepspeed_report import Profile, aggregated, report
+from distprof.compat.deepspeed_report import ReportInput, aggregated, report
 from distprof.compat.deepspeed_strings import (
     DEFAULT_PRECISION,
     bytes_to_string,
@@ -173,9 +173,9 @@ class FlopsProfiler:
         self.started = True
         return self._record
 
-    def _profile(self) -> Profile:
-        return Profile(model=self.model, numbers=self._snapshot().of, model_params=self._model_params(),
-                       engine=self.ds_engine, recompute_fwd_factor=self.recompute_fwd_factor, compat=self.compat)
+    def _profile(self) -> ReportInput:
+        return ReportInput(model=self.model, numbers=self._snapshot().of, model_params=self._model_params(),
+                           engine=self.ds_engine, recompute_fwd_factor=self.recompute_fwd_factor, compat=self.compat)
 
     def _model_params(self) -> ModelParams:
         params, engine = self._params[id(self.model)], self.ds_engine

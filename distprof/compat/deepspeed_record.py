@@ -8,10 +8,9 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any
 
-import torch
 from torch import nn
-from torch.overrides import _pop_mode, _push_mode
 
+from distprof.compiled import ForcedEager
 from distprof.functions import FunctionPass
 from distprof.modules import Model, ModuleMap, Site
 from distprof.paths import CallPath
@@ -55,13 +54,15 @@ class ForwardRecord:
             counts: Watches function calls, which costs time.
             times: Takes times.
         """
-        self._on.enter_context(torch.compiler.set_stance("force_eager"))
+        eager = ForcedEager()
+        eager.start()
+        self._on.callback(eager.stop)
         self._scopes.add(self)
         self._on.callback(self._scopes.remove, self)
         self._takes_times = times
         if counts:
-            self._functions.__enter__()  # type: ignore[no-untyped-call]
-            self._on.callback(_take_off, self._functions)
+            self._functions.start()
+            self._on.callback(self._functions.stop)
 
     def stop(self) -> None:
         """Switches them off; what was seen stays."""
@@ -112,16 +113,3 @@ class ForwardRecord:
         while outer is not None and outer.module is not frame.module:
             outer = outer.outer
         return self._takes_times and outer is None and not frame.recompute and id(frame.module) not in self._untimed
-
-
-def _function_modes() -> list[Any]:
-    return [torch._C._get_function_stack_at(index) for index in range(torch._C._len_torch_function_stack())]
-
-
-def _take_off(mode: FunctionPass) -> None:
-    """Removes one mode; those the program has switched on since stay on."""
-    above: list[Any] = []
-    while _function_modes() and (top := _pop_mode()) is not mode:
-        above.append(top)
-    for other in reversed(above):
-        _push_mode(other)

@@ -15,7 +15,7 @@ from distprof.compat.deepspeed_layout import ModelParams, Numbers, Sizes, StepSe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class ReportInput:
     """All that a report is made of."""
 
     model: nn.Module
@@ -27,7 +27,7 @@ class Profile:
     """Leaves the deepest level out, as DeepSpeed does."""
 
 
-def report(profile: Profile, *, profile_step: int, module_depth: int, top_modules: int, detailed: bool) -> str:
+def report(profile: ReportInput, *, profile_step: int, module_depth: int, top_modules: int, detailed: bool) -> str:
     """The whole text, without the last line end."""
     top = summary(profile.numbers(profile.model), profile.model_params, sizes=_sizes(profile), times=_times(profile),
                   recompute_fwd_factor=profile.recompute_fwd_factor)
@@ -35,7 +35,7 @@ def report(profile: Profile, *, profile_step: int, module_depth: int, top_module
     return page(profile_step, list(top), list(levels), _tree(profile) if detailed else None)
 
 
-def _sizes(profile: Profile) -> Sizes | None:
+def _sizes(profile: ReportInput) -> Sizes | None:
     engine = profile.engine
     if not engine:
         return None
@@ -45,7 +45,7 @@ def _sizes(profile: Profile) -> Sizes | None:
                  expert_tensor_parallel=profile.model_params.expert_tensor_parallel if engine.has_moe_layers else None)
 
 
-def _times(profile: Profile) -> StepSeconds | None:
+def _times(profile: ReportInput) -> StepSeconds | None:
     """The engine's own timers, where they run; they give milliseconds."""
     engine = profile.engine
     if not engine or not engine.wall_clock_breakdown():
@@ -54,7 +54,7 @@ def _times(profile: Profile) -> StepSeconds | None:
     return StepSeconds(forward=forward, backward=backward, step=step)
 
 
-def aggregated(profile: Profile, *, module_depth: int, top_modules: int) -> Iterator[str]:
+def aggregated(profile: ReportInput, *, module_depth: int, top_modules: int) -> Iterator[str]:
     """The modules with most parameters, MACs and latency at each depth, by class."""
     levels: list[dict[str, list[Numbers]]] = []
     _walk(profile, profile.model, 0, levels)
@@ -62,7 +62,7 @@ def aggregated(profile: Profile, *, module_depth: int, top_modules: int) -> Iter
     yield from deepspeed_layout.aggregated(levels[:deepest if module_depth == -1 else module_depth], top_modules)
 
 
-def _walk(profile: Profile, module: nn.Module, depth: int, levels: list[dict[str, list[Numbers]]]) -> None:
+def _walk(profile: ReportInput, module: nn.Module, depth: int, levels: list[dict[str, list[Numbers]]]) -> None:
     if depth == len(levels):
         levels.append(defaultdict(list))
     levels[depth][type(module).__name__].append(profile.numbers(module))
@@ -70,7 +70,7 @@ def _walk(profile: Profile, module: nn.Module, depth: int, levels: list[dict[str
         _walk(profile, child, depth + 1, levels)
 
 
-def _tree(profile: Profile) -> str:
+def _tree(profile: ReportInput) -> str:
     """The repr of the model with each module's numbers in front of its own description."""
     total = profile.numbers(profile.model)
     with _described(profile.model, lambda module: description(profile.numbers(module), total)):

@@ -31,17 +31,17 @@ def parameter_count(model: nn.Module) -> defaultdict[str, int]:
 def parameter_count_table(model: nn.Module, max_depth: int = 3) -> str:
     """Parameters of a model as a table, modules down to a depth."""
     counts = parameter_count(model)
-    shapes = _shapes(model)
+    shapes, inside = _shapes(model), _inside(counts)
     rows = [["model", _rough(counts[""])]]
 
-    def fill(prefix: str, level: int) -> None:
+    def fill(module: str, level: int) -> None:
         if level > max_depth:
             return
-        for name in _children(prefix, counts):
+        for name in inside[module]:
             value = shapes[name] if name in shapes else _rough(counts[name])
             rows.append([" " * level + name, " " * level + value])
             if name not in shapes:
-                fill(f"{name}.", level + 1)
+                fill(name, level + 1)
 
     fill("", 1)
     return pipe_table(["name", "#elements or shape"], rows)
@@ -120,9 +120,13 @@ def _gather(model: nn.Module, header: str, columns: Mapping[str, JitModelAnalysi
     return stats
 
 
-def _children(prefix: str, names: Iterable[str]) -> list[str]:
-    """Names directly below a prefix, which ends in a dot or is empty."""
-    return [name for name in names if name and name.startswith(prefix) and name.count(".") == prefix.count(".")]
+def _inside(names: Iterable[str]) -> defaultdict[str, list[str]]:
+    """Name -> names directly below it, in their order."""
+    found = defaultdict(list)
+    for name in names:
+        if name:
+            found[name.rpartition(".")[0]].append(name)
+    return found
 
 
 def _below(name: str) -> str:
@@ -132,12 +136,12 @@ def _below(name: str) -> str:
 def _without_zeros(stats: Stats, *, keep: set[str], with_parents: bool) -> Stats:
     """What is not zero in every column or must be kept; if asked, also the modules above."""
     kept: set[str] = set()
+    inside = _inside(stats)
 
     def visit(name: str) -> None:
-        children = _children(_below(name), stats)
-        for child in children:
+        for child in inside[name]:
             visit(child)
-        if any(stats[name].values()) or name in keep or (with_parents and not kept.isdisjoint(children)):
+        if any(stats[name].values()) or name in keep or (with_parents and not kept.isdisjoint(inside[name])):
             kept.add(name)
 
     visit("")
@@ -161,31 +165,31 @@ def _rough(number: int) -> str:
 
 
 def _rows(cells: dict[str, dict[str, str]], columns: Sequence[str], max_depth: int) -> list[list[str]]:
-    root, values = _merged("", cells)
+    inside = _inside(cells)
+    root, values = _merged("", cells, inside)
     rows = [[root or "model", *(values.get(column, "") for column in columns)]]
 
-    def fill(prefix: str, level: int) -> None:
+    def fill(module: str, level: int) -> None:
         if level > max_depth:
             return
-        for child in _children(prefix, list(cells)):
-            name, values = _merged(child, cells)
+        for child in inside[module]:
+            name, values = _merged(child, cells, inside)
             texts = [name.removeprefix(_below(root)),
                      *(values.get(column) for column in columns)]
             rows.append(["" if text is None else " " * level + text for text in texts])
-            fill(_below(name), level + 1)
+            fill(name, level + 1)
 
-    fill(_below(root), 1)
+    fill(root, 1)
     return rows
 
 
-def _merged(name: str, cells: dict[str, dict[str, str]]) -> tuple[str, dict[str, str]]:
+def _merged(name: str, cells: dict[str, dict[str, str]], inside: Mapping[str, list[str]],
+            ) -> tuple[str, dict[str, str]]:
     """Goes down while a module has a single child that says nothing else; name of the last and what all say."""
     values = cells[name]
-    children = _children(_below(name), cells)
-    while len(children) == 1 and (together := _together(values, cells[children[0]])) is not None:
-        name, values = children[0], together
+    while len(inside[name]) == 1 and (together := _together(values, cells[inside[name][0]])) is not None:
+        name, values = inside[name][0], together
         cells[name] = values
-        children = _children(_below(name), cells)
     return name, values
 
 

@@ -9,11 +9,11 @@ from distprof.functions import FunctionCall
 from distprof.peers.deepspeed_bugs import BUGS, is_ignored, quirk
 from distprof.peers.deepspeed_formulas import RULES
 from distprof.peers.jit import ATTENTION, fused_paths
-from distprof.peers.line import Line
+from distprof.peers.line import PeerLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeepSpeedLine(Line):
+class DeepSpeedLine(PeerLine):
     """Equal calls of one function by one module; `reason` is the convention in a few words, or what is wrong here."""
 
     calls: int

@@ -16,7 +16,7 @@ import numpy as np
 
 from distprof.counted import Counts
 from distprof.peers.jit import FUSED_ATTENTION, Node, nodes
-from distprof.peers.line import OUTSIDE, Line
+from distprof.peers.line import OUTSIDE, PeerLine
 from distprof.peers.values import Value, shape_of
 
 Rule = Callable[[list[Value], list[Value]], Any]
@@ -150,7 +150,7 @@ def named(node: Node, result: Any) -> Counter[str]:
     return result if isinstance(result, Counter) else Counter({node.kind.rpartition("::")[2]: result})
 
 
-def view(counts: Counts, *, exact: bool = True) -> list[Line]:
+def view(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
     """What fvcore would count, line by line.
 
     Args:
@@ -182,21 +182,22 @@ def _flops(node: Node) -> int:
     return node.calls * sum(named(node, rule(node.inputs, node.outputs)).values()) if rule is not None else 0
 
 
-def _right(counted: Mapping[tuple[str, str | None, str], int], ran: Mapping[Place, int]) -> list[Line]:
-    elementwise = [Line(function=function, module_path=path, flops=flops, macs=0)
+def _right(counted: Mapping[tuple[str, str | None, str], int], ran: Mapping[Place, int]) -> list[PeerLine]:
+    elementwise = [PeerLine(function=function, module_path=path, flops=flops, macs=0)
                    for (function, path, _), flops in counted.items()]
-    return elementwise + [Line(function=function, module_path=path, flops=macs, macs=macs)
+    return elementwise + [PeerLine(function=function, module_path=path, flops=macs, macs=macs)
                           for (function, path), macs in ran.items()]
 
 
-def _exact(counted: Mapping[tuple[str, str | None, str], int], ran: Mapping[Place, int]) -> list[Line]:
+def _exact(counted: Mapping[tuple[str, str | None, str], int], ran: Mapping[Place, int]) -> list[PeerLine]:
     lines = []
     for (function, path, kind), flops in counted.items():
         is_right = kind in CONTRACTIONS and flops == ran.get((function, path), 0)
-        lines.append(Line(function=function, module_path=path, flops=flops, macs=flops if kind in CONTRACTIONS else 0,
-                          reason="" if is_right else BUGS.get(kind, "")))
+        lines.append(PeerLine(function=function, module_path=path, flops=flops,
+                              macs=flops if kind in CONTRACTIONS else 0,
+                              reason="" if is_right else BUGS.get(kind, "")))
     seen = {(line.function, line.module_path) for line in lines}
     fused = {path for _, path, kind in counted if kind == FUSED_ATTENTION}
-    return lines + [Line(function=function, module_path=path, flops=0, macs=0,
-                         reason=BUGS[FUSED_ATTENTION] if path in fused else NO_RULE)
+    return lines + [PeerLine(function=function, module_path=path, flops=0, macs=0,
+                             reason=BUGS[FUSED_ATTENTION] if path in fused else NO_RULE)
                     for function, path in ran if (function, path) not in seen]

@@ -9,7 +9,7 @@ OUTSIDE = "(no torch function)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PeerLine:
     """All calls of one function by one module."""
 
     function: str

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from distprof.counted import Counts, OpCount
 from distprof.functions import FunctionCall, Spec
-from distprof.peers.line import OUTSIDE, Line
+from distprof.peers.line import OUTSIDE, PeerLine
 
 COUNTED = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::convolution"})
 """The contractions it has a rule for: no attention kernel, no baddbmm, no recurrent kernel."""
@@ -15,7 +15,7 @@ BIAS = "adds the bias, once per output element"
 CONVOLUTION = "torch.nn.functional.conv"
 
 
-def view(counts: Counts, *, exact: bool = True) -> list[Line]:
+def view(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
     """What ptflops would count in forward, 1 per multiply-accumulate.
 
     Args:
@@ -35,7 +35,7 @@ def view(counts: Counts, *, exact: bool = True) -> list[Line]:
         path = call.path.site.path if call.path.site is not None else None
         if call.name.startswith(CONVOLUTION) and (call.name, path) in sums:
             sums[call.name, path][1] += calls * _convolution_bias(call)
-    return [Line(function=function, module_path=path, flops=macs + bias, macs=macs, reason=BIAS if bias else "")
+    return [PeerLine(function=function, module_path=path, flops=macs + bias, macs=macs, reason=BIAS if bias else "")
             for (function, path), (macs, bias) in sums.items()]
 
 

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from distprof.contract import PHASES
 from distprof.reporters.schema import FORMAT, LISTS, MEASURED, OPS
 
 if TYPE_CHECKING:
     from distprof.counted import Counts, ModuleCount, OpCount
-
-PHASES = ("forward", "backward", "recompute")
 
 
 def count_dict(counts: Counts) -> dict[str, Any]:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from distprof.counted import Counts, ModuleCount
     from distprof.params import ParamCount
 
-PHASES = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
+FLOPS = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
+"""Column -> phase."""
 
 
 def count_rows(counts: Counts) -> tuple[Row, ...]:
@@ -29,9 +30,9 @@ def _busy(called: Iterable[str]) -> set[str]:
 
 
 def _row(module: ModuleCount, measured: Mapping[str, Any], total: int, *, idle: bool) -> Row:
-    work = {"macs": module.macs["forward"], **{key: module.flops[phase] for key, phase in PHASES.items()},
+    work = {"macs": module.macs["forward"], **{key: module.flops[phase] for key, phase in FLOPS.items()},
             "elements": module.elements, "io_bytes": module.io_bytes}
-    flops = sum(work[key] for key in PHASES)
+    flops = sum(work[key] for key in FLOPS)
     return Row(
         path=module.path, class_name=module.class_name,
         marks=("shared",) if module.shared else ("not called",) if idle else (),

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from distprof.counted import Counts
     from distprof.params import ParamCount
 
-PHASES = {"forward": "forward", "backward": "backward", "recompute": "recomputed"}
+TITLES = {"forward": "forward", "backward": "backward", "recompute": "recomputed"}
+"""Phase -> word for it."""
 
 
 def count_totals(counts: Counts) -> tuple[tuple[str, str], ...]:
@@ -40,7 +41,7 @@ def _params(params: ParamCount) -> list[tuple[str, str]]:
 
 
 def _work(counts: Counts) -> list[tuple[str, str]]:
-    ran = [phase for phase in PHASES if phase == "forward" or any(op.phase == phase for op in counts.ops)]
+    ran = [phase for phase in TITLES if phase == "forward" or any(op.phase == phase for op in counts.ops)]
     lines = [(title, _by_phase(counts, quantity, ran)) for title, quantity in (("MACs", "macs"), ("FLOPs", "flops"))]
     if counts.model_flops != counts.flops:
         lines.append(("model FLOPs", f"{number(counts.model_flops)}: what the model needs, without recomputation and "
@@ -52,7 +53,7 @@ def _work(counts: Counts) -> list[tuple[str, str]]:
 
 
 def _by_phase(counts: Counts, quantity: str, ran: list[str]) -> str:
-    parts = [f"{PHASES[phase]} {number(counts.total(quantity, phase))}" for phase in ran]
+    parts = [f"{TITLES[phase]} {number(counts.total(quantity, phase))}" for phase in ran]
     return ", ".join(parts if len(ran) == 1 else [*parts, f"all {number(counts.total(quantity))}"])
 
 
