@@ -274,6 +274,9 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
 
     Model and process are left as they were: random state, buffers, gradients, training flags, hooks, compiled code.
 
+    Where torch would leave the padding of a TransformerEncoder out (eval mode, no gradients, a padding mask), the call
+    takes the path that computes it. On threads of the script's own, what modules do there counts, and no more.
+
     Args:
         model: A module, a bound method of one like `model.generate`, or a function that calls modules.
         *args: Positional arguments of the call.

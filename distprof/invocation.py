@@ -47,8 +47,7 @@ class Invocation:
         function = _not_lazy(function)
         module = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
         on_meta = isinstance(module, nn.Module) and _on_meta(module)
-        args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, dict(kwargs))) \
-            if on_meta else (args, kwargs)
+        args, kwargs = tree_map_only(torch.Tensor, _as_meta, (args, dict(kwargs))) if on_meta else (args, kwargs)
         return cls(function=function, args=tuple(args), kwargs=kwargs, backward=backward)
 
     @property
@@ -94,6 +93,11 @@ def _not_lazy(function: Any) -> Any:
              for buffer in owner.buffers() if is_lazy(buffer)}
     twin = copy.deepcopy(owner, fresh)
     return twin if function is owner else types.MethodType(function.__func__, twin)
+
+
+def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
+    # cut off: backward could not bring a gradient without data back to where the tensor came from
+    return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)
 
 
 def _on_meta(module: nn.Module) -> bool:
