@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -183,7 +183,8 @@ class Counts:
 
     def by_module_and_op(self, quantity: str = "flops") -> dict[str, dict[str, int]]:
         """Module path -> operator -> sum, submodules included."""
-        return {module.path: _sums((op for op in self.ops if module.path in op.within), lambda op: op.op, quantity)
+        inside = ops_by_module(self.ops)
+        return {module.path: _sums(inside.get(module.path, ()), lambda op: op.op, quantity)
                 for module in self.modules}
 
     @cached_property
@@ -316,13 +317,23 @@ def gather(counting: CountPass, modules: ModuleMap) -> Counts:
     ops = tuple(_op_count(key, entry) for key, entry in counting.sums.items())
     places = Counter(id(site.module()) for site in modules.sites())
     roots = [module for model in modules.models if (module := model.root.module()) is not None]
+    inside = ops_by_module(ops)
     return Counts(
         ops=ops,
-        modules=tuple(_module_count(site, ops, counting, shared=places[id(site.module())] > 1)
+        modules=tuple(_module_count(site, inside.get(site.path, []), counting, shared=places[id(site.module())] > 1)
                       for site in _in_tree_order(modules)),
         functions=dict(counting.functions.calls) if counting.functions is not None else {},
         params=_params(roots),
     )
+
+
+def ops_by_module(ops: Iterable[OpCount]) -> dict[str, list[OpCount]]:
+    """Module path -> its operators, those of submodules included."""
+    found: dict[str, list[OpCount]] = defaultdict(list)
+    for op in ops:
+        for path in op.within:
+            found[path].append(op)
+    return dict(found)
 
 
 def _op_count(key: OpKey, entry: OpSum) -> OpCount:
@@ -335,9 +346,8 @@ def _op_count(key: OpKey, entry: OpSum) -> OpCount:
         write_bytes=entry.write_bytes, kind=entry.kind, counted=entry.counted, note=entry.note)
 
 
-def _module_count(site: Site, ops: tuple[OpCount, ...], counting: CountPass, *, shared: bool) -> ModuleCount:
+def _module_count(site: Site, inside: list[OpCount], counting: CountPass, *, shared: bool) -> ModuleCount:
     module, path = site.module(), site.path
-    inside = [op for op in ops if path in op.within]
     shapes = counting.shapes.get(site, ((), ()))
     return ModuleCount(
         path=path, class_name=site.class_name, depth=site.depth, calls=counting.calls.get(site, 0),

@@ -38,7 +38,7 @@ class Profile(Counts):
     peak: Peak | None
     """Rates the device can reach at most, given or published for exactly this device; None where nobody knows."""
 
-    @property
+    @cached_property
     def latency_ns(self) -> float | None:
         """Forward time of the model, and backward time if it ran."""
         roots = [latency for path, latency in self.latencies.items() if path == "" or path.endswith(":")]

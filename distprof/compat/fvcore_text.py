@@ -34,14 +34,16 @@ def parameter_count_table(model: nn.Module, max_depth: int = 3) -> str:
     shapes = _shapes(model)
     rows = [["model", _rough(counts[""])]]
 
-    def fill(prefix: str, level: int) -> None:
+    children = _children(counts)
+
+    def fill(holder: str, level: int) -> None:
         if level > max_depth:
             return
-        for name in _children(prefix, counts):
+        for name in children.get(holder, ()):
             value = shapes[name] if name in shapes else _rough(counts[name])
             rows.append([" " * level + name, " " * level + value])
             if name not in shapes:
-                fill(f"{name}.", level + 1)
+                fill(name, level + 1)
 
     fill("", 1)
     return pipe_table(["name", "#elements or shape"], rows)
@@ -120,9 +122,13 @@ def _gather(model: nn.Module, header: str, columns: Mapping[str, JitModelAnalysi
     return stats
 
 
-def _children(prefix: str, names: Iterable[str]) -> list[str]:
-    """Names directly below a prefix, which ends in a dot or is empty."""
-    return [name for name in names if name and name.startswith(prefix) and name.count(".") == prefix.count(".")]
+def _children(names: Iterable[str]) -> dict[str, list[str]]:
+    """Name -> the names directly below it, in their order; '' is the model."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        if name:
+            found[name.rpartition(".")[0]].append(name)
+    return found
 
 
 def _below(name: str) -> str:
@@ -132,12 +138,13 @@ def _below(name: str) -> str:
 def _without_zeros(stats: Stats, *, keep: set[str], with_parents: bool) -> Stats:
     """What is not zero in every column or must be kept; if asked, also the modules above."""
     kept: set[str] = set()
+    children = _children(stats)
 
     def visit(name: str) -> None:
-        children = _children(_below(name), stats)
-        for child in children:
+        below = children.get(name, [])
+        for child in below:
             visit(child)
-        if any(stats[name].values()) or name in keep or (with_parents and not kept.isdisjoint(children)):
+        if any(stats[name].values()) or name in keep or (with_parents and not kept.isdisjoint(below)):
             kept.add(name)
 
     visit("")
@@ -161,31 +168,32 @@ def _rough(number: int) -> str:
 
 
 def _rows(cells: dict[str, dict[str, str]], columns: Sequence[str], max_depth: int) -> list[list[str]]:
-    root, values = _merged("", cells)
+    children = _children(cells)
+    root, values = _merged("", cells, children)
     rows = [[root or "model", *(values.get(column, "") for column in columns)]]
 
-    def fill(prefix: str, level: int) -> None:
+    def fill(holder: str, level: int) -> None:
         if level > max_depth:
             return
-        for child in _children(prefix, list(cells)):
-            name, values = _merged(child, cells)
+        for child in children.get(holder, ()):
+            name, values = _merged(child, cells, children)
             texts = [name.removeprefix(_below(root)),
                      *(values.get(column) for column in columns)]
             rows.append(["" if text is None else " " * level + text for text in texts])
-            fill(_below(name), level + 1)
+            fill(name, level + 1)
 
-    fill(_below(root), 1)
+    fill(root, 1)
     return rows
 
 
-def _merged(name: str, cells: dict[str, dict[str, str]]) -> tuple[str, dict[str, str]]:
+def _merged(name: str, cells: dict[str, dict[str, str]],
+            children: Mapping[str, list[str]]) -> tuple[str, dict[str, str]]:
     """Goes down while a module has a single child that says nothing else; name of the last and what all say."""
     values = cells[name]
-    children = _children(_below(name), cells)
-    while len(children) == 1 and (together := _together(values, cells[children[0]])) is not None:
-        name, values = children[0], together
+    while len(below := children.get(name, [])) == 1 and (
+            together := _together(values, cells[below[0]])) is not None:
+        name, values = below[0], together
         cells[name] = values
-        children = _children(_below(name), cells)
     return name, values
 
 
