@@ -301,7 +301,8 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
         >>> counts = distprof.count(model, torch.randn(1, 3, 224, 224), backward=True)
         >>> counts.flops, counts.by_module()["layer1"], counts.coverage_ratio
     """
-    return gather(*watch(Invocation.of(model, args, kwargs, backward=backward)))
+    invocation = Invocation.of(model, args, kwargs, backward=backward)  # what is gathered from lives as long as this
+    return gather(*watch(invocation))
 
 
 def watch(invocation: Invocation) -> tuple[CountPass, ModuleMap]:
