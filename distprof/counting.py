@@ -26,6 +26,7 @@ from distprof.functions import FunctionPass
 from distprof.modules import Site
 from distprof.paths import CallPath
 from distprof.scopes import Frame, ModuleScopes, in_backward
+from distprof.scripted import hidden_operators
 from distprof.tensors import dtype_name, tensors
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -191,10 +192,22 @@ class CountPass(TorchDispatchMode):
             return
         for node in _nodes_since(entry.first, _grad_fns(result)):
             node.metadata.setdefault(MARK, entry.path)
+        for name, calls in hidden_operators(frame.module).items() if result is not None else ():
+            self._record_hidden(frame, name, calls, tensors((args, kwargs)), tensors(result))
         if entry.joined:
             self._switch_off()
         if self.functions is not None and frame.site not in self.shapes:
             self.shapes[frame.site] = _shapes((args, kwargs)), _shapes(result)
+
+    def _record_hidden(self, frame: Frame, name: str, calls: int, inputs: list[torch.Tensor],
+                       outputs: list[torch.Tensor]) -> None:
+        """What a script does that no mode sees: nobody knows how much, so it is listed with what the script moves."""
+        shapes = json.dumps([_shape(tensor) for tensor in inputs])
+        phase = "recompute" if frame.recompute else "forward"
+        entry = OpSum(calls=calls, read_bytes=sum(map(_bytes, inputs)), write_bytes=sum(map(_bytes, outputs)),
+                      note="TorchScript runs it unseen; bytes are those of the whole script")
+        with self._lock:
+            self._step_sums[OpKey(self._path_of(frame), name, phase, shapes)].add(entry)
 
     def _path_of(self, frame: Frame) -> CallPath:
         entry: Entry | None = frame.data.get(self)
@@ -261,6 +274,10 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
         return ()  # it has none yet
     # of a nested tensor torch gives no shape: its parts differ
     return (len(tensor.unbind()),) if tensor.is_nested else tuple(tensor.shape)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return int(tensor.numel()) * tensor.element_size()
 
 
 def _grad_fns(result: Any) -> list[Any]:

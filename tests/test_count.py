@@ -268,6 +268,22 @@ def test_scripted_modules_count_for_the_module_that_is_called(make):
     assert (counts.flops, counts.by_module()["0"], counts.by_module()["1"]) == (3 * 64, 2 * 64, 64)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_what_a_script_hides_is_listed():
+    layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).eval()
+    script = torch.jit.optimize_for_inference(torch.jit.script(layers))
+    with torch.no_grad():
+        counts = distprof.count(nn.Sequential(script, nn.Conv2d(8, 8, 3)), torch.randn(2, 3, 12, 12))
+    hidden = {one.op: one.calls for one in counts.uncounted}
+    plain = distprof.count(nn.Sequential(layers), torch.randn(2, 3, 12, 12))
+    assert not plain.uncounted and plain.flops == 2 * 2 * (100 * 8 * 3 * 9 + 64 * 8 * 8 * 9)
+    known = torch.backends.mkldnn.is_available()  # without it torch leaves the convolutions as they are
+    assert hidden == ({"prim::mkldnn_convolution": 2} if known else {})
+    assert (counts.coverage_ratio < 1) == known
+    assert counts.by_module()["1"] == 2 * 2 * 36 * 8 * 8 * 9
+    assert any(op.note.startswith("TorchScript") for op in counts.ops) == known
+
+
 @pytest.mark.parametrize(("model", "inputs", "flops", "params"), [
     (lambda: nn.LazyLinear(4), torch.randn(3, 8), 192, 36),
     (lambda: nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d()), torch.randn(3, 8), 192, 44),
