@@ -99,6 +99,8 @@ class ModuleCount:
     io_bytes: int
     shared: bool = False
     """True where the same module stands under another path too."""
+    other_thread: bool = False
+    """True where another thread called it: operators there are not seen, so forward is not counted in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +239,7 @@ class Counts:
         return self.table()
 
     def __repr__(self) -> str:
-        return (f"Counts(flops={self.flops}, macs={self.macs}, params={self.params.params}, "
+        return (f"{type(self).__name__}(flops={self.flops}, macs={self.macs}, params={self.params.params}, "
                 f"modules={len(self.modules)}, coverage_ratio={self.coverage_ratio:.3f})")
 
     def to_dict(self) -> dict[str, Any]:
@@ -295,7 +297,7 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
     """
     invocation = Invocation.of(model, args, kwargs, backward=backward)
     modules = ModuleMap()
-    scopes = ModuleScopes(modules, lambda function: function, lambda frame: None)
+    scopes = ModuleScopes(modules, lambda function: function, lambda frame: None, one_thread=True)
     counting = CountPass(scopes, lambda: None, details=True)
     root = invocation.model
     if root is not None:
@@ -308,7 +310,8 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
             counting.stop()
         counting.next_step()
     if root is None and not modules.models and not counting.sums:
-        raise UsageError("expected a call that runs operators, found none")
+        raise UsageError("expected a call that runs operators, found none",
+                         hint="give a model and its inputs, or a function that calls one")
     return gather(counting, modules)
 
 
@@ -357,7 +360,7 @@ def _module_count(site: Site, inside: list[OpCount], counting: CountPass, *, sha
         macs={phase: sum(op.macs for op in inside if op.phase == phase) for phase in PHASES},
         flops={phase: sum(op.flops for op in inside if op.phase == phase) for phase in PHASES},
         elements=sum(op.elements for op in inside), io_bytes=sum(op.io_bytes for op in inside),
-        shared=shared)
+        shared=shared, other_thread=site in counting.elsewhere)
 
 
 def _params(roots: list[nn.Module]) -> ParamCount:

@@ -100,6 +100,8 @@ class CountPass(TorchDispatchMode):
         """Calls of torch functions, watched only where details are asked for."""
         self.shapes: dict[Site, tuple[Shapes, Shapes]] = {}
         """Shapes that went in and came out of the first call, likewise."""
+        self.elsewhere: set[Site] = set()
+        """Modules called on a thread on which the mode is not on."""
         self.num_steps = 0
         self.sums: dict[OpKey, OpSum] = defaultdict(OpSum)
         """Over the steps that ended."""
@@ -149,6 +151,8 @@ class CountPass(TorchDispatchMode):
         outer = frame.outer
         path = self._static_path(frame.site.parent) if outer is None else self._path_of(outer)
         frame.data[self] = path.child(frame.site), torch._C._autograd._get_sequence_nr()
+        if not frame.recompute and not self._scopes.is_at_home:
+            self.elsewhere.add(frame.site)
         if not frame.recompute and not frame.repeats_outer:
             self._step_calls[frame.site] += 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 
@@ -17,3 +18,11 @@ def tensors(tree: Any) -> list[torch.Tensor]:
     if isinstance(tree, (tuple, dict)) and len(tree) < 2:  # most module calls; the general way is 20 times slower
         return [found for part in (tree.values() if isinstance(tree, dict) else tree) for found in tensors(part)]
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def without_storage(tree: Any) -> str | None:
+    """What kind of tensor there is that takes no memory, so that nothing takes time; None where all have storage."""
+    found = tensors(tree)
+    if any(isinstance(tensor, FakeTensor) for tensor in found):
+        return "fake tensors"
+    return "tensors on the meta device" if any(tensor.is_meta for tensor in found) else None

@@ -51,6 +51,7 @@ def module_row(counts: Counts, module: ModuleCount) -> dict[str, Any]:
     params, measured = module.params, counts.measured(module.path)
     return {
         "module_path": module.path, "class_name": module.class_name, "depth": module.depth, "shared": module.shared,
+        "other_thread": module.other_thread,
         "calls": module.calls, "input_shapes": [list(shape) for shape in module.input_shapes],
         "output_shapes": [list(shape) for shape in module.output_shapes], "params": params.params,
         "own_params": module.own_params, "stored_params": params.stored_params,

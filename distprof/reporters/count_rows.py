@@ -29,7 +29,8 @@ def _row(module: ModuleCount, counts: Counts, work: dict[str, int], all_flops: i
     flops = sum(work[key] for key in PHASES)
     return Row(
         path=module.path, class_name=module.class_name,
-        marks=("shared",) if module.shared else ("not called",) if idle else (),
+        marks=tuple(name for name, true in (("shared", module.shared), ("not called", idle and not module.shared),
+                                            ("other thread", module.other_thread)) if true),
         values={"input_shapes": module.input_shapes, "output_shapes": module.output_shapes, "calls": module.calls,
                 "params": module.params.params, "trainable": trainable(module.params), **work,
                 "flops_share": flops / all_flops if all_flops else None,

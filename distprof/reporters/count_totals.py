@@ -17,7 +17,7 @@ PHASES = {"forward": "forward", "backward": "backward", "recompute": "recomputed
 def count_totals(counts: Counts) -> tuple[tuple[str, str], ...]:
     """Label and text of every line."""
     return (*_params(counts.params), *_work(counts), *counts.measured_lines(), *_other_work(counts),
-            *_coverage(counts), *_notes(counts))
+            *_coverage(counts), *_unseen(counts), *_notes(counts))
 
 
 def number(value: int) -> str:
@@ -78,6 +78,13 @@ def _coverage(counts: Counts) -> list[tuple[str, str]]:
     width = max(len(one.op) for one in counts.uncounted)
     return lines + [("", f"{one.op:<{width}}  {one.calls} {'call' if one.calls == 1 else 'calls'}, "
                      f"{size(one.io_bytes)}") for one in counts.uncounted]
+
+
+def _unseen(counts: Counts) -> list[tuple[str, str]]:
+    elsewhere = sum(module.other_thread for module in counts.modules)
+    which = "1 module that is" if elsewhere == 1 else f"{elsewhere} modules that are"
+    return [("not seen", f"forward of {which} marked `other thread`: operators are counted on the calling thread "
+             "only")] if elsewhere else []
 
 
 def _notes(counts: Counts) -> list[tuple[str, str]]:

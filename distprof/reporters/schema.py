@@ -51,6 +51,7 @@ MODULES = Table(
         _column("class_name", "category", "Class of the module."),
         _column("depth", "int64", "Number of modules above this one."),
         _column("shared", "bool", "True where the same module stands under another path too."),
+        _column("other_thread", "bool", "True where another thread called it: forward is not counted in full."),
         _column("calls", "int64", "Forward calls, recomputation apart. 0 for containers like ModuleList, whose work "
                 "is that of their rows below."),
         _column("input_shapes", "string", "Shapes of the tensors of the first call, as a JSON list."),
