@@ -240,7 +240,7 @@ class Counts:
         return self.table()
 
     def __repr__(self) -> str:
-        return (f"Counts(flops={self.flops}, macs={self.macs}, params={self.params.params}, "
+        return (f"{type(self).__name__}(flops={self.flops}, macs={self.macs}, params={self.params.params}, "
                 f"modules={len(self.modules)}, coverage_ratio={self.coverage_ratio:.3f})")
 
     def to_dict(self) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def watch(invocation: Invocation) -> tuple[CountPass, ModuleMap]:
     if root is not None:
         modules.add_root(root)
     with undisturbed([root] if root is not None else []) as keep:
-        scopes = ModuleScopes(modules, lambda function: function, lambda frame: keep(frame.module))
+        scopes = ModuleScopes(modules, lambda function: function, lambda frame: keep(frame.module), one_thread=True)
         counting = CountPass(scopes, lambda: None, details=True)
         counting.start()
         try:
@@ -320,7 +320,8 @@ def watch(invocation: Invocation) -> tuple[CountPass, ModuleMap]:
             counting.stop()
         counting.next_step()
     if root is None and not modules.models and not counting.sums:
-        raise UsageError("expected a call that runs operators, found none")
+        raise UsageError("expected a call that runs operators, found none",
+                         hint="give a model and its inputs, or a function that calls one")
     return counting, modules
 
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.markup import escape
 from torch import nn
 
 from distprof.errors import UsageError
 from distprof.identity import cpu_name
 from distprof.repetition import durations
 from distprof.steps import num_samples
-from distprof.tensors import tensors
+from distprof.tensors import tensors, without_storage
 from distprof.units import UNKNOWN, duration, si, size
 
 CUDA_MEMORY = "peak of the CUDA caching allocator, weights included"
@@ -70,6 +71,9 @@ class Throughput:
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON has it."""
         return asdict(self)
+
+    def __rich__(self) -> str:
+        return escape(str(self))
 
     def __str__(self) -> str:
         latency = self.latency_ns
@@ -163,6 +167,10 @@ def _check(**given: tuple[int | None, int]) -> None:
 def _device(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
     """Where the work is done: on the CUDA device that holds parameters or inputs, else on the CPU."""
     owned = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    hollow = without_storage((owned, args, kwargs))
+    if hollow is not None:
+        raise UsageError(f"expected a model and inputs with storage, found {hollow}",
+                         hint="distprof.count counts it without latency")
     found = {tensor.device for tensor in (*owned, *tensors(args), *tensors(kwargs))}
     other = sorted({device.type for device in found} - {"cpu", "cuda"})
     gpus = sorted((device for device in found if device.type == "cuda"), key=str)

@@ -77,8 +77,7 @@ class Invocation:
     def _backward(self, result: Any) -> None:
         ends = [tensor for tensor in tensors(result) if tensor.requires_grad]
         if not ends:
-            raise UsageError("expected an output with a gradient for backward, found none",
-                             hint="call without torch.no_grad() and with parameters that require gradients")
+            raise _no_gradient(result)
         torch.autograd.backward(ends, [torch.ones_like(tensor) for tensor in ends])
 
 
@@ -98,6 +97,20 @@ def _not_lazy(function: Any) -> Any:
 def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
     # cut off: backward could not bring a gradient without data back to where the tensor came from
     return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)
+
+
+def _no_gradient(result: Any) -> UsageError:
+    outputs = tensors(result)
+    dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in outputs})
+    if not torch.is_grad_enabled():
+        hint = "gradients are off: call it outside of torch.no_grad() and torch.inference_mode()"
+    elif any(tensor.is_floating_point() or tensor.is_complex() for tensor in outputs):
+        hint = "no parameter or input that the output depends on requires gradients"
+    else:
+        hint = "only floating-point tensors have gradients"
+    return UsageError("expected an output with a gradient for backward, found "
+                      f"{f'tensors of {chr(44).join(dtypes)} without one' if outputs else type(result).__name__}",
+                      hint=hint)
 
 
 def _on_meta(module: nn.Module) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -17,17 +18,21 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from distprof.compiled import ForcedEager
 
+_ALONE = threading.RLock()
+"""Random state and the compiler's stance belong to the process: what one thread puts back another must not have set."""
+
 
 @contextmanager
 def undisturbed(modules: Iterable[nn.Module]) -> Iterator[Callable[[nn.Module], None]]:
     """Puts back random state, buffers, gradients, training flags and the compiler's stance, whatever happens.
 
     Compiled models run uncompiled inside: nothing is compiled, and nothing has to be compiled again afterwards.
+    A second thread waits until the first is done.
 
     Yields:
         A function that takes in one module more, one that is found only as it is called.
     """
-    with ExitStack() as stack:
+    with _ALONE, ExitStack() as stack:
         stack.enter_context(_random_state())
         eager = ForcedEager()
         eager.start()

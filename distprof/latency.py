@@ -34,7 +34,8 @@ def measure_latency(call: Callable[[], Any], *, warmup: int = 0, runs: int = 1,
         raise ValueError(f"expected runs of 1 or more and warmup of 0 or more, found runs={runs}, warmup={warmup}")
     for _ in range(warmup):
         call()
-    scopes = ModuleScopes(modules if modules is not None else ModuleMap(), lambda function: function, lambda _: None)
+    scopes = ModuleScopes(modules if modules is not None else ModuleMap(), lambda function: function, lambda _: None,
+                          one_thread=True)
     timer = TimePass(scopes, lambda function: function)
     timer.start()
     try:

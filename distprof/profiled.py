@@ -21,12 +21,13 @@ from distprof.modules import ModuleMap
 from distprof.peaks import Peak
 from distprof.peaks import peak as published_peak
 from distprof.roofline import Roofline, roofline
+from distprof.tensors import without_storage
 from distprof.units import UNKNOWN, duration, percent, si
 
 TIMES = ("fwd_ns", "fwd_self_ns", "bwd_ns", "bwd_self_ns", "recompute_ns")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Profile(Counts):
     """Counts of a call, and measured latency of each module."""
 
@@ -73,7 +74,7 @@ class Profile(Counts):
             ("forward", root.fwd_ns), ("backward", root.bwd_ns), ("recomputed", root.recompute_ns)) if time is not None]
         of_runs = f"mean of {self.runs} runs on {self.device}"
         if self.peak is None:
-            basis = f"unknown: no peak of {self.device} is at hand; peak='measured' measures one"
+            basis = f"unknown: no peak of {self.device} is at hand; peak='measured' (--peak) measures one"
         else:
             basis = (f"{percent(self.mfu)}: model FLOPs / (time x {si(self.peak.flops_per_second, 'FLOP/s')} in "
                      f"{self.peak.dtype}, {self.peak.source})") if self.mfu is not None else UNKNOWN
@@ -131,8 +132,9 @@ def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, run
         raise UsageError(f"expected a Peak, 'published' or 'measured' for peak, found {peak!r}")
     invocation = Invocation.of(model, args, kwargs, backward=backward)
     root = invocation.model
-    if root is not None and any(parameter.is_meta for parameter in root.parameters()):
-        raise UsageError("expected a model with storage, found one on the meta device",
+    hollow = without_storage((list(root.parameters()) if root is not None else [], args, kwargs))
+    if hollow is not None:
+        raise UsageError(f"expected a model and inputs with storage, found {hollow}",
                          hint="distprof.count counts it without latency")
     counting, met = watch(invocation)
     counts, roots = gather(counting, met), met.roots()

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from rich.markup import escape
+
 from distprof.counted import Counts, OpCount, count
 from distprof.errors import UsageError
 from distprof.peers.line import OUTSIDE, PeerLine
@@ -59,6 +61,9 @@ class Reconciliation:
     """What the peer prints for the same call, by its rules and with its bugs."""
     differences: tuple[Difference, ...]
     """Largest first."""
+
+    def __rich__(self) -> str:
+        return escape(str(self))
 
     def __str__(self) -> str:
         width = max((len(line.function) for line in self.differences), default=0)

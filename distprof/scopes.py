@@ -71,8 +71,18 @@ class ModuleScopes:
     """The global module hooks, installed only while some instrument listens."""
 
     def __init__(self, modules: ModuleMap, guard: Callable[[Callable[..., None]], Callable[..., None]],
-                 before_root: Callable[[Frame], None]) -> None:
+                 before_root: Callable[[Frame], None], *, one_thread: bool = False) -> None:
+        """Begins with nobody listening.
+
+        Args:
+            modules: Takes in every root that is called.
+            guard: Wraps what torch calls.
+            before_root: Is told of the outermost calls first.
+            one_thread: Whatever other threads call is none of ours, unless `modules` knows it already.
+        """
         self.modules = modules
+        self._one_thread = one_thread
+        self._thread = 0
         self.compilations = 0
         """How often torch.compile compiled while somebody listened."""
         self._before_root = before_root
@@ -91,6 +101,7 @@ class ModuleScopes:
         """Starts to tell a listener; the first one installs the hooks."""
         self._listeners.append(listener)
         if not self._handles:
+            self._thread = threading.get_ident()
             self._hook()
             self._quiet.start()
             self._compiled.add(self.modules.sites())
@@ -140,6 +151,8 @@ class ModuleScopes:
         if torch.compiler.is_compiling() or is_generated(module):
             return
         frames = self._stack.frames
+        if not frames and self._one_thread and threading.get_ident() != self._thread and self.modules.find(module) is None:
+            return
         outer = frames[-1] if frames else None
         frame = Frame(module, self._site(module, outer), outer, recompute=in_backward())
         if frame.is_root:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 
@@ -22,3 +23,11 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 def dtype_name(dtype: torch.dtype) -> str:
     """An element type as tables have it: torch.float32 -> "float32"."""
     return str(dtype).removeprefix("torch.")
+
+
+def without_storage(tree: Any) -> str | None:
+    """What kind of tensor there is that takes no memory, so that nothing takes time; None where all have storage."""
+    found = tensors(tree)
+    if any(isinstance(tensor, FakeTensor) for tensor in found):
+        return "fake tensors"
+    return "tensors on the meta device" if any(tensor.is_meta for tensor in found) else None

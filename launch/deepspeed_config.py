@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,24 @@ def read_section(path: Path) -> FlopsProfilerSection:
 
 def _content(path: Path) -> dict[str, Any]:
     try:
-        content = msgspec.json.decode(path.read_bytes())
+        content = _decoded(path.read_bytes(), path)
     except OSError as error:
         raise UsageError(f"expected a DeepSpeed config file, cannot read {path}: {error.strerror}",
                          hint="--config is the file that --deepspeed_config takes") from error
-    except msgspec.DecodeError as error:
-        raise UsageError(f"expected JSON in {path}, found: {error}") from error
     if not isinstance(content, dict):
         raise UsageError(f"expected a JSON object in {path}, found {type(content).__name__}")
     return content
+
+
+def _decoded(text: bytes, path: Path) -> Any:
+    """JSON, or Hjson (JSON with comments), which DeepSpeed reads as well and brings the package for."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        try:
+            return import_module("hjson").loads(text.decode())
+        except ImportError:
+            hint = "comments can be read where the package hjson is installed, which comes with DeepSpeed"
+        except ValueError:
+            hint = None
+        raise UsageError(f"expected JSON in {path}, found: {error}", hint=hint) from error

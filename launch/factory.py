@@ -70,6 +70,8 @@ def example(spec: str, inputs: Inputs, *, device: str) -> Example:
         UsageError: There is no such factory, it makes no model, or inputs are missing.
         ModelError: The factory or its module raised.
     """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("expected a CUDA device for --device cuda, found none", hint="--device cpu")
     factory = load(spec)
     model, given = _split(_made(factory, spec, device), spec)
     if inputs.shapes:

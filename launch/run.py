@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from distprof.contract import MODEL_PARALLEL, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
 from distprof.errors import DistprofError, OutputError, UsageError
@@ -50,7 +50,12 @@ def parser() -> argparse.ArgumentParser:
         group.add_argument(f"--{axis}", type=int, default=None, metavar="N",
                            help=f"size of the {axis} axis, where the script has no DeviceMesh that says it")
     group.add_argument("--debug", action="store_true", help="show tracebacks of distprof's own failures")
+    parser.error = _refuse  # type: ignore[method-assign]  # argparse would print the usage as well
     return parser
+
+
+def _refuse(message: str) -> NoReturn:
+    raise UsageError(message, hint="distprof run --help lists the flags")
 
 
 def run(argv: Sequence[str], report: Report | None = None) -> int:
@@ -123,8 +128,13 @@ def _world_size(args: argparse.Namespace) -> int | None:
     """Ranks of the job; None where torchrun decides at run time."""
     from torch.distributed.run import determine_local_world_size, parse_min_max_nnodes
 
-    least, most = parse_min_max_nnodes(args.nnodes)
-    return most * determine_local_world_size(args.nproc_per_node) if least == most else None
+    try:
+        least, most = parse_min_max_nnodes(args.nnodes)
+        return most * determine_local_world_size(args.nproc_per_node) if least == most else None
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(f"expected numbers of nodes and ranks that torchrun takes, found --nnodes {args.nnodes} "
+                         f"--nproc-per-node {args.nproc_per_node}: {error}",
+                         hint="--nproc-per-node 4") from error
 
 
 def _check_sizes(sizes: Mapping[str, int], world_size: int | None) -> None:

@@ -603,7 +603,7 @@ def test_generate_mode(real) -> None:
 
 @pytest.mark.parametrize("arguments", [
     {"mode": "train", "input_shape": (2, 4)}, {"mode": "generate", "input_shape": (2, 4)}, {}, {"input_shape": 3},
-    {"input_shape": ()}])
+    {"input_shape": ()}, {"args": None}, {"args": torch.ones(2, 4)}, {"kwargs": [torch.ones(2, 4)]}])
 def test_wrong_arguments(arguments: dict) -> None:
     with pytest.raises(UsageError, match="expected"):
         ours.get_model_profile(nn.Linear(4, 4), **arguments)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import distprof.compat.fvcore as ours
+from distprof.errors import UsageError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the real package's own imports
@@ -296,3 +297,8 @@ def test_functions():
 ])
 def test_published_activations(model, inputs, expected):
     assert ours.ActivationCountAnalysis(model(), inputs).total() == expected
+
+
+def test_not_a_model() -> None:
+    with pytest.raises(UsageError, match=r"expected a torch\.nn\.Module, found int"):
+        ours.FlopCountAnalysis(3, torch.ones(2))

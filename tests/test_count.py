@@ -219,8 +219,25 @@ def test_what_cannot_be_called_is_refused(model, message):
         distprof.count(model, torch.randn(1))
 
 
-def test_backward_without_gradients_is_refused():
-    with torch.no_grad(), pytest.raises(UsageError, match="output with a gradient"):
+class Returns(nn.Module):
+    def __init__(self, what) -> None:
+        super().__init__()
+        self.inner, self.what = nn.Linear(4, 4), what
+
+    def forward(self, x):
+        return self.what(self.inner(x))
+
+
+@pytest.mark.parametrize(("model", "found", "hint"), [
+    (nn.Linear(4, 4).requires_grad_(requires_grad=False), "tensors of float32 without one", "requires gradients"),
+    (Returns(lambda x: x.argmax()), "tensors of int64 without one", "floating-point"),
+    (Returns(lambda x: None), "found NoneType", "floating-point"),
+])
+def test_backward_without_gradients_is_refused_with_the_reason(model, found, hint):
+    with pytest.raises(UsageError, match="output with a gradient") as caught:
+        distprof.count(model, torch.randn(1, 4), backward=True)
+    assert found in str(caught.value) and hint in caught.value.hint
+    with torch.no_grad(), pytest.raises(UsageError, match="gradients are off"):
         distprof.count(nn.Linear(4, 4), torch.randn(1, 4), backward=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,16 @@ def test_not_enabled(tmp_path: Path, content: dict) -> None:
 def test_what_is_wrong_is_said(tmp_path: Path, content: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_section(config(tmp_path, content))
+
+
+def test_comments_are_read_as_the_package_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = config(tmp_path, '{\n  // ours\n  "flops_profiler": {"enabled": true, "profile_step": 4},\n}')
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "hjson", None)
+        with pytest.raises(UsageError, match="package hjson"):
+            read_section(path)
+    pytest.importorskip("hjson", reason="needs hjson, which comes with deepspeed (distprof[test])")
+    assert read_section(path).plan() == StepPlan(wait=4)
 
 
 def test_no_such_file(tmp_path: Path) -> None:

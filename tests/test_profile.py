@@ -11,6 +11,7 @@ from conftest import distprof as command
 from models import Checkpointed, Residual, Sleepy
 from test_count import Raises, state
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import distprof
 from distprof.errors import UsageError
@@ -102,6 +103,12 @@ def test_nothing_takes_time_on_the_meta_device():
     with pytest.raises(UsageError, match="meta device") as caught:
         distprof.profile(model, torch.randn(1, 4))
     assert "distprof.count" in caught.value.hint
+    with FakeTensorMode():
+        fake = nn.Linear(4, 4), torch.randn(1, 4)
+        for measure in (distprof.profile, distprof.throughput):
+            with pytest.raises(UsageError, match="storage, found fake tensors"):
+                measure(*fake)
+        assert distprof.count(*fake).flops == 32
 
 
 def test_from_the_command_line(tmp_path):
@@ -110,3 +117,16 @@ def test_from_the_command_line(tmp_path):
     assert done.returncode == 0 and "latency" in done.stdout and "backward" in done.stdout, done.stderr
     rows = json.loads(command("profile", "net.py:make", "--runs", 2, "--json", cwd=tmp_path).stdout)["modules"]
     assert rows[0]["fwd_flops"] == 48 and rows[0]["fwd_time_ns"] > 0
+
+
+def test_a_profile_says_in_short_what_it_is():
+    profile = distprof.profile(nn.Linear(4, 4), torch.randn(1, 4), warmup=0, runs=1)
+    assert repr(profile).startswith("Profile(flops=32, macs=16, params=20, modules=1") and len(repr(profile)) < 120
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_device_that_is_not_there_is_told(tmp_path):
+    (tmp_path / "net.py").write_text("import torch\ndef make(): return torch.nn.Linear(4, 2), torch.ones(3, 4)\n")
+    done = command("profile", "net.py:make", "--device", "cuda", cwd=tmp_path)
+    assert done.returncode == 2 and "expected a CUDA device for --device cuda, found none" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

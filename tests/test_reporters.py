@@ -19,6 +19,7 @@ from rich.console import Console
 from torch import nn
 
 import distprof
+from distprof.counted import Counts
 from distprof.errors import OutputError, UsageError
 from distprof.params import ParamCount
 from distprof.reporters import schema
@@ -104,6 +105,29 @@ def test_a_container_that_is_never_called_has_the_work_of_what_is_in_it(stack):
     each = cells(found[f"0-{DEPTH - 1} ({DEPTH} x)"])
     assert each[5:8] == ["5.12 K", "10.24 K", "20.48 K"]
     assert cells(found["layers"])[5:8] == ["163.84 K", "327.68 K", "655.36 K"]
+
+
+class Passes(tuple):
+    """Counts how often somebody goes through it."""
+
+    taken = 0
+
+    def __iter__(self):
+        self.taken += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("show", [str, Counts.to_dict, Counts.by_module, Counts.by_module_and_op],
+                         ids=lambda show: show.__name__)
+def test_no_operator_is_looked_at_once_per_module(show):
+    taken = []
+    for layers in (3, 60):
+        counts = distprof.count(nn.Sequential(*(nn.Sequential(nn.Linear(4, 4)) for _ in range(layers))),
+                                torch.randn(1, 4))
+        counts = replace(counts, ops=Passes(counts.ops))
+        show(counts)
+        taken.append(counts.ops.taken)
+    assert taken[0] == taken[1] > 0
 
 
 def test_equal_layers_are_one_line_only_while_all_numbers_are_equal(stack):

@@ -136,11 +136,20 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
     (("--steps", "count=0,time=0,trace=0"), "at least one recorded step"),
     (("--tp", "3", "--nproc-per-node", "4"), "divide 4 ranks, found tp 3"),
     (("--tp", "0"), "1 or more"),
+    (("--nproc-per-node", "some"), "found --nnodes 1:1 --nproc-per-node some"),
+    (("--nnodes", "1:2:3"), "found --nnodes 1:2:3"),
+    (("--max-restarts", "x"), "invalid int value: 'x'"),
 ])
 def test_wrong_flags_are_one_line_and_2(tmp_path, flags, words):
     done = distprof("run", "--out", tmp_path / "run", *flags, SCRIPTS / "arguments.py")
     assert done.returncode == 2, done.stderr
     assert words in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_no_script_is_one_line_and_2():
+    done = distprof("run", "--nproc-per-node", 2)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "training_script" in done.stderr and "distprof run --help" in done.stderr
 
 
 def test_a_model_that_never_steps_is_told_and_what_was_seen_is_kept(tmp_path):

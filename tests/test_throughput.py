@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import statistics
 import subprocess
@@ -13,6 +14,7 @@ from itertools import accumulate
 import pytest
 import torch
 from conftest import clean_environ
+from rich.console import Console
 from torch import nn
 
 import distprof
@@ -213,3 +215,10 @@ def test_on_cuda_the_time_is_that_of_the_device_and_memory_that_of_the_allocator
     assert found.device == torch.cuda.get_device_name() and "events" in found.latency_clock
     assert found.latency_ns.mean * 20 <= found.wall_ns
     assert found.peak_memory_bytes >= 4 * (2048 * 2048 + 2 * 512 * 2048)
+
+
+def test_a_console_gets_the_same_text():
+    console = Console(width=200, file=io.StringIO(), markup=True)
+    found = distprof.throughput(nn.Linear(4, 4), torch.ones(1, 4), warmup=0, runs=1)
+    console.print(found)
+    assert console.file.getvalue().split() == str(found).split()

@@ -255,7 +255,7 @@ def get_model_profile(
         OutputError: The report cannot be written.
         Exception: What the model raises; nothing stays switched on.
     """
-    inputs, call = _inputs(model, input_shape, args, kwargs or {}), _entry(model, mode)
+    inputs, call = _inputs(model, input_shape, args, {} if kwargs is None else kwargs), _entry(model, mode)
     profiler = FlopsProfiler(model, compat=compat)
     with undisturbed([model]):
         model.eval()
@@ -296,8 +296,8 @@ def _entry(model: nn.Module, mode: str) -> Callable[..., Any]:
     return entry
 
 
-def _inputs(model: nn.Module, shape: Sequence[int] | None, args: Sequence[Any],
-            kwargs: Mapping[str, Any]) -> Sequence[Any]:
+def _inputs(model: nn.Module, shape: Sequence[int] | None, args: Any,
+            kwargs: Any) -> Sequence[Any]:
     if not isinstance(model, nn.Module):
         raise UsageError(f"expected a torch.nn.Module, found {type(model).__name__}")
     if shape is not None:
@@ -305,9 +305,13 @@ def _inputs(model: nn.Module, shape: Sequence[int] | None, args: Sequence[Any],
             raise UsageError(f"expected a shape like (1, 3, 224, 224) as input_shape, found {shape!r}")
         parameter = next(model.parameters(), torch.empty(()))
         return [torch.zeros(tuple(shape), dtype=parameter.dtype, device=parameter.device)]
-    if not len(args) and not kwargs:
+    if isinstance(args, torch.Tensor) or not isinstance(kwargs, Mapping):
+        wrong, found = ("args", args) if isinstance(args, torch.Tensor) else ("kwargs", kwargs)
+        raise UsageError(f"expected {'a list' if wrong == 'args' else 'a dict'} as {wrong}, found "
+                         f"{type(found).__name__}", hint="args=[a_tensor], kwargs={'input_ids': a_tensor}")
+    if args is None or (not len(args) and not kwargs):
         raise UsageError("expected inputs for the model, found none", hint="give input_shape, args or kwargs")
-    return args
+    return list(args)
 
 
 def _write(text: str, file: str | None) -> None:

@@ -31,7 +31,7 @@ class ForwardRecord:
         self._paths: dict[int, CallPath] = {}
         self._modules: dict[CallPath, int] = {}
         self._untimed: set[int] = set()
-        self._scopes = ModuleScopes(ModuleMap(), lambda function: function, lambda frame: None)
+        self._scopes = ModuleScopes(ModuleMap(), lambda function: function, lambda frame: None, one_thread=True)
         self._functions = FunctionPass(self._running_path, RULES)
         self._clock: Stopwatch = stopwatch()
         self._times: dict[int, list[tuple[Any, Any]]] = defaultdict(list)

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from distprof.counted import Counts, count
+from distprof.errors import UsageError
 from distprof.modules import WRAPPED
 from distprof.paths import CallPath
 from distprof.peers.fvcore import IGNORED, named
@@ -51,10 +52,13 @@ class JitModelAnalysis:
         kwargs: More keyword arguments.
 
     Raises:
+        UsageError: It is no module.
         Exception: What the model raises, at the first question.
     """
 
     def __init__(self, model: nn.Module, inputs: Any = (), kwargs: Mapping[str, Any] | None = None) -> None:
+        if not isinstance(model, nn.Module):
+            raise UsageError(f"expected a torch.nn.Module, found {type(model).__name__}")
         self._model: nn.Module = getattr(model, "_orig_mod", model) if _is(model, "OptimizedModule") else model
         self._inputs = inputs
         self._kwargs = dict(kwargs or {})
