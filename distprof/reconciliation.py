@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from distprof.counted import Counts, OpCount, count
+from distprof.counted import count
+from distprof.counting.counts import Counts, OpCount
 from distprof.errors import UsageError
 from distprof.peers.line import OUTSIDE, PeerLine
 

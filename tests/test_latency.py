@@ -15,8 +15,8 @@ from recording import train
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from distprof.chains import Latency
-from distprof.latency import measure_latency
+from distprof.timing.chains import Latency
+from distprof.timing.latency import measure_latency
 
 
 class Clock:
@@ -40,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("distprof.timing.stopwatch", lambda: clock)
+    monkeypatch.setattr("distprof.timing.time_pass.stopwatch", lambda: clock)
     return clock
 
 
@@ -343,7 +343,7 @@ def build(clock: Clock, tree: tuple, path: str, expected: dict[str, list[int]], 
 def test_every_module_of_any_model_has_what_it_costs(tree, needs_grad, steps):
     clock, expected = Clock(), {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("distprof.timing.stopwatch", lambda: clock)
+        patch.setattr("distprof.timing.time_pass.stopwatch", lambda: clock)
         found = measured(build(clock, tree, "", expected), needs_grad=needs_grad, steps=steps)
     assert selves(found, "fwd", "bwd") == {path: tuple(own) for path, own in expected.items()}
     for path, latency in found.items():
