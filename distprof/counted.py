@@ -31,6 +31,9 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
     While torch functions are watched, `nn.MultiheadAttention` and `nn.TransformerEncoder` do in many operators what
     without gradients they may do in one: FLOPs are the same, bytes are those of the many.
 
+    Where torch would leave the padding of a TransformerEncoder out (eval mode, no gradients, a padding mask), the call
+    takes the path that computes it. On threads of the script's own, what modules do there counts, and no more.
+
     Args:
         model: A module, a bound method of one like `model.generate`, or a function that calls modules.
         *args: Positional arguments of the call.
@@ -49,7 +52,8 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
         >>> counts = distprof.count(model, torch.randn(1, 3, 224, 224), backward=True)
         >>> counts.flops, counts.by_module()["layer1"], counts.coverage_ratio
     """
-    return gather(*watch(Invocation.of(model, args, kwargs, backward=backward)))
+    invocation = Invocation.of(model, args, kwargs, backward=backward)  # what is gathered from lives as long as this
+    return gather(*watch(invocation))
 
 
 def watch(invocation: Invocation) -> tuple[CountPass, ModuleMap]:

@@ -175,7 +175,8 @@ def _device(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.
 @contextmanager
 def _as_it_was(model: Any, device: torch.device) -> Iterator[None]:
     """Eval mode inside; training flags and the random state as they were afterwards."""
-    flags = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    flags = [(module, module.training) for module in modules if hasattr(module, "training")]  # a frozen script has none
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
             if any(training for _, training in flags):

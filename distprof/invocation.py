@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils._pytree import tree_map_only
 
 from distprof.errors import UsageError
@@ -19,7 +23,8 @@ from distprof.tensors import tensors
 class Invocation:
     """What to call, with what.
 
-    A model on the meta device gets its tensors on the meta device: shapes are all it needs.
+    A model on the meta device gets its tensors on the meta device: shapes are all it needs. One with lazy parameters is
+    called as a copy, because its first call makes other modules of its own.
     """
 
     function: Callable[..., Any]
@@ -39,10 +44,10 @@ class Invocation:
             found = f"the class {function.__name__}" if isinstance(function, type) else repr(type(function).__name__)
             raise UsageError(f"expected a model or a function, found {found}",
                              hint="make an object of it first" if isinstance(function, type) else None)
+        function = _not_lazy(function)
         module = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
         on_meta = isinstance(module, nn.Module) and _on_meta(module)
-        args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, dict(kwargs))) \
-            if on_meta else (args, kwargs)
+        args, kwargs = tree_map_only(torch.Tensor, _as_meta, (args, dict(kwargs))) if on_meta else (args, kwargs)
         return cls(function=function, args=tuple(args), kwargs=kwargs, backward=backward)
 
     @property
@@ -75,6 +80,24 @@ class Invocation:
             raise UsageError("expected an output with a gradient for backward, found none",
                              hint="call without torch.no_grad() and with parameters that require gradients")
         torch.autograd.backward(ends, [torch.ones_like(tensor) for tensor in ends])
+
+
+def _not_lazy(function: Any) -> Any:
+    """The same, or a copy where parameters get their shapes only from the first call."""
+    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+    if not isinstance(owner, nn.Module) or not any(map(is_lazy, chain(owner.parameters(), owner.buffers()))):
+        return function
+    # of lazy buffers torch makes no copies
+    empty: Any = UninitializedBuffer
+    fresh = {id(buffer): empty(buffer.requires_grad, buffer.data.device, buffer.data.dtype)
+             for buffer in owner.buffers() if is_lazy(buffer)}
+    twin = copy.deepcopy(owner, fresh)
+    return twin if function is owner else types.MethodType(function.__func__, twin)
+
+
+def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
+    # cut off: backward could not bring a gradient without data back to where the tensor came from
+    return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)
 
 
 def _on_meta(module: nn.Module) -> bool:

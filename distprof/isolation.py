@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from distprof.compiled import ForcedEager
@@ -65,7 +66,7 @@ def _buffers(module: nn.Module) -> Iterator[None]:
     """A forward call in training mode changes running means."""
     places = [(owner._buffers, name, buffer) for owner in module.modules() for name, buffer in owner._buffers.items()]
     contents = [(buffer, buffer.detach().clone()) for _, _, buffer in places
-                if buffer is not None and not buffer.is_meta and not buffer.is_inference()]
+                if buffer is not None and not is_lazy(buffer) and not buffer.is_meta and not buffer.is_inference()]
     try:
         yield
     finally:
@@ -90,7 +91,7 @@ def _gradients(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _training(module: nn.Module) -> Iterator[None]:
-    kept = [(sub, sub.training) for sub in module.modules()]
+    kept = [(sub, sub.training) for sub in module.modules() if hasattr(sub, "training")]  # a frozen script has none
     try:
         yield
     finally:

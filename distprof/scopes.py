@@ -113,6 +113,11 @@ class ModuleScopes:
         frames = self._stack.frames
         return frames[-1] if frames else None
 
+    @property
+    def frames(self) -> list[Frame]:
+        """The running calls on this thread, outermost first: the list itself, which goes on changing."""
+        return self._stack.frames
+
     def _hook(self) -> None:
         if self._listeners and not self._handles:
             self._handles = [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
 import torch
+import torch.nn.functional as F
 from models import Checkpointed, Inplace, Residual, Shared
 from test_harmless import traces_of_us
 from torch import nn
@@ -220,6 +222,82 @@ def test_what_cannot_be_called_is_refused(model, message):
 def test_backward_without_gradients_is_refused():
     with torch.no_grad(), pytest.raises(UsageError, match="output with a gradient"):
         distprof.count(nn.Linear(4, 4), torch.randn(1, 4), backward=True)
+
+
+class Threads(nn.Module):
+    """Calls its layers on threads of its own."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(4))
+        self.pool = pool
+
+    def forward(self, x):
+        return sum(self.pool.map(lambda layer: layer(x), self.layers))
+
+
+def test_modules_that_other_threads_call_count_and_nothing_stays_on_those():
+    with ThreadPoolExecutor(2) as pool:
+        model = Threads(pool)
+        model(torch.randn(2, 4))
+        for _ in range(5):
+            counts = distprof.count(model, torch.randn(2, 4), backward=True)
+            assert (counts.forward_flops, counts.backward_flops) == (4 * 64, 4 * 64)
+            assert counts.by_module() == {"": 512, "layers": 512} | {f"layers.{index}": 128 for index in range(4)}
+            assert [call.path.site.path for call in counts.functions if call.name.endswith("linear")]
+        depths = pool.map(lambda _: (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()),
+                          range(8))
+        assert set(depths) == {(0, 0)}
+
+
+class Forked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x):
+        waiting = torch.jit.fork(self.layer, x)
+        return self.layer(x) + torch.jit.wait(waiting)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("make", [torch.jit.script, lambda model: torch.jit.trace(model, torch.randn(2, 4)),
+                                  lambda model: torch.jit.freeze(torch.jit.script(model.eval()))])
+def test_scripted_modules_count_for_the_module_that_is_called(make):
+    counts = distprof.count(nn.Sequential(make(Forked()), nn.Linear(4, 4)), torch.randn(2, 4))
+    assert (counts.flops, counts.by_module()["0"], counts.by_module()["1"]) == (3 * 64, 2 * 64, 64)
+
+
+@pytest.mark.parametrize(("model", "inputs", "flops", "params"), [
+    (lambda: nn.LazyLinear(4), torch.randn(3, 8), 192, 36),
+    (lambda: nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d()), torch.randn(3, 8), 192, 44),
+    (lambda: nn.LazyConv2d(4, 3), torch.randn(2, 3, 8, 8), 15_552, 112),
+])
+def test_a_lazy_model_counts_and_stays_lazy(model, inputs, flops, params):
+    lazy = model()
+    counts = distprof.count(lazy, inputs, backward=True)
+    assert (counts.forward_flops, counts.backward_flops, counts.params.params) == (flops, flops, params)
+    assert counts.by_module()[""] == 2 * flops
+    assert lazy.has_uninitialized_params() if hasattr(lazy, "has_uninitialized_params") else \
+        all(layer.has_uninitialized_params() for layer in lazy)
+    assert distprof.count(lazy.__call__, inputs).flops == flops
+    assert distprof.count(lambda x: lazy(x), inputs).flops == flops
+
+
+def nested(*lengths: int) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.randn(2, length, 8) for length in lengths], requires_grad=True)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("inference", [False, True])
+def test_nested_tensors_count_their_own_lengths(inference):
+    macs = 2 * 8 * (3 * 3 + 5 * 5)
+    with torch.inference_mode(inference):
+        given = nested(3, 5)
+        product = distprof.count(lambda x: x @ x.transpose(-1, -2), given, backward=not inference)
+        attention = distprof.count(lambda x: F.scaled_dot_product_attention(x, x, x), given)
+    assert (product.macs, attention.macs) == (macs * (1 if inference else 3), 2 * macs)
+    assert not product.uncounted and not attention.uncounted
 
 
 def test_coverage_names_what_nobody_knows():

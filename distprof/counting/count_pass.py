@@ -8,12 +8,14 @@ returns.
 from __future__ import annotations
 
 import json
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from distprof import formulas
@@ -89,6 +91,16 @@ SUMMED = ("calls", "flops", "macs", "causal_macs", "recompute_macs", "elements",
           "write_bytes")
 
 
+class Entry(NamedTuple):
+    """What is kept of a module call while it runs."""
+
+    path: CallPath
+    first: int
+    """Autograd nodes of this thread from this sequence number on are the call's."""
+    joined: bool
+    """True where the call brought the mode to a thread of the script."""
+
+
 class CountPass(TorchDispatchMode):
     """Counts while it is on; listens to the modules to know whose work it sees."""
 
@@ -111,11 +123,19 @@ class CountPass(TorchDispatchMode):
         self._scopes = scopes
         self._phase = phase
         self._outside = CallPath(None, None)
+        self._lock = threading.Lock()
+        self._thread = 0
+        self._home: list[Frame] = []
+        """Module calls that run on the thread that started us."""
 
     def start(self) -> None:
         """Switches the mode on for this thread and those autograd starts."""
         self._retired = False
         self._scopes.add(self)
+        self._thread, self._home = threading.get_ident(), self._scopes.frames
+        self._switch_on()
+
+    def _switch_on(self) -> None:
         self.__enter__()  # type: ignore[no-untyped-call]
         if self.functions is not None:
             self.functions.start()
@@ -124,6 +144,9 @@ class CountPass(TorchDispatchMode):
         """Switches it off."""
         self._scopes.remove(self)
         self._retired = True
+        self._switch_off()
+
+    def _switch_off(self) -> None:
         if self.functions is not None:
             self.functions.stop()
         depth = torch._C._len_torch_dispatch_stack()
@@ -148,22 +171,34 @@ class CountPass(TorchDispatchMode):
         """Extends the call path."""
         outer = frame.outer
         path = self._static_path(frame.site.parent) if outer is None else self._path_of(outer)
-        frame.data[self] = path.child(frame.site), torch._C._autograd._get_sequence_nr()
+        joins = outer is None and self._is_elsewhere()
+        if joins:  # modes are on in one thread only; a thread of the script that calls a module gets ours for the call
+            self._switch_on()
+        frame.data[self] = Entry(path.child(frame.site), torch._C._autograd._get_sequence_nr(), joins)
         if not frame.recompute and not frame.repeats_outer:
-            self._step_calls[frame.site] += 1
+            with self._lock:
+                self._step_calls[frame.site] += 1
+
+    def _is_elsewhere(self) -> bool:
+        """True on a thread of the script: not that of the step, and none that autograd or TorchScript started."""
+        return threading.get_ident() != self._thread and not in_backward() and not any(
+            torch._C._get_dispatch_stack_at(index) is self for index in range(torch._C._len_torch_dispatch_stack()))
 
     def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
         """Marks the autograd nodes the call made, so that backward knows whose they are."""
-        path, first = frame.data.get(self, (None, 0))
-        if path is not None:
-            for node in _nodes_since(first, _grad_fns(result)):
-                node.metadata.setdefault(MARK, path)
+        entry: Entry | None = frame.data.get(self)
+        if entry is None:
+            return
+        for node in _nodes_since(entry.first, _grad_fns(result)):
+            node.metadata.setdefault(MARK, entry.path)
+        if entry.joined:
+            self._switch_off()
         if self.functions is not None and frame.site not in self.shapes:
             self.shapes[frame.site] = _shapes((args, kwargs)), _shapes(result)
 
     def _path_of(self, frame: Frame) -> CallPath:
-        path: CallPath = frame.data.get(self, (self._outside, 0))[0]
-        return path
+        entry: Entry | None = frame.data.get(self)
+        return entry.path if entry is not None else self._outside
 
     def _static_path(self, site: Site | None) -> CallPath:
         # a call out of backward has no callers: those it stands below in the model take their place
@@ -201,8 +236,9 @@ class CountPass(TorchDispatchMode):
         dtype = dtype_name(typed.dtype) if typed is not None else None
         shapes = json.dumps([_shape(tensor) for tensor in inputs])
         functions = tuple(self.functions.stack) if self.functions is not None and phase == "forward" else ()
-        self._step_sums[OpKey(path, name, phase, shapes, dtype, functions)].add_call(
-            formulas.cost(func, args, kwargs, output))
+        cost = formulas.cost(func, args, kwargs, output)
+        with self._lock:
+            self._step_sums[OpKey(path, name, phase, shapes, dtype, functions)].add_call(cost)
 
     def _whose(self) -> tuple[CallPath, str]:
         frame = self._scopes.current
@@ -211,7 +247,9 @@ class CountPass(TorchDispatchMode):
         if in_backward():
             node: Any = torch._C._current_autograd_node()
             return (node.metadata.get(MARK) if node is not None else None) or self._outside, "backward"
-        return self._outside, self._phase() or "forward"
+        # a thread that TorchScript forked has our mode, and nothing on it says for which module it works
+        caller = next(reversed(self._home), None) if threading.get_ident() != self._thread else None
+        return (self._path_of(caller) if caller is not None else self._outside), self._phase() or "forward"
 
 
 def _shapes(tree: Any) -> Shapes:
@@ -219,6 +257,8 @@ def _shapes(tree: Any) -> Shapes:
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    if is_lazy(tensor):
+        return ()  # it has none yet
     # of a nested tensor torch gives no shape: its parts differ
     return (len(tensor.unbind()),) if tensor.is_nested else tuple(tensor.shape)
 

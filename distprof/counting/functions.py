@@ -7,6 +7,7 @@ counters look at. Both are kept, so that another counter's convention is a view 
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator
@@ -64,6 +65,11 @@ class FunctionCall:
         return dict(self.kwargs).get(name, default)
 
 
+class _Names(threading.local):
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
 class FunctionPass(TorchFunctionMode):
     """Sums calls by kind while it is on.
 
@@ -75,8 +81,8 @@ class FunctionPass(TorchFunctionMode):
     def __init__(self, path: Callable[[], CallPath], names: Container[str] | None = None) -> None:
         super().__init__()
         self.calls: dict[FunctionCall, int] = defaultdict(int)
-        self.stack: list[str] = []
-        """Functions that are running, outermost first."""
+        self._running_here = _Names()
+        self._lock = threading.Lock()
         self._opened: dict[types.FunctionType, types.FunctionType] = {}  # for a pass: scripts may patch functions
         self._path = path
         self._names = names
@@ -94,6 +100,11 @@ class FunctionPass(TorchFunctionMode):
             _push_mode(mode)
 
     @property
+    def stack(self) -> list[str]:
+        """Functions that are running on this thread, outermost first."""
+        return self._running_here.names
+
+    @property
     def current(self) -> str | None:
         """The innermost function that is running."""
         return self.stack[-1] if self.stack else None
@@ -107,8 +118,9 @@ class FunctionPass(TorchFunctionMode):
         outer, spelled = self.current, spelling(name, sys._getframe(1))
         with self._running(name):
             output = self._call(func, name, args, kwargs)
-        self.calls[FunctionCall(self._path(), name, *inputs, _specs(output), outer, torch.is_grad_enabled(),
-                                spelled)] += 1
+        call = FunctionCall(self._path(), name, *inputs, _specs(output), outer, torch.is_grad_enabled(), spelled)
+        with self._lock:
+            self.calls[call] += 1
         return output
 
     def _is_wanted(self, func: Any, name: str) -> bool:

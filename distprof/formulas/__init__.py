@@ -22,7 +22,7 @@ from distprof.formulas.estimates import ESTIMATES
 from distprof.formulas.flex import FLEX
 from distprof.formulas.kinds import kind_without_formula
 from distprof.formulas.libraries import LIBRARIES
-from distprof.formulas.matmul import MATMUL
+from distprof.formulas.matmul import MATMUL, WHOLE
 from distprof.formulas.quantized import QUANTIZED
 from distprof.formulas.recurrent import RECURRENT
 from distprof.formulas.registry import registered, registered_flops
@@ -90,7 +90,7 @@ def _contraction(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output:
     if own is not None:
         macs, remainder = divmod(registered_flops(*own, args, kwargs, output), 2)
         return Macs.of(macs), remainder
-    formula = MACS.get(name_of(func))
+    formula = MACS.get(name_of(func)) or WHOLE.get(name_of(func))
     if formula is not None:
         return Macs.of(formula(Call.of(func, args, kwargs, output))), 0
     # what users registered with torch for operators of their own

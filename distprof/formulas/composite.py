@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distprof.tensors import tensors
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+COMPOSITE_NESTED = torch._C.DispatchKey.CompositeImplicitAutogradNestedTensor
 KEYS = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta", "mps": "MPS", "xpu": "XPU", "hpu": "HPU", "mtia": "MTIA"}
 
 
@@ -35,18 +36,22 @@ def take_apart(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: 
     if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":
         return NotImplemented
     found = tensors((list(args), kwargs))
-    if not is_composite(func, found[0].device.type if found else "cpu"):
+    nested = any(tensor.is_nested for tensor in found)
+    if not is_composite(func, found[0].device.type if found else "cpu", nested=nested):
         return NotImplemented
     with mode:
         # func.decompose prefers Python decompositions, which round otherwise than the kernels
-        return func._op_dk(COMPOSITE, *args, **kwargs)
+        return func._op_dk(COMPOSITE_NESTED if nested and _has(func, COMPOSITE_NESTED.name) else COMPOSITE,
+                           *args, **kwargs)
 
 
 @cache
-def is_composite(func: Any, device: str) -> bool:
-    """True where the dispatcher would take the operator apart on a device."""
-    name = func.name()
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    if not has(name, "CompositeImplicitAutograd") or has(name, "CompositeExplicitAutograd"):
+def is_composite(func: Any, device: str, *, nested: bool = False) -> bool:
+    """True where the dispatcher would take the operator apart on a device; nested tensors have kernels of their own."""
+    if not _has(func, COMPOSITE.name) or _has(func, "CompositeExplicitAutograd"):
         return False
-    return device not in KEYS or not has(name, KEYS[device])
+    return device not in KEYS or not _has(func, f"NestedTensor{KEYS[device]}" if nested else KEYS[device])
+
+
+def _has(func: Any, key: str) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)

@@ -79,6 +79,19 @@ def linear_backward(call: Call) -> int:
     return int(call["grad_output"].numel() * call["weight"].shape[-1]) * wanted
 
 
+def matmul(call: Call) -> int:
+    """Vectors, matrices and batches: each element of the result is a sum over what both share."""
+    left, right = call["self"], call["other"]
+    if left.is_nested or right.is_nested:
+        return multiply(left, right)
+    return int(call.first_output.numel() * left.shape[-1])
+
+
+def matmul_backward(call: Call) -> int:
+    """One product for each of the wanted gradients."""
+    return multiply(call["self"], call["other"]) * sum(map(bool, call["mask"]))
+
+
 def grouped(call: Call) -> int:
     """Several products side by side; where the groups are along n, each row meets only its own group's columns."""
     left, right = call["self"], call["mat2"]
@@ -128,6 +141,9 @@ def two_products(call: Call) -> int:
     """a b + c d."""
     return multiply(call["a"], call["b"]) + multiply(call["c"], call["d"])
 
+
+WHOLE: dict[str, Formula] = {"aten::matmul": matmul, "aten::matmul_backward": matmul_backward}
+"""Operators that torch makes of others, except where a kernel of its own does it: nested tensors have some."""
 
 MATMUL: dict[str, Formula] = {
     "aten::mm": product("self", "mat2"),

@@ -1,0 +1,366 @@
+"""One model, called in many ways: what does not change the work does not change the count."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+import distprof
+
+ROWS, WIDTH, HIDDEN, OUT = 3, 8, 16, 4
+FIRST, SECOND = 2 * ROWS * WIDTH * HIDDEN, 2 * ROWS * HIDDEN * OUT
+FORWARD = FIRST + SECOND
+BACKWARD = FIRST + 2 * SECOND
+"""The input needs no gradient."""
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUT))
+
+
+def rows(*, grad: bool = False) -> torch.Tensor:
+    return torch.randn(ROWS, WIDTH, requires_grad=grad)
+
+
+def fake() -> distprof.Counts:
+    with FakeTensorMode():
+        return distprof.count(model(), rows(), backward=True)
+
+
+def made_fake() -> distprof.Counts:
+    with FakeTensorMode():
+        network, x = model(), rows()
+    return distprof.count(network, x, backward=True)
+
+
+def autocast() -> distprof.Counts:
+    with torch.autocast("cpu", torch.bfloat16):
+        return distprof.count(model(), rows(), backward=True)
+
+
+def functional() -> distprof.Counts:
+    network = model()
+    weights = dict(network.named_parameters())
+    return distprof.count(lambda x: torch.func.functional_call(network, weights, (x,)), rows(), backward=True)
+
+
+def compiled_function() -> distprof.Counts:
+    network = model()
+    return distprof.count(torch.compile(lambda x: network(x), backend="eager"), rows(), backward=True)
+
+
+def on_threads() -> distprof.Counts:
+    network = model()
+    with ThreadPoolExecutor(1) as pool:
+        return distprof.count(lambda x: pool.submit(network, x).result(), rows(), backward=True)
+
+
+def scripted() -> distprof.Counts:
+    return distprof.count(torch.jit.script(model()), rows(), backward=True)
+
+
+def offloaded() -> distprof.Counts:
+    with torch.autograd.graph.save_on_cpu():
+        return distprof.count(model(), rows(), backward=True)
+
+
+def gradients_of_a_function() -> distprof.Counts:
+    network = model()
+    weights = {name: weight.detach() for name, weight in network.named_parameters()}
+
+    def loss(weights, x):
+        return torch.func.functional_call(network, weights, (x,)).sum()
+
+    return distprof.count(lambda x: torch.func.grad(loss)(weights, x), rows())
+
+
+def gradients_per_sample() -> distprof.Counts:
+    network = model()
+    weights = {name: weight.detach() for name, weight in network.named_parameters()}
+
+    def loss(weights, x):
+        return torch.func.functional_call(network, weights, (x,)).sum()
+
+    return distprof.count(torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0)), weights, rows())
+
+
+WAYS: dict[str, Callable[[], distprof.Counts]] = {
+    "plainly": lambda: distprof.count(model(), rows(), backward=True),
+    "under FakeTensorMode": fake,
+    "of fake tensors": made_fake,
+    "on meta": lambda: distprof.count(model().to("meta"), rows(), backward=True),
+    "under autocast": autocast,
+    "in bfloat16": lambda: distprof.count(model().bfloat16(), rows().bfloat16(), backward=True),
+    "in float64": lambda: distprof.count(model().double(), rows().double(), backward=True),
+    "compiled": lambda: distprof.count(torch.compile(model(), backend="eager"), rows(), backward=True),
+    "compiled ahead of time": lambda: distprof.count(torch.compile(model(), backend="aot_eager"), rows(),
+                                                     backward=True),
+    "in a compiled function": compiled_function,
+    "DataParallel": lambda: distprof.count(nn.DataParallel(model()), rows(), backward=True),
+    "functional_call": functional,
+    "on another thread": on_threads,
+    "scripted": scripted,
+    "traced": lambda: distprof.count(torch.jit.trace(model(), rows()), rows(), backward=True),
+    "symbolically traced": lambda: distprof.count(torch.fx.symbolic_trace(model()), rows(), backward=True),
+    "exported": lambda: distprof.count(torch.export.export(model(), (rows(),)).module(), rows(), backward=True),
+    "saved on the CPU": offloaded,
+    "torch.func.grad": gradients_of_a_function,
+    "gradients per sample": gradients_per_sample,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("way", WAYS)
+def test_forward_and_backward_do_not_depend_on_the_way(way):
+    counts = WAYS[way]()
+    assert (counts.forward_flops, counts.backward_flops, counts.recompute_flops) == (FORWARD, BACKWARD, 0)
+    assert counts.by_module()[""] == counts.flops == counts.model_flops
+    assert not counts.uncounted
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_forward_does_not_depend_on_gradients(context):
+    with context():
+        counts = distprof.count(model(), rows())
+    assert counts.by_module() == {"": FORWARD, "0": FIRST, "1": 0, "2": SECOND} and counts.flops == FORWARD
+
+
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_mapped_calls_count_every_element(depth):
+    mapped = functools.reduce(lambda function, _: torch.func.vmap(function), range(depth), model())
+    assert distprof.count(mapped, torch.randn(5, ROWS, WIDTH)).flops == 5 * FORWARD
+
+
+def keep_products(_, op, *args, **kwargs):
+    products = (torch.ops.aten.addmm.default, torch.ops.aten.mm.default)
+    return CheckpointPolicy.MUST_SAVE if op in products else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def checkpointed(network: nn.Module, **options) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: checkpoint(network, x, **options)
+
+
+SELECTIVE = functools.partial(create_selective_checkpoint_contexts, keep_products)
+
+
+@pytest.mark.parametrize(("wrap", "recompute"), [
+    (lambda network: checkpointed(network, use_reentrant=True), FORWARD),
+    (lambda network: checkpointed(network, use_reentrant=False), FIRST),  # stops where nothing more is needed
+    (lambda network: checkpointed(network, use_reentrant=False, early_stop=False), FORWARD),
+    (lambda network: checkpointed(network, use_reentrant=False, context_fn=SELECTIVE), 0),
+    (checkpoint_wrapper, FIRST),
+])
+def test_checkpointing_adds_recomputation_and_nothing_else(wrap, recompute):
+    counts = distprof.count(wrap(model()), rows(grad=True), backward=True)
+    assert (counts.forward_flops, counts.backward_flops) == (FORWARD, 2 * FORWARD)
+    assert (counts.recompute_flops, counts.model_flops) == (recompute, 3 * FORWARD)
+
+
+def attention(device: str, backends: list[SDPBackend]) -> distprof.Counts:
+    query, key, value = (torch.randn(2, 4, 16, 8, requires_grad=True, device=device) for _ in range(3))
+    with sdpa_kernel(backends):
+        return distprof.count(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), query, key,
+                              value, backward=True)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("backend", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
+def test_attention_needs_the_same_whatever_kernel_runs(device, backend):
+    counts = attention(device, [backend])
+    forward = 2 * 2 * 8 * 16 * 16 * 8
+    assert (counts.forward_flops, counts.model_flops) == (forward, 3 * forward)
+    fused = device == "cpu" and backend is SDPBackend.FLASH_ATTENTION
+    assert counts.flops - counts.model_flops == (forward // 2 if fused else 0)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_an_encoder_counts_padding_like_data(padded, grad, training):
+    # watched functions keep torch from dropping the padding, which it does in eval mode without gradients
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2).train(training)
+    mask = torch.tensor([[False] * 5, [False] * 3 + [True] * 2]) if padded else None
+    with torch.set_grad_enabled(grad):
+        counts = distprof.count(encoder, torch.randn(2, 5, 16), src_key_padding_mask=mask)
+    layer = 10 * (4 * 16 * 16 + 2 * 16 * 32) + 2 * 5 * 5 * 16 * 2
+    assert counts.macs == counts.by_module("macs")["layers"] == 2 * layer
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_convolutions_do_not_depend_on_the_layout(layout, device):
+    network = nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=4))
+    x = torch.randn(2, 4, 8, 8, requires_grad=True).to(memory_format=layout)
+    counts = distprof.count(network.to(device, memory_format=layout), x, backward=True)
+    forward = 2 * 2 * (36 * 8 * 4 * 9 + 16 * 8 * 2 * 9)
+    assert (counts.forward_flops, counts.backward_flops) == (forward, 2 * forward)
+
+
+def test_accumulation_counts_every_part():
+    network = model()
+
+    def step() -> None:
+        for _ in range(4):
+            network(rows()).sum().backward()
+
+    counts = distprof.count(step)
+    assert (counts.forward_flops, counts.backward_flops) == (4 * FORWARD, 4 * BACKWARD)
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+class Experts(nn.Module):
+    """Each row goes to two of four experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 4)
+        self.experts = nn.ModuleDict({f"expert{index}": nn.Linear(WIDTH, WIDTH, bias=False) for index in range(4)})
+
+    def forward(self, x):
+        chosen, out = self.router(x).topk(2, -1).indices, torch.zeros_like(x)
+        for index, expert in enumerate(self.experts.values()):
+            mine, _ = (chosen == index).nonzero(as_tuple=True)
+            if len(mine):
+                out = out.index_add(0, mine, expert(x[mine]))
+        return out
+
+
+def test_experts_count_the_rows_they_get():
+    network, x = Experts(), torch.randn(10, WIDTH)
+    chosen = network.router(x).topk(2, -1).indices
+    flops = distprof.count(network, x).by_module()
+    assert flops[""] == 2 * 10 * WIDTH * 4 + 2 * 20 * WIDTH * WIDTH
+    for index in range(4):
+        assert flops[f"experts.expert{index}"] == 2 * int((chosen == index).sum()) * WIDTH * WIDTH
+
+
+@pytest.mark.parametrize(("wrap", "extra"), [
+    (nn.utils.parametrizations.weight_norm, 0),
+    # one turn of power iteration, then u W v
+    (nn.utils.parametrizations.spectral_norm, 2 * (2 * OUT * WIDTH + OUT * WIDTH + OUT)),
+])
+def test_parametrizations_count_what_they_compute(wrap, extra):
+    counts = distprof.count(wrap(nn.Linear(WIDTH, OUT)), rows())
+    assert counts.forward_flops == 2 * ROWS * WIDTH * OUT + extra
+    assert counts.by_module()["parametrizations.weight.0"] == extra
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(11, WIDTH), nn.Linear(WIDTH, 11, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens))
+
+
+def test_tied_weights_are_held_once_and_count_where_they_multiply():
+    counts = distprof.count(Tied(), torch.tensor([1, 2, 3]), backward=True)
+    assert counts.params.params == 11 * WIDTH
+    assert counts.by_module() == {"": 3 * 2 * 3 * WIDTH * 11, "embedding": 0, "head": 3 * 2 * 3 * WIDTH * 11}
+
+
+class Recursive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, deeper=3):
+        return self(self.layer(x), deeper - 1) if deeper else self.layer(x)
+
+
+def test_a_module_that_calls_itself_counts_once():
+    counts = distprof.count(Recursive(), rows(grad=True), backward=True)
+    once = 2 * ROWS * WIDTH * WIDTH
+    assert counts.by_module() == {"": 12 * once, "layer": 12 * once}
+
+
+def test_gradients_of_gradients_count():
+    first, second = nn.Linear(WIDTH, HIDDEN, bias=False), nn.Linear(HIDDEN, 1, bias=False)
+
+    def penalty() -> None:
+        x = rows(grad=True)
+        (gradient,) = torch.autograd.grad(second(first(x).tanh()).sum(), x, create_graph=True)
+        gradient.pow(2).sum().backward()
+
+    one, two = FIRST, 2 * ROWS * HIDDEN
+    counts = distprof.count(penalty)
+    assert counts.forward_flops == one + two
+    # the gradient: both; its own: two of one, one of two (ones need none), and by tanh both of one
+    assert counts.backward_flops == (one + two) + (2 * one + two) + 2 * one
+
+
+def test_the_gradient_of_inputs_alone():
+    def saliency() -> None:
+        x, network = rows(grad=True), model().requires_grad_(False)
+        torch.autograd.grad(network(x).sum(), x)
+
+    counts = distprof.count(saliency)
+    assert (counts.forward_flops, counts.backward_flops) == (FORWARD, FORWARD)
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, left, right):
+        ctx.save_for_backward(left, right)
+        return left @ right
+
+    @staticmethod
+    def backward(ctx, grad):
+        left, right = ctx.saved_tensors
+        return grad @ right.t(), left.t() @ grad
+
+
+class Written(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, OUT))
+
+    def forward(self, x):
+        return Product.apply(x, self.weight)
+
+
+def test_a_written_function_belongs_to_its_module_in_backward_too():
+    counts = distprof.count(nn.Sequential(Written(), nn.Tanh()), rows(grad=True), backward=True)
+    assert counts.by_module() == {"": 3 * 2 * ROWS * WIDTH * OUT, "0": 3 * 2 * ROWS * WIDTH * OUT, "1": 0}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*quant.*:UserWarning")
+def test_dynamically_quantized_layers_count_like_plain_ones():
+    quantized = torch.ao.quantization.quantize_dynamic(model(), {nn.Linear}, dtype=torch.qint8)
+    counts = distprof.count(quantized, rows())
+    assert counts.flops == FORWARD and not counts.uncounted
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_forward_gradients_count_the_products_that_run():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network, x = model(), rows()
+    with FlopCounterMode(display=False) as counter:
+        torch.func.jvp(network, (x,), (torch.ones_like(x),))
+    counts = distprof.count(lambda y: torch.func.jvp(network, (y,), (torch.ones_like(y),)), x)
+    assert counts.flops == counter.get_total_flops() >= 2 * FORWARD
+
+
+class Norm(nn.Module):
+    def forward(self, x):
+        return F.normalize(x)
+
+
+def test_work_without_contractions_is_no_flop():
+    counts = distprof.count(nn.Sequential(Norm(), nn.Softmax(-1)), rows(grad=True), backward=True)
+    assert counts.flops == 0 < counts.total("elements") and not counts.uncounted
