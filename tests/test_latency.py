@@ -412,7 +412,7 @@ def test_sleepers_are_as_slow_as_they_sleep(tmp_path):
 
     def close(found: float, slept: list[float], calls: int) -> bool:
         mean = sum(slept[calls:]) / 4 * 1e9
-        return mean <= found <= 1.05 * mean + 2e6
+        return mean <= found <= 1.3 * mean + 5e6  # less than twice; a busy machine may stop us between two marks
 
     for path, module, calls in (("q.1", model.q[1], 1), ("k.1", model.k[1], 1), ("v.1", model.v[1], 1),
                                 ("again", model.again, 2)):
