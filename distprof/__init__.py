@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from distprof.counted import Counts as Counts
     from distprof.counted import count as count
+    from distprof.counting.counts import Counts as Counts
     from distprof.formulas.registry import register_flops as register_flops
     from distprof.inference import throughput as throughput
     from distprof.plan import StepPlan as StepPlan
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Counts": "distprof.counted",
+    "Counts": "distprof.counting.counts",
     "Profile": "distprof.profiled",
     "Recorder": "distprof.recorder",
     "StepPlan": "distprof.plan",

@@ -2,275 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from distprof.contract import PHASES
-from distprof.counting import CountPass, OpKey, OpSum, Shapes
+from distprof.counting.call_paths import CallPath
+from distprof.counting.count_pass import CountPass, OpKey, OpSum
+from distprof.counting.counts import Counts, ModuleCount, OpCount
 from distprof.errors import UsageError
-from distprof.functions import FunctionCall
 from distprof.invocation import Invocation
 from distprof.isolation import undisturbed
 from distprof.modules import ModuleMap, Site
 from distprof.params import ParamCount, count_params
-from distprof.paths import CallPath
-from distprof.reporters.view import View
 from distprof.scopes import ModuleScopes
 from distprof.topology import Topology
 
-if TYPE_CHECKING:
-    from distprof.reporters.frames import Frames
-    from distprof.reporters.report import Report
-
 ALONE = Topology(sizes={}, coordinates={}, source="one process")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpCount:
-    """Calls of one operator by one module with equal shapes in one phase."""
-
-    module_path: str | None
-    """Innermost module; None outside of every module."""
-    within: frozenset[str]
-    """All modules that were running, the innermost included."""
-    op: str
-    phase: str
-    """forward, backward or recompute."""
-    shapes: str
-    """Shapes of the tensor inputs, as a JSON list."""
-    dtype: str | None
-    functions: tuple[str, ...]
-    """The torch functions that were running, outermost first, like torch.nn.functional.linear; none in backward."""
-    calls: int
-    macs: int
-    flops: int
-    causal_macs: int
-    """`macs` without what a causal attention mask hides."""
-    recompute_macs: int
-    """Part of `macs`: scores that a fused attention backward computes once more."""
-    elements: int
-    """Elements an operator that is no contraction works on."""
-    estimate_flops: int
-    """Roughly, for FFTs, factorisations and distances; never part of `flops`."""
-    read_bytes: int
-    write_bytes: int
-    kind: str
-    """contraction, norm, activation, pool, softmax, loss, elementwise, view, ..., other."""
-    counted: bool
-    """False where nobody knows what the operator does."""
-    note: str
-
-    @property
-    def function(self) -> str | None:
-        """The innermost of `functions`."""
-        return self.functions[-1] if self.functions else None
-
-    @property
-    def io_bytes(self) -> int:
-        """Bytes read and written."""
-        return self.read_bytes + self.write_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleCount:
-    """One module; all numbers include its submodules."""
-
-    path: str
-    class_name: str
-    depth: int
-    calls: int
-    """Forward calls, recomputation apart."""
-    params: ParamCount
-    own_params: int
-    """Parameters without those of submodules."""
-    input_shapes: Shapes
-    """Shapes of the tensors of the first call."""
-    output_shapes: Shapes
-    macs: Mapping[str, int]
-    """Multiply-accumulates by phase; FLOPs are twice that."""
-    flops: Mapping[str, int]
-    elements: int
-    io_bytes: int
-    shared: bool = False
-    """True where the same module stands under another path too."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uncounted:
-    """An operator that ran and whose work nobody knows."""
-
-    op: str
-    calls: int
-    io_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    """Everything that ran in one call of a model.
-
-    FLOPs are 2 x MACs of contractions (matrix products, convolutions, attention, recurrent layers) on the shapes of
-    this process; attention masks count in full. Elementwise work is kept apart, by kind.
-    """
-
-    ops: tuple[OpCount, ...]
-    modules: tuple[ModuleCount, ...]
-    """All modules of the model in tree order, called or not."""
-    functions: Mapping[FunctionCall, int] = field(repr=False)
-    """Calls of torch functions: what views by the rules of other counters are made of."""
-    params: ParamCount
-
-    def total(self, quantity: str = "flops", phase: str | None = None) -> int:
-        """Sum of a quantity of `OpCount` over all operators, of one phase or all."""
-        return sum(getattr(op, quantity) for op in self.ops if phase in (None, op.phase))
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates of all phases."""
-        return self.total("macs")
-
-    @property
-    def flops(self) -> int:
-        """FLOPs of all phases: forward, and backward if it ran."""
-        return self.total("flops")
-
-    @property
-    def forward_flops(self) -> int:
-        """FLOPs of forward."""
-        return self.total("flops", "forward")
-
-    @property
-    def backward_flops(self) -> int:
-        """FLOPs of backward, recomputation apart."""
-        return self.total("flops", "backward")
-
-    @property
-    def recompute_flops(self) -> int:
-        """FLOPs of forward calls that activation checkpointing repeats in backward."""
-        return self.total("flops", "recompute")
-
-    @property
-    def causal_flops(self) -> int:
-        """FLOPs of all phases without what causal attention masks hide."""
-        return 2 * self.total("causal_macs") + self.flops - 2 * self.macs
-
-    @property
-    def model_flops(self) -> int:
-        """FLOPs the model needs, whatever kernels did: no checkpointing, no attention scores computed once more."""
-        return self.flops - self.recompute_flops - 2 * sum(
-            op.recompute_macs for op in self.ops if op.phase != "recompute")
-
-    def by_module(self, quantity: str = "flops") -> dict[str, int]:
-        """Module path -> sum over its operators, submodules included; 0 for modules that did nothing."""
-        sums = dict.fromkeys((module.path for module in self.modules), 0)
-        for op in self.ops:
-            for path in op.within:
-                sums[path] += getattr(op, quantity)
-        return sums
-
-    def by_op(self, quantity: str = "flops") -> dict[str, int]:
-        """Operator, like aten::mm -> sum; only those that have some, largest first."""
-        return _sums(self.ops, lambda op: op.op, quantity)
-
-    def by_kind(self, quantity: str = "elements") -> dict[str, int]:
-        """Kind of operator, like norm or activation -> sum, largest first."""
-        return _sums(self.ops, lambda op: op.kind, quantity)
-
-    def by_module_and_op(self, quantity: str = "flops") -> dict[str, dict[str, int]]:
-        """Module path -> operator -> sum, submodules included."""
-        inside: dict[str, list[OpCount]] = {module.path: [] for module in self.modules}
-        for op in self.ops:
-            for path in op.within:
-                inside[path].append(op)
-        return {path: _sums(ops, lambda op: op.op, quantity) for path, ops in inside.items()}
-
-    @cached_property
-    def uncounted(self) -> tuple[Uncounted, ...]:
-        """Operators that ran and whose work nobody knows, most bytes first."""
-        found: dict[str, list[OpCount]] = defaultdict(list)
-        for op in self.ops:
-            if not op.counted:
-                found[op.op].append(op)
-        listed = (Uncounted(op=name, calls=sum(op.calls for op in ops), io_bytes=sum(op.io_bytes for op in ops))
-                  for name, ops in found.items())
-        return tuple(sorted(listed, key=lambda one: (-one.io_bytes, one.op)))
-
-    @property
-    def coverage_ratio(self) -> float:
-        """Share of the bytes moved that operators moved whose work is known; 1.0 where nothing is unknown."""
-        moved, unknown = self.total("io_bytes"), sum(one.io_bytes for one in self.uncounted)
-        return 1 - unknown / moved if moved else float(not self.uncounted)
-
-    def measured(self, path: str) -> Mapping[str, Any]:
-        """Measured columns of a module by their keys; a count alone measures nothing."""
-        return {}
-
-    def measured_lines(self) -> tuple[tuple[str, str], ...]:
-        """Label and text of what was measured of the whole call."""
-        return ()
-
-    def table(self, *, depth: int | None = 3, top: int | None = None, sort: str = "path",
-              columns: Sequence[str] | None = None) -> Report:
-        """The modules as a tree and all totals; `print` it.
-
-        Args:
-            depth: Levels below the root; None for all.
-            top: Only this many modules, the largest by `sort`.
-            sort: path (the order of the model), params, macs or flops; of a profile also fwd, bwd or time.
-            columns: Keys of `distprof.reporters.columns.COLUMNS`; None for those that tell something.
-
-        Raises:
-            UsageError: There is no such order or column.
-        """
-        from distprof.reporters.count_report import count_report
-
-        return count_report(self, View(depth=depth, top=top, sort=sort, columns=columns))
-
-    def __str__(self) -> str:
-        """The table as plain text of 120 columns."""
-        return str(self.table())
-
-    def __rich__(self) -> Report:
-        return self.table()
-
-    def __repr__(self) -> str:
-        return (f"{type(self).__name__}(flops={self.flops}, macs={self.macs}, params={self.params.params}, "
-                f"modules={len(self.modules)}, coverage_ratio={self.coverage_ratio:.3f})")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Totals, uncounted operators, modules and operators, all of it plain JSON types.
-
-        `distprof.reporters.schema` documents every key.
-        """
-        from distprof.reporters.count_dict import count_dict
-
-        return count_dict(self)
-
-    def to_json(self, *, indent: int | None = None) -> str:
-        """`to_dict` as text."""
-        return json.dumps(self.to_dict(), indent=indent)
-
-    def to_polars(self) -> Frames:
-        """Frames `modules` and `ops` with the columns of `distprof.reporters.schema`."""
-        from distprof.reporters.frames import count_frames
-
-        return count_frames(self)
-
-    def write_parquet(self, folder: str | Path) -> None:
-        """Writes `modules.parquet` and `ops.parquet` into a folder; each column carries its documentation.
-
-        Raises:
-            OutputError: The folder cannot be written.
-        """
-        from distprof.reporters.parquet import write_counts
-
-        write_counts(self, Path(folder))
 
 
 def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Counts:
@@ -404,10 +155,3 @@ def _in_tree_order(modules: ModuleMap) -> Iterator[Site]:
         site = waiting.pop()
         yield site
         waiting.extend(reversed(below[id(site)]))
-
-
-def _sums(ops: Iterable[OpCount], key: Callable[[OpCount], str], quantity: str) -> dict[str, int]:
-    sums: dict[str, int] = defaultdict(int)
-    for op in ops:
-        sums[key(op)] += getattr(op, quantity)
-    return {name: value for name, value in sorted(sums.items(), key=lambda item: (-item[1], item[0])) if value}

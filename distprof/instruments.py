@@ -9,11 +9,11 @@ import torch.distributed as dist
 
 from distprof.collectives import CollectiveRecorder
 from distprof.compiled import ForcedEager
-from distprof.counting import CountPass
+from distprof.counting.count_pass import CountPass
 from distprof.modules import ModuleMap
 from distprof.scopes import Frame, ModuleScopes
 from distprof.timeline import Timeline
-from distprof.timing import TimePass
+from distprof.timing.time_pass import TimePass
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 

@@ -9,19 +9,20 @@ from typing import Any, Literal
 
 import torch
 
-from distprof.chains import Latency
-from distprof.counted import Counts, ModuleCount, gather, watch
+from distprof.counted import gather, watch
+from distprof.counting.counts import Counts, ModuleCount
 from distprof.errors import UsageError
 from distprof.identity import device_name, tf32
 from distprof.invocation import Invocation
 from distprof.isolation import undisturbed
-from distprof.latency import measure_latency
 from distprof.measured_peak import measured_peak
 from distprof.modules import ModuleMap
 from distprof.peaks import Peak
 from distprof.peaks import peak as published_peak
 from distprof.roofline import Roofline, roofline
 from distprof.tensors import without_storage
+from distprof.timing.chains import Latency
+from distprof.timing.latency import measure_latency
 from distprof.units import UNKNOWN, duration, percent, si
 
 TIMES = ("fwd_ns", "fwd_self_ns", "bwd_ns", "bwd_self_ns", "recompute_ns")

@@ -10,7 +10,8 @@ from typing import Any
 
 from rich.markup import escape
 
-from distprof.counted import Counts, OpCount, count
+from distprof.counted import count
+from distprof.counting.counts import Counts, OpCount
 from distprof.errors import UsageError
 from distprof.peers.line import OUTSIDE, PeerLine
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from distprof.chains import Latency
 from distprof.collectives import CollectiveCall
-from distprof.counting import CountPass
+from distprof.counting.count_pass import CountPass
 from distprof.modules import ModuleMap, Site
 from distprof.params import ParamCount, count_params
-from distprof.timing import TimePass
+from distprof.timing.chains import Latency
+from distprof.timing.time_pass import TimePass
 from distprof.topology import Topology
 
 Row = dict[str, Any]

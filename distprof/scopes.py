@@ -151,7 +151,7 @@ class ModuleScopes:
         if torch.compiler.is_compiling() or is_generated(module):
             return
         frames = self._stack.frames
-        if not frames and self._one_thread and threading.get_ident() != self._thread and self.modules.find(module) is None:
+        if not frames and self._is_foreign(module):
             return
         outer = frames[-1] if frames else None
         frame = Frame(module, self._site(module, outer), outer, recompute=in_backward())
@@ -162,6 +162,10 @@ class ModuleScopes:
         frames.append(frame)
         for listener in self._listeners:
             listener.enter(frame)
+
+    def _is_foreign(self, module: nn.Module) -> bool:
+        return (self._one_thread and threading.get_ident() != self._thread and not in_backward()
+                and self.modules.find(module) is None)
 
     def _site(self, module: nn.Module, outer: Frame | None) -> Site:
         if outer is not None:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 
-from distprof.counted import Counts
 from distprof.counted import count as count_call
+from distprof.counting.counts import Counts
 from distprof.errors import DistprofError, ModelError
 from distprof.launch.factory import Example, Inputs, example, remedy, told
 from distprof.merge.page import Page

@@ -125,7 +125,7 @@ def train_and_raise(run: Path, steps: str) -> None:
 
 def test_a_failure_of_ours_is_one_line_and_training_goes_on(tmp_path, monkeypatch, capfd):
     before = traces_of_us()
-    monkeypatch.setattr("distprof.counting.formulas.cost", lambda *_: 1 / 0)
+    monkeypatch.setattr("distprof.counting.count_pass.formulas.cost", lambda *_: 1 / 0)
     model = Inplace()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with distprof.record(tmp_path / "run"):

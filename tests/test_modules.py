@@ -81,10 +81,11 @@ def test_sleeping_modules_are_as_slow_as_they_sleep(tmp_path):
     def mean_ns(slept: list[float]) -> float:
         return sum(slept[1:]) / 4 * 1e9
 
+    # less than twice; a busy machine may stop us between two marks
     for path, module in (("1", first), ("3", second)):
         forward, backward = mean_ns(module.slept_forward), mean_ns(module.slept_backward)
-        assert forward <= modules[path]["fwd_time_ns"] <= 1.1 * forward + 2e6
-        assert backward <= modules[path]["bwd_time_ns"] <= 1.1 * backward + 2e6
+        assert forward <= modules[path]["fwd_time_ns"] <= 1.3 * forward + 5e6
+        assert backward <= modules[path]["bwd_time_ns"] <= 1.3 * backward + 5e6
     assert modules[""]["fwd_time_ns"] >= mean_ns(first.slept_forward) + mean_ns(second.slept_forward)
     assert modules[""]["bwd_time_ns"] >= mean_ns(first.slept_backward) + mean_ns(second.slept_backward)
 

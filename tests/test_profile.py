@@ -31,17 +31,18 @@ def test_a_profile_is_a_count_with_true_times():
     slept = profile.latencies["1"]
     for measured, naps in ((slept.fwd_ns, model[1].slept_forward), (slept.bwd_ns, model[1].slept_backward)):
         mean_ns = sum(naps[-5:-1]) / 4 * 1e9  # the last one was the count's
-        assert mean_ns <= measured <= 1.05 * mean_ns + 1e6
+        # less than twice; a busy machine may stop us between two marks
+        assert mean_ns <= measured <= 1.3 * mean_ns + 5e6
     for phase in ("fwd", "bwd"):
         own = sum(getattr(latency, f"{phase}_self_ns") for latency in profile.latencies.values())
         assert own == pytest.approx(getattr(profile.latencies[""], f"{phase}_ns"), rel=0.02)
 
 
 def test_recomputation_is_timed_apart():
-    model = nn.Sequential(nn.Linear(8, 8), Checkpointed(nn.Sequential(Sleepy(0.01, 0), nn.Linear(8, 8)),
+    model = nn.Sequential(nn.Linear(8, 8), Checkpointed(nn.Sequential(Sleepy(0.05, 0), nn.Linear(8, 8)),
                                                        reentrant=False))
     latency = distprof.profile(model, torch.randn(2, 8), backward=True, warmup=0, runs=2).latencies["1"]
-    assert latency.recompute_ns >= 0.01e9 and latency.bwd_ns < 0.01e9
+    assert latency.recompute_ns >= 0.05e9 and latency.bwd_ns < 0.05e9
 
 
 def test_mfu_and_roofline_rest_on_the_peak_that_is_told():

@@ -11,14 +11,14 @@ from typing import Any
 from torch import nn
 
 from distprof.compiled import ForcedEager
-from distprof.functions import FunctionPass
+from distprof.counting.call_paths import CallPath
+from distprof.counting.functions import FunctionPass
 from distprof.modules import Model, ModuleMap, Site
-from distprof.paths import CallPath
 from distprof.peers.deepspeed import line_of
 from distprof.peers.deepspeed_bugs import RECURRENT_TYPES
 from distprof.peers.deepspeed_formulas import RULES
 from distprof.scopes import Frame, ModuleScopes
-from distprof.stopwatch import Stopwatch, stopwatch
+from distprof.timing.stopwatch import Stopwatch, stopwatch
 
 OUTSIDE = CallPath(None, None)
 

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from distprof.counted import Counts, count
+from distprof.counted import count
+from distprof.counting.call_paths import CallPath
+from distprof.counting.counts import Counts
 from distprof.errors import UsageError
 from distprof.modules import WRAPPED
-from distprof.paths import CallPath
 from distprof.peers.fvcore import IGNORED, named
 from distprof.peers.jit import nodes
 from distprof.peers.values import Value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from distprof.counted import Counts
-from distprof.functions import FunctionCall
+from distprof.counting.counts import Counts
+from distprof.counting.functions import FunctionCall
 from distprof.peers.deepspeed_bugs import BUGS, is_ignored, quirk
 from distprof.peers.deepspeed_formulas import RULES
 from distprof.peers.jit import ATTENTION, fused_paths

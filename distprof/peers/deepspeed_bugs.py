@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from distprof.functions import FunctionCall, Spec
+from distprof.counting.functions import FunctionCall, Spec
+from distprof.counting.spelling import OPERATOR
 from distprof.peers.deepspeed_formulas import RULES, Amount, doubled, operand
 from distprof.peers.einsum import optimal_path
 from distprof.peers.recurrent import CELLS, LAYERS, Recurrence
-from distprof.spelling import OPERATOR
 
 BUGS = {
     "matmul_second_operand": "matmul multiplies the size of the first operand by the last dimension of the second: "

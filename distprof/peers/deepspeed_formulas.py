@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from distprof.functions import FunctionCall, Spec
+from distprof.counting.functions import FunctionCall, Spec
 from distprof.peers.einsum import contraction
 from distprof.peers.recurrent import CELLS, LAYERS, Recurrence
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.counted import Counts
+from distprof.counting.counts import Counts
 from distprof.peers.jit import FUSED_ATTENTION, Node, nodes
 from distprof.peers.line import OUTSIDE, PeerLine
 from distprof.peers.values import Value, shape_of

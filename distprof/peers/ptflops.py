@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 
-from distprof.counted import Counts, OpCount
-from distprof.functions import FunctionCall, Spec
+from distprof.counting.counts import Counts, OpCount
+from distprof.counting.functions import FunctionCall, Spec
 from distprof.peers.line import OUTSIDE, PeerLine
 
 COUNTED = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::convolution"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distprof.functions import FunctionCall, Spec
+from distprof.counting.functions import FunctionCall, Spec
 
 LAYERS = {"lstm": 10, "gru": 7, "rnn_tanh": 1, "rnn_relu": 1}
 """Function -> elementwise FLOPs per hidden unit that DeepSpeed adds for the gates."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distprof.functions import Spec
+from distprof.counting.functions import Spec
 
 
 @dataclass(frozen=True, slots=True)

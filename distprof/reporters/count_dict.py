@@ -11,7 +11,7 @@ from distprof.contract import PHASES
 from distprof.reporters.schema import FORMAT, LISTS, MEASURED, OPS
 
 if TYPE_CHECKING:
-    from distprof.counted import Counts, ModuleCount, OpCount
+    from distprof.counting.counts import Counts, ModuleCount, OpCount
 
 
 def count_dict(counts: Counts) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from distprof.reporters.report import Report
 from distprof.reporters.view import View
 
 if TYPE_CHECKING:
-    from distprof.counted import Counts
+    from distprof.counting.counts import Counts
 
 
 def count_report(counts: Counts, view: View) -> Report:

@@ -9,7 +9,7 @@ from distprof.reporters.row import Row
 from distprof.reporters.tree import above_of
 
 if TYPE_CHECKING:
-    from distprof.counted import Counts, ModuleCount
+    from distprof.counting.counts import Counts, ModuleCount
     from distprof.params import ParamCount
 
 FLOPS = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distprof.units import percent, si, size
 
 if TYPE_CHECKING:
-    from distprof.counted import Counts
+    from distprof.counting.counts import Counts
     from distprof.params import ParamCount
 
 TITLES = {"forward": "forward", "backward": "backward", "recompute": "recomputed"}

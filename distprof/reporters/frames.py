@@ -12,7 +12,7 @@ from distprof.reporters.count_dict import flat, module_row, op_row
 from distprof.reporters.schema import MODULES, OPS
 
 if TYPE_CHECKING:
-    from distprof.counted import Counts
+    from distprof.counting.counts import Counts
 
 TYPES = {"int64": pl.Int64, "float64": pl.Float64, "bool": pl.Boolean, "string": pl.String, "category": pl.Categorical}
 

@@ -12,7 +12,7 @@ from distprof.reporters.schema import MODULES, OPS
 from distprof.tables import write_table
 
 if TYPE_CHECKING:
-    from distprof.counted import Counts
+    from distprof.counting.counts import Counts
 
 
 def write_counts(counts: Counts, folder: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from distprof.chains import Latency
 from distprof.modules import ModuleMap, Site
 from distprof.scopes import ModuleScopes
-from distprof.timing import TimePass
+from distprof.timing.chains import Latency
+from distprof.timing.time_pass import TimePass
 
 
 def measure_latency(call: Callable[[], Any], *, warmup: int = 0, runs: int = 1,

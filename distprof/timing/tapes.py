@@ -10,8 +10,8 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import Any
 
-from distprof.chains import Chain, Share
-from distprof.stopwatch import Stopwatch
+from distprof.timing.chains import Chain, Share
+from distprof.timing.stopwatch import Stopwatch
 
 Entry = tuple[Any, Share | None]
 """From this mark on this share runs; None: nothing of a module."""

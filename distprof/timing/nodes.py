@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from distprof.chains import Share
-from distprof.tapes import Tape
+from distprof.timing.chains import Share
+from distprof.timing.tapes import Tape
 
 PARAMETERS = 2**63
 """Sequence numbers from here on belong to the nodes that accumulate gradients; they run as soon as they can."""

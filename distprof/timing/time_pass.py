@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
-from distprof import nodes
-from distprof.chains import Chain, Latency, Share, latencies
 from distprof.modules import Site
 from distprof.scopes import Frame, ModuleScopes, in_backward
-from distprof.stopwatch import HostStopwatch, Stopwatch, stopwatch
-from distprof.tapes import NO_TASK, Entry, Tape, Tapes, play
 from distprof.tensors import tensors
+from distprof.timing import nodes
+from distprof.timing.chains import Chain, Latency, Share, latencies
+from distprof.timing.stopwatch import HostStopwatch, Stopwatch, stopwatch
+from distprof.timing.tapes import NO_TASK, Entry, Tape, Tapes, play
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 sequence_number = torch._C._autograd._get_sequence_nr

@@ -14,8 +14,8 @@ WRAPPERS = {
     "torch.functional.einsum": ("einops.einops", "einsum"),
 }
 """Function -> one that calls it and that torch does not report."""
-BETWEEN = ("torch.overrides", "torch.functional", "torch.nn.functional", "einops._backends", "distprof.functions",
-           "contextlib")
+BETWEEN = ("torch.overrides", "torch.functional", "torch.nn.functional", "einops._backends",
+           "distprof.counting.functions", "contextlib")
 
 
 def spelling(name: str, frame: types.FrameType | None) -> str:

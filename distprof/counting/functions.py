@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode, resolve_name
 
-from distprof.paths import CallPath
+from distprof.counting.call_paths import CallPath
+from distprof.counting.spelling import spelling
 from distprof.scopes import in_backward
-from distprof.spelling import spelling
 from distprof.tensors import dtype_name
 
 OPENED = ("torch.nn.functional", "torch.functional")
