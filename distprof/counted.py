@@ -62,7 +62,8 @@ def watch(invocation: Invocation) -> tuple[CountPass, ModuleMap]:
     if root is not None:
         modules.add_root(root)
     with undisturbed([root] if root is not None else []) as keep:
-        scopes = ModuleScopes(modules, lambda function: function, lambda frame: keep(frame.module), one_thread=True)
+        scopes = ModuleScopes(modules, lambda function: function, lambda frame: keep(frame.module),
+                              one_thread=root is not None)
         counting = CountPass(scopes, lambda: None, details=True)
         counting.start()
         try:

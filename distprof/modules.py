@@ -21,6 +21,11 @@ WRAPPED = {
 """Class of a wrapper -> name of its only child."""
 
 
+def is_wrapper(module: nn.Module) -> bool:
+    """True for a module that only runs another one; FSDP2 makes subclasses of it with names of their own."""
+    return any(base.__name__ in WRAPPED for base in type(module).__mro__)
+
+
 @dataclass(slots=True, eq=False)
 class Site:
     """One module of a model, and where it stands."""
@@ -74,7 +79,7 @@ class ModuleMap:
         """The site of a module that is known."""
         site = self._sites.get(id(module))
         # the id of a dead module may have gone to a new one
-        return site if site is not None and (site.module() is module or type(module).__name__ in WRAPPED) else None
+        return site if site is not None and (site.module() is module or is_wrapper(module)) else None
 
     def find_called(self, module: nn.Module, outer: Site) -> Site | None:
         """The site of a module that is called inside another: a shared one has one for each of its parents."""
@@ -82,7 +87,7 @@ class ModuleMap:
         site = self._called.get(key)
         if site is None or site.module() is not module:
             found = self.find(module)
-            if found is None or type(module).__name__ in WRAPPED:
+            if found is None or is_wrapper(module):
                 return found
             site = self._called[key] = found if found is outer or _above(outer, found) else self._alias(
                 module, outer) or found
@@ -176,6 +181,6 @@ def _unwrapped(root: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
         else:
             path = f"{paths[above]}.{last}".lstrip(".")
         paths[raw_name] = path
-        if type(module).__name__ in WRAPPED:
+        if is_wrapper(module):
             wrappers.add(raw_name)
         yield raw_name, path, module

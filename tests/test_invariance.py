@@ -217,7 +217,7 @@ def test_accumulation_counts_every_part():
 
     counts = distprof.count(step)
     assert (counts.forward_flops, counts.backward_flops) == (4 * FORWARD, 4 * BACKWARD)
-    assert all(parameter.grad is not None for parameter in network.parameters())
+    assert all(parameter.grad is None for parameter in network.parameters()), "as it was before the call"
 
 
 class Experts(nn.Module):

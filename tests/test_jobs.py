@@ -12,7 +12,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 from conftest import ROOT, SCRIPTS, clean_environ, distprof, merged, record_run
+
+from distprof import count
 
 SHORT = ("--steps", "wait=1,count=1,time=1,trace=1")
 
@@ -149,3 +152,26 @@ def test_the_page_of_the_run_directory_is_made_from_the_contract():
     page = subprocess.run([sys.executable, "-c", "import run_directory; print(run_directory.page(), end='')"],
                           capture_output=True, text=True, cwd=ROOT / "docs", check=True).stdout
     assert (ROOT / "docs" / "run-directory.md").read_text() == page
+
+
+def test_an_fsdp2_job_counts_what_the_model_counts_alone(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    record_run(out, 2, SCRIPTS / "sharded.py", flags=SHORT)
+    found = json.loads(distprof("stats", "--json", merged(out)).stdout)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    from train_ddp import Transformer
+
+    model = Transformer(vocabulary=50, width=32, heads=4, depth=2, length=16)
+    counts = count(model, torch.zeros(3, 16, dtype=torch.long), backward=True).to_dict()["modules"]
+    alone = {row["module_path"]: row for row in counts}
+    per_gpu = {quantity: spread["mean"] for quantity, spread in found["per_gpu"].items() if spread is not None}
+    assert found["topology"] == {"dp": 2} and found["mp_size"] == 1
+    assert per_gpu["params"] == found["model"]["params"] == alone[""]["params"]
+    assert per_gpu["stored_params"] < 0.6 * alone[""]["params"], "a rank stores half, and padding"
+    assert (per_gpu["fwd_flops"], per_gpu["bwd_flops"]) == (alone[""]["fwd_flops"], alone[""]["bwd_flops"])
+    # a block runs again but for its last product, whose result backward does not need
+    again = alone["layers.1"]["fwd_flops"] - alone["layers.1.mlp.2"]["fwd_flops"]
+    assert per_gpu["recompute_flops"] == again > 0
+    modules = json.loads(distprof("stats", "--modules", "--json", out).stdout)["modules"]
+    assert {row["module_path"] for row in modules} == set(alone), "wrappers are no modules of their own"
+    assert found["uncounted_ops"] == []

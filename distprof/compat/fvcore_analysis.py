@@ -22,7 +22,7 @@ from distprof.counted import count
 from distprof.counting.call_paths import CallPath
 from distprof.counting.counts import Counts
 from distprof.errors import UsageError
-from distprof.modules import WRAPPED
+from distprof.modules import is_wrapper
 from distprof.peers.fvcore import IGNORED, named
 from distprof.peers.jit import nodes
 from distprof.peers.values import Value
@@ -231,7 +231,7 @@ class JitModelAnalysis:
             while name:
                 found.add(name)
                 above = name.rpartition(".")[0]
-                name = above if type(self._modules[above]).__name__ in WRAPPED else None
+                name = above if is_wrapper(self._modules[above]) else None
         return found
 
     def _owners(self, path: CallPath) -> set[str]:

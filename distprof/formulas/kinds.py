@@ -84,7 +84,7 @@ _NAMES: dict[Kind, str] = {
         _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc _spdiags _sparse_mask_projection
         copy_sparse_to_sparse _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo bartlett_window
         blackman_window hamming_window hann_window kaiser_window fft_fftfreq fft_rfftfreq cat_relu iota rev copy_to
-        copy_strided device_put""",
+        copy_strided device_put all_gather_copy_in""",
     "view": """_unsafe_view _reshape_alias detach alias lift_fresh empty empty_like empty_strided new_empty
         new_empty_strided empty_permuted empty_quantized _empty_affine_quantized _empty_per_channel_affine_quantized
         resize resize_as set sym_size sym_stride sym_numel sym_storage_offset is_same_size size stride numel is_pinned
