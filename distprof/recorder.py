@@ -104,6 +104,7 @@ class Recorder:
             self._instruments.scopes.add(self)
         self._forwards, self._samples = 0 if listening else None, None
         self._began = time.time_ns(), time.perf_counter_ns()
+        self._instruments.restart_step()  # what we wrote since the last one is part of neither
 
     def _end_step(self) -> None:
         with self._lock:  # the thread that watches for SIGTERM writes the same files
