@@ -244,6 +244,44 @@ EVENTS = Table(
     ),
 )
 
+EVENT_ARGS = (
+    (_int("external_id", "Joins an operator with the kernels it launched, within a rank.", nullable=True),
+     "External id"),
+    (_int("correlation", "Joins a kernel with the call that launched it, within a rank.", nullable=True),
+     "correlation"),
+    (_int("sequence_number", "Joins an operator of forward with its backward, within a rank and thread.",
+          nullable=True), "Sequence number"),
+    (_text("shapes", "Shapes of the inputs, as the profiler writes them.", nullable=True), "Input Dims"),
+    (_text("collective", "Collective that the event is, like allreduce.", nullable=True), "Collective name"),
+    (_text("group", "Name of the process group of a collective.", nullable=True), "Process Group Name"),
+    (_int("group_size", "Ranks of that group.", nullable=True), "Group size"),
+    (_int("sequence", "Number of the collective in its group.", nullable=True), "Seq"),
+    (_text("comms_id", "Equal on all ranks of a collective, and of no other.", nullable=True), "Comms Id"),
+    (_text("dtype", "Element type of a collective.", nullable=True), "dtype"),
+    (_int("in_elements", "Elements that go into a collective on this rank.", nullable=True), "In msg nelems"),
+    (_int("out_elements", "Elements that come out of it on this rank.", nullable=True), "Out msg nelems"),
+)
+"""Columns of the merged events that come out of `args`, and the key there."""
+
+MERGED_EVENTS = Table(
+    file="events.parquet",
+    doc="A directory with a file a rank: the merged timeline as a table, in the order of the rank's trace. Metadata and "
+    "arrows are not in it.",
+    columns=(
+        *TAGS,
+        _text("name", "Name of the event."),
+        _text("category", "Category as the profiler gives it: cpu_op, user_annotation, kernel, ...", nullable=True),
+        _text("phase", "Kind of Chrome event: X slice, i instant, C counter, b and e asynchronous, ..."),
+        _int("start_ns", "Start on the common clock; ns since the epoch."),
+        _int("duration_ns", "Duration; null where there is none.", nullable=True),
+        _text("process", "Process or device id as the profiler gives it.", nullable=True),
+        _text("thread", "Thread or stream id as the profiler gives it.", nullable=True),
+        _text("thread_name", "Name of the thread, where it has one.", nullable=True),
+        _int("step", "Step in which the event starts; null outside of the recorded steps.", nullable=True),
+        *(column for column, _ in EVENT_ARGS),
+    ),
+)
+
 RANK_TABLES = (MODULES, OPS, COLLECTIVES, STEPS, EVENTS)
 
 MERGED_MODULES = Table(

@@ -73,8 +73,9 @@ def merge(path: Path, *, force: bool = False, strict: bool = False) -> str:
 
 
 def _write(run: Run, folder: Path) -> tuple[MergedTrace | None, list[str]]:
-    trace = merge_traces(run, folder / TRACE_JSON)
+    trace = merge_traces(run, folder)
     reduction = reduce(run)
+    reduction.summary["problems"] += trace.problems if trace is not None else []
     metadata = {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id,
                 "distprof.world_size": str(run.world_size), "distprof.mp_size": str(run.mp_size),
                 "distprof.dp_size": str(run.dp_size), "distprof.topology": json.dumps(run.topology)}
@@ -95,6 +96,8 @@ def _told(run: Run, trace: MergedTrace | None, problems: list[str]) -> str:
                   f"{size(trace.num_bytes)}")
     if trace is not None and trace.num_moved:
         page.line(f"{trace.num_moved} events before the common origin were moved onto it", style="yellow")
+    if trace is not None and trace.num_side:
+        page.line(f"{trace.num_side} slices overlap others of their thread and stand in a lane beside it")
     for problem in problems:
         page.line(f"incomplete: {problem}", style="yellow")
     page.line(f"Next: distprof stats {shlex.quote(str(run.path))}")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 NUMBERS_PER_RANK = 1 << 14
-"""pids and tids of a rank come out of one row of numbers: no two things of a merged trace share one."""
-MAX_PROCESSES = 64
+"""pids and tids of a rank come out of one row of numbers: no two things of a merged trace share one. So many, where no
+rank needs more."""
 IDS_PER_RANK = 1 << 32
 """Flow and async ids of a rank: with fewer than 2^21 ranks every id is exact in a double."""
 PSEUDO = ("Spans", "Traces", "", "-1")
@@ -41,6 +41,8 @@ class Lanes:
     rank: int
     title: str
     """`rank 3 | tp1 dp1 | host7`."""
+    numbers: int = NUMBERS_PER_RANK
+    """How many numbers there are for each rank."""
     labels: dict[str, str] = field(default_factory=dict)
     """Raw pid -> process label of the trace ("CPU", "GPU 0")."""
     programs: dict[str, str] = field(default_factory=dict)
@@ -49,7 +51,7 @@ class Lanes:
     sort_indices: dict[tuple[str, str], int] = field(default_factory=dict)
     _processes: dict[str, Process] = field(default_factory=dict)
     _threads: dict[tuple[str, str], Thread] = field(default_factory=dict)
-    _ids: dict[str, int] = field(default_factory=dict)
+    _used: int = 0
 
     def thread(self, raw_pid: int | str, raw_tid: int | str) -> Thread:
         """The thread for a raw (pid, tid)."""
@@ -60,8 +62,18 @@ class Lanes:
             # Perfetto takes the thread with the number of its process for the main thread
             is_main = key[0] == key[1] and not any(other.tid == pid for other in self._threads.values())
             thread = self._threads[key] = Thread(
-                pid=pid, tid=pid if is_main else self._number(MAX_PROCESSES + len(self._threads)),
+                pid=pid, tid=pid if is_main else self._number(),
                 name=self.thread_names.get(key) or _title(*key), sort_index=self.sort_indices.get(key))
+        return thread
+
+    def side(self, raw_pid: str, raw_tid: str, lane: int) -> Thread:
+        """The thread beside a thread that takes slices which overlap there."""
+        key = raw_pid, f"{raw_tid} {lane}\0"  # no raw name has this
+        thread, main = self._threads.get(key), self.thread(raw_pid, raw_tid)
+        if thread is None:
+            thread = self._threads[key] = Thread(
+                pid=main.pid, tid=self._number(), name=f"{main.name} (overlapping{f' {lane}' if lane > 1 else ''})",
+                sort_index=main.sort_index)
         return thread
 
     def name_thread(self, raw_pid: str, raw_tid: str, name: str) -> None:
@@ -70,29 +82,20 @@ class Lanes:
         if not known or known.endswith(f"({self.programs.get(raw_pid)})"):
             self.thread_names[raw_pid, raw_tid] = name
 
-    def link(self, raw: str) -> int:
-        """The id for a raw flow or async id, equal for equal ones of the rank and of no other rank."""
-        number = int(raw) if raw.isdecimal() and int(raw) < IDS_PER_RANK // 2 else None
-        if number is None:  # a string, hexadecimal, or too large to keep beside the rank
-            number = IDS_PER_RANK // 2 + self._ids.setdefault(raw, len(self._ids))
-        return self.rank * IDS_PER_RANK + number
-
     def _process(self, raw_pid: str) -> Process:
         device = self._device(raw_pid)
         process = self._processes.get(device)
         if process is None:
-            if len(self._processes) >= MAX_PROCESSES - 1:
-                raise ValueError(f"rank {self.rank} has more than {MAX_PROCESSES - 1} processes")
-            process = self._processes[device] = Process(
-                pid=self._number(len(self._processes) + 1), device=device, raw=raw_pid)
+            process = self._processes[device] = Process(pid=self._number(), device=device, raw=raw_pid)
         if process.raw in PSEUDO:
             process.raw = raw_pid
         return process
 
-    def _number(self, index: int) -> int:
-        if index >= NUMBERS_PER_RANK:
-            raise ValueError(f"rank {self.rank} has more than {NUMBERS_PER_RANK - MAX_PROCESSES} threads")
-        return self.rank * NUMBERS_PER_RANK + index
+    def _number(self) -> int:
+        self._used += 1  # 0 means something else to Perfetto
+        if self._used >= self.numbers:
+            raise ValueError(f"rank {self.rank} has more than {self.numbers - 1} processes and threads")
+        return self.rank * self.numbers + self._used
 
     def _device(self, raw_pid: str) -> str:
         if raw_pid in PSEUDO:
@@ -111,7 +114,7 @@ class Lanes:
             name = f"{self.title} | {process.device}{suffix}"
             yield _meta(process.pid, "process_name", {"name": _ascii(name)})
             yield _meta(process.pid, "process_labels", {"labels": _ascii(self.title)})
-            yield _meta(process.pid, "process_sort_index", {"sort_index": self.rank * MAX_PROCESSES + index})
+            yield _meta(process.pid, "process_sort_index", {"sort_index": self.rank * 64 + min(index, 63)})
         for thread in self._threads.values():
             yield _meta(thread.pid, "thread_name", {"name": _ascii(thread.name)}, thread.tid)
             if thread.sort_index is not None:

@@ -1,0 +1,190 @@
+"""The first pass over a rank's trace: its chunks come in, what has to be known before anything is written goes out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from distprof.merge.chrome_file import CHUNK_BYTES, ChromeFile, Losses
+from distprof.merge.engine import BAD_TIME, NONE, Scanner, find_overlaps
+from distprof.merge.gunzip import Damage
+from distprof.merge.streams import ChunkReader, TraceFile
+
+SLICE = ord("X")
+META = ord("M")
+TOLERANCE_NS = 1000
+"""A slice that sticks out of the one around it by no more is cut: rounding, not another order of things."""
+MAX_LANES = 16
+DAY_NS = 86_400 * 10**9
+NAMES_OF = frozenset(("process_name", "process_labels", "process_sort_index", "thread_name", "thread_sort_index"))
+"""Metadata events that the merge writes anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """A metadata event that names a process or thread."""
+
+    kind: str
+    pid: str
+    tid: str
+    args: dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Index:
+    """What the first pass learned of a file."""
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+    losses: Losses = field(default_factory=Losses)
+    damage: Damage | None = None
+    """What is wrong with the file around the text."""
+    num_bytes: int = 0
+    num_events: int = 0
+    """Whole events, metadata included."""
+    bad_times: int = 0
+    """Events without a time that is a finite number; they are left out."""
+    base_ns: int = 0
+    """Added to every time of the file."""
+    first_ns: int | None = None
+    """First event, base included; events that lie a day or more before the middle one do not count."""
+    last_ns: int | None = None
+    threads: list[tuple[str, str]] = field(default_factory=list)
+    """Process and thread as the file names them, JSON text, in order of appearance."""
+    meta: list[Meta] = field(default_factory=list)
+    phases: Counter[str] = field(default_factory=Counter)
+    steps: list[tuple[str, int, int]] = field(default_factory=list)
+    """Steps that torch.profiler marked: name, start, end; base included."""
+    side_rows: Any = None
+    """Event numbers that leave their lane, int64, ascending; numbers count all events of the file."""
+    side_lanes: Any = None
+    """Lane of each, from 1 on; int32."""
+    cut_rows: Any = None
+    """Event numbers of slices whose end is cut, int64, ascending."""
+    cut_ns: Any = None
+    """Their new durations."""
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes that threads need at most, their own included."""
+        return int(self.side_lanes.max()) + 1 if len(self.side_lanes) else 1
+
+
+def index_trace(trace: TraceFile) -> Index:
+    """Reads a trace once.
+
+    Raises:
+        DataError: It is no Chrome trace.
+    """
+    scanner = Scanner()
+    reader = ChunkReader(trace, chunk_bytes=CHUNK_BYTES)
+    file = ChromeFile(trace.name, reader, scanner)
+    index, slices = Index(metadata=file.metadata, losses=file.losses), _Slices()
+    steps = _Steps(scanner)
+    for text in file.scanned():
+        phase, flags = scanner.column("phase"), scanner.column("flags")
+        index.bad_times += int(((flags & BAD_TIME) != 0).sum())
+        for code, number in enumerate(np.bincount(phase, minlength=1)):
+            if number:
+                index.phases[chr(code)] += int(number)
+        index.meta += _meta(scanner, text, np.flatnonzero(phase == META))
+        steps.look()
+        slices.add(scanner, index.num_events)
+        index.num_events += scanner.num_rows
+    index.num_bytes, index.damage = file.num_bytes, reader.damage
+    index.base_ns = _integer(file.metadata.get("baseTimeNanoseconds"))
+    index.threads = [_thread(key) for key in scanner.threads.texts()]
+    index.steps = [(step, start + index.base_ns, end + index.base_ns) for step, start, end in steps.found]
+    slices.finish(index)
+    return index
+
+
+def _meta(scanner: Scanner, text: bytes, rows: Any) -> Iterator[Meta]:
+    for row in rows.tolist():
+        event = msgspec.json.decode(text[scanner.arrays["start"][row]:scanner.arrays["end"][row]], strict=False)
+        kind, args = event.get("name"), event.get("args")
+        if kind in NAMES_OF and isinstance(args, dict):
+            yield Meta(kind=kind, pid=str(event.get("pid", "")), tid=str(event.get("tid", "")), args=args)
+
+
+def _thread(key: bytes) -> tuple[str, str]:
+    """JSON texts of a pid and a tid, a blank between -> both as text; a string may hold blanks, a number may not."""
+    text = key.decode("utf-8", "replace")
+    end = text.index('" ', 1) + 1 if text.startswith('"') and '" ' in text[1:] else text.index(" ")
+    return _plain(text[:end]), _plain(text[end + 1:])
+
+
+def _plain(text: str) -> str:
+    if not text:
+        return ""
+    try:
+        return str(msgspec.json.decode(text))
+    except msgspec.DecodeError:
+        return text
+
+
+def _integer(value: Any) -> int:
+    try:
+        return int(value or 0)
+    except (TypeError, ValueError):
+        return 0
+
+
+class _Steps:
+    """Finds the slices that torch.profiler marks steps with."""
+
+    def __init__(self, scanner: Scanner) -> None:
+        self.found: list[tuple[str, int, int]] = []
+        self._scanner = scanner
+        self._known = 0
+        self._names: dict[int, str] = {}
+
+    def look(self) -> None:
+        """Through the rows of the last scan."""
+        scanner = self._scanner
+        for number, name in enumerate(scanner.names.texts(self._known), self._known):
+            if name.startswith(b"ProfilerStep#"):
+                self._names[number] = name.decode("utf-8", "replace")
+        self._known = len(scanner.names)
+        if not self._names:
+            return
+        names, starts, durations = (scanner.column(column) for column in ("name", "ts_ns", "dur_ns"))
+        for row in np.flatnonzero(np.isin(names, list(self._names)) & (scanner.column("phase") == SLICE)).tolist():
+            if starts[row] != NONE and durations[row] != NONE:
+                self.found.append((self._names[int(names[row])], int(starts[row]), int(starts[row] + durations[row])))
+
+
+class _Slices:
+    """Keeps 28 bytes of each event with a time, to see what slices overlap."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Any, ...]] = []
+        self._others: list[Any] = []
+
+    def add(self, scanner: Scanner, first: int) -> None:
+        """Takes in the rows of the last scan, the first of which has this number."""
+        start, phase = scanner.column("ts_ns"), scanner.column("phase")
+        rows = np.flatnonzero((phase == SLICE) & (start != NONE) & ((scanner.column("flags") & BAD_TIME) == 0))
+        duration = np.maximum(scanner.column("dur_ns")[rows], 0)
+        self._parts.append((rows + first, start[rows], duration, scanner.column("thread")[rows]))
+        self._others.append(start[(phase != SLICE) & (phase != META) & (start != NONE)].copy())
+
+    def finish(self, index: Index) -> None:
+        """Says what the whole file is like."""
+        rows, start, duration, thread = (np.concatenate(part) for part in zip(*self._parts, strict=True)) if (
+            self._parts) else (np.empty(0, kind) for kind in (np.int64, np.int64, np.int64, np.int32))
+        times = np.concatenate([start, *self._others])
+        self._parts, self._others = [], []
+        if len(times):
+            likely = times[times > np.median(times) - DAY_NS]
+            index.first_ns = int(likely.min()) + index.base_ns
+            index.last_ns = int(max(times.max(), (start + duration).max(initial=times.max()))) + index.base_ns
+        order = np.lexsort((-duration, start, thread)).astype(np.int64)
+        lane, cut = find_overlaps(order, start, duration, thread, tolerance=TOLERANCE_NS, max_lanes=MAX_LANES)
+        moved, shortened = np.flatnonzero(lane), np.flatnonzero(cut >= 0)
+        index.side_rows, index.side_lanes = rows[moved], lane[moved]
+        index.cut_rows, index.cut_ns = rows[shortened], cut[shortened]

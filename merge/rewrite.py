@@ -1,0 +1,232 @@
+"""The second pass over a rank's trace: its chunks come in, a gzip member of merged events and a table go out.
+
+Events pass through as bytes; only pid, tid, ts, linking ids and the end of slices that stick out are touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from isal import isal_zlib
+
+from distprof.merge.chrome_file import CHUNK_BYTES, ChromeFile, Losses
+from distprof.merge.clock import RankClock
+from distprof.merge.engine import BAD_TIME, NONE, Interner, Scanner
+from distprof.merge.events import EventTable, scanner_for_table
+from distprof.merge.index import META, NAMES_OF, SLICE, Index
+from distprof.merge.lanes import NUMBERS_PER_RANK, Lanes, Thread
+from distprof.merge.streams import ChunkReader, TraceFile
+
+IDS_PER_RANK = 1 << 32
+"""Flow and async ids of a rank: with fewer than 2^21 ranks every id is exact in a double."""
+LEVEL = 1
+GZIP = 31
+"""wbits of a deflate stream with a gzip header."""
+FLOWS = np.frombuffer(b"stf", np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlan:
+    """What the second pass needs to know of a rank."""
+
+    trace: TraceFile
+    rank: int
+    title: str
+    """`rank 3 | tp1 dp1 | host7`."""
+    index: Index
+    clock: RankClock
+    origin_ns: int
+    """The instant of the common clock that becomes 0."""
+    tags: dict[str, int]
+    steps: tuple[Any, Any, Any]
+    """Start, end and number of the rank's steps, on the rank's clock."""
+    numbers: int = NUMBERS_PER_RANK
+    table_metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A rank's part of the merged trace."""
+
+    path: Path
+    rank: int
+    num_slices: int = 0
+    num_events: int = 0
+    num_bytes: int = 0
+    """Of the rank's own trace, decompressed."""
+    num_moved: int = 0
+    """Events before the origin, moved onto it."""
+    num_side: int = 0
+    """Slices that partly overlap another one of their thread, and stand in a lane beside it."""
+    num_cut: int = 0
+    """Slices whose end was cut, by less than a microsecond where there was room beside them."""
+    num_bad_times: int = 0
+    """Events without a time, left out."""
+    num_without_duration: int = 0
+    """Slices without a duration, which got 0."""
+    losses: Losses = field(default_factory=Losses)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """Top-level keys of the rank's file except the events."""
+
+
+def rewrite(plan: RankPlan, output: Path, table: Path | None = None) -> Member:
+    """Writes the events of a rank, without brackets around them, as one gzip member; and as a table.
+
+    Raises:
+        DataError: The file is no Chrome trace.
+    """
+    scanner = scanner_for_table() if table is not None else Scanner()
+    file = ChromeFile(plan.trace.name, ChunkReader(plan.trace, chunk_bytes=CHUNK_BYTES), scanner)
+    index = plan.index
+    member = Member(path=output, rank=plan.rank, losses=file.losses, metadata=file.metadata,
+                    num_side=len(index.side_rows), num_cut=len(index.cut_rows))
+    lanes = lanes_of(plan)
+    renumber, events = _Renumber(plan, scanner, lanes, member), None
+    if table is not None:
+        events = EventTable(table, scanner, tags=plan.tags, threads=renumber.described(), steps=_on_common(plan),
+                            metadata=plan.table_metadata)
+    with output.open("wb") as raw:
+        # no name and no time in the header: the same input gives the same bytes
+        packer = isal_zlib.compressobj(LEVEL, wbits=GZIP)
+        for part in _parts(file, renumber, events, lanes):
+            raw.write(packer.compress(part))
+        raw.write(packer.flush())
+    if events is not None:
+        events.close()
+    member.num_bytes = file.num_bytes
+    return member
+
+
+def _parts(file: ChromeFile, renumber: _Renumber, events: EventTable | None, lanes: Lanes) -> Iterator[bytes]:
+    between = b""
+    for text in file.scanned():
+        part = renumber(text, events)
+        if part:
+            yield between + part if between else part
+            between = b",\n"
+    names = b",\n".join(map(msgspec.json.encode, lanes.describe()))
+    if names:
+        yield between + names
+
+
+def lanes_of(plan: RankPlan) -> Lanes:
+    """Names that the trace gives to its processes and threads."""
+    lanes = Lanes(rank=plan.rank, title=plan.title, numbers=plan.numbers)
+    for meta in plan.index.meta:
+        if meta.kind == "process_labels":
+            lanes.labels.setdefault(meta.pid, str(meta.args.get("labels")))
+        elif meta.kind == "process_name":
+            lanes.programs.setdefault(meta.pid, str(meta.args.get("name")))
+        elif meta.kind == "thread_name":
+            lanes.name_thread(meta.pid, meta.tid, str(meta.args.get("name")))
+        elif meta.kind == "thread_sort_index" and isinstance(meta.args.get("sort_index"), int):
+            lanes.sort_indices.setdefault((meta.pid, meta.tid), meta.args["sort_index"])
+    return lanes
+
+
+def _on_common(plan: RankPlan) -> tuple[Any, Any, Any]:
+    starts, ends, numbers = plan.steps
+    return plan.clock.to_common(starts), plan.clock.to_common(ends), numbers
+
+
+class _Renumber:
+    """Gives the rows of each scan the numbers they have in the merged trace."""
+
+    def __init__(self, plan: RankPlan, scanner: Scanner, lanes: Lanes, member: Member) -> None:
+        self._plan, self._scanner, self._member = plan, scanner, member
+        self._ids = Interner()
+        self._row = 0
+        index = plan.index
+        self._raw = index.threads
+        self._lanes = lanes
+        self._threads: list[Thread | None] = [None] * len(index.threads)
+        self._pids, self._tids = (np.zeros(len(index.threads), np.int64) for _ in range(2))
+        self._side_starts: dict[tuple[int, int], int] = {}
+        self._dropped_names = np.empty(0, np.int32)
+        self._known_names = 0
+
+    def described(self) -> list[tuple[str, str, str]]:
+        """Process, thread and its name as the trace has them."""
+        return [(pid, tid, self._lanes.thread_names.get((pid, tid), "")) for pid, tid in self._raw]
+
+    def __call__(self, text: bytes, events: EventTable | None) -> bytes:
+        """The text of the last scan's events in the merged trace."""
+        scanner, member = self._scanner, self._member
+        phase = scanner.column("phase")
+        raw_ts, raw_dur = scanner.column("ts_ns"), scanner.column("dur_ns")
+        is_meta, is_slice = phase == META, phase == SLICE
+        keep = self._kept(phase, is_meta)
+        start_ns, dur_ns = self._times(raw_ts, raw_dur, is_slice)
+        ts_ns = start_ns - self._plan.origin_ns
+        early = keep & (ts_ns < 0) & ~is_meta
+        member.num_moved += int(early.sum())
+        ts_ns = np.where(is_meta, 0, np.maximum(ts_ns, 0))
+        pid, tid = self._numbers(keep)
+        self._move(pid, tid, raw_ts, phase)
+        member.num_events += int(keep.sum())
+        member.num_slices += int((keep & is_slice).sum())
+        keep = keep.astype(np.uint8)
+        written = self._scanner.rewrite(
+            text, keep=keep, pid=pid, tid=tid, ts_ns=ts_ns, ids=self._ids, first_id=self._plan.rank * IDS_PER_RANK,
+            dur_ns=np.where(self._changed, dur_ns, NONE))
+        if events is not None:
+            events.add(keep, start_ns, dur_ns)
+        self._row += scanner.num_rows
+        return written
+
+    def _kept(self, phase: Any, is_meta: Any) -> Any:
+        scanner, member = self._scanner, self._member
+        timeless = ((scanner.column("flags") & BAD_TIME) != 0) | ((scanner.column("ts_ns") == NONE) & ~is_meta)
+        timeless &= phase != 0
+        member.num_bad_times += int(timeless.sum())
+        if len(scanner.names) > self._known_names:
+            texts = scanner.names.texts(self._known_names)
+            new = [number for number, name in enumerate(texts, self._known_names) if name.decode("latin-1") in NAMES_OF]
+            self._dropped_names = np.append(self._dropped_names, np.array(new, np.int32))
+            self._known_names = len(scanner.names)
+        return ~timeless & (phase != 0) & ~(is_meta & np.isin(scanner.column("name"), self._dropped_names))
+
+    def _times(self, raw_ts: Any, raw_dur: Any, is_slice: Any) -> tuple[Any, Any]:
+        """Start on the common clock, and duration; `_changed` says where the duration is not the text's."""
+        clock, base_ns = self._plan.clock, self._plan.index.base_ns
+        own = np.where(raw_ts == NONE, 0, raw_ts) + base_ns
+        start_ns = clock.to_common(own)
+        missing = is_slice & (raw_dur == NONE)
+        self._member.num_without_duration += int(missing.sum())
+        dur_ns = np.where(missing | (is_slice & (raw_dur < 0)), 0, raw_dur)
+        if clock.drift_ppm:
+            dur_ns = np.where(dur_ns == NONE, NONE, clock.to_common(own + dur_ns) - start_ns)
+        self._changed = dur_ns != raw_dur
+        rows, cut = self._mine(self._plan.index.cut_rows, self._plan.index.cut_ns)
+        dur_ns[rows], self._changed[rows] = cut, True
+        return start_ns, dur_ns
+
+    def _mine(self, rows: Any, values: Any) -> tuple[Any, Any]:
+        """Those of the file's rows that are in this scan, as places in it."""
+        first, last = np.searchsorted(rows, (self._row, self._row + self._scanner.num_rows))
+        return rows[first:last] - self._row, values[first:last]
+
+    def _numbers(self, keep: Any) -> tuple[Any, Any]:
+        threads = self._scanner.column("thread")
+        for number in np.unique(threads[keep]).tolist():
+            if self._threads[number] is None:
+                thread = self._threads[number] = self._lanes.thread(*self._raw[number])
+                self._pids[number], self._tids[number] = thread.pid, thread.tid
+        return self._pids[threads], self._tids[threads]
+
+    def _move(self, pid: Any, tid: Any, raw_ts: Any, phase: Any) -> None:
+        """Puts overlapping slices, and the arrows that begin or end with them, into lanes of their own."""
+        threads = self._scanner.column("thread")
+        rows, lanes = self._mine(self._plan.index.side_rows, self._plan.index.side_lanes)
+        for row, lane in zip(rows.tolist(), lanes.tolist(), strict=True):
+            tid[row] = self._lanes.side(*self._raw[threads[row]], lane).tid
+            self._side_starts[int(threads[row]), int(raw_ts[row])] = tid[row]
+        if self._side_starts:
+            for row in np.flatnonzero(np.isin(phase, FLOWS)).tolist():
+                side = self._side_starts.get((int(threads[row]), int(raw_ts[row])))
+                tid[row] = tid[row] if side is None else side

@@ -1,0 +1,605 @@
+/* Chrome trace events at the speed of memory: text comes in, columns and rewritten text go out.
+ *
+ * Knows JSON, not Kineto: any key order, any layout. Never recurses, never reads behind the text it is given, allocates
+ * only in the interner. merge/reference.py does the same in Python, and is what this is tested against.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NONE INT64_MIN
+
+/* What a byte is inside a string: 0 goes on, 1 ends it, 2 escapes, 3 must not stand there. */
+static const uint8_t IN_STRING[256] = {
+    3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3,
+    ['"'] = 1, ['\\'] = 2,
+};
+
+static const uint8_t IN_SCALAR[256] = {
+    ['0'] = 1, ['1'] = 1, ['2'] = 1, ['3'] = 1, ['4'] = 1, ['5'] = 1, ['6'] = 1, ['7'] = 1, ['8'] = 1, ['9'] = 1,
+    ['.'] = 1, ['-'] = 1, ['+'] = 1,
+    ['a'] = 1, ['b'] = 1, ['c'] = 1, ['d'] = 1, ['e'] = 1, ['f'] = 1, ['g'] = 1, ['h'] = 1, ['i'] = 1, ['j'] = 1,
+    ['k'] = 1, ['l'] = 1, ['m'] = 1, ['n'] = 1, ['o'] = 1, ['p'] = 1, ['q'] = 1, ['r'] = 1, ['s'] = 1, ['t'] = 1,
+    ['u'] = 1, ['v'] = 1, ['w'] = 1, ['x'] = 1, ['y'] = 1, ['z'] = 1,
+    ['A'] = 1, ['B'] = 1, ['C'] = 1, ['D'] = 1, ['E'] = 1, ['F'] = 1, ['G'] = 1, ['H'] = 1, ['I'] = 1, ['J'] = 1,
+    ['K'] = 1, ['L'] = 1, ['M'] = 1, ['N'] = 1, ['O'] = 1, ['P'] = 1, ['Q'] = 1, ['R'] = 1, ['S'] = 1, ['T'] = 1,
+    ['U'] = 1, ['V'] = 1, ['W'] = 1, ['X'] = 1, ['Y'] = 1, ['Z'] = 1,
+};
+
+/* flags of an event */
+enum {
+    REPAIR = 1,   /* control characters, surrogate escapes, NaN or integers above 64 bits: valid JSON needs a rewrite */
+    BAD_TIME = 2, /* ts or dur is no finite number */
+    GLOBAL = 4,   /* an instant of scope g */
+};
+
+/* fields whose place in the text is kept */
+enum { PID, TID, TS, DUR, ID, BIND_ID, SCOPE, ARGS, NUM_SPANS };
+
+enum { MORE, ENDED, FULL, MALFORMED };
+
+#ifndef SOURCE_ID
+#define SOURCE_ID 0
+#endif
+uint32_t source_id(void) { return SOURCE_ID; }
+
+/* ---- interner: equal bytes get equal numbers, counted from 0 in order of first appearance -------------------------- */
+
+typedef struct {
+    uint64_t *hashes; /* 0 is free */
+    int32_t *slots;
+    int64_t mask;
+    int64_t count;
+    int64_t *ends; /* of each string in the arena */
+    int64_t max_count;
+    uint8_t *arena;
+    int64_t arena_size;
+} Interner;
+
+Interner *interner_new(void) {
+    Interner *in = calloc(1, sizeof *in);
+    if (!in) return NULL;
+    in->mask = 1023;
+    in->hashes = calloc(1024, sizeof *in->hashes);
+    in->slots = malloc(1024 * sizeof *in->slots);
+    in->max_count = 512;
+    in->ends = malloc(512 * sizeof *in->ends);
+    in->arena_size = 1 << 14;
+    in->arena = malloc(in->arena_size);
+    return in;
+}
+
+void interner_free(Interner *in) {
+    free(in->hashes), free(in->slots), free(in->ends), free(in->arena), free(in);
+}
+
+int64_t interner_count(const Interner *in) { return in->count; }
+const uint8_t *interner_arena(const Interner *in) { return in->arena; }
+const int64_t *interner_ends(const Interner *in) { return in->ends; }
+
+static uint64_t hash_of(const uint8_t *s, int64_t n) {
+    uint64_t h = 0x9e3779b97f4a7c15u ^ (uint64_t)n, w;
+    for (; n >= 8; s += 8, n -= 8) {
+        memcpy(&w, s, 8);
+        h = (h ^ w) * 0xff51afd7ed558ccdu;
+        h ^= h >> 32;
+    }
+    w = 0;
+    memcpy(&w, s, n);
+    h = (h ^ w) * 0xc4ceb9fe1a85ec53u;
+    h ^= h >> 29;
+    return h ? h : 1;
+}
+
+static int grow(Interner *in) {
+    int64_t size = 2 * (in->mask + 1);
+    uint64_t *hashes = calloc(size, sizeof *hashes);
+    int32_t *slots = malloc(size * sizeof *slots);
+    int64_t *ends = realloc(in->ends, size / 2 * sizeof *ends);
+    if (ends) in->ends = ends;
+    if (!hashes || !slots || !ends) return free(hashes), free(slots), 0;
+    for (int64_t i = 0; i <= in->mask; i++)
+        if (in->hashes[i]) {
+            int64_t at = in->hashes[i] & (size - 1);
+            while (hashes[at]) at = (at + 1) & (size - 1);
+            hashes[at] = in->hashes[i], slots[at] = in->slots[i];
+        }
+    free(in->hashes), free(in->slots);
+    in->hashes = hashes, in->slots = slots, in->mask = size - 1, in->max_count = size / 2;
+    return 1;
+}
+
+int32_t interner_add(Interner *in, const uint8_t *s, int64_t n) {
+    uint64_t h = hash_of(s, n);
+    int64_t at = h & in->mask;
+    for (; in->hashes[at]; at = (at + 1) & in->mask)
+        if (in->hashes[at] == h) {
+            int32_t i = in->slots[at];
+            int64_t from = i ? in->ends[i - 1] : 0;
+            if (in->ends[i] - from == n && !memcmp(in->arena + from, s, n)) return i;
+        }
+    if (in->count == in->max_count) {
+        if (in->count >= INT32_MAX / 2 || !grow(in)) return -1;
+        for (at = h & in->mask; in->hashes[at];) at = (at + 1) & in->mask;
+    }
+    int64_t from = in->count ? in->ends[in->count - 1] : 0;
+    if (from + n > in->arena_size) {
+        int64_t size = 2 * (from + n);
+        uint8_t *arena = realloc(in->arena, size);
+        if (!arena) return -1;
+        in->arena = arena, in->arena_size = size;
+    }
+    memcpy(in->arena + from, s, n);
+    in->ends[in->count] = from + n;
+    in->hashes[at] = h, in->slots[at] = (int32_t)in->count;
+    return (int32_t)in->count++;
+}
+
+/* ---- scanning ------------------------------------------------------------------------------------------------------ */
+
+#define EACH(byte) (UINT64_C(0x0101010101010101) * (byte))
+
+/* The high bit of each byte below `limit` (at most 128); right up to the first such byte, which is all that is asked. */
+static uint64_t below(uint64_t word, uint8_t limit) { return (word - EACH(limit)) & ~word & EACH(0x80); }
+
+static uint64_t load(const uint8_t *p) {
+    uint64_t word;
+    memcpy(&word, p, 8);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    return word;
+}
+
+static const uint8_t *blank(const uint8_t *p, const uint8_t *end) {
+    for (;;) {
+        if (p >= end || *p > ' ') return p;
+        if (*p != ' ' && *p != '\n' && *p != '\t' && *p != '\r') return p;
+        p++;
+        while (end - p >= 8 && load(p) == EACH(' ')) p += 8;
+    }
+}
+
+/* p is behind the opening quote; gives the closing one, or NULL where the text ends before. */
+static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *flags) {
+    for (;;) {
+        while (end - p >= 8) {
+            uint64_t word = load(p);
+            uint64_t found = below(word ^ EACH('"'), 1) | below(word ^ EACH('\\'), 1) | below(word, 32);
+            if (found) {
+                p += __builtin_ctzll(found) >> 3;
+                break;
+            }
+            p += 8;
+        }
+        while (p < end && !IN_STRING[*p]) p++;
+        if (p >= end) return NULL;
+        if (*p == '"') return p;
+        if (*p == '\\') {
+            if (end - p < 2) return NULL;
+            /* Perfetto takes no escaped surrogates, and half ones are no text at all */
+            if (p[1] == 'u' && end - p > 3 && (p[2] | 32) == 'd' && ((p[3] | 32) >= '8')) *flags |= REPAIR;
+            p += 2;
+        } else {
+            *flags |= REPAIR;
+            p++;
+        }
+    }
+}
+
+static int is_above_64_bits(const uint8_t *p, int64_t n) {
+    int negative = n && *p == '-';
+    p += negative, n -= negative;
+    if (n < 19) return 0;
+    for (int64_t i = 0; i < n; i++)
+        if (p[i] < '0' || p[i] > '9') return 0;
+    return n > 19 || memcmp(p, negative ? "9223372036854775808" : "9223372036854775807", 19) > 0;
+}
+
+/* A number, true, false, null; NULL where it may go on behind the text. Sets *ok to 0 where it is none of these. */
+static const uint8_t *scalar_end(const uint8_t *p, const uint8_t *end, uint8_t *flags, int *ok) {
+    const uint8_t *from = p;
+    while (p < end && IN_SCALAR[*p]) p++;
+    if (p >= end) return NULL;
+    int64_t n = p - from;
+    if (!n) return *ok = 0, p;
+    if (n < 19 && *from <= '9' && (*from != '-' || (n > 1 && from[1] <= '9'))) return p; /* most are short numbers */
+    uint8_t last = *from == '-' && n > 1 ? from[1] : *from;
+    if (last >= '0' && last <= '9') {
+        if (n >= 19 && is_above_64_bits(from, n)) *flags |= REPAIR;
+    } else if (last == 'N' || last == 'I' || (last == 'n' && !(n == 4 && !memcmp(from, "null", 4))) || last == 'i') {
+        *flags |= REPAIR;
+    } else if (!((n == 4 && !memcmp(from, "true", 4)) || (n == 5 && !memcmp(from, "false", 5)) || last == 'n')) {
+        *ok = 0;
+    }
+    return p;
+}
+
+/* Any value; NULL where the text ends inside of it. *ok becomes 0 where it is no JSON. */
+static const uint8_t *value_end(const uint8_t *p, const uint8_t *end, uint8_t *flags, int *ok) {
+    int64_t depth = 0;
+    do {
+        p = blank(p, end);
+        if (p >= end) return NULL;
+        switch (*p) {
+        case '"':
+            p = string_end(p + 1, end, flags);
+            if (!p) return NULL;
+            p++;
+            break;
+        case '{': case '[': depth++, p++; break;
+        case '}': case ']':
+            if (!depth) return *ok = 0, p;
+            depth--, p++;
+            break;
+        case ',': case ':':
+            if (!depth) return *ok = 0, p;
+            p++;
+            break;
+        default:
+            p = scalar_end(p, end, flags, ok);
+            if (!p || !*ok) return p;
+        }
+    } while (depth);
+    return p;
+}
+
+/* Microseconds as JSON has them -> exact nanoseconds. 0 where it is no finite number. */
+static int nanoseconds(const uint8_t *p, int64_t n, int64_t *ns) {
+    if (n >= 2 && *p == '"' && p[n - 1] == '"') p++, n -= 2;
+    const uint8_t *end = p + n;
+    int negative = p < end && *p == '-', digits = 0;
+    p += negative;
+    int64_t value = 0;
+    for (; p < end && *p >= '0' && *p <= '9'; p++, digits++) {
+        if (value > INT64_MAX / 10000 - 1) return 0;
+        value = value * 10 + (*p - '0');
+    }
+    int decimals = 0;
+    if (p < end && *p == '.')
+        for (p++; p < end && *p >= '0' && *p <= '9'; p++, digits++)
+            if (decimals < 3) value = value * 10 + (*p - '0'), decimals++;
+    if (!digits) return 0;
+    int exponent = 0;
+    if (p < end && (*p == 'e' || *p == 'E')) {
+        p++;
+        int minus = p < end && *p == '-';
+        p += minus || (p < end && *p == '+');
+        if (p >= end) return 0;
+        for (; p < end && *p >= '0' && *p <= '9'; p++)
+            if (exponent < 1000) exponent = exponent * 10 + (*p - '0');
+        if (minus) exponent = -exponent;
+        /* decimals behind the third were left out above: only short mantissas are exact here */
+    }
+    if (p != end) return 0;
+    for (exponent += 3 - decimals; exponent > 0; exponent--) {
+        if (value > INT64_MAX / 10 || value < INT64_MIN / 10) return 0;
+        value *= 10;
+    }
+    for (; exponent < 0 && value; exponent++) value /= 10;
+    *ns = negative ? -value : value;
+    return 1;
+}
+
+static int64_t integer(const uint8_t *p, int64_t n) {
+    if (n >= 2 && *p == '"' && p[n - 1] == '"') p++, n -= 2;
+    int negative = n && *p == '-';
+    p += negative, n -= negative;
+    if (n < 1 || n > 18) return NONE;
+    int64_t value = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (p[i] < '0' || p[i] > '9') return NONE;
+        value = value * 10 + (p[i] - '0');
+    }
+    return negative ? -value : value;
+}
+
+typedef struct {
+    const uint8_t *at;
+    int64_t len;
+} Text;
+
+/* A key of `args` that becomes a column: an integer, or an interned text (strings without quotes, the rest as it is). */
+typedef struct {
+    const char *key;
+    int32_t len;
+    int32_t is_text;
+    int64_t *integers;
+    int32_t *texts;
+    const uint8_t *found_at; /* of the event being read: it is interned once the event is whole */
+    int64_t found_len;
+} Wanted;
+
+typedef struct {
+    int64_t max_rows;
+    int64_t num_rows;
+    int32_t *start, *end;    /* where the event stands in the text */
+    int32_t *spans;          /* NUM_SPANS x (offset, length) a row; length 0: not there */
+    int64_t *ts_ns, *dur_ns; /* NONE: not there */
+    int32_t *name, *category, *thread;
+    uint8_t *phase, *flags;
+    Interner *names, *categories, *threads;
+    int32_t num_wanted;
+    int32_t spare;
+    Wanted *wanted;
+    Interner *texts;
+} Columns;
+
+/* Like value_end for an object of which some values become columns. */
+static const uint8_t *read_args(const uint8_t *p, const uint8_t *end, Columns *c, uint8_t *flags, int *ok) {
+    int64_t row = c->num_rows;
+    for (p++;; p++) {
+        p = blank(p, end);
+        if (p >= end) return NULL;
+        if (*p == '}') return p + 1;
+        if (*p != '"') return *ok = 0, p;
+        const uint8_t *key = p + 1, *stop = string_end(key, end, flags);
+        if (!stop) return NULL;
+        p = blank(stop + 1, end);
+        if (p >= end) return NULL;
+        if (*p != ':') return *ok = 0, p;
+        const uint8_t *value = p = blank(p + 1, end);
+        p = value_end(p, end, flags, ok);
+        if (!p || !*ok) return p;
+        int64_t len = stop - key;
+        for (int32_t i = 0; i < c->num_wanted; i++) {
+            Wanted *w = &c->wanted[i];
+            if (w->len != len || memcmp(w->key, key, len)) continue;
+            if (w->is_text) {
+                int quoted = *value == '"';
+                w->found_at = value + quoted, w->found_len = p - value - 2 * quoted;
+            } else {
+                w->integers[row] = integer(value, p - value);
+            }
+            break;
+        }
+        p = blank(p, end);
+        if (p >= end) return NULL;
+        if (*p == '}') return p + 1;
+        if (*p != ',') return *ok = 0, p;
+    }
+}
+
+static int is(const uint8_t *key, int64_t len, const char *name) {
+    return (int64_t)strlen(name) == len && !memcmp(key, name, len);
+}
+
+static int span_of(const uint8_t *key, int64_t len) {
+    switch (len) {
+    case 1: return *key == 's' ? SCOPE : -1;
+    case 2: return is(key, len, "ts") ? TS : is(key, len, "id") ? ID : -1;
+    case 3: return is(key, len, "pid") ? PID : is(key, len, "tid") ? TID : is(key, len, "dur") ? DUR : -1;
+    case 4: return is(key, len, "args") ? ARGS : -1;
+    case 7: return is(key, len, "bind_id") ? BIND_ID : -1;
+    default: return -1;
+    }
+}
+
+static int32_t thread_of(Columns *c, Text pid, Text tid, Text *last, int32_t known) {
+    if (known >= 0 && last[0].len == pid.len && last[1].len == tid.len && !memcmp(last[0].at, pid.at, pid.len)
+        && !memcmp(last[1].at, tid.at, tid.len)) return known;
+    uint8_t key[512];
+    if (pid.len + tid.len > 511) return -1;
+    if (pid.len) memcpy(key, pid.at, pid.len);
+    key[pid.len] = ' ';
+    if (tid.len) memcpy(key + pid.len + 1, tid.at, tid.len);
+    last[0] = pid, last[1] = tid;
+    return interner_add(c->threads, key, pid.len + tid.len + 1);
+}
+
+/* One event; p is at its brace. NULL where the text ends inside of it, *ok 0 where it is damaged. */
+static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uint8_t *end, Columns *c, Text *last,
+                                 int32_t *last_thread, int *ok) {
+    int64_t row = c->num_rows;
+    const uint8_t *from = p;
+    int32_t *spans = c->spans + 2 * NUM_SPANS * row;
+    uint8_t flags = 0, ignored = 0;
+    Text name = {from, 0}, category = {from, 0}, field[NUM_SPANS];
+    int has_category = 0;
+    memset(spans, 0, 2 * NUM_SPANS * sizeof *spans);
+    memset(field, 0, sizeof field);
+    c->phase[row] = 0;
+    for (int32_t i = 0; i < c->num_wanted; i++) {
+        c->wanted[i].found_at = NULL;
+        if (!c->wanted[i].is_text) c->wanted[i].integers[row] = NONE;
+    }
+    for (p = blank(p + 1, end);; p++) {
+        p = blank(p, end);
+        if (p >= end) return NULL;
+        if (*p == '}') break; /* an empty event, or a comma too many */
+        if (*p != '"') return *ok = 0, p;
+        const uint8_t *key = p + 1, *stop = string_end(key, end, &ignored);
+        if (!stop) return NULL;
+        p = blank(stop + 1, end);
+        if (p >= end) return NULL;
+        if (*p != ':') return *ok = 0, p;
+        const uint8_t *value = p = blank(p + 1, end);
+        int64_t len = stop - key;
+        int which = span_of(key, len), quoted = 0;
+        if (which == ARGS && c->num_wanted && p < end && *p == '{') {
+            p = read_args(p, end, c, &flags, ok);
+        } else {
+            p = value_end(p, end, &flags, ok);
+            quoted = *value == '"';
+        }
+        if (!p || !*ok) return p;
+        if (which >= 0) {
+            spans[2 * which] = (int32_t)(value - buf), spans[2 * which + 1] = (int32_t)(p - value);
+            field[which].at = value, field[which].len = p - value;
+        } else if (is(key, len, "ph")) {
+            c->phase[row] = quoted && p - value > 2 ? value[1] : 0;
+        } else if (is(key, len, "name")) {
+            name.at = value + quoted, name.len = p - value - 2 * quoted;
+        } else if (is(key, len, "cat")) {
+            category.at = value + quoted, category.len = p - value - 2 * quoted, has_category = 1;
+        }
+        p = blank(p, end);
+        if (p >= end) return NULL;
+        if (*p == '}') break;
+        if (*p != ',') return *ok = 0, p;
+    }
+    p++;
+    c->ts_ns[row] = c->dur_ns[row] = NONE;
+    if (field[TS].len && !nanoseconds(field[TS].at, field[TS].len, &c->ts_ns[row])) flags |= BAD_TIME;
+    if (field[DUR].len && !nanoseconds(field[DUR].at, field[DUR].len, &c->dur_ns[row])) flags |= BAD_TIME;
+    if (field[SCOPE].len == 3 && field[SCOPE].at[1] == 'g' && (c->phase[row] | 32) == 'i') flags |= GLOBAL;
+    for (int32_t i = 0; i < c->num_wanted; i++) {
+        Wanted *w = &c->wanted[i];
+        if (w->is_text) w->texts[row] = w->found_at ? interner_add(c->texts, w->found_at, w->found_len) : -1;
+    }
+    c->start[row] = (int32_t)(from - buf), c->end[row] = (int32_t)(p - buf);
+    c->name[row] = interner_add(c->names, name.at, name.len);
+    c->category[row] = has_category ? interner_add(c->categories, category.at, category.len) : -1;
+    c->thread[row] = *last_thread = thread_of(c, field[PID], field[TID], last, *last_thread);
+    c->flags[row] = flags;
+    c->num_rows++;
+    return p;
+}
+
+/* Reads events until the text, the room for rows or the array ends. Returns how it ended; *at is where to go on: behind
+ * the array, at the damage, or at the first event that is not whole. */
+int32_t scan_events(const uint8_t *buf, int64_t len, int64_t *at, Columns *c) {
+    const uint8_t *p = buf + *at, *end = buf + len;
+    Text last[2] = {{p, 0}, {p, 0}};
+    int32_t last_thread = -1;
+    c->num_rows = 0;
+    for (;;) {
+        while (p < end && (*p == ',' || *p == ' ' || *p == '\n' || *p == '\t' || *p == '\r')) p++;
+        *at = p - buf;
+        if (p >= end) return MORE;
+        if (*p == ']') return *at += 1, ENDED;
+        if (c->num_rows == c->max_rows) return FULL;
+        if (*p != '{') return MALFORMED;
+        int ok = 1;
+        p = read_event(buf, p, end, c, last, &last_thread, &ok);
+        if (!ok) return MALFORMED;
+        if (!p) return MORE;
+    }
+}
+
+/* ---- rewriting ------------------------------------------------------------------------------------------------------ */
+
+static uint8_t *put_integer(uint8_t *out, int64_t value) {
+    uint8_t digits[20];
+    int n = 0;
+    uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    do digits[n++] = '0' + rest % 10; while (rest /= 10);
+    if (value < 0) *out++ = '-';
+    while (n) *out++ = digits[--n];
+    return out;
+}
+
+static uint8_t *put_microseconds(uint8_t *out, int64_t ns) {
+    if (ns < 0) *out++ = '-', ns = -ns;
+    out = put_integer(out, ns / 1000);
+    int rest = (int)(ns % 1000);
+    *out++ = '.', *out++ = '0' + rest / 100, *out++ = '0' + rest / 10 % 10, *out++ = '0' + rest % 10;
+    return out;
+}
+
+/* The number for an id: its own value beside the rank's where it is a small one, else one that is given out in order. */
+int64_t link_of(Interner *ids, const uint8_t *p, int64_t n, int64_t first) {
+    if (n >= 2 && *p == '"' && p[n - 1] == '"') p++, n -= 2;
+    int64_t value = n && *p != '-' && n <= 10 ? integer(p, n) : NONE;
+    if (value != NONE && value < INT64_C(1) << 31) return first + value;
+    return first + (INT64_C(1) << 31) + interner_add(ids, p, n);
+}
+
+
+/* Events with keep[row], joined by ",\n", with the numbers given. New times are in ns; NONE leaves the text alone.
+ * Returns the bytes written; out has room for the text and 160 bytes a row. */
+int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep, const int64_t *pid, const int64_t *tid,
+                       const int64_t *ts_ns, const int64_t *dur_ns, Interner *ids, int64_t first_id, uint8_t *out) {
+    uint8_t *start = out;
+    for (int64_t row = 0; row < c->num_rows; row++) {
+        if (!keep[row]) continue;
+        if (out != start) *out++ = ',', *out++ = '\n';
+        const int32_t *spans = c->spans + 2 * NUM_SPANS * row;
+        int32_t places[NUM_SPANS][3];
+        int n = 0;
+        int linked = c->phase[row] && strchr("stfbenSTFNOD", c->phase[row]) != NULL;
+        for (int which = 0; which < ARGS; which++) {
+            if (!spans[2 * which + 1]) continue;
+            if ((which == TS && ts_ns[row] == NONE) || (which == DUR && dur_ns[row] == NONE)) continue;
+            if ((which == ID && !linked) || (which == SCOPE && !(c->flags[row] & GLOBAL))) continue;
+            int at = n++;
+            for (; at && places[at - 1][0] > spans[2 * which]; at--) memcpy(places[at], places[at - 1], sizeof *places);
+            places[at][0] = spans[2 * which], places[at][1] = spans[2 * which + 1], places[at][2] = which;
+        }
+        int32_t from = c->start[row];
+        for (int i = 0; i < n; i++) {
+            memcpy(out, buf + from, places[i][0] - from), out += places[i][0] - from;
+            const uint8_t *old = buf + places[i][0];
+            switch (places[i][2]) {
+            case PID: out = put_integer(out, pid[row]); break;
+            case TID: out = put_integer(out, tid[row]); break;
+            case TS: out = put_microseconds(out, ts_ns[row]); break;
+            case DUR: out = put_microseconds(out, dur_ns[row]); break;
+            case SCOPE: memcpy(out, "\"p\"", 3), out += 3; break;
+            default: out = put_integer(out, link_of(ids, old, places[i][1], first_id));
+            }
+            from = places[i][0] + places[i][1];
+        }
+        memcpy(out, buf + from, c->end[row] - from), out += c->end[row] - from;
+        /* what is not there and has to be: a process, a thread, the duration of a slice */
+        int no_pid = !spans[2 * PID + 1], no_tid = !spans[2 * TID + 1];
+        int no_dur = !spans[2 * DUR + 1] && dur_ns[row] != NONE;
+        if (no_pid || no_tid || no_dur) {
+            out--;
+            if (no_pid) memcpy(out, ",\"pid\":", 7), out = put_integer(out + 7, pid[row]);
+            if (no_tid) memcpy(out, ",\"tid\":", 7), out = put_integer(out + 7, tid[row]);
+            if (no_dur) memcpy(out, ",\"dur\":", 7), out = put_microseconds(out + 7, dur_ns[row]);
+            *out++ = '}';
+        }
+    }
+    return out - start;
+}
+
+/* ---- overlaps ------------------------------------------------------------------------------------------------------- */
+
+/* Slices in `order` (by thread, start, longest first) that stick out of the one they begin in. For each: lane[row] > 0 is
+ * the side lane it fits into; a slice that sticks out by no more than `tolerance` keeps its lane, its end is cut to
+ * cut_dur[row]. Returns how many stick out, or -1 without memory. */
+int64_t find_overlaps(int64_t n, const int64_t *order, const int64_t *start, const int64_t *dur, const int32_t *thread,
+                      int64_t tolerance, int32_t max_lanes, int32_t *lane, int64_t *cut_dur) {
+    int64_t found = 0, room = 64;
+    int64_t *depth = calloc(max_lanes, sizeof *depth);
+    int64_t *sizes = malloc(max_lanes * sizeof *sizes);
+    int64_t **stack = calloc(max_lanes, sizeof *stack);
+    int failed = !depth || !sizes || !stack;
+    for (int32_t l = 0; !failed && l < max_lanes; l++) {
+        sizes[l] = room, stack[l] = malloc(room * sizeof **stack);
+        failed |= !stack[l];
+    }
+    for (int64_t i = 0; !failed && i < n; i++) {
+        int64_t row = order[i], from = start[row], to = from + dur[row];
+        if (i && thread[order[i - 1]] != thread[row]) memset(depth, 0, max_lanes * sizeof *depth);
+        int32_t l = 0;
+        for (;; l++) {
+            while (depth[l] && stack[l][depth[l] - 1] <= from) depth[l]--;
+            int64_t end = depth[l] ? stack[l][depth[l] - 1] : INT64_MAX;
+            if (to <= end) break;
+            if (to - end <= tolerance && l == 0) {
+                cut_dur[row] = end - from, to = end, found++;
+                break;
+            }
+            if (l + 1 == max_lanes) { /* no lane is free: what is seen is cut */
+                cut_dur[row] = end - from, to = end;
+                break;
+            }
+        }
+        if (l) lane[row] = l, found++;
+        if (depth[l] == sizes[l]) {
+            int64_t *more = realloc(stack[l], 2 * sizes[l] * sizeof *more);
+            if (!more) {
+                failed = 1;
+                break;
+            }
+            stack[l] = more, sizes[l] *= 2;
+        }
+        stack[l][depth[l]++] = to;
+    }
+    for (int32_t l = 0; stack && l < max_lanes; l++) free(stack[l]);
+    free(stack), free(sizes), free(depth);
+    return failed ? -1 : found;
+}
