@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from distprof.errors import DataError
-from distprof.merge.engine import REPAIR, Scanner, Status
+from distprof.merge.engine import NON_ASCII, REPAIR, Scanner, Status, Text
 from distprof.merge.repair import repaired, valid_utf8
 
 CHUNK_BYTES = 4 << 20
@@ -50,66 +52,65 @@ class ChromeFile:
     num_bytes: int = 0
     """Text that was read."""
 
-    def scanned(self) -> Iterator[bytes]:
+    def scanned(self) -> Iterator[Text]:
         """Scans chunk after chunk and yields its text while the scanner holds its rows.
 
         Raises:
             DataError: It is no Chrome trace at all.
         """
         source = self._counted()
-        text = self._head(source)
-        if text is None:
+        begin = self._head(source)
+        if begin is None:
             return
-        at, grown = 0, 0
+        window = Window(begin)
+        at = 0
         while True:
-            status, behind = self.scanner.scan(text, at)
+            status, behind = self.scanner.scan(window.text, at, window.end)
             if self.scanner.num_rows:
-                yield self._strict(text, at, behind)
+                yield self._strict(window.text, at, behind)
             at = behind
-            if status is Status.ENDED and self._is_end(text[at:at + 80]):
-                self._keys(source, text[at:], first=False)
+            if status is Status.ENDED and self._is_end(window.cut(at, at + 80)):
+                self._keys(source, window.cut(at, window.end), first=False)
                 return
             if status is Status.FULL:
                 continue
             if status is not Status.MORE:
-                at = self._resynchronise(text, at)
-                if at < len(text):
+                at = self._resynchronise(window.cut(0, window.end), at)
+                if at < window.end:
                     continue
-            # what is left is the beginning of one event; one that is longer than a chunk makes chunks grow
-            text, grown = text[at:], grown + 1 if not at else 0
-            more = b"".join(next(source, b"") for _ in range(2**grown if grown < 20 else 1))
-            if not more:
-                self._cut(text)
+            if not window.slide(at, source):
+                self._cut(window.end)
                 return
-            text, at = text + more, 0
+            at = 0
 
     def _counted(self) -> Iterator[bytes]:
         for chunk in self.chunks:
             self.num_bytes += len(chunk)
             yield chunk
 
-    def _strict(self, text: bytes, at: int, behind: int) -> bytes:
+    def _strict(self, text: Text, at: int, behind: int) -> Text:
         """The text that was scanned, as strict JSON in UTF-8; scanned again where it was not."""
         scanner = self.scanner
-        part = text if at == 0 and behind == len(text) else None
-        broken = (scanner.column("flags") & REPAIR).any()
-        if not broken and (text.isascii() or valid_utf8(part or text[at:behind])):
+        flags = scanner.column("flags")
+        if not (flags & (REPAIR | NON_ASCII)).any():
+            return text
+        if not (flags & REPAIR).any() and valid_utf8(bytes(text[at:behind])):
             return text
         pieces = []
         for start, end in zip(scanner.column("start").tolist(), scanner.column("end").tolist(), strict=True):
-            event = text[start:end]
+            event = bytes(text[start:end])
             fixed = repaired(event)
             self.losses.repaired_events += fixed is not event
             pieces.append(fixed)
         fresh = b",".join(pieces) + b"]"
-        scanner.scan(fresh, 0)
+        scanner.scan(fresh, 0, len(fresh))
         return fresh
 
     def _is_end(self, behind: bytes) -> bool:
         """False for the end of an array that reading fell into behind damage."""
         behind = behind.lstrip()
-        return not self.losses.damaged_events or not behind or behind[:1] == b"," and (
-            behind[1:].lstrip()[:1] == b'"') or behind[:1] == b"}" and not behind[1:].strip()
+        return not self.losses.damaged_events or not behind or (behind[:1] == b"," and (
+            behind[1:].lstrip()[:1] == b'"')) or (behind[:1] == b"}" and not behind[1:].strip())
 
     def _resynchronise(self, text: bytes, at: int) -> int:
         """Where the next event may begin, behind one that is damaged; the end of the text where none does."""
@@ -126,9 +127,9 @@ class ChromeFile:
                 return found
             found += 1
 
-    def _cut(self, text: bytes) -> None:
+    def _cut(self, num_bytes: int) -> None:
         self.losses.is_cut = True
-        self.losses.lost_bytes += len(text)
+        self.losses.lost_bytes += num_bytes
 
     # --- keys beside the events --------------------------------------------------------------------------------
 
@@ -183,6 +184,42 @@ class ChromeFile:
                             + ("is nested too deeply" if isinstance(error, RecursionError) else "is cut or no JSON"),
                             hint="it is no Chrome trace, or was cut before its first event")
         self.losses.is_cut = True
+
+
+class Window:
+    """The part of a text that is being scanned; it slides along the text in a buffer that stays."""
+
+    def __init__(self, begin: bytes) -> None:
+        self.text: Any = np.empty(max(2 * CHUNK_BYTES, 2 * len(begin)), np.uint8)
+        self.end = 0
+        self._append(begin)
+
+    def cut(self, start: int, end: int) -> bytes:
+        """A copy of a part."""
+        return bytes(self.text[start:min(end, self.end)])
+
+    def slide(self, at: int, source: Iterator[bytes]) -> bool:
+        """Drops what is before `at` and goes on; False where the text ends. An event longer than all makes it grow."""
+        left = self.end - at
+        self.text[:left] = self.text[at:self.end].copy() if left > at else self.text[at:self.end]
+        self.end = left
+        chunk = next(source, b"")
+        grown = len(chunk)
+        while chunk and grown < left:  # what is left is the beginning of one event: scanning it again has to pay
+            self._append(chunk)
+            chunk = next(source, b"")
+            grown += len(chunk)
+        self._append(chunk)
+        return grown > 0
+
+    def _append(self, chunk: bytes) -> None:
+        end = self.end + len(chunk)
+        if end > len(self.text):
+            larger = np.empty(2 * end, np.uint8)
+            larger[:self.end] = self.text[:self.end]
+            self.text = larger
+        self.text[self.end:end] = np.frombuffer(chunk, np.uint8)
+        self.end = end
 
 
 def _skip(text: str, at: int, what: str) -> int:

@@ -19,12 +19,17 @@ SOURCE = Path(__file__).with_name("scan.c")
 LIBRARY = Path(__file__).with_name("_scan.so")
 NONE = -(2**63)
 """In a column of times or integers: not there."""
-REPAIR, BAD_TIME, GLOBAL = 1, 2, 4
-"""Flags of an event: its text is no strict JSON; its time is no number; it is an instant of scope g."""
+REPAIR, BAD_TIME, GLOBAL, NON_ASCII = 1, 2, 4, 8
+"""Flags of an event: its text is no strict JSON; its time is no number; it is an instant of scope g; it has bytes above
+127."""
 PID, TID, TS, DUR, ID, BIND_ID, SCOPE, ARGS = range(8)
 """Fields whose place in the text is kept, in the order of `spans`."""
 ROOM_PER_ROW = 192
 """Bytes that a rewritten event may be longer than the original, at most."""
+
+
+Text = bytes | Any
+"""JSON text: bytes, or a numpy array of them."""
 
 
 class Status(IntEnum):
@@ -83,7 +88,7 @@ class _Columns(ctypes.Structure):
                 *((name, ctypes.c_void_p) for name in (
                     "start", "end", "spans", "ts_ns", "dur_ns", "name", "category", "thread", "phase", "flags",
                     "names", "categories", "threads")),
-                ("num_wanted", ctypes.c_int32), ("spare", ctypes.c_int32),
+                ("num_wanted", ctypes.c_int32), ("skims", ctypes.c_int32),
                 ("wanted", ctypes.c_void_p), ("texts", ctypes.c_void_p))
 
 
@@ -94,13 +99,16 @@ ARRAYS = {"start": np.int32, "end": np.int32, "ts_ns": np.int64, "dur_ns": np.in
 class Scanner:
     """Reads events of one file. Its arrays hold the rows of the last scan, `num_rows` of them."""
 
-    def __init__(self, *, integers: Sequence[str] = (), texts: Sequence[str] = (), max_rows: int = 1 << 15) -> None:
+    def __init__(self, *, integers: Sequence[str] = (), texts: Sequence[str] = (), max_rows: int = 1 << 15,
+                 skims: bool = False) -> None:
         """Nothing is read yet.
 
         Args:
             integers: Keys of `args` that become columns of integers.
             texts: Keys of `args` that become columns of interned texts.
             max_rows: Room for events of one scan.
+            skims: Passes over `args` that are written over indented lines without a look inside: twice as fast, and
+                damage in there goes unseen.
         """
         self.names, self.categories, self.threads, self.texts = Interner(), Interner(), Interner(), Interner()
         self.arrays: dict[str, Any] = {name: np.empty(max_rows, kind) for name, kind in ARRAYS.items()}
@@ -112,10 +120,11 @@ class Scanner:
         self._wanted = (_Wanted * max(len(columns), 1))(*(
             _Wanted(key, len(key), index >= len(integers), _at(column), _at(column), None, 0)
             for index, (key, column) in enumerate(zip(self._keys, columns, strict=True))))
+        self._room: Any = bytearray()
         self._columns = _Columns(
             max_rows=max_rows, num_rows=0, spans=_at(self.spans), names=self.names.handle,
             categories=self.categories.handle, threads=self.threads.handle, texts=self.texts.handle,
-            num_wanted=len(columns), wanted=ctypes.addressof(self._wanted),
+            num_wanted=len(columns), skims=skims, wanted=ctypes.addressof(self._wanted),
             **{name: _at(array) for name, array in self.arrays.items()})
 
     @property
@@ -127,15 +136,15 @@ class Scanner:
         """A view of one of `ARRAYS`, valid until the next scan."""
         return self.arrays[name][:self.num_rows]
 
-    def scan(self, text: bytes, at: int) -> tuple[Status, int]:
+    def scan(self, text: Text, at: int, end: int) -> tuple[Status, int]:
         """Reads events of the array that stands in `text`, from byte `at` on; gives how it ended and where to go on."""
         place = ctypes.c_int64(at)
-        status = _library().scan_events(text, len(text), ctypes.byref(place), ctypes.byref(self._columns))
+        status = _library().scan_events(_address(text), end, ctypes.byref(place), ctypes.byref(self._columns))
         return Status(status), place.value
 
-    def rewrite(self, text: bytes, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, ids: Interner,
-                first_id: int) -> bytes:
-        """The events of the last scan with other numbers, joined by a comma and a newline.
+    def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, ids: Interner,
+                first_id: int) -> memoryview:
+        """The events of the last scan with other numbers, joined by a comma and a newline; valid until the next call.
 
         Args:
             text: What was scanned.
@@ -147,12 +156,14 @@ class Scanner:
             ids: Takes in ids that are no small numbers.
             first_id: Added to every id.
         """
-        room = len(text) + ROOM_PER_ROW * self.num_rows
-        out = ctypes.create_string_buffer(room) if room < 1 << 16 else (ctypes.c_char * room).from_buffer(
-            bytearray(room))
+        rows = self.num_rows
+        room = int(self.arrays["end"][rows - 1] - self.arrays["start"][0]) + ROOM_PER_ROW * rows if rows else 0
+        if len(self._room) < room:
+            self._room = np.empty(room + room // 4, np.uint8)
         length = _library().rewrite_events(
-            text, ctypes.byref(self._columns), *map(_at, (keep, pid, tid, ts_ns, dur_ns)), ids.handle, first_id, out)
-        return bytes(memoryview(out)[:length])
+            _address(text), ctypes.byref(self._columns), *map(_at, (keep, pid, tid, ts_ns, dur_ns)), ids.handle, first_id,
+            _at(self._room))
+        return memoryview(self._room)[:length]
 
 
 def find_overlaps(order: Any, start: Any, dur: Any, thread: Any, *, tolerance: int, max_lanes: int) -> tuple[Any, Any]:
@@ -175,6 +186,10 @@ def find_overlaps(order: Any, start: Any, dur: Any, thread: Any, *, tolerance: i
     if found < 0:
         raise MemoryError
     return lane, cut
+
+
+def _address(text: Text) -> Any:
+    return text if isinstance(text, bytes) else _at(text)
 
 
 def _at(array: Any) -> int:
@@ -219,8 +234,8 @@ def _declare(library: Any) -> None:
     library.interner_count.argtypes, library.interner_count.restype = [pointer], integer
     library.interner_arena.argtypes, library.interner_arena.restype = [pointer], pointer
     library.interner_ends.argtypes, library.interner_ends.restype = [pointer], ctypes.POINTER(integer)
-    library.scan_events.argtypes = [ctypes.c_char_p, integer, pointer, pointer]
-    library.rewrite_events.argtypes = [ctypes.c_char_p, pointer, *[pointer] * 6, integer, pointer]
+    library.scan_events.argtypes = [pointer, integer, pointer, pointer]
+    library.rewrite_events.argtypes = [pointer, pointer, *[pointer] * 6, integer, pointer]
     library.rewrite_events.restype = integer
     library.find_overlaps.argtypes = [integer, *[pointer] * 4, integer, ctypes.c_int32, pointer, pointer]
     library.find_overlaps.restype = integer

@@ -16,8 +16,8 @@ from distprof.merge.engine import NONE, Interner, Scanner
 from distprof.tables import schema_of
 
 ROWS_PER_GROUP = 1 << 16
-NOT_IN_TABLE = np.frombuffer(b"Mstf\0", np.uint8)
-"""Phases of metadata and of arrows, which are no events of their own."""
+NOT_IN_TABLE = np.isin(np.arange(256), np.frombuffer(b"Mstf\0", np.uint8))
+"""By phase: metadata and arrows are no events of their own."""
 INTEGERS = {column.name: key for column, key in EVENT_ARGS if column.type == "int64"}
 TEXTS = {column.name: key for column, key in EVENT_ARGS if column.type != "int64"}
 
@@ -68,8 +68,11 @@ class EventTable:
             metadata: Goes into the file's schema.
         """
         self._schema = schema_of(MERGED_EVENTS, metadata)
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", compression_level=1,
-                                        write_statistics=["start_ns"])
+        words = [field.name for field in self._schema if pa.types.is_dictionary(field.type)]
+        self._writer = pq.ParquetWriter(
+            path, self._schema, compression="zstd", compression_level=1, write_statistics=["start_ns"],
+            use_dictionary=words, column_encoding={
+                field.name: "DELTA_BINARY_PACKED" for field in self._schema if field.name not in words})
         self._scanner, self._tags, self._steps = scanner, tags, steps
         self._words = {name: _Words(interner) for name, interner in (
             ("name", scanner.names), ("category", scanner.categories), *((name, scanner.texts) for name in TEXTS))}
@@ -81,7 +84,7 @@ class EventTable:
     def add(self, keep: Any, start_ns: Any, duration_ns: Any) -> None:
         """Takes in the kept rows of the last scan, with times on the common clock."""
         scanner, phase = self._scanner, self._scanner.column("phase")
-        rows = np.flatnonzero((keep != 0) & ~np.isin(phase, NOT_IN_TABLE))
+        rows = np.flatnonzero((keep != 0) & ~NOT_IN_TABLE[phase])
         part = {"start_ns": start_ns[rows], "duration_ns": duration_ns[rows], "phase": phase[rows],
                 **{name: scanner.column(name)[rows] for name in ("name", "category", "thread")}}
         part |= {name: scanner.integers[key][rows] for name, key in INTEGERS.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,8 +12,9 @@ import msgspec
 import numpy as np
 
 from distprof.merge.chrome_file import CHUNK_BYTES, ChromeFile, Losses
-from distprof.merge.engine import BAD_TIME, NONE, Scanner, find_overlaps
+from distprof.merge.engine import BAD_TIME, NONE, Scanner, Text, find_overlaps
 from distprof.merge.gunzip import Damage
+from distprof.merge.repair import repaired
 from distprof.merge.streams import ChunkReader, TraceFile
 
 SLICE = ord("X")
@@ -74,13 +76,17 @@ class Index:
         return int(self.side_lanes.max()) + 1 if len(self.side_lanes) else 1
 
 
-def index_trace(trace: TraceFile) -> Index:
+def index_trace(trace: TraceFile, *, strict: bool = False) -> Index:
     """Reads a trace once.
+
+    Args:
+        trace: Where it lies.
+        strict: Looks into `args` too, where damage may hide.
 
     Raises:
         DataError: It is no Chrome trace.
     """
-    scanner = Scanner()
+    scanner = Scanner(skims=not strict)
     reader = ChunkReader(trace, chunk_bytes=CHUNK_BYTES)
     file = ChromeFile(trace.name, reader, scanner)
     index, slices = Index(metadata=file.metadata, losses=file.losses), _Slices()
@@ -103,9 +109,12 @@ def index_trace(trace: TraceFile) -> Index:
     return index
 
 
-def _meta(scanner: Scanner, text: bytes, rows: Any) -> Iterator[Meta]:
+def _meta(scanner: Scanner, text: Text, rows: Any) -> Iterator[Meta]:
     for row in rows.tolist():
-        event = msgspec.json.decode(text[scanner.arrays["start"][row]:scanner.arrays["end"][row]], strict=False)
+        try:
+            event = json.loads(repaired(bytes(text[scanner.arrays["start"][row]:scanner.arrays["end"][row]])))
+        except (ValueError, RecursionError):
+            continue
         kind, args = event.get("name"), event.get("args")
         if kind in NAMES_OF and isinstance(args, dict):
             yield Meta(kind=kind, pid=str(event.get("pid", "")), tid=str(event.get("tid", "")), args=args)
@@ -183,8 +192,27 @@ class _Slices:
             likely = times[times > np.median(times) - DAY_NS]
             index.first_ns = int(likely.min()) + index.base_ns
             index.last_ns = int(max(times.max(), (start + duration).max(initial=times.max()))) + index.base_ns
-        order = np.lexsort((-duration, start, thread)).astype(np.int64)
+        order = _by_thread_and_start(thread, start, duration)
         lane, cut = find_overlaps(order, start, duration, thread, tolerance=TOLERANCE_NS, max_lanes=MAX_LANES)
         moved, shortened = np.flatnonzero(lane), np.flatnonzero(cut >= 0)
         index.side_rows, index.side_lanes = rows[moved], lane[moved]
         index.cut_rows, index.cut_ns = rows[shortened], cut[shortened]
+
+
+def _by_thread_and_start(thread: Any, start: Any, duration: Any) -> Any:
+    """Row numbers by thread, start, and longest first among those that start together."""
+    if not len(start):
+        return np.empty(0, np.int64)
+    since = start - start.min()
+    bits = int(since.max()).bit_length()
+    if bits + int(thread.max()).bit_length() > 62:
+        return np.lexsort((-duration, start, thread)).astype(np.int64)
+    key = (thread.astype(np.int64) << bits) | since
+    order = np.argsort(key, kind="stable")  # most is in order already, which this kind knows to use
+    ordered = key[order]
+    ties = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(ties):
+        rows = np.union1d(ties, ties + 1)
+        some = order[rows]
+        order[rows] = some[np.lexsort((-duration[some], key[some]))]
+    return order

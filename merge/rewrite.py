@@ -16,7 +16,7 @@ from isal import isal_zlib
 
 from distprof.merge.chrome_file import CHUNK_BYTES, ChromeFile, Losses
 from distprof.merge.clock import RankClock
-from distprof.merge.engine import BAD_TIME, NONE, Interner, Scanner
+from distprof.merge.engine import BAD_TIME, NONE, Interner, Scanner, Text
 from distprof.merge.events import EventTable, scanner_for_table
 from distprof.merge.index import META, NAMES_OF, SLICE, Index
 from distprof.merge.lanes import NUMBERS_PER_RANK, Lanes, Thread
@@ -94,7 +94,9 @@ def rewrite(plan: RankPlan, output: Path, table: Path | None = None) -> Member:
         # no name and no time in the header: the same input gives the same bytes
         packer = isal_zlib.compressobj(LEVEL, wbits=GZIP)
         for part in _parts(file, renumber, events, lanes):
-            raw.write(packer.compress(part))
+            packed = packer.compress(part)
+            if packed:
+                raw.write(packed)
         raw.write(packer.flush())
     if events is not None:
         events.close()
@@ -102,12 +104,14 @@ def rewrite(plan: RankPlan, output: Path, table: Path | None = None) -> Member:
     return member
 
 
-def _parts(file: ChromeFile, renumber: _Renumber, events: EventTable | None, lanes: Lanes) -> Iterator[bytes]:
+def _parts(file: ChromeFile, renumber: _Renumber, events: EventTable | None,
+           lanes: Lanes) -> Iterator[bytes | memoryview]:
     between = b""
     for text in file.scanned():
         part = renumber(text, events)
         if part:
-            yield between + part if between else part
+            yield between
+            yield part
             between = b",\n"
     names = b",\n".join(map(msgspec.json.encode, lanes.describe()))
     if names:
@@ -154,7 +158,7 @@ class _Renumber:
         """Process, thread and its name as the trace has them."""
         return [(pid, tid, self._lanes.thread_names.get((pid, tid), "")) for pid, tid in self._raw]
 
-    def __call__(self, text: bytes, events: EventTable | None) -> bytes:
+    def __call__(self, text: Text, events: EventTable | None) -> memoryview:
         """The text of the last scan's events in the merged trace."""
         scanner, member = self._scanner, self._member
         phase = scanner.column("phase")

@@ -31,6 +31,7 @@ enum {
     REPAIR = 1,   /* control characters, surrogate escapes, NaN or integers above 64 bits: valid JSON needs a rewrite */
     BAD_TIME = 2, /* ts or dur is no finite number */
     GLOBAL = 4,   /* an instant of scope g */
+    NON_ASCII = 8, /* bytes above 127: UTF-8 or nothing */
 };
 
 /* fields whose place in the text is kept */
@@ -167,12 +168,16 @@ static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *
             uint64_t word = load(p);
             uint64_t found = below(word ^ EACH('"'), 1) | below(word ^ EACH('\\'), 1) | below(word, 32);
             if (found) {
-                p += __builtin_ctzll(found) >> 3;
+                int until = __builtin_ctzll(found) & ~7;
+                if (word & EACH(0x80) & ((UINT64_C(1) << until) - 1)) *flags |= NON_ASCII;
+                p += until >> 3;
                 break;
             }
+            if (word & EACH(0x80)) *flags |= NON_ASCII;
             p += 8;
         }
-        while (p < end && !IN_STRING[*p]) p++;
+        for (; p < end && !IN_STRING[*p]; p++)
+            if (*p & 0x80) *flags |= NON_ASCII;
         if (p >= end) return NULL;
         if (*p == '"') return p;
         if (*p == '\\') {
@@ -320,7 +325,7 @@ typedef struct {
     uint8_t *phase, *flags;
     Interner *names, *categories, *threads;
     int32_t num_wanted;
-    int32_t spare;
+    int32_t skims;           /* args may be passed over by their layout: what is wrong inside goes unseen */
     Wanted *wanted;
     Interner *texts;
 } Columns;
@@ -375,6 +380,58 @@ static int span_of(const uint8_t *key, int64_t len) {
     }
 }
 
+#define WORD(a, b, c, d, e, f, g, h) \
+    ((uint64_t)(a) | (uint64_t)(b) << 8 | (uint64_t)(c) << 16 | (uint64_t)(d) << 24 | (uint64_t)(e) << 32 \
+     | (uint64_t)(f) << 40 | (uint64_t)(g) << 48 | (uint64_t)(h) << 56)
+#define FIRST(n) (UINT64_MAX >> (64 - 8 * (n)))
+
+enum { PHASE = NUM_SPANS, NAME, CATEGORY, OTHER };
+
+/* The key at the quote p, with the colon and the blank that most writers put behind it, told by eight bytes. Gives the
+ * field and moves *at to the value; -1 where it takes a closer look. */
+static int usual_key(const uint8_t *p, const uint8_t *end, const uint8_t **at) {
+    if (end - p < 16) return -1;
+    uint64_t word = load(p);
+    switch (word & FIRST(6)) {
+    case WORD('"', 'p', 'h', '"', ':', ' ', 0, 0): return *at = p + 6, PHASE;
+    case WORD('"', 't', 's', '"', ':', ' ', 0, 0): return *at = p + 6, TS;
+    case WORD('"', 'i', 'd', '"', ':', ' ', 0, 0): return *at = p + 6, ID;
+    case WORD('"', 'p', 'i', 'd', '"', ':', 0, 0): return *at = p + 6, PID;
+    case WORD('"', 't', 'i', 'd', '"', ':', 0, 0): return *at = p + 6, TID;
+    case WORD('"', 'd', 'u', 'r', '"', ':', 0, 0): return *at = p + 6, DUR;
+    case WORD('"', 'c', 'a', 't', '"', ':', 0, 0): return *at = p + 6, CATEGORY;
+    case WORD('"', 'n', 'a', 'm', 'e', '"', 0, 0): return p[6] == ':' ? (*at = p + 7, NAME) : -1;
+    case WORD('"', 'a', 'r', 'g', 's', '"', 0, 0): return p[6] == ':' ? (*at = p + 7, ARGS) : -1;
+    default: return -1;
+    }
+}
+
+/* The field that a key of any spelling names. */
+static int field_of(const uint8_t *key, int64_t len) {
+    int which = span_of(key, len);
+    return which >= 0 ? which : is(key, len, "ph") ? PHASE : is(key, len, "name") ? NAME
+         : is(key, len, "cat") ? CATEGORY : OTHER;
+}
+
+/* Behind an object that is written over several lines, each deeper than the line with its brace: found by the first line
+ * that is not. Where the text is laid out in another way, NULL. */
+static const uint8_t *indented_end(const uint8_t *p, const uint8_t *end) {
+    if (end - p < 4 || p[1] != '\n') return NULL;
+    const uint8_t *line = p + 2;
+    while (line < end && *line == ' ') line++;
+    int64_t depth = line - (p + 2) - 2;
+    if (depth < 0 || line >= end || *line != '"') return NULL;
+    while ((p = memchr(line, '\n', end - line))) {
+        line = p + 1;
+        if (end - line <= depth) return NULL;
+        if (line[depth] != '}') continue;
+        const uint8_t *q = line;
+        while (*q == ' ') q++;
+        if (q == line + depth) return q + 1;
+    }
+    return NULL;
+}
+
 static int32_t thread_of(Columns *c, Text pid, Text tid, Text *last, int32_t known) {
     if (known >= 0 && last[0].len == pid.len && last[1].len == tid.len && !memcmp(last[0].at, pid.at, pid.len)
         && !memcmp(last[1].at, tid.at, tid.len)) return known;
@@ -403,34 +460,46 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
         c->wanted[i].found_at = NULL;
         if (!c->wanted[i].is_text) c->wanted[i].integers[row] = NONE;
     }
-    for (p = blank(p + 1, end);; p++) {
+    for (p++;; p++) {
         p = blank(p, end);
         if (p >= end) return NULL;
         if (*p == '}') break; /* an empty event, or a comma too many */
         if (*p != '"') return *ok = 0, p;
-        const uint8_t *key = p + 1, *stop = string_end(key, end, &ignored);
-        if (!stop) return NULL;
-        p = blank(stop + 1, end);
+        const uint8_t *value;
+        int which = usual_key(p, end, &value);
+        if (which < 0) {
+            const uint8_t *key = p + 1, *stop = string_end(key, end, &ignored);
+            if (!stop) return NULL;
+            p = blank(stop + 1, end);
+            if (p >= end) return NULL;
+            if (*p != ':') return *ok = 0, p;
+            value = p + 1;
+            which = field_of(key, stop - key);
+        }
+        value = p = blank(value, end);
         if (p >= end) return NULL;
-        if (*p != ':') return *ok = 0, p;
-        const uint8_t *value = p = blank(p + 1, end);
-        int64_t len = stop - key;
-        int which = span_of(key, len), quoted = 0;
-        if (which == ARGS && c->num_wanted && p < end && *p == '{') {
-            p = read_args(p, end, c, &flags, ok);
+        int quoted = *p == '"';
+        if (quoted) {
+            p = string_end(p + 1, end, &flags);
+            if (!p) return NULL;
+            p++;
+        } else if (which == ARGS && *p == '{' && (c->num_wanted || c->skims)) {
+            const uint8_t *behind = c->skims ? indented_end(p, end) : NULL;
+            p = behind ? behind : read_args(p, end, c, &flags, ok);
+        } else if (*p <= '9' && *p >= '-') {
+            p = scalar_end(p, end, &flags, ok);
         } else {
             p = value_end(p, end, &flags, ok);
-            quoted = *value == '"';
         }
         if (!p || !*ok) return p;
-        if (which >= 0) {
+        if (which < NUM_SPANS) {
             spans[2 * which] = (int32_t)(value - buf), spans[2 * which + 1] = (int32_t)(p - value);
             field[which].at = value, field[which].len = p - value;
-        } else if (is(key, len, "ph")) {
+        } else if (which == PHASE) {
             c->phase[row] = quoted && p - value > 2 ? value[1] : 0;
-        } else if (is(key, len, "name")) {
+        } else if (which == NAME) {
             name.at = value + quoted, name.len = p - value - 2 * quoted;
-        } else if (is(key, len, "cat")) {
+        } else if (which == CATEGORY) {
             category.at = value + quoted, category.len = p - value - 2 * quoted, has_category = 1;
         }
         p = blank(p, end);
