@@ -160,9 +160,9 @@ class Scanner:
         room = int(self.arrays["end"][rows - 1] - self.arrays["start"][0]) + ROOM_PER_ROW * rows if rows else 0
         if len(self._room) < room:
             self._room = np.empty(room + room // 4, np.uint8)
-        length = _library().rewrite_events(
-            _address(text), ctypes.byref(self._columns), *map(_at, (keep, pid, tid, ts_ns, dur_ns)), ids.handle, first_id,
-            _at(self._room))
+        columns = map(_at, (keep, pid, tid, ts_ns, dur_ns))
+        length = _library().rewrite_events(_address(text), ctypes.byref(self._columns), *columns, ids.handle, first_id,
+                                           _at(self._room))
         return memoryview(self._room)[:length]
 
 

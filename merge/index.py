@@ -184,8 +184,9 @@ class _Slices:
 
     def finish(self, index: Index) -> None:
         """Says what the whole file is like."""
-        rows, start, duration, thread = (np.concatenate(part) for part in zip(*self._parts, strict=True)) if (
-            self._parts) else (np.empty(0, kind) for kind in (np.int64, np.int64, np.int64, np.int32))
+        nothing = tuple(np.empty(0, kind) for kind in (np.int64, np.int64, np.int64, np.int32))
+        columns: list[Any] = [np.concatenate(parts) for parts in zip(nothing, *self._parts, strict=True)]
+        rows, start, duration, thread = columns
         times = np.concatenate([start, *self._others])
         self._parts, self._others = [], []
         if len(times):

@@ -228,7 +228,8 @@ class _Renumber:
         threads = self._scanner.column("thread")
         rows, lanes = self._mine(self._plan.index.side_rows, self._plan.index.side_lanes)
         for row, lane in zip(rows.tolist(), lanes.tolist(), strict=True):
-            tid[row] = self._lanes.side(*self._raw[threads[row]], lane).tid
+            raw_pid, raw_tid = self._raw[threads[row]]
+            tid[row] = self._lanes.side(raw_pid, raw_tid, lane).tid
             self._side_starts[int(threads[row]), int(raw_ts[row])] = tid[row]
         if self._side_starts:
             for row in np.flatnonzero(np.isin(phase, FLOWS)).tolist():
