@@ -142,6 +142,12 @@ class Scanner:
         status = _library().scan_events(_address(text), end, ctypes.byref(place), ctypes.byref(self._columns))
         return Status(status), place.value
 
+    def links(self, text: Text, ids: Interner) -> Any:
+        """int64 a row: a number for the id of what an id links (arrows, asynchronous events, objects), else `NONE`."""
+        found = np.empty(self.num_rows, np.int64)
+        _library().link_rows(_address(text), ctypes.byref(self._columns), ids.handle, _at(found))
+        return found
+
     def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, ids: Interner,
                 first_id: int) -> memoryview:
         """The events of the last scan with other numbers, joined by a comma and a newline; valid until the next call.
@@ -235,6 +241,7 @@ def _declare(library: Any) -> None:
     library.interner_arena.argtypes, library.interner_arena.restype = [pointer], pointer
     library.interner_ends.argtypes, library.interner_ends.restype = [pointer], ctypes.POINTER(integer)
     library.scan_events.argtypes = [pointer, integer, pointer, pointer]
+    library.link_rows.argtypes, library.link_rows.restype = [pointer] * 4, None
     library.rewrite_events.argtypes = [pointer, pointer, *[pointer] * 6, integer, pointer]
     library.rewrite_events.restype = integer
     library.find_overlaps.argtypes = [integer, *[pointer] * 4, integer, ctypes.c_int32, pointer, pointer]

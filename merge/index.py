@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from distprof.merge.arrows import hanging
 from distprof.merge.chrome_file import CHUNK_BYTES, ChromeFile, Losses
-from distprof.merge.engine import BAD_TIME, NONE, Scanner, Text, find_overlaps
+from distprof.merge.engine import BAD_TIME, NONE, Interner, Scanner, Text, find_overlaps
 from distprof.merge.gunzip import Damage
 from distprof.merge.repair import repaired
+from distprof.merge.selection import Selection
 from distprof.merge.streams import ChunkReader, TraceFile
 
 SLICE = ord("X")
@@ -22,6 +24,9 @@ META = ord("M")
 TOLERANCE_NS = 1000
 """A slice that sticks out of the one around it by no more is cut: rounding, not another order of things."""
 MAX_LANES = 16
+FLOWS = np.isin(np.arange(256), np.frombuffer(b"stf", np.uint8))
+"""By phase: ends of arrows."""
+ALL = Selection()
 DAY_NS = 86_400 * 10**9
 NAMES_OF = frozenset(("process_name", "process_labels", "process_sort_index", "thread_name", "thread_sort_index"))
 """Metadata events that the merge writes anew."""
@@ -70,17 +75,25 @@ class Index:
     cut_ns: Any = None
     """Their new durations."""
 
+    hanging_rows: Any = None
+    """Event numbers of ends of arrows that are left out: they lie in no slice, or lack their other end; int64."""
+    num_left_out: int = 0
+    """Events that the selection leaves out."""
+
     @property
     def num_lanes(self) -> int:
         """Lanes that threads need at most, their own included."""
         return int(self.side_lanes.max()) + 1 if len(self.side_lanes) else 1
 
 
-def index_trace(trace: TraceFile, *, strict: bool = False) -> Index:
+def index_trace(trace: TraceFile, selection: Selection = ALL, *, base_ns: int = 0,
+                strict: bool = False) -> Index:
     """Reads a trace once.
 
     Args:
         trace: Where it lies.
+        selection: What of it will be written.
+        base_ns: Added to its times to see what the selection says; as an earlier pass learned it.
         strict: Looks into `args` too, where damage may hide.
 
     Raises:
@@ -89,7 +102,7 @@ def index_trace(trace: TraceFile, *, strict: bool = False) -> Index:
     scanner = Scanner(skims=not strict)
     reader = ChunkReader(trace, chunk_bytes=CHUNK_BYTES)
     file = ChromeFile(trace.name, reader, scanner)
-    index, slices = Index(metadata=file.metadata, losses=file.losses), _Slices()
+    index, kept = Index(metadata=file.metadata, losses=file.losses), _Kept(scanner, selection, base_ns)
     steps = _Steps(scanner)
     for text in file.scanned():
         phase, flags = scanner.column("phase"), scanner.column("flags")
@@ -99,13 +112,13 @@ def index_trace(trace: TraceFile, *, strict: bool = False) -> Index:
                 index.phases[chr(code)] += int(number)
         index.meta += _meta(scanner, text, np.flatnonzero(phase == META))
         steps.look()
-        slices.add(scanner, index.num_events)
+        kept.add(text, index.num_events)
         index.num_events += scanner.num_rows
     index.num_bytes, index.damage = file.num_bytes, reader.damage
     index.base_ns = _integer(file.metadata.get("baseTimeNanoseconds"))
     index.threads = [_thread(key) for key in scanner.threads.texts()]
     index.steps = [(step, start + index.base_ns, end + index.base_ns) for step, start, end in steps.found]
-    slices.finish(index)
+    kept.finish(index)
     return index
 
 
@@ -167,37 +180,62 @@ class _Steps:
                 self.found.append((self._names[int(names[row])], int(starts[row]), int(starts[row] + durations[row])))
 
 
-class _Slices:
-    """Keeps 28 bytes of each event with a time, to see what slices overlap."""
+class _Kept:
+    """Keeps 28 bytes of each slice and each end of an arrow, to see what overlaps and what hangs in the air."""
 
-    def __init__(self) -> None:
-        self._parts: list[tuple[Any, ...]] = []
+    def __init__(self, scanner: Scanner, selection: Selection, base_ns: int) -> None:
+        self._scanner, self._selection, self._base_ns = scanner, selection, base_ns
+        self._ids = Interner()
+        self._slices: list[tuple[Any, ...]] = []
+        self._flows: list[tuple[Any, ...]] = []
         self._others: list[Any] = []
+        self._num_left_out = 0
 
-    def add(self, scanner: Scanner, first: int) -> None:
+    def add(self, text: Text, first: int) -> None:
         """Takes in the rows of the last scan, the first of which has this number."""
-        start, phase = scanner.column("ts_ns"), scanner.column("phase")
-        rows = np.flatnonzero((phase == SLICE) & (start != NONE) & ((scanner.column("flags") & BAD_TIME) == 0))
-        duration = np.maximum(scanner.column("dur_ns")[rows], 0)
-        self._parts.append((rows + first, start[rows], duration, scanner.column("thread")[rows]))
-        self._others.append(start[(phase != SLICE) & (phase != META) & (start != NONE)].copy())
+        scanner = self._scanner
+        start, phase, thread = (scanner.column(name) for name in ("ts_ns", "phase", "thread"))
+        timed = (start != NONE) & ((scanner.column("flags") & BAD_TIME) == 0) & (phase != META)
+        is_slice, is_flow = timed & (phase == SLICE), timed & FLOWS[phase]
+        if not self._selection.is_all:
+            keep = self._selection.kept(
+                start + self._base_ns, scanner.column("dur_ns"), scanner.column("category"), is_slice,
+                self._selection.unwanted_categories(scanner.categories))
+            self._num_left_out += int((timed & ~keep & ~is_flow).sum())
+            is_slice &= keep
+        rows = np.flatnonzero(is_slice)
+        self._slices.append((rows + first, start[rows], np.maximum(scanner.column("dur_ns")[rows], 0), thread[rows]))
+        rows = np.flatnonzero(is_flow)
+        if len(rows):
+            self._flows.append((rows + first, start[rows], scanner.links(text, self._ids)[rows], thread[rows],
+                                phase[rows], scanner.column("name")[rows], scanner.column("category")[rows]))
+        self._others.append(start[timed & ~is_slice].copy())
 
     def finish(self, index: Index) -> None:
         """Says what the whole file is like."""
-        nothing = tuple(np.empty(0, kind) for kind in (np.int64, np.int64, np.int64, np.int32))
-        columns: list[Any] = [np.concatenate(parts) for parts in zip(nothing, *self._parts, strict=True)]
-        rows, start, duration, thread = columns
+        rows, start, duration, thread = _joined(self._slices, 4)
         times = np.concatenate([start, *self._others])
-        self._parts, self._others = [], []
+        self._slices, self._others = [], []
+        index.num_left_out = self._num_left_out
         if len(times):
             likely = times[times > np.median(times) - DAY_NS]
             index.first_ns = int(likely.min()) + index.base_ns
             index.last_ns = int(max(times.max(), (start + duration).max(initial=times.max()))) + index.base_ns
+        flows, at, link, on, phase, name, category = _joined(self._flows, 7)
+        # of one id: name and category make different arrows of it
+        _, key = np.unique(np.stack([link, name, category]), axis=1, return_inverse=True) if len(flows) else (0, link)
+        index.hanging_rows = flows[hanging(phase, key, on, at, (thread, start, start + duration))]
         order = _by_thread_and_start(thread, start, duration)
-        lane, cut = find_overlaps(order, start, duration, thread, tolerance=TOLERANCE_NS, max_lanes=MAX_LANES)
+        lane, cut = find_overlaps(order, start, duration, thread.astype(np.int32), tolerance=TOLERANCE_NS,
+                                  max_lanes=MAX_LANES)
         moved, shortened = np.flatnonzero(lane), np.flatnonzero(cut >= 0)
         index.side_rows, index.side_lanes = rows[moved], lane[moved]
         index.cut_rows, index.cut_ns = rows[shortened], cut[shortened]
+
+
+def _joined(parts: list[tuple[Any, ...]], width: int) -> list[Any]:
+    return [np.concatenate([part[column] for part in parts]) if parts else np.empty(0, np.int64)
+            for column in range(width)]
 
 
 def _by_thread_and_start(thread: Any, start: Any, duration: Any) -> Any:

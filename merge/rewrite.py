@@ -6,7 +6,7 @@ Events pass through as bytes; only pid, tid, ts, linking ids and the end of slic
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from distprof.merge.chrome_file import CHUNK_BYTES, ChromeFile, Losses
 from distprof.merge.clock import RankClock
 from distprof.merge.engine import BAD_TIME, NONE, Interner, Scanner, Text
 from distprof.merge.events import EventTable, scanner_for_table
-from distprof.merge.index import META, NAMES_OF, SLICE, Index
+from distprof.merge.index import ALL, FLOWS, META, NAMES_OF, SLICE, Index, index_trace
 from distprof.merge.lanes import NUMBERS_PER_RANK, Lanes, Thread
+from distprof.merge.selection import Selection
 from distprof.merge.streams import ChunkReader, TraceFile
 
 IDS_PER_RANK = 1 << 32
@@ -27,7 +28,6 @@ IDS_PER_RANK = 1 << 32
 LEVEL = 1
 GZIP = 31
 """wbits of a deflate stream with a gzip header."""
-FLOWS = np.frombuffer(b"stf", np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,7 @@ class RankPlan:
     steps: tuple[Any, Any, Any]
     """Start, end and number of the rank's steps, on the rank's clock."""
     numbers: int = NUMBERS_PER_RANK
+    selection: Selection = ALL
     table_metadata: dict[str, str] = field(default_factory=dict)
 
 
@@ -57,14 +58,20 @@ class Member:
     rank: int
     num_slices: int = 0
     num_events: int = 0
+    num_read: int = 0
+    """Events of the rank's own trace, metadata included."""
     num_bytes: int = 0
-    """Of the rank's own trace, decompressed."""
+    """Text of it, decompressed."""
     num_moved: int = 0
     """Events before the origin, moved onto it."""
     num_side: int = 0
     """Slices that partly overlap another one of their thread, and stand in a lane beside it."""
     num_cut: int = 0
     """Slices whose end was cut, by less than a microsecond where there was room beside them."""
+    num_left_out: int = 0
+    """Events that the selection left out."""
+    num_hanging: int = 0
+    """Ends of arrows left out: they lie in no slice, or lack their other end."""
     num_bad_times: int = 0
     """Events without a time, left out."""
     num_without_duration: int = 0
@@ -80,11 +87,23 @@ def rewrite(plan: RankPlan, output: Path, table: Path | None = None) -> Member:
     Raises:
         DataError: The file is no Chrome trace.
     """
+    if not plan.selection.is_all:
+        plan = replace(plan, index=index_trace(
+            plan.trace, plan.selection, base_ns=plan.index.base_ns))
+    member = _rewrite(plan, output, table)
+    if member.num_read != plan.index.num_events:  # the first pass skims; damage within args made it count otherwise
+        plan = replace(plan, index=index_trace(
+            plan.trace, plan.selection, base_ns=plan.index.base_ns, strict=True))
+        member = _rewrite(plan, output, table)
+    return member
+
+
+def _rewrite(plan: RankPlan, output: Path, table: Path | None) -> Member:
     scanner = scanner_for_table() if table is not None else Scanner()
     file = ChromeFile(plan.trace.name, ChunkReader(plan.trace, chunk_bytes=CHUNK_BYTES), scanner)
     index = plan.index
     member = Member(path=output, rank=plan.rank, losses=file.losses, metadata=file.metadata,
-                    num_side=len(index.side_rows), num_cut=len(index.cut_rows))
+                    num_side=len(index.side_rows), num_cut=len(index.cut_rows), num_hanging=len(index.hanging_rows))
     lanes = lanes_of(plan)
     renumber, events = _Renumber(plan, scanner, lanes, member), None
     if table is not None:
@@ -164,7 +183,7 @@ class _Renumber:
         phase = scanner.column("phase")
         raw_ts, raw_dur = scanner.column("ts_ns"), scanner.column("dur_ns")
         is_meta, is_slice = phase == META, phase == SLICE
-        keep = self._kept(phase, is_meta)
+        keep = self._kept(phase, is_meta, is_slice)
         start_ns, dur_ns = self._times(raw_ts, raw_dur, is_slice)
         ts_ns = start_ns - self._plan.origin_ns
         early = keep & (ts_ns < 0) & ~is_meta
@@ -181,9 +200,10 @@ class _Renumber:
         if events is not None:
             events.add(keep, start_ns, dur_ns)
         self._row += scanner.num_rows
+        member.num_read = self._row
         return written
 
-    def _kept(self, phase: Any, is_meta: Any) -> Any:
+    def _kept(self, phase: Any, is_meta: Any, is_slice: Any) -> Any:
         scanner, member = self._scanner, self._member
         timeless = ((scanner.column("flags") & BAD_TIME) != 0) | ((scanner.column("ts_ns") == NONE) & ~is_meta)
         timeless &= phase != 0
@@ -193,7 +213,17 @@ class _Renumber:
             new = [number for number, name in enumerate(texts, self._known_names) if name.decode("latin-1") in NAMES_OF]
             self._dropped_names = np.append(self._dropped_names, np.array(new, np.int32))
             self._known_names = len(scanner.names)
-        return ~timeless & (phase != 0) & ~(is_meta & np.isin(scanner.column("name"), self._dropped_names))
+        keep = ~timeless & (phase != 0) & ~(is_meta & np.isin(scanner.column("name"), self._dropped_names))
+        hanging, _ = self._mine(self._plan.index.hanging_rows, self._plan.index.hanging_rows)
+        keep[hanging] = False
+        selection = self._plan.selection
+        if not selection.is_all:
+            chosen = is_meta | FLOWS[phase] | selection.kept(
+                scanner.column("ts_ns") + self._plan.index.base_ns, scanner.column("dur_ns"),
+                scanner.column("category"), is_slice, selection.unwanted_categories(scanner.categories))
+            member.num_left_out += int((keep & ~chosen).sum())
+            keep &= chosen
+        return keep
 
     def _times(self, raw_ts: Any, raw_dur: Any, is_slice: Any) -> tuple[Any, Any]:
         """Start on the common clock, and duration; `_changed` says where the duration is not the text's."""
@@ -232,6 +262,6 @@ class _Renumber:
             tid[row] = self._lanes.side(raw_pid, raw_tid, lane).tid
             self._side_starts[int(threads[row]), int(raw_ts[row])] = tid[row]
         if self._side_starts:
-            for row in np.flatnonzero(np.isin(phase, FLOWS)).tolist():
+            for row in np.flatnonzero(FLOWS[phase]).tolist():
                 side = self._side_starts.get((int(threads[row]), int(raw_ts[row])))
                 tid[row] = tid[row] if side is None else side

@@ -575,6 +575,15 @@ int64_t link_of(Interner *ids, const uint8_t *p, int64_t n, int64_t first) {
 }
 
 
+/* The number for the id of each event that an id links with others; NONE for the rest. */
+void link_rows(const uint8_t *buf, const Columns *c, Interner *ids, int64_t *links) {
+    for (int64_t row = 0; row < c->num_rows; row++) {
+        const int32_t *id = c->spans + 2 * (NUM_SPANS * row + ID);
+        int linked = id[1] && c->phase[row] && strchr("stfbenSTFNOD", c->phase[row]) != NULL;
+        links[row] = linked ? link_of(ids, buf + id[0], id[1], 0) : NONE;
+    }
+}
+
 /* Events with keep[row], joined by ",\n", with the numbers given. New times are in ns; NONE leaves the text alone.
  * Returns the bytes written; out has room for the text and 160 bytes a row. */
 int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep, const int64_t *pid, const int64_t *tid,

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from conftest import distprof
 from perfetto import ERRORS, FLOWS, SLICES, THREADS, ask, rank_of
 from usual_merge import usual_merge
 
@@ -118,21 +119,25 @@ def test_each_rank_is_a_gzip_member(run):
     assert json.loads(gzip.decompress(content))["traceEvents"]
 
 
-def test_worker_processes_write_the_same_bytes(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("distprof.merge.trace.ENOUGH_FOR_PROCESSES_BYTES", 0)
-    merged = merge_traces(open_run(run), tmp_path / "trace.json.gz")
-    assert (tmp_path / "trace.json.gz").read_bytes() == (run / "merged" / "trace.json.gz").read_bytes()
-    assert len(merged.members) == 4 and [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
-
-
-def test_a_damaged_rank_is_named_by_worker_processes_too(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("distprof.merge.trace.ENOUGH_FOR_PROCESSES_BYTES", 0)
+def test_a_damaged_rank_is_named_and_the_others_are_merged(run, tmp_path):
     broken = Path(shutil.copytree(run, tmp_path / "run"))
     (broken / "rank00002" / "trace.json.gz").write_bytes(b"")
-    with pytest.raises(DataError, match="rank00002") as caught:
-        merge_traces(open_run(broken), tmp_path / "trace.json.gz")
+    found = merge_traces(open_run(broken), fresh(tmp_path / "out"))
+    assert [member.rank for member in found.members] == [0, 1, 3]
+    assert len(found.problems) == 1 and "rank 2" in found.problems[0] and "empty file" in found.problems[0]
+    done = distprof("merge", "--force", "--strict", broken)
+    assert done.returncode == 3 and "rank 2 is not in the trace" in done.stderr
+    for rank in (0, 1, 3):
+        (broken / f"rank{rank:05d}" / "trace.json.gz").write_bytes(b"")
+    with pytest.raises(DataError, match="empty file") as caught:
+        merge_traces(open_run(broken), fresh(tmp_path / "again"))
     assert caught.value.hint
-    assert not list(tmp_path.glob("*trace*")) and not list(tmp_path.glob(".rank*"))
+    assert not list((tmp_path / "again").glob("*trace*")) and not list((tmp_path / "again").glob(".rank*"))
+
+
+def fresh(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 def test_the_usual_script_fails_the_same_checks(run, tmp_path):
