@@ -14,6 +14,8 @@ FORMAT = 1
 RUN_JSON = "run.json"
 RANK_JSON = "rank.json"
 TRACE_JSON = "trace.json.gz"
+TRACE_TAR = "trace.tar"
+"""What `merge --format perfetto-tar` writes instead."""
 STEP_LINES = "steps.ndjson"
 """Steps of a rank that is still recording, a JSON object a line; becomes `steps.parquet` at the end."""
 MERGED = "merged"
@@ -265,8 +267,8 @@ EVENT_ARGS = (
 
 MERGED_EVENTS = Table(
     file="events.parquet",
-    doc="A directory with a file a rank: the merged timeline as a table, in the order of the rank's trace. Metadata and "
-    "arrows are not in it.",
+    doc="A directory with a file a rank: the merged timeline as a table, in the order of the rank's trace, without "
+    "metadata and arrows.",
     columns=(
         *TAGS,
         _text("name", "Name of the event."),

@@ -16,3 +16,6 @@ class RankClock:
 
     def to_common(self, at_ns: Any) -> Any:
         return at_ns + self.offset_ns
+
+    def to_own(self, at_ns: int) -> int:
+        return at_ns - self.offset_ns

@@ -24,7 +24,6 @@ from distprof.contract import (
     STEPS,
     SUMMARY_JSON,
     SUMMARY_KEYS,
-    TRACE_JSON,
 )
 from distprof.errors import DataError, IncompleteError, OutputError, UsageError
 from distprof.files import sync, write_json
@@ -32,17 +31,19 @@ from distprof.merge import comms_text, stats_text
 from distprof.merge.collectives import match_collectives
 from distprof.merge.module_rows import module_dicts, module_rows
 from distprof.merge.modules import reduce_modules
+from distprof.merge.options import MergeOptions
 from distprof.merge.page import Page
 from distprof.merge.run import Run, open_run
 from distprof.merge.summary import problems_of, reduce
 from distprof.merge.tables import load, write
-from distprof.merge.trace import MergedTrace, merge_traces
+from distprof.merge.trace import EVERYTHING, MergedTrace, Progress, merge_traces
 from distprof.reporters.report import Report
 from distprof.reporters.view import View, select
 from distprof.units import size
 
 
-def merge(path: Path, *, force: bool = False, strict: bool = False) -> str:
+def merge(path: Path, options: MergeOptions = EVERYTHING, *, force: bool = False, strict: bool = False,
+          progress: Progress = lambda _: None) -> str:
     """Writes `merged/` whole or not at all.
 
     Raises:
@@ -58,7 +59,7 @@ def merge(path: Path, *, force: bool = False, strict: bool = False) -> str:
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        trace, problems = _write(run, temporary)
+        trace, problems = _write(run, temporary, options, progress)
         if merged.exists():
             shutil.rmtree(merged)
         temporary.rename(merged)
@@ -72,8 +73,9 @@ def merge(path: Path, *, force: bool = False, strict: bool = False) -> str:
     return _told(run, trace, problems)
 
 
-def _write(run: Run, folder: Path) -> tuple[MergedTrace | None, list[str]]:
-    trace = merge_traces(run, folder)
+def _write(run: Run, folder: Path, options: MergeOptions,
+           progress: Progress) -> tuple[MergedTrace | None, list[str]]:
+    trace = merge_traces(run, folder, options, progress)
     reduction = reduce(run)
     reduction.summary["problems"] += trace.problems if trace is not None else []
     metadata = {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id,
@@ -92,18 +94,31 @@ def _told(run: Run, trace: MergedTrace | None, problems: list[str]) -> str:
     if trace is None:
         page.line(f"{merged}: tables of {len(run.ranks)} ranks; no rank recorded a timeline")
     else:
-        page.line(f"{merged / TRACE_JSON}: {len(trace.members)} of {run.world_size} ranks, {trace.num_slices} slices, "
+        slices = f"{trace.num_slices} slices" if trace.members else "as they are"
+        page.line(f"{merged / trace.path.name}: {trace.num_ranks} of {run.world_size} ranks, {slices}, "
                   f"{size(trace.num_bytes)}")
-    if trace is not None and trace.num_moved:
-        page.line(f"{trace.num_moved} events before the common origin were moved onto it", style="yellow")
-    if trace is not None and trace.num_side:
-        page.line(f"{trace.num_side} slices overlap others of their thread and stand in a lane beside it")
+        _remark(trace, page)
     for problem in problems:
         page.line(f"incomplete: {problem}", style="yellow")
     page.line(f"Next: distprof stats {shlex.quote(str(run.path))}")
     if trace is not None:
-        page.line(f"      open {merged / TRACE_JSON} in https://ui.perfetto.dev")
+        page.line(f"      open {merged / trace.path.name} in https://ui.perfetto.dev")
     return page.text()
+
+
+def _remark(trace: MergedTrace, page: Page) -> None:
+    """What is not in the trace as it was recorded, and why."""
+    for remark in trace.remarks:
+        page.line(remark)
+    for number, what in (
+        (trace.num_left_out, "events are left out, as the options say"),
+        (trace.num_side, "slices overlap others of their thread and stand in a lane beside it"),
+        (trace.num_hanging, "ends of arrows lie in no slice or lack their other end, and are left out"),
+    ):
+        if number:
+            page.line(f"{number} {what}")
+    if trace.num_moved:
+        page.line(f"{trace.num_moved} events before the common origin were moved onto it", style="yellow")
 
 
 def _check(problems: list[str], *, strict: bool) -> None:
