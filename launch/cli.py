@@ -80,14 +80,26 @@ def _report(directory: Path, section: FlopsProfilerSection) -> None:
 
 
 @commands.command()
-@RUN
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
+              help="Where to write: a new or empty folder. RUN/merged if not given; needed for files.")
+@click.option("--rank-pattern", metavar="REGEX",
+              help="Where traces of other programs do not tell their rank: the group of this expression in their path, "
+                   "like 'gpu(\\d+)'.")
+@click.option("--ranks-in-order", is_flag=True, help="Likewise: ranks 0, 1, ... in the order of the files.")
 @click.option("--force", is_flag=True, help="Replace an earlier merge.")
 @STRICT
-def merge(run: Path, *, force: bool, strict: bool) -> None:
-    """Merge all ranks of RUN into RUN/merged."""
-    from distprof.merge.command import merge as merge_run
+def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None, ranks_in_order: bool, force: bool,
+          strict: bool) -> None:
+    """Merge all ranks of RUN into RUN/merged.
 
-    click.echo(merge_run(run, force=force, strict=strict))
+    RUN is a run directory, or a folder of traces that torch.profiler wrote, or traces and tar archives of them.
+    """
+    from distprof.merge.command import merge as merge_run
+    from distprof.merge.ranking import Naming
+
+    naming = Naming(pattern=rank_pattern, in_order=ranks_in_order)
+    click.echo(merge_run(*runs, out=out, naming=naming, force=force, strict=strict))
 
 
 @commands.command()

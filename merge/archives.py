@@ -14,7 +14,7 @@ from typing import Any
 from isal import igzip
 
 from distprof.errors import DataError
-from distprof.merge.gunzip import MAGIC, READ_BYTES, Gunzip
+from distprof.merge.gunzip import MAGIC, READ_BYTES, Gunzip, Readable
 from distprof.merge.streams import ChunkReader, Pieces, TraceFile, is_gzip
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
@@ -57,7 +57,7 @@ class Archive:
     def _reader(self, member: tarfile.TarInfo, stream: tarfile.TarFile | None) -> ChunkReader:
         trace = TraceFile(path=self._path, member=member.name, offset=member.offset_data, size=member.size,
                           label=f"{self._label}: {member.name}")
-        source = None if stream is None else partial(_content, stream, member)
+        source = None if stream is None else partial(_Content, stream, member)
         return ChunkReader(trace, source=source, salvage=False)
 
 
@@ -74,8 +74,17 @@ def _gunzip(path: Path) -> Gunzip:
     return Gunzip(lambda stack: stack.enter_context(path.open("rb")), size=path.stat().st_size)
 
 
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Any:
-    return tar.extractfile(member)
+class _Content:
+    """The bytes of a member; they end where a cut archive ends."""
+
+    def __init__(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        self._file: Any = tar.extractfile(member)
+
+    def read(self, size: int, /) -> bytes:
+        try:
+            return bytes(self._file.read(size))
+        except tarfile.ReadError:
+            return b""
 
 
 def _may_be_trace(member: tarfile.TarInfo) -> bool:
@@ -106,16 +115,16 @@ def unpack(traces: Iterable[TraceFile], folder: Path) -> dict[TraceFile, TraceFi
     return files
 
 
-def _taken(path: Path, members: dict[int, TraceFile]) -> Iterator[tuple[TraceFile, Any]]:
+def _taken(path: Path, members: dict[int, TraceFile]) -> Iterator[tuple[TraceFile, Readable]]:
     try:
         for tar, member in _members(path, _gunzip(path)):
             if member.offset_data in members:
-                yield members[member.offset_data], _content(tar, member)
+                yield members[member.offset_data], _Content(tar, member)
     except tarfile.TarError:
         return  # cut: it was said when the archive was listed
 
 
-def _write(content: Any, output: Path) -> int:
+def _write(content: Readable, output: Path) -> int:
     """As it is where it is gzipped, else gzipped fast; gives the bytes that were there."""
     first = content.read(READ_BYTES)
     count = len(first)
@@ -123,10 +132,7 @@ def _write(content: Any, output: Path) -> int:
         target: Any = raw if first.startswith(MAGIC) else stack.enter_context(
             igzip.IGzipFile("", "wb", compresslevel=0, fileobj=raw, mtime=0))
         target.write(first)
-        try:
-            while data := content.read(READ_BYTES):
-                target.write(data)
-                count += len(data)
-        except tarfile.ReadError:
-            pass  # cut inside this member
+        while data := content.read(READ_BYTES):
+            target.write(data)
+            count += len(data)
     return count

@@ -5,7 +5,6 @@ Events pass through as bytes; only pid, tid, ts and linking ids are touched. `ar
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -13,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from isal import igzip, igzip_lib
+from isal import igzip
 from msgspec import UNSET, Raw, UnsetType
 
 from distprof.errors import DataError
 from distprof.merge.lanes import Lanes
+from distprof.merge.streams import ChunkReader, TraceFile
 
 Field = Raw | UnsetType
 LINKED = frozenset("stfbenSTFNOD")
@@ -60,7 +60,7 @@ class Event(msgspec.Struct, omit_defaults=True, gc=False, forbid_unknown_fields=
 class RankTrace:
     """What one worker needs to know of a rank."""
 
-    path: Path
+    path: Path | TraceFile
     rank: int
     title: str
     """`rank 3 | tp1 dp1 | host7`."""
@@ -88,8 +88,9 @@ def rewrite(trace: RankTrace, output: Path) -> Member:
     Raises:
         DataError: The file is not a Chrome trace.
     """
-    top = _read(trace.path)
-    events = _events(top.pop("traceEvents", Raw(b"[]")), trace.path)
+    source = trace.path if isinstance(trace.path, TraceFile) else TraceFile(path=trace.path, label=str(trace.path))
+    top = _read(source)
+    events = _events(top.pop("traceEvents", Raw(b"[]")), source.name)
     base_ns = int(bytes(top.get("baseTimeNanoseconds", b"0")))
     member = Member(path=output, rank=trace.rank,
                     metadata={key: msgspec.json.decode(value) for key, value in top.items()})
@@ -120,21 +121,23 @@ def _batches(events: Iterator[Event]) -> Iterator[list[Event]]:
         yield batch
 
 
-def _read(path: Path) -> dict[str, Raw]:
+def _read(trace: TraceFile) -> dict[str, Raw]:
+    reader = ChunkReader(trace)
+    text = b"".join(reader)
+    if reader.damage is not None:
+        raise DataError(f"{trace.name} {reader.damage}", hint="record the rank again")
     try:
-        content = path.read_bytes()
-        text = igzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
         return msgspec.json.decode(text, type=dict[str, Raw])
-    except (msgspec.MsgspecError, gzip.BadGzipFile, EOFError, igzip_lib.IsalError, OSError) as error:  # type: ignore[misc]
-        raise DataError(f"expected a Chrome trace in {path}, found a damaged file: {error}",
-                        hint="record the rank again, or remove its trace.json.gz to merge the rest") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DataError(f"expected a Chrome trace in {trace.name}, found a damaged file: {error}",
+                        hint="record the rank again") from error
 
 
-def _events(raw: Raw, path: Path) -> list[Event]:
+def _events(raw: Raw, name: str) -> list[Event]:
     try:
         return msgspec.json.decode(raw, type=list[Event])
     except msgspec.ValidationError as error:
-        raise DataError(f"expected Chrome events in {path}, found: {error}") from error
+        raise DataError(f"expected Chrome events in {name}, found: {error}") from error
 
 
 def _learn(lanes: Lanes, event: Event) -> None:

@@ -12,7 +12,6 @@ import pytest
 from perfetto import ERRORS, FLOWS, SLICES, THREADS, ask, rank_of
 from usual_merge import usual_merge
 
-from distprof.errors import DataError
 from distprof.merge.run import open_run
 from distprof.merge.trace import merge_traces
 
@@ -129,10 +128,11 @@ def test_a_damaged_rank_is_named_by_worker_processes_too(run, tmp_path, monkeypa
     monkeypatch.setattr("distprof.merge.trace.ENOUGH_FOR_PROCESSES_BYTES", 0)
     broken = Path(shutil.copytree(run, tmp_path / "run"))
     (broken / "rank00002" / "trace.json.gz").write_bytes(b"")
-    with pytest.raises(DataError, match="rank00002") as caught:
-        merge_traces(open_run(broken), tmp_path / "trace.json.gz")
-    assert caught.value.hint
-    assert not list(tmp_path.glob("*trace*")) and not list(tmp_path.glob(".rank*"))
+    opened = open_run(broken)
+    merged = merge_traces(opened, tmp_path / "trace.json.gz")
+    assert [member.rank for member in merged.members] == [0, 1, 3]
+    assert [problem for problem in opened.problems if problem.startswith("rank 2: ") and "empty file" in problem]
+    assert [path.name for path in tmp_path.iterdir() if path.name != "run"] == ["trace.json.gz"]
 
 
 def test_the_usual_script_fails_the_same_checks(run, tmp_path):
