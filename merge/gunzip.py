@@ -143,21 +143,22 @@ class Gunzip:
                 given = max(given - len(piece), 0)
 
     def _careful(self, feed: _Feed) -> Iterator[bytes]:
-        decompressor, data, step = zlib.decompressobj(wbits=31), b"", STEP_BYTES
+        """Where zlib raises it is asked again for less, in the end for one byte out of one byte."""
+        decompressor, data, step, take = zlib.decompressobj(wbits=31), b"", STEP_BYTES, READ_BYTES
         while not decompressor.eof:
             data = data or feed.read()
             if not data:
                 return  # cut: the damage is known
             before = decompressor.copy()
             try:
-                piece = decompressor.decompress(data, step)
+                piece = decompressor.decompress(data[:take], step)
             except zlib.error as error:
-                if step == 1:
+                if take == 1:
                     self._found.append(self._broken(str(error).rpartition(": ")[2], feed.offset - len(data)))
                     return
-                decompressor, step = before, step // 2
+                decompressor, step, take = before, max(step // 2, 1), take if step > 1 else 1
                 continue
-            data = decompressor.unconsumed_tail
+            data = decompressor.unconsumed_tail + data[take:]
             yield piece
 
     def _broken(self, words: str, offset: int) -> Damage:

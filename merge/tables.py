@@ -18,6 +18,8 @@ TYPES: dict[str, pl.DataType] = {
     "category": pl.String(),
     "list<int64>": pl.List(pl.Int64()),
 }
+UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError)
+"""What reading a damaged table raises; polars panics at some."""
 
 
 def load(run: Run, table: Table) -> pl.DataFrame:
@@ -37,7 +39,7 @@ def _load(rank: Rank, table: Table, problems: list[str]) -> pl.DataFrame | None:
         if file == STEP_LINES:
             return _steps_of_the_dead(rank)
         return None if file is None else _columns(rank.folder / file, table)
-    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         problem = f"rank {rank.number}: {file} cannot be read: {str(error).splitlines()[0]}"
         if problem not in problems:  # some tables are read more than once
             problems.append(problem)

@@ -25,6 +25,7 @@ from distprof.errors import DataError
 from distprof.merge.chrome import Member, RankTrace, rewrite
 from distprof.merge.run import Rank, Run, clock_of
 from distprof.merge.streams import TraceFile
+from distprof.merge.tables import UNREADABLE
 
 ENOUGH_FOR_PROCESSES_BYTES = 16 << 20
 """Compressed input from which on starting worker processes pays."""
@@ -104,7 +105,7 @@ def _origin_ns(ranks: list[Rank]) -> int:
 def _first_ns(rank: Rank) -> int | None:
     try:
         value = pl.scan_parquet(rank.folder / EVENTS.file).select(pl.col("start_ns").min()).collect().item()
-    except (pl.exceptions.PolarsError, OSError):
+    except UNREADABLE:
         return None  # a damaged table: the other ranks tell the origin
     return int(value) if value is not None else None
 
