@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -53,21 +54,22 @@ def read_head(reader: ChunkReader, *, through: bool) -> Head:
     Raises:
         DataError: It is empty, is no JSON, or cannot be opened.
     """
-    chunks = iter(reader)
-    head = _head(chunks)
+    chunks, text = iter(reader), bytearray()
+    head = _head(chunks, text)
     if head.instead is not None or "distributedInfo" in head.values:
         return head
     if reader.trace.member is None and not is_gzip(reader.trace.path):
         after = _end_of_file(reader)
     elif through:
-        after = _last(chunks)
+        after = _last(chain([bytes(text)], chunks))
     else:
         return head
     return Head(instead=None, values={**_kept(_after_events(after)), **head.values})
 
 
-def _head(chunks: Iterator[bytes]) -> Head:
-    text, searched, first = bytearray(), 0, b""
+def _head(chunks: Iterator[bytes], text: bytearray) -> Head:
+    """Reads chunks into `text` until it is clear."""
+    searched, first = 0, b""
     for chunk in chunks:
         text += chunk
         first = first or bytes(text.lstrip()[:1])
@@ -138,7 +140,7 @@ def _end_of_file(reader: ChunkReader) -> bytes:
         return file.read()
 
 
-def _last(chunks: Iterator[bytes]) -> bytes:
+def _last(chunks: Iterable[bytes]) -> bytes:
     held: deque[bytes] = deque()
     length = 0
     for chunk in chunks:
