@@ -68,19 +68,28 @@ def discover(paths: Sequence[Path], *, named: bool) -> Discovery:
     Raises:
         DataError: A path is not there, or is a folder of run directories.
     """
-    found = Discovery()
+    found, seen = Discovery(), set[Path]()
     for path in paths:
         if path.is_dir():
             _check_no_runs(path)
-            for file in _files(path):
-                where = PurePosixPath(file.relative_to(path).as_posix())
-                _look_at(file, where, str(where) if len(paths) == 1 else str(file), found, named=named, asked=False)
-        elif path.exists():
-            _look_at(path, PurePosixPath(*path.parts[-1 - LEVELS:]), str(path), found, named=named, asked=True)
-        else:
+        elif not path.exists():
             raise DataError(f"expected a run directory, a folder of traces or a trace, found nothing at {path}",
                             hint="distprof run prints the directory it writes")
+        for file, where, label in _places(path, alone=len(paths) == 1):
+            if file.resolve() not in seen:
+                seen.add(file.resolve())
+                _look_at(file, where, label, found, named=named, asked=file is path)
     return found
+
+
+def _places(path: Path, *, alone: bool) -> Iterator[tuple[Path, PurePosixPath, str]]:
+    """Each file at a path, its path from there, and what to call it."""
+    if not path.is_dir():
+        yield path, PurePosixPath(*path.parts[-1 - LEVELS:]), str(path)
+        return
+    for file in _files(path):
+        where = PurePosixPath(file.relative_to(path).as_posix())
+        yield file, where, str(where) if alone else str(file)
 
 
 def trace_times(path: Path) -> Iterator[int]:

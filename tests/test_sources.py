@@ -275,6 +275,13 @@ def test_of_two_traces_of_a_rank_the_newer_is_taken_and_both_are_said(tmp_path):
     assert files_of(open_run(tmp_path))[1] == "old_rank1.json"
 
 
+def test_a_file_that_is_given_twice_is_one(tmp_path):
+    file = write(tmp_path / "a" / "rank0.json", kineto(0, 1))
+    (tmp_path / "link.json").symlink_to(file)
+    run = open_run(tmp_path / "a", file, tmp_path / "link.json")
+    assert files_of(run) == {0: str(file)} and run.problems == []
+
+
 def test_missing_ranks_and_world_sizes_that_differ_are_said(tmp_path):
     write(tmp_path / "a.json", kineto(0, 4))
     write(tmp_path / "b.json", kineto(5, 8))
