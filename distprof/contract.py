@@ -34,9 +34,9 @@ QUANTITIES = ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "
 """What `summary.json` gives per GPU and of the model."""
 
 SUMMARY_KEYS = (
-    "format", "run_id", "world_size", "mp_size", "dp_size", "topology", "topology_source", "ranks", "missing_ranks",
-    "problems", "remarks", "per_gpu", "model", "step", "slowest_rank", "modules", "coverage_ratio", "uncounted_ops",
-    "clock",
+    "format", "kind", "run_id", "world_size", "mp_size", "dp_size", "topology", "topology_source", "ranks",
+    "missing_ranks", "problems", "remarks", "per_gpu", "model", "step", "slowest_rank", "modules", "coverage_ratio",
+    "uncounted_ops", "clock",
 )
 """Keys of `summary.json`; docs/run-directory.md says what they are."""
 STEP_KEYS = (

@@ -47,7 +47,7 @@ and called unfinished. `status` in rank.json is `complete`, `partial` (with the 
 
 | key | is |
 |---|---|
-| `format`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source` | what was run, and how the topology was found |
+| `format`, `kind`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source` | what was run, and how the topology was found; `kind` is `distprof`, or `traces` for those of other programs, whose sizes and topology are null where they do not tell |
 | `ranks`, `missing_ranks`, `problems` | ranks that were read, ranks that are not there, everything that is incomplete, in words |
 | `remarks` | what to keep in mind when reading the numbers, in words |
 | `per_gpu` | per quantity and time: `mean`, `min`, `max` over ranks and `min_rank`, `max_rank` |

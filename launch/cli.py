@@ -81,7 +81,7 @@ def _report(directory: Path, section: FlopsProfilerSection) -> None:
 
 
 @commands.command()
-@RUN
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
 @click.option("--ranks", metavar="0-7,64", help="Only these ranks.")
 @click.option("--steps", metavar="3,5-6", help="Only what runs in these steps.")
 @click.option("--window", metavar="1.2s:1.5s", help="Only what runs in this time, counted from the first event on.")
@@ -95,16 +95,28 @@ def _report(directory: Path, section: FlopsProfilerSection) -> None:
 @click.option("--format", "format_", type=click.Choice(["chrome", "perfetto-tar"]), default="chrome",
               show_default=True,
               help="One Chrome trace; or the ranks' files as they are, in an archive for Perfetto 58.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
+              help="Where to write: a new or empty folder. RUN/merged if not given; needed for files.")
+@click.option("--rank-pattern", metavar="REGEX",
+              help="Where traces of other programs do not tell their rank: the group of this expression in their path, "
+                   "like 'gpu(\\d+)'.")
+@click.option("--ranks-in-order", is_flag=True, help="Likewise: ranks 0, 1, ... in the order of the files.")
 @click.option("--force", is_flag=True, help="Replace an earlier merge.")
 @STRICT
-def merge(run: Path, *, force: bool, strict: bool, **chosen: Any) -> None:
-    """Merge all ranks of RUN into RUN/merged."""
+def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None, ranks_in_order: bool, force: bool,
+          strict: bool, **chosen: Any) -> None:
+    """Merge all ranks of RUN into RUN/merged.
+
+    RUN is a run directory, or a folder of traces that torch.profiler wrote, or traces and tar archives of them.
+    """
     from distprof.launch.progress import progress
     from distprof.merge.command import merge as merge_run
+    from distprof.merge.ranking import Naming
 
+    naming = Naming(pattern=rank_pattern, in_order=ranks_in_order)
     options = _merge_options(**chosen)
     with progress("merging") as told:
-        text = merge_run(run, options, force=force, strict=strict, progress=told)
+        text = merge_run(*runs, options=options, out=out, naming=naming, force=force, strict=strict, progress=told)
     click.echo(text)
 
 
