@@ -17,7 +17,9 @@ from distprof.files import write_text
 
 if TYPE_CHECKING:
     from distprof.launch.deepspeed_config import FlopsProfilerSection
+    from distprof.merge.alignment import Align
 
+ALIGNMENTS: tuple[Align, ...] = ("auto", "samples", "collectives", "none")
 SORTS = ("params", "macs", "flops", "fwd", "bwd", "time", "path")
 RUN = click.argument("run", type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -83,11 +85,14 @@ def _report(directory: Path, section: FlopsProfilerSection) -> None:
 @RUN
 @click.option("--force", is_flag=True, help="Replace an earlier merge.")
 @STRICT
-def merge(run: Path, *, force: bool, strict: bool) -> None:
+@click.option("--align", default="auto", type=click.Choice(ALIGNMENTS),
+              help="How ranks of several hosts are brought to one clock: by samples that they took while recording, or "
+              "estimated from when collectives ended; auto: by samples where they join all ranks.")
+def merge(run: Path, *, force: bool, strict: bool, align: Align) -> None:
     """Merge all ranks of RUN into RUN/merged."""
     from distprof.merge.command import merge as merge_run
 
-    click.echo(merge_run(run, force=force, strict=strict))
+    click.echo(merge_run(run, force=force, strict=strict, align=align))
 
 
 @commands.command()

@@ -17,6 +17,7 @@ from isal import igzip, igzip_lib
 from msgspec import UNSET, Raw, UnsetType
 
 from distprof.errors import DataError
+from distprof.merge.clock import UNSHIFTED, RankClock
 from distprof.merge.lanes import Lanes
 
 Field = Raw | UnsetType
@@ -65,7 +66,9 @@ class RankTrace:
     title: str
     """`rank 3 | tp1 dp1 | host7`."""
     origin_ns: int
-    """The instant that becomes 0 in the merged trace, on this rank's clock."""
+    """The instant that becomes 0 in the merged trace, on the common clock."""
+    clock: RankClock = UNSHIFTED
+    """From the rank's clock to the common one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +100,7 @@ def rewrite(trace: RankTrace, output: Path) -> Member:
     for event in events:
         if event.ph == "M":
             _learn(lanes, event)
-    shifted = _shifted((event for event in events if event.ph != "M"), lanes, base_ns - trace.origin_ns, member)
+    shifted = _shifted((event for event in events if event.ph != "M"), lanes, base_ns, trace, member)
     # no name and no time in the header: the same input gives the same bytes
     with output.open("wb") as raw, igzip.IGzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as file:
         encoder = msgspec.json.Encoder()
@@ -151,12 +154,17 @@ def _learn(lanes: Lanes, event: Event) -> None:
         lanes.sort_indices.setdefault(key, int(args.get("sort_index", 0)))
 
 
-def _shifted(events: Iterable[Event], lanes: Lanes, shift_ns: int, member: Member) -> Iterator[Event]:
+def _shifted(events: Iterable[Event], lanes: Lanes, base_ns: int, trace: RankTrace, member: Member) -> Iterator[Event]:
     for event in events:
         thread = lanes.thread("" if event.pid is UNSET else event.pid, "" if event.tid is UNSET else event.tid)
         event.pid, event.tid = thread.pid, thread.tid
         if isinstance(event.ts, Raw):
-            ts_ns = nanoseconds(bytes(event.ts)) + shift_ns
+            start_ns = base_ns + nanoseconds(bytes(event.ts))
+            ts_ns = trace.clock.shift(start_ns) - trace.origin_ns
+            if isinstance(event.dur, Raw) and trace.clock.drift_ppm:
+                # ends move as starts do: a slice stays inside the one around it
+                end_ns = trace.clock.shift(start_ns + nanoseconds(bytes(event.dur))) - trace.origin_ns
+                event.dur = Raw(b"%d.%03d" % divmod(end_ns - ts_ns, 1000))
             member.num_moved += ts_ns < 0
             event.ts = Raw(b"%d.%03d" % divmod(max(ts_ns, 0), 1000))
         if isinstance(event.id, Raw) and event.ph in LINKED:

@@ -14,6 +14,7 @@ import msgspec
 import polars as pl
 
 from distprof.contract import (
+    CLOCK_KEYS,
     FORMAT,
     MERGED,
     MERGED_COLLECTIVES,
@@ -29,28 +30,36 @@ from distprof.contract import (
 from distprof.errors import DataError, IncompleteError, OutputError, UsageError
 from distprof.files import sync, write_json
 from distprof.merge import comms_text, stats_text
+from distprof.merge.alignment import Align, aligned
+from distprof.merge.clock_text import clock_line
 from distprof.merge.collectives import match_collectives
 from distprof.merge.module_rows import module_dicts, module_rows
 from distprof.merge.modules import reduce_modules
 from distprof.merge.page import Page
 from distprof.merge.run import Run, open_run
 from distprof.merge.summary import problems_of, reduce
-from distprof.merge.tables import load, write
+from distprof.merge.tables import load, on_common_clock, write
 from distprof.merge.trace import MergedTrace, merge_traces
 from distprof.reporters.report import Report
 from distprof.reporters.view import View, select
 from distprof.units import size
 
 
-def merge(path: Path, *, force: bool = False, strict: bool = False) -> str:
+def merge(path: Path, *, force: bool = False, strict: bool = False, align: Align = "auto") -> str:
     """Writes `merged/` whole or not at all.
+
+    Args:
+        path: The run directory.
+        force: Replaces an earlier merge.
+        strict: Fails where something is missing.
+        align: How the ranks are brought to one clock.
 
     Raises:
         DataError: The run cannot be read.
         OutputError: There is a merge already, or it cannot be written.
         IncompleteError: Something is missing and `strict` is set; what there is was merged.
     """
-    run = open_run(path)
+    run = aligned(open_run(path), align)
     merged = path / MERGED
     if merged.exists() and not force:
         raise OutputError(f"expected no earlier merge, found {merged}", hint="--force replaces it")
@@ -58,7 +67,7 @@ def merge(path: Path, *, force: bool = False, strict: bool = False) -> str:
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        trace, problems = _write(run, temporary)
+        trace, summary = _write(run, temporary)
         if merged.exists():
             shutil.rmtree(merged)
         temporary.rename(merged)
@@ -68,11 +77,11 @@ def merge(path: Path, *, force: bool = False, strict: bool = False) -> str:
                           "there") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    _check(problems, strict=strict)
-    return _told(run, trace, problems)
+    _check(summary["problems"], strict=strict)
+    return _told(run, trace, summary)
 
 
-def _write(run: Run, folder: Path) -> tuple[MergedTrace | None, list[str]]:
+def _write(run: Run, folder: Path) -> tuple[MergedTrace | None, dict[str, Any]]:
     trace = merge_traces(run, folder / TRACE_JSON)
     reduction = reduce(run)
     metadata = {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id,
@@ -80,12 +89,12 @@ def _write(run: Run, folder: Path) -> tuple[MergedTrace | None, list[str]]:
                 "distprof.dp_size": str(run.dp_size), "distprof.topology": json.dumps(run.topology)}
     write(folder, MERGED_MODULES, reduction.modules, metadata)
     write(folder, MERGED_COLLECTIVES, match_collectives(run), metadata)
-    write(folder, MERGED_STEPS, load(run, STEPS), metadata)
+    write(folder, MERGED_STEPS, on_common_clock(run, load(run, STEPS), ("start_ns", "end_ns")), metadata)
     write_json(folder / SUMMARY_JSON, reduction.summary)
-    return trace, reduction.summary["problems"]
+    return trace, reduction.summary
 
 
-def _told(run: Run, trace: MergedTrace | None, problems: list[str]) -> str:
+def _told(run: Run, trace: MergedTrace | None, summary: dict[str, Any]) -> str:
     page = Page()
     merged = run.path / MERGED
     if trace is None:
@@ -93,9 +102,10 @@ def _told(run: Run, trace: MergedTrace | None, problems: list[str]) -> str:
     else:
         page.line(f"{merged / TRACE_JSON}: {len(trace.members)} of {run.world_size} ranks, {trace.num_slices} slices, "
                   f"{size(trace.num_bytes)}")
+    page.line(clock_line(summary["clock"]))
     if trace is not None and trace.num_moved:
         page.line(f"{trace.num_moved} events before the common origin were moved onto it", style="yellow")
-    for problem in problems:
+    for problem in summary["problems"]:
         page.line(f"incomplete: {problem}", style="yellow")
     page.line(f"Next: distprof stats {shlex.quote(str(run.path))}")
     if trace is not None:
@@ -117,7 +127,7 @@ def stats(path: Path, *, as_json: bool = False, strict: bool = False, top: int =
     """
     if peak is not None and not (math.isfinite(peak) and peak > 0):
         raise UsageError(f"expected a positive number of FLOP/s for --peak, found {peak}")
-    summary = _summary(path) if peak is None else reduce(open_run(path), peak=peak).summary
+    summary = _summary(path) if peak is None else reduce(aligned(open_run(path)), peak=peak).summary
     _check(summary["problems"], strict=strict)
     if as_json:
         return json.dumps(summary, indent=1)
@@ -168,15 +178,16 @@ def _summary(path: Path) -> dict[str, Any]:
         except msgspec.MsgspecError as error:
             raise DataError(f"expected a summary in {written}, found: {error}",
                             hint=f"distprof merge --force {path}") from error
-        if set(found) == set(SUMMARY_KEYS) and set(found["step"]) == set(STEP_KEYS):
+        keys = ((found, SUMMARY_KEYS), (found.get("step", {}), STEP_KEYS), (found.get("clock", {}), CLOCK_KEYS))
+        if all(set(part) == set(known) for part, known in keys):
             return found
-    return reduce(open_run(path)).summary
+    return reduce(aligned(open_run(path))).summary
 
 
 def comms(path: Path, *, as_json: bool = False, strict: bool = False, op: str | None = None,
           step: int | None = None, limit: int = 20) -> str:
     """Collectives of a run as a table and a timeline; see `merge` for errors."""
-    run = open_run(path)
+    run = aligned(open_run(path))
     rows = match_collectives(run)
     _check_choice("--op", op, sorted(set(rows["op"])))
     _check_choice("--step", step, sorted(set(rows["step"])))

@@ -12,6 +12,8 @@ import msgspec
 
 from distprof.contract import AXES, FORMAT, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, Table
 from distprof.errors import DataError, FormatError
+from distprof.merge.clock import Clock
+from distprof.merge.clock_samples import Sample, SampledRank, clock_by_samples
 
 FOLDER = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
 
@@ -25,7 +27,7 @@ class Params(msgspec.Struct):
     unique_params: int | None
 
 
-class ClockSample(msgspec.Struct):
+class ClockPair(msgspec.Struct):
     """Two clocks of a rank at one time."""
 
     realtime_ns: int
@@ -53,7 +55,10 @@ class RankInfo(msgspec.Struct, kw_only=True):
     num_steps: int
     params: Params | None
     files: dict[str, int | None]
-    clock: list[ClockSample]
+    clock: list[ClockPair]
+    clock_sync: list[Sample] = []
+    clock_note: str | None = None
+    """Why samples are missing."""
     device_name: str | None = None
     """None in runs of older versions."""
     tf32: dict[str, bool] = {}
@@ -109,6 +114,8 @@ class Run:
     ranks: list[Rank]
     missing: list[int]
     problems: list[str]
+    clock: Clock
+    """What brings the ranks to one clock."""
 
 
 Json = TypeVar("Json", bound=msgspec.Struct)
@@ -145,7 +152,8 @@ def open_run(path: Path) -> Run:
     return Run(path=path, run_id=ranks[0].info.run_id, world_size=world_size, mp_size=mp_size, dp_size=dp_size,
                topology=(known.topology if known else None) or {"dp": world_size},
                topology_source=(known.topology_source if known else None) or "unknown",
-               ranks=ranks, missing=missing, problems=problems)
+               ranks=ranks, missing=missing, problems=problems,
+               clock=clock_by_samples([sampled(rank) for rank in ranks]))
 
 
 def _read(path: Path, kind: type[Json]) -> Json:
@@ -238,21 +246,19 @@ def _spans(numbers: list[int]) -> str:
     return ", ".join("-".join(map(str, span)) for span in spans)
 
 
+def sampled(rank: Rank) -> SampledRank:
+    """What a rank knows of its clock."""
+    host = (rank.info.host, rank.info.boot_id) if rank.info.boot_id else None
+    return SampledRank(rank=rank.number, host=host, samples=rank.info.clock_sync)
+
+
 def clock_of(run: Run) -> dict[str, Any]:
     """How the timestamps of the ranks were brought to one clock, for `summary.json`."""
-    hosts = {(rank.info.host, rank.info.boot_id) for rank in run.ranks}
-    one = len(hosts) == 1 and bool(next(iter(hosts))[1])
-    return {
-        "method": "one host: all ranks read the same clock" if one else
-        "none: the ranks ran on several hosts and no offsets were measured",
-        "num_hosts": len(hosts),
-        "aligned": one,
-        "uncertainty_ns": None,
-        "set_by_ns": max((_clock_set_by(rank.info.clock) for rank in run.ranks), default=0),
-    }
+    return {**run.clock.to_json(),
+            "set_by_ns": max((_clock_set_by(rank.info.clock) for rank in run.ranks), default=0)}
 
 
-def _clock_set_by(samples: list[ClockSample]) -> int:
+def _clock_set_by(samples: list[ClockPair]) -> int:
     """How far the wall clock was moved against the one that is never set, in ns."""
     gaps = [sample.realtime_ns - sample.monotonic_ns for sample in samples]
     return max(gaps) - min(gaps) if gaps else 0

@@ -54,9 +54,9 @@ def merge_traces(run: Run, output: Path) -> MergedTrace | None:
     ranks = [rank for rank in run.ranks if (rank.folder / TRACE_JSON).is_file()]
     if not ranks:
         return None
-    origin_ns = _origin_ns(ranks)
-    traces = [RankTrace(path=rank.folder / TRACE_JSON, rank=rank.number, title=_title(rank), origin_ns=origin_ns)
-              for rank in ranks]
+    origin_ns = _origin_ns(run, ranks)
+    traces = [RankTrace(path=rank.folder / TRACE_JSON, rank=rank.number, title=_title(rank), origin_ns=origin_ns,
+                        clock=run.clock.line(rank.number)) for rank in ranks]
     parts = [output.with_name(f".rank{trace.rank}.part") for trace in traces]
     try:
         with _executor(traces) as executor:
@@ -86,9 +86,9 @@ def _title(rank: Rank) -> str:
     return " | ".join(filter(None, (f"rank {rank.number}", rank.place, rank.info.host)))
 
 
-def _origin_ns(ranks: list[Rank]) -> int:
+def _origin_ns(run: Run, ranks: list[Rank]) -> int:
     """The first event of all ranks, rounded down to 1 us; the table is exact to 1 ns."""
-    first = min((_first_ns(rank) for rank in ranks if rank.has(EVENTS)), default=0)
+    first = min((run.clock.line(rank.number).shift(_first_ns(rank)) for rank in ranks if rank.has(EVENTS)), default=0)
     return (first - 1) // 1000 * 1000
 
 
@@ -102,7 +102,9 @@ def _metadata(run: Run, ranks: list[Rank], members: list[Member], origin_ns: int
     each = {
         str(rank.number): {
             "mp_size": run.mp_size, "dp_size": run.dp_size, "coordinates": rank.info.coordinates,
-            "host": rank.info.host, "offset_ns": 0, "uncertainty_ns": None, "num_slices": member.num_slices,
+            "host": rank.info.host, "offset_ns": run.clock.line(rank.number).offset_ns,
+            "drift_ppm": run.clock.line(rank.number).drift_ppm,
+            "uncertainty_ns": run.clock.ranks[rank.number].uncertainty_ns, "num_slices": member.num_slices,
             "num_events": member.num_events, "kineto": member.metadata,
         }
         for rank, member in zip(ranks, members, strict=True)

@@ -1,0 +1,320 @@
+"""The clock of this rank beside that of another: moments between two steps come in, what rank.json says goes out.
+
+The rank asks a peer for its time over a connection of its own (Cristian, Distributed Computing 3, 1989): no collective
+of the script's groups, nobody who has to come, an end to every wait. The peer is the first rank of the host; the first
+ranks of hosts ask along a tree whose root is rank 0. Peers find each other through the store of the default group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from distprof.clock_responder import ANSWER, ASK, ClockResponder
+from distprof.identity import Identity
+
+PREFIX = "distprof/clock"
+"""In front of our keys in the store."""
+FAN_OUT = 32
+"""Hosts that ask the same one."""
+TOTAL_S = 0.25
+"""What a rank may spend in a recording, waiting included."""
+MEETING_S = 0.04
+"""What it may spend between two steps."""
+SEARCH_S = 0.01
+"""What it may spend between two steps looking for the peer before the first sample."""
+LOOK_AGAIN_S = 0.003
+MIN_ROUNDS = 32
+GOOD_NS = 200_000
+"""A round trip with which it is content after that many rounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSample:
+    """What this rank's clock lacks to that of a peer, at one time."""
+
+    peer: int
+    at_ns: int
+    """Ns since the epoch, this rank's clock."""
+    offset_ns: int | None = None
+    """To be added to this rank's time to get the peer's; None where the peer did not answer."""
+    bound_ns: int | None = None
+    """The true offset differs by this at most: half the shortest round trip."""
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a rank stands in the tree of those that ask each other."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+
+    @classmethod
+    def of(cls, identity: Identity, environ: Mapping[str, str] = os.environ) -> Place:
+        """As torchrun numbers ranks, host by host; where that does not fit each rank counts as a host."""
+        size = int(environ.get("LOCAL_WORLD_SIZE", "1"))
+        fits = identity.local_rank < size <= identity.world_size and identity.rank % size == identity.local_rank
+        return cls(rank=identity.rank, world_size=identity.world_size,
+                   local_rank=identity.local_rank if fits else 0, local_world_size=size if fits else 1)
+
+    @property
+    def peers(self) -> list[int]:
+        """Whom to ask, and whom if that one does not record; nobody on rank 0."""
+        if not self.rank:
+            return []
+        host = self.rank // self.local_world_size
+        first = self.rank - self.local_rank if self.local_rank else (host - 1) // FAN_OUT * self.local_world_size
+        return list(dict.fromkeys((first, 0)))
+
+    @property
+    def num_clients(self) -> int:
+        """How many ranks ask this one."""
+        if self.local_rank:
+            return 0
+        host, num_hosts = self.rank // self.local_world_size, -(-self.world_size // self.local_world_size)
+        children = range(host * FAN_OUT + 1, min((host + 1) * FAN_OUT + 1, num_hosts))
+        return self.local_world_size - 1 + len(children)
+
+    @property
+    def remote(self) -> bool:
+        """True where ranks of other hosts may ask this one."""
+        return self.world_size > self.local_world_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a rank answers, as it stands in the store."""
+
+    host: str
+    boot_id: str
+    names: list[str]
+    port: int
+    token: str
+
+
+class ClockRecorder:
+    """Compares clocks between steps; nothing it does can raise, hang or outlive `stop`."""
+
+    def __init__(self) -> None:
+        self.pairs = [_pair()]
+        self.samples: list[ClockSample] = []
+        self.note: str | None = None
+        """Why samples are missing."""
+        self._place: Place | None = None
+        self._identity: Identity | None = None
+        self._responder: ClockResponder | None = None
+        self._connection: socket.socket | None = None
+        self._peer = 0
+        self._published = self._stopped = False
+        self._search: threading.Thread | None = None
+        self._meetings = 0
+        self._spent_s = 0.0
+
+    def pair(self) -> None:
+        """Reads the wall clock beside one that is never set: a step of the former shows."""
+        self.pairs.append(_pair())
+
+    def meet(self) -> None:
+        """Looks for the peer and lets itself be found, as soon as there is a process group; called between steps."""
+        # some time is kept for the last sample
+        self._within(min(SEARCH_S, TOTAL_S - 2 * MEETING_S - self._spent_s), self._find)
+
+    def sample(self) -> None:
+        """Compares the clocks once; called between steps where a pass begins or ends."""
+        self._meetings = min(self._meetings + 1, 255)
+        self._within(min(MEETING_S, TOTAL_S - self._spent_s), self._sample)
+
+    def stop(self) -> None:
+        """Takes everything away."""
+        self._stopped = True
+        self._disconnect()
+        if self._responder is not None:
+            self._responder.close()
+            self._responder = None
+
+    def forget(self) -> None:
+        """In a forked child: sockets are the parent's."""
+        self._stopped = True
+        self._disconnect()
+        if self._responder is not None:
+            self._responder.forget()
+
+    def to_json(self) -> dict[str, Any]:
+        """Keys of rank.json."""
+        return {"clock": self.pairs, "clock_sync": [asdict(sample) for sample in self.samples],
+                "clock_note": self.note}
+
+    def _within(self, seconds: float, work: Callable[[float], None]) -> None:
+        """Does work that has to end at a time of `time.monotonic`, if there is anybody to compare with."""
+        if self._stopped or seconds <= 0 or not _in_process_group():
+            return
+        began = time.monotonic()
+        try:
+            work(began + seconds)
+        except Exception as error:  # noqa: BLE001 (clocks that were not compared are no reason to stop recording)
+            self.note = f"{type(error).__name__}: {error}"
+            self._disconnect()
+        self._spent_s += time.monotonic() - began
+
+    # --- finding the peer --------------------------------------------------------------------------------------
+
+    def _find(self, until: float) -> None:
+        """Has a thread look: what it calls may wait longer than we do (a store that died, names to resolve)."""
+        if self._identity is None:
+            self._identity = Identity.read()
+            self._place = Place.of(self._identity)
+        place, identity = self._place, self._identity
+        if place is None or place.world_size < 2 or (self._search is not None and self._search.is_alive()):
+            return
+        if (self._published or not place.num_clients) and (self._connection is not None or not place.peers):
+            return
+        if self._responder is None and (place.num_clients or not place.rank):
+            self._responder = ClockResponder(remote=place.remote)
+        self._search = threading.Thread(target=self._seek, args=(place, identity, until), name="distprof-clock-search",
+                                        daemon=True)
+        self._search.start()
+        self._search.join(max(until - time.monotonic(), 0))
+
+    def _seek(self, place: Place, identity: Identity, until: float) -> None:
+        try:
+            store = _store()
+            if self._responder is not None and not self._published:
+                address = Address(host=identity.host, boot_id=identity.boot_id, port=self._responder.port,
+                                  token=self._responder.token, names=[*_own_address(store), identity.host])
+                store.set(str(place.rank), json.dumps(asdict(address)))
+                self._published = True
+            # the first peer may be late; the second is for when it did not come at all
+            peers = place.peers if self.samples else place.peers[:1]
+            while peers and self._connection is None and not self._stopped and time.monotonic() < until:
+                for peer in (peer for peer in peers if store.check([str(peer)])):
+                    self._connect(peer, Address(**json.loads(store.get(str(peer)))), identity, store, until)
+                    break
+                else:
+                    time.sleep(LOOK_AGAIN_S)
+        except Exception as error:  # noqa: BLE001 (a thread of ours has nobody to tell)
+            self.note = f"{type(error).__name__}: {error}"
+
+    def _connect(self, peer: int, address: Address, identity: Identity, store: Any, until: float) -> None:
+        same = (address.host, address.boot_id) == (identity.host, identity.boot_id)
+        names = ["127.0.0.1"] if same else [*(_store_host(store) if not peer else ()), *address.names]
+        for name in dict.fromkeys(names):
+            left = until - time.monotonic()
+            try:
+                found = socket.create_connection((name, address.port), timeout=max(left, 0.001))
+                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                found.sendall(address.token.encode())
+            except OSError as error:
+                self.note = f"rank {peer} at {name} port {address.port}: {error}"
+                continue
+            self._peer, self._connection = peer, found
+            if self._stopped:  # the recording ended meanwhile
+                self._disconnect()
+            return
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.close()
+
+    # --- asking ------------------------------------------------------------------------------------------------
+
+    def _sample(self, until: float) -> None:
+        self._find(until)
+        place = self._place
+        if place is None:
+            return
+        if place.peers:
+            self._ask(until)
+        if self._responder is not None:
+            self._responder.wait(self._meetings, num_clients=place.num_clients,
+                                 seconds=max(until - time.monotonic(), 0))
+
+    def _ask(self, until: float) -> None:
+        connection = self._connection
+        sample = ClockSample(peer=self._peer, at_ns=time.time_ns())
+        if connection is not None:
+            try:
+                sample = _best_of(connection, self._peer, until)
+                connection.sendall(bytes([self._meetings]))
+                self.note = None
+            except OSError as error:  # an answer that comes late would be taken for that of the next question
+                self.note = f"rank {self._peer} did not answer: {error}"
+                self._disconnect()
+        else:
+            self.note = self.note or f"none of the ranks {self._place.peers if self._place else ()} records"
+        self.samples.append(sample)
+
+
+def _best_of(connection: socket.socket, peer: int, until: float) -> ClockSample:
+    """The round with the shortest way there and back; the time the peer took to answer is no part of it."""
+    best: tuple[int, int, int] | None = None
+    rounds = 0
+    while time.monotonic() < until and (rounds < MIN_ROUNDS or best is None or best[0] > GOOD_NS):
+        connection.settimeout(max(until - time.monotonic(), 0.001))
+        asked_ns, there_ns, left_ns, back_ns = _ask_once(connection)
+        rounds += 1
+        way_ns = (back_ns - asked_ns) - (left_ns - there_ns)
+        if way_ns >= 0 and (best is None or way_ns < best[0]):  # negative: a clock was set in between
+            best = way_ns, (asked_ns + back_ns) // 2, (there_ns - asked_ns + left_ns - back_ns) // 2
+    if best is None:
+        raise TimeoutError(f"no answer of {rounds} is of use")
+    return ClockSample(peer=peer, at_ns=best[1], offset_ns=best[2], bound_ns=-(-best[0] // 2) + 1, rounds=rounds)
+
+
+def _ask_once(connection: socket.socket) -> tuple[int, int, int, int]:
+    answer = b""
+    asked_ns = time.time_ns()
+    connection.sendall(bytes([ASK]))
+    while len(answer) < ANSWER.size:
+        part = connection.recv(ANSWER.size - len(answer))
+        if not part:
+            raise ConnectionResetError("it has ended its recording")
+        answer += part
+    back_ns = time.time_ns()
+    return asked_ns, *ANSWER.unpack(answer), back_ns
+
+
+def _pair() -> dict[str, int]:
+    return {"realtime_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns()}
+
+
+def _in_process_group() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
+def _store() -> Any:
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+    return PrefixStore(PREFIX, _get_default_store())
+
+
+def _store_host(store: Any) -> list[str]:
+    """The host that every rank reaches already: as a rule that of rank 0."""
+    host = getattr(store._underlying_non_prefix_store, "host", None)
+    return [host] if host else []
+
+
+def _own_address(store: Any) -> list[str]:
+    """The address of the interface that leads to the store."""
+    found = []
+    for host in _store_host(store):
+        with contextlib.suppress(OSError):
+            family, _, _, _, where = socket.getaddrinfo(host, store._underlying_non_prefix_store.port,
+                                                        type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(where)  # sends nothing
+                found.append(str(probe.getsockname()[0]))
+    return found
