@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from distprof.clock_responder import ANSWER, ASK, ClockResponder
@@ -33,8 +33,10 @@ SEARCH_S = 0.01
 """What it may spend between two steps looking for the peer before the first sample."""
 LOOK_AGAIN_S = 0.003
 MIN_ROUNDS = 32
-GOOD_NS = 200_000
-"""A round trip with which it is content after that many rounds."""
+GOOD_NS = 100_000
+"""A bound with which it is content after that many rounds."""
+DRIFT_RATIO = 1e-3
+"""Two clocks drift apart by no more: quartz by 1e-4, and what slews a clock (adjtimex) does it with 5e-4 at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class ClockSample:
     offset_ns: int | None = None
     """To be added to this rank's time to get the peer's; None where the peer did not answer."""
     bound_ns: int | None = None
-    """The true offset differs by this at most: half the shortest round trip."""
+    """The true offset differs by this at most: half the shortest way there and back."""
     rounds: int = 0
 
 
@@ -258,19 +260,39 @@ class ClockRecorder:
 
 
 def _best_of(connection: socket.socket, peer: int, until: float) -> ClockSample:
-    """The round with the shortest way there and back; the time the peer took to answer is no part of it."""
-    best: tuple[int, int, int] | None = None
+    best: ClockSample | None = None
     rounds = 0
-    while time.monotonic() < until and (rounds < MIN_ROUNDS or best is None or best[0] > GOOD_NS):
+    while time.monotonic() < until and (rounds < MIN_ROUNDS or best is None or (best.bound_ns or 0) > GOOD_NS):
         connection.settimeout(max(until - time.monotonic(), 0.001))
-        asked_ns, there_ns, left_ns, back_ns = _ask_once(connection)
+        found = compared(peer, *_ask_once(connection))
         rounds += 1
-        way_ns = (back_ns - asked_ns) - (left_ns - there_ns)
-        if way_ns >= 0 and (best is None or way_ns < best[0]):  # negative: a clock was set in between
-            best = way_ns, (asked_ns + back_ns) // 2, (there_ns - asked_ns + left_ns - back_ns) // 2
+        if found is not None and (best is None or (found.bound_ns or 0) < (best.bound_ns or 0)):
+            best = found
     if best is None:
         raise TimeoutError(f"no answer of {rounds} is of use")
-    return ClockSample(peer=peer, at_ns=best[1], offset_ns=best[2], bound_ns=-(-best[0] // 2) + 1, rounds=rounds)
+    return replace(best, rounds=rounds)
+
+
+def compared(peer: int, asked_ns: int, there_ns: int, left_ns: int, back_ns: int) -> ClockSample | None:
+    """What one question tells; None where a clock was set in between.
+
+    Whatever the way there and the way back took, the offset is at most `there - asked` and at least `left - back`.
+
+    Args:
+        peer: Who was asked.
+        asked_ns: When the question left, on this rank's clock.
+        there_ns: When it was there, on the peer's clock.
+        left_ns: When the answer left, on the peer's clock.
+        back_ns: When it was here, on this rank's clock.
+    """
+    away_ns, there_for_ns = back_ns - asked_ns, left_ns - there_ns
+    if there_for_ns < 0 or away_ns < there_for_ns * (1 - DRIFT_RATIO):
+        return None
+    way_ns = max(away_ns - there_for_ns, 0)
+    drifted_ns = int(away_ns * DRIFT_RATIO / 2) + 1  # while the question was away
+    return ClockSample(peer=peer, at_ns=(asked_ns + back_ns) // 2,
+                       offset_ns=(there_ns - asked_ns + left_ns - back_ns) // 2,
+                       bound_ns=-(-way_ns // 2) + drifted_ns + 1, rounds=1)
 
 
 def _ask_once(connection: socket.socket) -> tuple[int, int, int, int]:

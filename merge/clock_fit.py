@@ -67,15 +67,14 @@ def fit(lower: Sequence[Bound], upper: Sequence[Bound], *, window: tuple[int, in
     extents = [corridor.extent(time) for time in times]
     wanted = [(low + high) / 2 for low, high in extents]
     if points:
-        slope, start = _theil_sen(_local(points, begin, base))
-        wanted = [min(max(start + slope * time, low), high)
-                  for time, (low, high) in zip(times, extents, strict=True)]
+        slope, start = corridor.nearest(*_theil_sen(_local(points, begin, base)))
+        wanted = [start + slope * time for time in times]
     # two lines differ most at an end of the window
     worst = max(max(high - value, value - low) for value, (low, high) in zip(wanted, extents, strict=True))
     drift = (wanted[1] - wanted[0]) / times[1] / NS_PER_S_PER_PPM if times[1] > 0 else 0.0
     slowest, fastest = (float(corridor.drifts[end]) / NS_PER_S_PER_PPM for end in (0, -1))
     return Fit(line=RankClock(offset_ns=base + round(wanted[0]), drift_ppm=drift, reference_ns=begin),
-               uncertainty_ns=math.ceil(worst) + 2,  # whole ns at both ends
+               uncertainty_ns=math.ceil(worst + 2 * corridor.excess) + 2,  # whole ns at both ends
                drift_uncertainty_ppm=max(fastest - drift, drift - slowest, 0.0), excess_ns=math.ceil(corridor.excess))
 
 
@@ -109,6 +108,13 @@ class _Corridor:
         low = (self.lower[:, 1, None] + np.outer(time - self.lower[:, 0], self.drifts)).max(axis=0)
         high = (self.upper[:, 1, None] + np.outer(time - self.upper[:, 0], self.drifts)).min(axis=0)
         return float(low.min()), float(high.max())
+
+    def nearest(self, slope: float, start: float) -> tuple[float, float]:
+        """A line as it is, or the next one that is possible."""
+        slope = min(max(slope, float(self.drifts[0])), float(self.drifts[-1]))
+        low = float((self.lower[:, 1] - self.lower[:, 0] * slope).max())
+        high = float((self.upper[:, 1] - self.upper[:, 0] * slope).min())
+        return slope, min(max(start, low), high)
 
 
 def _room(lower: Floats, upper: Floats, drifts: Floats) -> Floats:
@@ -163,6 +169,4 @@ def _theil_sen(points: Floats) -> tuple[float, float]:
     apart = thinned[two, 0] - thinned[one, 0]
     slopes = (thinned[two, 1] - thinned[one, 1])[apart != 0] / apart[apart != 0]
     slope = float(np.median(slopes)) if len(slopes) else 0.0
-    limit = MAX_DRIFT_PPM * NS_PER_S_PER_PPM
-    slope = min(max(slope, -limit), limit)
     return slope, float(np.median(points[:, 1] - slope * points[:, 0]))

@@ -13,6 +13,7 @@ from perfetto import ERRORS, FLOWS, SLICES, THREADS, ask, rank_of
 from usual_merge import usual_merge
 
 from distprof.errors import DataError
+from distprof.merge.alignment import aligned
 from distprof.merge.run import open_run
 from distprof.merge.trace import merge_traces
 
@@ -120,7 +121,7 @@ def test_each_rank_is_a_gzip_member(run):
 
 def test_worker_processes_write_the_same_bytes(run, tmp_path, monkeypatch):
     monkeypatch.setattr("distprof.merge.trace.ENOUGH_FOR_PROCESSES_BYTES", 0)
-    merged = merge_traces(open_run(run), tmp_path / "trace.json.gz")
+    merged = merge_traces(aligned(open_run(run)), tmp_path / "trace.json.gz")
     assert (tmp_path / "trace.json.gz").read_bytes() == (run / "merged" / "trace.json.gz").read_bytes()
     assert len(merged.members) == 4 and [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
 
