@@ -26,13 +26,14 @@ PREFIX = "distprof/clock"
 FAN_OUT = 32
 """Hosts that ask the same one."""
 TOTAL_S = 0.25
-"""What a rank may spend in a recording, waiting included."""
+"""How long a rank may take and wait in a recording."""
 MEETING_S = 0.04
-"""What it may spend between two steps."""
-SEARCH_S = 0.01
-"""What it may spend between two steps looking for the peer before the first sample."""
+"""And between two steps, but for the last ones, which get what is left. An answer that is under way may take as much
+again."""
+SEARCH_S = 1.0
+"""How long a thread looks for the peer beside the first steps, which nothing measures."""
 LOOK_AGAIN_S = 0.003
-MIN_ROUNDS = 32
+ENOUGH_ROUNDS = 32
 GOOD_NS = 100_000
 """A bound with which it is content after that many rounds."""
 DRIFT_RATIO = 1e-3
@@ -118,8 +119,9 @@ class ClockRecorder:
         self._responder: ClockResponder | None = None
         self._connection: socket.socket | None = None
         self._peer = 0
-        self._published = self._stopped = False
-        self._search: threading.Thread | None = None
+        self._published = False
+        self._stopped = threading.Event()
+        self._searching: threading.Thread | None = None
         self._meetings = 0
         self._spent_s = 0.0
 
@@ -128,18 +130,26 @@ class ClockRecorder:
         self.pairs.append(_pair())
 
     def meet(self) -> None:
-        """Looks for the peer and lets itself be found, as soon as there is a process group; called between steps."""
-        # some time is kept for the last sample
-        self._within(min(SEARCH_S, TOTAL_S - 2 * MEETING_S - self._spent_s), self._find)
+        """Lets itself be found and begins to look for the peer, as soon as there is a process group; waits for nothing.
 
-    def sample(self) -> None:
+        Called between steps that nothing measures.
+        """
+        self._within(SEARCH_S, self._search)
+
+    def sample(self, *, last: bool = False) -> None:
         """Compares the clocks once; called between steps where a pass begins or ends."""
         self._meetings = min(self._meetings + 1, 255)
-        self._within(min(MEETING_S, TOTAL_S - self._spent_s), self._sample)
+        left_s = TOTAL_S - self._spent_s
+        allowed_s = left_s if last else min(MEETING_S, left_s)
+        began = time.monotonic()
+        self._within(allowed_s, self._sample)
+        self._spent_s += min(time.monotonic() - began, allowed_s)  # what a busy machine adds is not what we waited for
 
     def stop(self) -> None:
         """Takes everything away."""
-        self._stopped = True
+        self._stopped.set()
+        if self._searching is not None:
+            self._searching.join(MEETING_S)
         self._disconnect()
         if self._responder is not None:
             self._responder.close()
@@ -147,7 +157,7 @@ class ClockRecorder:
 
     def forget(self) -> None:
         """In a forked child: sockets are the parent's."""
-        self._stopped = True
+        self._stopped.set()
         self._disconnect()
         if self._responder is not None:
             self._responder.forget()
@@ -159,34 +169,32 @@ class ClockRecorder:
 
     def _within(self, seconds: float, work: Callable[[float], None]) -> None:
         """Does work that has to end at a time of `time.monotonic`, if there is anybody to compare with."""
-        if self._stopped or seconds <= 0 or not _in_process_group():
+        if self._stopped.is_set() or seconds <= 0 or not _in_process_group():
             return
-        began = time.monotonic()
         try:
-            work(began + seconds)
+            work(time.monotonic() + seconds)
         except Exception as error:  # noqa: BLE001 (clocks that were not compared are no reason to stop recording)
             self.note = f"{type(error).__name__}: {error}"
             self._disconnect()
-        self._spent_s += time.monotonic() - began
 
     # --- finding the peer --------------------------------------------------------------------------------------
 
-    def _find(self, until: float) -> None:
+    def _search(self, until: float) -> None:
         """Has a thread look: what it calls may wait longer than we do (a store that died, names to resolve)."""
         if self._identity is None:
             self._identity = Identity.read()
             self._place = Place.of(self._identity)
         place, identity = self._place, self._identity
-        if place is None or place.world_size < 2 or (self._search is not None and self._search.is_alive()):
+        if place is None or place.world_size < 2 or (self._searching is not None and self._searching.is_alive()):
             return
-        if (self._published or not place.num_clients) and (self._connection is not None or not place.peers):
+        answers = bool(place.num_clients) or not place.rank
+        if (self._published or not answers) and (self._connection is not None or not place.peers):
             return
-        if self._responder is None and (place.num_clients or not place.rank):
+        if self._responder is None and answers:
             self._responder = ClockResponder(remote=place.remote)
-        self._search = threading.Thread(target=self._seek, args=(place, identity, until), name="distprof-clock-search",
-                                        daemon=True)
-        self._search.start()
-        self._search.join(max(until - time.monotonic(), 0))
+        self._searching = threading.Thread(target=self._seek, args=(place, identity, until), daemon=True,
+                                           name="distprof-clock-search")
+        self._searching.start()
 
     def _seek(self, place: Place, identity: Identity, until: float) -> None:
         try:
@@ -196,22 +204,25 @@ class ClockRecorder:
                                   token=self._responder.token, names=[*_own_address(store), identity.host])
                 store.set(str(place.rank), json.dumps(asdict(address)))
                 self._published = True
-            # the first peer may be late; the second is for when it did not come at all
-            peers = place.peers if self.samples else place.peers[:1]
-            while peers and self._connection is None and not self._stopped and time.monotonic() < until:
-                for peer in (peer for peer in peers if store.check([str(peer)])):
-                    self._connect(peer, Address(**json.loads(store.get(str(peer)))), identity, store, until)
-                    break
-                else:
-                    time.sleep(LOOK_AGAIN_S)
+            again_s = LOOK_AGAIN_S
+            while place.peers and not self._stopped.is_set() and time.monotonic() < until:
+                # the first peer may be late; the second is for when it did not come at all
+                for peer in place.peers if self.samples else place.peers[:1]:
+                    if self._connection is None and store.check([str(peer)]):
+                        self._connect(peer, Address(**json.loads(store.get(str(peer)))), identity, store, until)
+                if self._connection is not None:
+                    return
+                self._stopped.wait(again_s)
+                again_s *= 1.5  # thousands of ranks may be asking the store
         except Exception as error:  # noqa: BLE001 (a thread of ours has nobody to tell)
             self.note = f"{type(error).__name__}: {error}"
 
     def _connect(self, peer: int, address: Address, identity: Identity, store: Any, until: float) -> None:
         same = (address.host, address.boot_id) == (identity.host, identity.boot_id)
         names = ["127.0.0.1"] if same else [*(_store_host(store) if not peer else ()), *address.names]
-        for name in dict.fromkeys(names):
-            left = until - time.monotonic()
+        names = list(dict.fromkeys(names))
+        for index, name in enumerate(names):
+            left = (until - time.monotonic()) / (len(names) - index)
             try:
                 found = socket.create_connection((name, address.port), timeout=max(left, 0.001))
                 found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -220,7 +231,7 @@ class ClockRecorder:
                 self.note = f"rank {peer} at {name} port {address.port}: {error}"
                 continue
             self._peer, self._connection = peer, found
-            if self._stopped:  # the recording ended meanwhile
+            if self._stopped.is_set():  # the recording ended meanwhile
                 self._disconnect()
             return
 
@@ -233,7 +244,9 @@ class ClockRecorder:
     # --- asking ------------------------------------------------------------------------------------------------
 
     def _sample(self, until: float) -> None:
-        self._find(until)
+        self._search(until)
+        if self._searching is not None and self._connection is None:
+            self._searching.join(max(until - time.monotonic(), 0))
         place = self._place
         if place is None:
             return
@@ -262,8 +275,10 @@ class ClockRecorder:
 def _best_of(connection: socket.socket, peer: int, until: float) -> ClockSample:
     best: ClockSample | None = None
     rounds = 0
-    while time.monotonic() < until and (rounds < MIN_ROUNDS or best is None or (best.bound_ns or 0) > GOOD_NS):
-        connection.settimeout(max(until - time.monotonic(), 0.001))
+    # once in any case: on a busy machine the time may be over before the first question
+    while not rounds or (time.monotonic() < until and (
+            rounds < ENOUGH_ROUNDS or best is None or (best.bound_ns or 0) > GOOD_NS)):
+        connection.settimeout(max(until - time.monotonic(), MEETING_S))
         found = compared(peer, *_ask_once(connection))
         rounds += 1
         if found is not None and (best is None or (found.bound_ns or 0) < (best.bound_ns or 0)):

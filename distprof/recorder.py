@@ -127,7 +127,10 @@ class Recorder:
         self._step += 1
         following = self.plan.pass_of(self._step)
         # before anything is written: the other ranks are here now, and the interpreter is free to answer them
-        self._shard.clock.sample() if following != running else self._shard.clock.meet()
+        if following != running:
+            self._shard.clock.sample(last=following is None)
+        elif following == "wait":
+            self._shard.clock.meet()
         if following is None:
             self._finish("complete")
         elif following != running:
@@ -182,7 +185,7 @@ class Recorder:
                 self._shard.say(f"no step was recorded: expected optimizer.step() to end each step, "
                                 f"{self._finder.why_none(self._num_forwards)}  hint: call rec.step() at the end of "
                                 f"each step, with distprof.record(...) as rec")
-            self._shard.clock.sample()
+            self._shard.clock.sample(last=True)
             self._finish("partial", why)
 
     def _finish(self, status: str, why: str | None = None) -> None:

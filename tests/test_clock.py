@@ -171,20 +171,19 @@ def test_time_for_comparing_is_limited_for_a_meeting_and_for_a_recording(monkeyp
         now[0] = until
 
     monkeypatch.setattr(ClockRecorder, "_sample", use_up)
-    monkeypatch.setattr(ClockRecorder, "_find", use_up)
-    recorder = ClockRecorder()
-    for _ in range(100):
-        recorder.meet()
-    left_s = TOTAL_S - now[0]
-    assert left_s == pytest.approx(2 * MEETING_S), "looking for each other leaves time to compare"
-    for _ in range(100):
-        recorder.sample()
-    assert now[0] == pytest.approx(TOTAL_S) and max(given) <= MEETING_S + 1e-9
+    for num_meetings in (4, 100):
+        now[0], recorder = 0.0, ClockRecorder()
+        for _ in range(num_meetings):
+            recorder.sample()
+        assert max(given) <= MEETING_S + 1e-9
+        recorder.sample(last=True)
+        assert now[0] == pytest.approx(TOTAL_S)
+        given.clear()
 
 
 def test_a_failure_of_ours_is_noted_and_recording_goes_on(monkeypatch):
     monkeypatch.setattr(clock, "_in_process_group", lambda: True)
-    monkeypatch.setattr(ClockRecorder, "_find", lambda *_: 1 / 0)
+    monkeypatch.setattr(ClockRecorder, "_search", lambda *_: 1 / 0)
     recorder = ClockRecorder()
     recorder.meet()
     assert recorder.to_json()["clock_note"] == "ZeroDivisionError: division by zero"
