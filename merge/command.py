@@ -15,6 +15,7 @@ import msgspec
 import polars as pl
 
 from distprof.contract import (
+    CLOCK_KEYS,
     FORMAT,
     MERGED,
     MERGED_COLLECTIVES,
@@ -29,7 +30,9 @@ from distprof.contract import (
 from distprof.errors import DataError, IncompleteError, OutputError, UsageError
 from distprof.files import sync, write_json
 from distprof.merge import comms_text, stats_text
+from distprof.merge.alignment import aligned
 from distprof.merge.archives import unpack
+from distprof.merge.clock_text import clock_line
 from distprof.merge.collectives import match_collectives
 from distprof.merge.discovery import is_recorded, trace_times
 from distprof.merge.module_rows import module_dicts, module_rows
@@ -37,9 +40,9 @@ from distprof.merge.modules import reduce_modules
 from distprof.merge.options import MergeOptions
 from distprof.merge.page import Page
 from distprof.merge.ranking import Naming
-from distprof.merge.run import Run, open_run
+from distprof.merge.run import Run, clock_of, open_run
 from distprof.merge.summary import problems_of, reduce
-from distprof.merge.tables import load, write
+from distprof.merge.tables import load, on_common_clock, write
 from distprof.merge.trace import EVERYTHING, MergedTrace, Progress, merge_traces
 from distprof.reporters.report import Report
 from distprof.reporters.view import View, select
@@ -65,7 +68,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         UsageError: It takes `out`, or `naming` makes no sense.
         IncompleteError: Something is missing and `strict` is set; what there is was merged.
     """
-    run = open_run(*paths, naming=naming)
+    run = aligned(open_run(*paths, naming=naming), options.align)
     merged = _free(out if out is not None else _beside(paths), force=force)
     temporary = merged.with_name(f".{merged.name}.tmp")
     try:
@@ -116,7 +119,7 @@ def _write(run: Run, folder: Path, options: MergeOptions, progress: Progress) ->
                 "distprof.dp_size": str(run.dp_size), "distprof.topology": json.dumps(run.topology)}
     write(folder, MERGED_MODULES, reduction.modules, metadata)
     write(folder, MERGED_COLLECTIVES, collectives, metadata)
-    write(folder, MERGED_STEPS, load(run, STEPS), metadata)
+    write(folder, MERGED_STEPS, on_common_clock(run, load(run, STEPS), ("start_ns", "end_ns")), metadata)
     write_json(folder / SUMMARY_JSON, reduction.summary)
     return trace
 
@@ -143,6 +146,7 @@ def _told(run: Run, merged: Path, trace: MergedTrace | None, problems: list[str]
         page.line(f"{merged / trace.path.name}: {trace.num_ranks} of {run.world_size} ranks, {slices}, "
                   f"{size(trace.num_bytes)}")
         _remark(trace, page)
+    page.line(clock_line(clock_of(run)))
     for remark in run.remarks:
         page.line(f"note: {remark}", style="yellow")
     for problem in problems:
@@ -183,7 +187,7 @@ def stats(path: Path, *, as_json: bool = False, strict: bool = False, top: int =
     """
     if peak is not None and not (math.isfinite(peak) and peak > 0):
         raise UsageError(f"expected a positive number of FLOP/s for --peak, found {peak}")
-    summary = _summary(path) if peak is None else reduce(open_run(path), peak=peak).summary
+    summary = _summary(path) if peak is None else reduce(aligned(open_run(path)), peak=peak).summary
     _check(summary["problems"], strict=strict)
     if as_json:
         return json.dumps(summary, indent=1)
@@ -243,15 +247,16 @@ def _summary(path: Path) -> dict[str, Any]:
         except msgspec.MsgspecError as error:
             raise DataError(f"expected a summary in {written}, found: {error}",
                             hint=f"distprof merge --force {path}") from error
-        if set(found) == set(SUMMARY_KEYS) and set(found["step"]) == set(STEP_KEYS):
+        keys = ((found, SUMMARY_KEYS), (found.get("step", {}), STEP_KEYS), (found.get("clock", {}), CLOCK_KEYS))
+        if all(set(part) == set(known) for part, known in keys):
             return found
-    return reduce(open_run(path)).summary
+    return reduce(aligned(open_run(path))).summary
 
 
 def comms(path: Path, *, as_json: bool = False, strict: bool = False, op: str | None = None,
           step: int | None = None, limit: int = 20) -> str:
     """Collectives of a run as a table and a timeline; see `merge` for errors."""
-    run = open_run(path)
+    run = aligned(open_run(path))
     _refuse_traces(run.kind, path, "collectives")
     rows = match_collectives(run)
     _check_choice("--op", op, sorted(set(rows["op"])))

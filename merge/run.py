@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -13,6 +13,8 @@ import msgspec
 
 from distprof.contract import AXES, FORMAT, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, TRACE_JSON, Table
 from distprof.errors import DataError, FormatError
+from distprof.merge.clock import Alignment, Clock
+from distprof.merge.clock_samples import Sample, SampledRank, clock_by_samples
 from distprof.merge.streams import TraceFile
 from distprof.units import spans
 
@@ -31,7 +33,7 @@ class Params(msgspec.Struct):
     unique_params: int | None
 
 
-class ClockSample(msgspec.Struct):
+class ClockPair(msgspec.Struct):
     """Two clocks of a rank at one time."""
 
     realtime_ns: int
@@ -59,7 +61,10 @@ class RankInfo(msgspec.Struct, kw_only=True):
     num_steps: int | None
     params: Params | None
     files: dict[str, int | None]
-    clock: list[ClockSample]
+    clock: list[ClockPair]
+    clock_sync: list[Sample] = []
+    clock_note: str | None = None
+    """Why samples are missing."""
     device_name: str | None = None
     """None in runs of older versions."""
     tf32: dict[str, bool] = {}
@@ -120,6 +125,8 @@ class Run:
     missing: list[int]
     problems: list[str]
     """What reading finds damaged later, in a trace or a table, is added."""
+    clock: Clock
+    """What brings the ranks to one clock."""
     kind: Literal["distprof", "traces"] = "distprof"
     """`traces`: no module profiler ran, there are no tables."""
     remarks: list[str] = field(default_factory=list)
@@ -173,7 +180,7 @@ def _recorded(path: Path) -> Run:
     return Run(path=path, run_id=ranks[0].info.run_id, world_size=world_size, mp_size=mp_size, dp_size=dp_size,
                topology=(known.topology if known else None) or {"dp": world_size},
                topology_source=(known.topology_source if known else None) or "unknown",
-               ranks=ranks, missing=missing, problems=problems)
+               ranks=ranks, missing=missing, problems=problems, clock=clock_of_ranks(ranks))
 
 
 def _run_info(path: Path, problems: list[str]) -> RunInfo | None:
@@ -274,34 +281,28 @@ def _steps_written(rank: Rank) -> int:
     return len(lines.read_bytes().splitlines()) if lines.exists() else rank.info.num_steps or 0
 
 
+def clock_of_ranks(ranks: Sequence[Rank]) -> Clock:
+    """What the ranks themselves know of their clocks."""
+    if len(ranks) == 1:
+        return Clock(method="shared", description="one rank: nothing to align", num_hosts=1, ranks={
+            ranks[0].number: Alignment(uncertainty_ns=0, drift_uncertainty_ppm=0.0)})
+    return clock_by_samples([sampled(rank) for rank in ranks])
+
+
+def sampled(rank: Rank) -> SampledRank:
+    """What a rank knows of its clock. A trace of another program tells its host by name only."""
+    info = rank.info
+    host = (info.host, info.boot_id) if info.boot_id or (rank.plain and info.host) else None
+    return SampledRank(rank=rank.number, host=host, samples=info.clock_sync)
+
+
 def clock_of(run: Run) -> dict[str, Any]:
     """How the timestamps of the ranks were brought to one clock, for `summary.json`."""
-    hosts = {(rank.info.host, rank.info.boot_id) for rank in run.ranks}
-    method, aligned = _clock_method(run, hosts)
-    return {
-        "method": method,
-        "num_hosts": len(hosts) if all(host or boot_id for host, boot_id in hosts) else None,
-        "aligned": aligned,
-        "uncertainty_ns": None,
-        "set_by_ns": max((_clock_set_by(rank.info.clock) for rank in run.ranks), default=0),
-    }
+    return {**run.clock.to_json(),
+            "set_by_ns": max((_clock_set_by(rank.info.clock) for rank in run.ranks), default=0)}
 
 
-def _clock_method(run: Run, hosts: Collection[tuple[str, str]]) -> tuple[str, bool]:
-    """In words, and whether timestamps of different ranks can be compared."""
-    if len(run.ranks) == 1:
-        return "one rank: nothing to align", True
-    if not all(host or boot_id for host, boot_id in hosts):
-        return "none: the traces do not tell on which hosts the ranks ran", False
-    host, boot_id = next(iter(hosts))
-    if len(hosts) == 1 and boot_id:
-        return "one host: all ranks read the same clock", True
-    if len(hosts) == 1 and run.kind == "traces":
-        return f"one host by its name, {host}: all ranks read the same clock", True
-    return "none: the ranks ran on several hosts and no offsets were measured", False
-
-
-def _clock_set_by(samples: list[ClockSample]) -> int:
+def _clock_set_by(samples: list[ClockPair]) -> int:
     """How far the wall clock was moved against the one that is never set, in ns."""
     gaps = [sample.realtime_ns - sample.monotonic_ns for sample in samples]
     return max(gaps) - min(gaps) if gaps else 0

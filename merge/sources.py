@@ -13,7 +13,7 @@ from distprof.errors import DataError
 from distprof.merge.discovery import Candidate, Discovery, discover, listed
 from distprof.merge.mesh_of_groups import Mesh, mesh_of
 from distprof.merge.ranking import SHOWN_FILES, Naming, check_one_folder, numbered, one_each
-from distprof.merge.run import Rank, RankInfo, Run
+from distprof.merge.run import Rank, RankInfo, Run, clock_of_ranks
 from distprof.units import spans
 
 
@@ -97,7 +97,7 @@ def _run(paths: Sequence[Path], chosen: Mapping[int, Candidate], meshes: Mapping
     ranks = [_rank(rank, one, run_id, world_size, source, meshes.get(rank)) for rank, one in chosen.items()]
     return Run(path=path, run_id=run_id, world_size=world_size, mp_size=_mp_size(sizes), dp_size=sizes.get("dp", 1),
                topology=sizes, topology_source=source, topology_known=mesh is not None, kind="traces",
-               ranks=ranks, missing=missing, problems=problems, remarks=remarks)
+               ranks=ranks, missing=missing, problems=problems, remarks=remarks, clock=clock_of_ranks(ranks))
 
 
 def _mp_size(sizes: Mapping[str, int]) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distprof.contract import SUMMARY_JSON
+from distprof.merge.clock_text import clock_line
 from distprof.merge.page import Page
 from distprof.reporters.report import Report
 from distprof.units import duration, percent, si
@@ -73,6 +74,7 @@ def _head(summary: Mapping[str, Any], page: Page) -> None:
 
 def _foot(summary: Mapping[str, Any], path: Path, page: Page) -> None:
     _uncounted(summary, page)
+    page.line(clock_line(summary["clock"]))
     _problems(summary, page)
     page.line()
     page.line(f"Next: distprof comms {shlex.quote(str(path))}")

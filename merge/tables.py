@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -48,6 +49,15 @@ def _load(rank: Rank, table: Table, problems: list[str]) -> pl.DataFrame | None:
 
 def _columns(path: Path, table: Table) -> pl.DataFrame:
     return pl.read_parquet(path).select(pl.col(column.name).cast(TYPES[column.type]) for column in table.columns)
+
+
+def on_common_clock(run: Run, frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """The rows with these times, each of its rank's clock, on the clock of the run; null stays null."""
+    ranks = frame["rank"].to_numpy()
+    return frame.with_columns(
+        pl.when(pl.col(name).is_not_null()).then(
+            pl.Series(name, run.clock.to_common_ns(ranks, frame[name].fill_null(0).to_numpy()))).alias(name)
+        for name in names)
 
 
 def _steps_of_the_dead(rank: Rank) -> pl.DataFrame | None:

@@ -200,7 +200,8 @@ def _metadata(run: Run, plans: Plans, members: list[Member]) -> dict[str, Any]:
         str(plan.rank): {
             "mp_size": run.mp_size if run.topology_known else None,
             "dp_size": run.dp_size if run.topology_known else None, "coordinates": infos[plan.rank].coordinates,
-            "host": infos[plan.rank].host, "offset_ns": plan.clock.offset_ns, "uncertainty_ns": None,
+            "host": infos[plan.rank].host, "offset_ns": plan.clock.offset_ns, "drift_ppm": plan.clock.drift_ppm,
+            "uncertainty_ns": run.clock.ranks[plan.rank].uncertainty_ns,
             "num_slices": member.num_slices, "num_events": member.num_events,
             "num_overlapping_slices": member.num_side, "num_cut_slices": member.num_cut,
             "num_hanging_arrow_ends": member.num_hanging, "num_left_out": member.num_left_out,
