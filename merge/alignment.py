@@ -9,8 +9,11 @@ import polars as pl
 from distprof.merge.clock import Alignment, Clock
 from distprof.merge.clock_collectives import COLUMNS, SYNCHRONISING, check, clock_by_collectives
 from distprof.merge.collectives import match_collectives
+from distprof.merge.kernel_collectives import kernel_collectives
 from distprof.merge.options import Align
 from distprof.merge.run import Run, sampled
+
+NO_COLLECTIVES = pl.DataFrame(schema=dict.fromkeys(COLUMNS, pl.Int64))
 
 
 def aligned(run: Run, align: Align = "auto") -> Run:
@@ -20,7 +23,9 @@ def aligned(run: Run, align: Align = "auto") -> Run:
         run: As it was opened: aligned by samples, where ranks of one host share a clock.
         align: `auto` takes samples, and collectives where they do not join all ranks; `none` shifts nothing.
     """
-    table = synchronising(run)
+    shared = run.clock.method == "shared" and align != "collectives"
+    table = synchronising(run) if run.kind == "distprof" else NO_COLLECTIVES if shared or align == "none" else (
+        kernel_collectives(run))
     clock = _clock(run, align, table)
     return replace(run, clock=replace(clock, check=check(table, clock)))
 

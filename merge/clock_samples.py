@@ -93,7 +93,8 @@ def _described(ranks: Sequence[SampledRank], clocks: Mapping[int, Alignment], ex
         return Clock(method="shared", description=f"one host: all ranks read the same clock{checked}", ranks=clocks,
                      num_hosts=num_hosts)
     if not bounds:
-        return Clock(method="none", description="the ranks ran on several hosts and no offsets were measured",
+        where = "it is not known on which hosts the ranks ran" if None in hosts else "the ranks ran on several hosts"
+        return Clock(method="none", description=f"{where}, and no offsets were measured",
                      ranks=clocks, num_hosts=num_hosts)
     what = f"{len(bounds)} samples of clocks, taken while recording"
     if lost:
