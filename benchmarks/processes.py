@@ -31,6 +31,8 @@ class Cost:
     """Of its children too, user and system."""
     max_rss_bytes: int
     """Of the largest single process of the tree, as the kernel kept it; exact where there is one process."""
+    others_cores: float
+    """Cores that everything else on the machine kept busy meanwhile: above 0, the wall time is too long."""
     printed: str
 
 
@@ -41,17 +43,24 @@ def timed(command: list[str]) -> Cost:
         Failed: It did not end with 0.
     """
     with tempfile.TemporaryFile() as output:
-        begin = time.perf_counter()
+        begin, busy_s = time.perf_counter(), _busy_s()
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(process.pid, 0)
-        wall_s = time.perf_counter() - begin
+        wall_s, busy_s = time.perf_counter() - begin, _busy_s() - busy_s
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         printed = output.read().decode(errors="replace")
     if process.returncode:
         raise Failed(f"exit code {process.returncode}: ...{printed.strip()[-MAX_TAIL:]}")
-    return Cost(wall_s=wall_s, cpu_s=usage.ru_utime + usage.ru_stime, max_rss_bytes=usage.ru_maxrss * 1024,
-                printed=printed)
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return Cost(wall_s=wall_s, cpu_s=cpu_s, max_rss_bytes=usage.ru_maxrss * 1024,
+                others_cores=max(busy_s - cpu_s, 0) / wall_s, printed=printed)
+
+
+def _busy_s() -> float:
+    """Of all cores since the machine started: not idle, not waiting for a disk."""
+    _, user, nice, system, _, _, irq, softirq, steal, *_ = Path("/proc/stat").read_text().split(maxsplit=9)
+    return sum(map(int, (user, nice, system, irq, softirq, steal))) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_pss_bytes(command: list[str]) -> int:

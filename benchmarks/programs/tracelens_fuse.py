@@ -1,4 +1,7 @@
-"""TraceLens: traces of ranks come in, what its TraceFuse makes of them goes out. python tracelens_fuse.py OUTPUT TRACE..."""
+"""TraceLens: traces of ranks come in, what its TraceFuse makes of them goes out.
+
+    python tracelens_fuse.py OUTPUT TRACE...
+"""
 
 from __future__ import annotations
 
