@@ -34,7 +34,7 @@ class Contender:
 
 def ours(traces: list[Path], target: Path) -> list[str]:
     """`distprof merge` of a folder."""
-    return [sys.executable, str(PROGRAMS / "merge_folder.py"), str(traces[0].parent), str(target)]
+    return [sys.executable, "-m", "distprof", "merge", str(traces[0].parent), "--out", str(target)]
 
 
 def _program(name: str) -> Command:

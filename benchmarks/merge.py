@@ -61,8 +61,10 @@ def measure(traces: list[Path], args: argparse.Namespace) -> list[str]:
     many = Result(contender=OURS, traces=many_ranks(traces, args.data / "links"))
     take_turns(results, output, args.repeat)
     take_turns([many], output, args.repeat)
+    if results[0].failure or many.failure:
+        sys.exit(f"distprof merge: {results[0].failure or many.failure}")
     loads, without = loading(results[0], output, peers, args.repeat)
-    remarks = [*absent, *without, *text.failures([*results, many])]
+    remarks = [*absent, *without, *text.failures(results)]
     return [text.told(traces), text.merges(results), f"{MANY_RANKS} ranks, which are links to these files:",
             text.ranks(results[0], many), "All events in memory:", loads, *map("Not measured: {}".format, remarks)]
 
@@ -79,8 +81,7 @@ def many_ranks(traces: list[Path], folder: Path) -> list[Path]:
 def loading(ours: Result, output: Path, peers: Peers | None, repeat: int) -> tuple[str, list[str]]:
     """The table, and a line for everyone who is not in it."""
     empty(output)
-    if not ours.failure:
-        timed(OURS.command(ours.traces, output / OURS.writes))
+    timed(OURS.command(ours.traces, output / OURS.writes))
     commands, absent = _loaders(ours.traces, output / OURS.writes / EVENTS, peers)
     loads = {name: _loads(command, repeat) for name, command in commands.items()}
     if FROM_TABLE in loads:

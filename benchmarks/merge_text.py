@@ -14,7 +14,7 @@ from textwrap import fill
 from measured import Result, count_slices
 from processes import Cost
 
-MERGES = ("program", "wall s", "median", "runs", "others", "CPU s", "MB/s", "peak MB", "written MB", "slices lost",
+MERGES = ("program", "wall s", "median", "runs", "others", "CPU s", "MB/s", "peak MB", "trace MB", "slices lost",
           "time / ours", "memory / ours")
 RANKS = ("ranks", "input MB", "wall s", "runs", "others", "ms per rank", "MB/s", "peak MB", "time per rank / 4 ranks",
          "memory / 4 ranks")
