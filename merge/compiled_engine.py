@@ -1,48 +1,24 @@
-"""Columns of Chrome events and rewritten events: chunks of JSON text come in, numpy arrays and text go out.
+"""The engine in C: chunks of JSON text come in, columns and rewritten text go out.
 
-The work is done by scan.c, compiled when distprof is installed; where it is not, by reference.py, many times slower.
+scan.c does the work, compiled when distprof is installed; it runs without the interpreter's lock.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import zlib
 from collections.abc import Sequence
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from distprof.merge.rows import ROOM_PER_ROW, Rows, Status, Text, slices_of
+
 SOURCE = Path(__file__).with_name("scan.c")
 LIBRARY = Path(__file__).with_name("_scan.so")
-NONE = -(2**63)
-"""In a column of times or integers: not there."""
-REPAIR, BAD_TIME, GLOBAL, NON_ASCII = 1, 2, 4, 8
-"""Flags of an event: its text is no strict JSON; its time is no number; it is an instant of scope g; it has bytes above
-127."""
-PID, TID, TS, DUR, ID, BIND_ID, SCOPE, ARGS = range(8)
-"""Fields whose place in the text is kept, in the order of `spans`."""
-ROOM_PER_ROW = 192
-"""Bytes that a rewritten event may be longer than the original, at most."""
-
-
-Text = bytes | Any
-"""JSON text: bytes, or a numpy array of them."""
-
-
-class Status(IntEnum):
-    """How a scan ended."""
-
-    MORE = 0
-    """With the text; what is left is no whole event."""
-    ENDED = 1
-    """With the array."""
-    FULL = 2
-    """With the room for rows."""
-    MALFORMED = 3
-    """At something that is no event."""
+NO_MEMORY = 4
+"""How a scan ended, beside `Status`."""
 
 
 class Interner:
@@ -92,12 +68,8 @@ class _Columns(ctypes.Structure):
                 ("wanted", ctypes.c_void_p), ("texts", ctypes.c_void_p))
 
 
-ARRAYS = {"start": np.int32, "end": np.int32, "ts_ns": np.int64, "dur_ns": np.int64, "name": np.int32,
-          "category": np.int32, "thread": np.int32, "phase": np.uint8, "flags": np.uint8}
-
-
-class Scanner:
-    """Reads events of one file. Its arrays hold the rows of the last scan, `num_rows` of them."""
+class Scanner(Rows):
+    """Reads events of one file."""
 
     def __init__(self, *, integers: Sequence[str] = (), texts: Sequence[str] = (), max_rows: int = 1 << 15,
                  skims: bool = False) -> None:
@@ -107,45 +79,43 @@ class Scanner:
             integers: Keys of `args` that become columns of integers.
             texts: Keys of `args` that become columns of interned texts.
             max_rows: Room for events of one scan.
-            skims: Passes over `args` that are written over indented lines without a look inside: twice as fast, and
-                damage in there goes unseen.
+            skims: Passes over `args` that hold no object and end with a brace on a line of its own, without a look
+                inside: twice as fast, and damage in there goes unseen. Only where nothing of `args` is asked for.
         """
+        super().__init__(integers=integers, texts=texts, max_rows=max_rows)
         self.names, self.categories, self.threads, self.texts = Interner(), Interner(), Interner(), Interner()
-        self.arrays: dict[str, Any] = {name: np.empty(max_rows, kind) for name, kind in ARRAYS.items()}
-        self.spans = np.zeros((max_rows, 8, 2), np.int32)
-        self.integers: dict[str, Any] = {key: np.empty(max_rows, np.int64) for key in integers}
-        self.interned: dict[str, Any] = {key: np.empty(max_rows, np.int32) for key in texts}
         self._keys = [key.encode() for key in (*integers, *texts)]
         columns = [*self.integers.values(), *self.interned.values()]
         self._wanted = (_Wanted * max(len(columns), 1))(*(
             _Wanted(key, len(key), index >= len(integers), _at(column), _at(column), None, 0)
             for index, (key, column) in enumerate(zip(self._keys, columns, strict=True))))
-        self._room: Any = bytearray()
+        self._room: Any = np.empty(0, np.uint8)
         self._columns = _Columns(
             max_rows=max_rows, num_rows=0, spans=_at(self.spans), names=self.names.handle,
             categories=self.categories.handle, threads=self.threads.handle, texts=self.texts.handle,
             num_wanted=len(columns), skims=skims, wanted=ctypes.addressof(self._wanted),
             **{name: _at(array) for name, array in self.arrays.items()})
 
-    @property
-    def num_rows(self) -> int:
-        """Events of the last scan."""
-        return int(self._columns.num_rows)
-
-    def column(self, name: str) -> Any:
-        """A view of one of `ARRAYS`, valid until the next scan."""
-        return self.arrays[name][:self.num_rows]
-
     def scan(self, text: Text, at: int, end: int) -> tuple[Status, int]:
-        """Reads events of the array that stands in `text`, from byte `at` on; gives how it ended and where to go on."""
+        """Reads events of the array that stands in `text`, from byte `at` on; gives how it ended and where to go on.
+
+        Raises:
+            ValueError: There is no such part of the text, or it is 2 GB or more.
+        """
+        self.check(text, at, end)
         place = ctypes.c_int64(at)
         status = _library().scan_events(_address(text), end, ctypes.byref(place), ctypes.byref(self._columns))
+        self.num_rows = int(self._columns.num_rows)
+        if status == NO_MEMORY:
+            raise MemoryError
         return Status(status), place.value
 
     def links(self, text: Text, ids: Interner) -> Any:
         """int64 a row: a number for the id of what an id links (arrows, asynchronous events, objects), else `NONE`."""
+        self.columns_of(text)
         found = np.empty(self.num_rows, np.int64)
-        _library().link_rows(_address(text), ctypes.byref(self._columns), ids.handle, _at(found))
+        if not _library().link_rows(_address(text), ctypes.byref(self._columns), ids.handle, _at(found)):
+            raise MemoryError
         return found
 
     def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, ids: Interner,
@@ -162,13 +132,16 @@ class Scanner:
             ids: Takes in ids that are no small numbers.
             first_id: Added to every id.
         """
+        columns = self.columns_of(text, keep=(keep, np.uint8), pid=(pid, np.int64), tid=(tid, np.int64),
+                                  ts_ns=(ts_ns, np.int64), dur_ns=(dur_ns, np.int64))
         rows = self.num_rows
         room = int(self.arrays["end"][rows - 1] - self.arrays["start"][0]) + ROOM_PER_ROW * rows if rows else 0
         if len(self._room) < room:
             self._room = np.empty(room + room // 4, np.uint8)
-        columns = map(_at, (keep, pid, tid, ts_ns, dur_ns))
-        length = _library().rewrite_events(_address(text), ctypes.byref(self._columns), *columns, ids.handle, first_id,
-                                           _at(self._room))
+        length = _library().rewrite_events(_address(text), ctypes.byref(self._columns), *map(_at, columns), ids.handle,
+                                           first_id, _at(self._room))
+        if length < 0:
+            raise MemoryError
         return memoryview(self._room)[:length]
 
 
@@ -186,9 +159,11 @@ def find_overlaps(order: Any, start: Any, dur: Any, thread: Any, *, tolerance: i
     Returns:
         Lane of each row, 0 for the thread itself; and new durations, -1 where the old one stays.
     """
+    columns = slices_of(order, start, dur, thread)
+    if max_lanes < 1:
+        raise ValueError(f"expected a lane or more, found {max_lanes}")
     lane, cut = np.zeros(len(start), np.int32), np.full(len(start), -1, np.int64)
-    found = _library().find_overlaps(len(order), *map(_at, (order, start, dur, thread)), tolerance, max_lanes,
-                                     _at(lane), _at(cut))
+    found = _library().find_overlaps(len(order), *map(_at, columns), tolerance, max_lanes, _at(lane), _at(cut))
     if found < 0:
         raise MemoryError
     return lane, cut
@@ -211,14 +186,14 @@ def source_id() -> int:
 _loaded: Any = None
 
 
-def is_compiled() -> bool:
-    """True where the fast engine was built and belongs to this source."""
+def is_built() -> bool:
+    """True where the library was built and belongs to this source."""
     return _load() is not None
 
 
 def _load() -> Any:
     global _loaded
-    if _loaded is None and LIBRARY.exists() and "DISTPROF_REFERENCE_ENGINE" not in os.environ:
+    if _loaded is None and LIBRARY.exists():
         try:
             library: Any = ctypes.CDLL(str(LIBRARY))
         except OSError:
@@ -241,7 +216,7 @@ def _declare(library: Any) -> None:
     library.interner_arena.argtypes, library.interner_arena.restype = [pointer], pointer
     library.interner_ends.argtypes, library.interner_ends.restype = [pointer], ctypes.POINTER(integer)
     library.scan_events.argtypes = [pointer, integer, pointer, pointer]
-    library.link_rows.argtypes, library.link_rows.restype = [pointer] * 4, None
+    library.link_rows.argtypes = [pointer] * 4
     library.rewrite_events.argtypes = [pointer, pointer, *[pointer] * 6, integer, pointer]
     library.rewrite_events.restype = integer
     library.find_overlaps.argtypes = [integer, *[pointer] * 4, integer, ctypes.c_int32, pointer, pointer]

@@ -1,0 +1,45 @@
+"""The engine that reads and rewrites Chrome events: in C where it was compiled, else in Python, many times slower.
+
+Both have the same classes and give the same results. DISTPROF_REFERENCE_ENGINE=1 takes the one in Python.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from distprof.merge import compiled_engine
+from distprof.merge.rows import (
+    ARGS,
+    BAD_TIME,
+    BIND_ID,
+    DUR,
+    GLOBAL,
+    ID,
+    LATEST_NS,
+    MOST_BYTES,
+    NON_ASCII,
+    NONE,
+    PID,
+    REPAIR,
+    SCOPE,
+    TID,
+    TS,
+    Status,
+    Text,
+)
+
+__all__ = ["ARGS", "BAD_TIME", "BIND_ID", "DUR", "GLOBAL", "ID", "LATEST_NS", "MOST_BYTES", "NONE", "NON_ASCII", "PID",
+           "REPAIR", "SCOPE", "TID", "TS", "Interner", "Scanner", "Status", "Text", "find_overlaps", "is_compiled"]
+
+_IS_COMPILED = "DISTPROF_REFERENCE_ENGINE" not in os.environ and compiled_engine.is_built()
+
+if TYPE_CHECKING or _IS_COMPILED:
+    from distprof.merge.compiled_engine import Interner, Scanner, find_overlaps
+else:
+    from distprof.merge.reference import Interner, Scanner, find_overlaps
+
+
+def is_compiled() -> bool:
+    """True where the fast engine is in use."""
+    return _IS_COMPILED
