@@ -100,9 +100,10 @@ class ChromeFile:
         if not (flags & REPAIR).any() and valid_utf8(bytes(text[at:behind])):
             return text
         pieces = []
-        for start, end in zip(scanner.column("start").tolist(), scanner.column("end").tolist(), strict=True):
+        for start, end, odd in zip(scanner.column("start").tolist(), scanner.column("end").tolist(),
+                                   (flags & (REPAIR | NON_ASCII)).tolist(), strict=True):
             event = bytes(text[start:end])
-            fixed = repaired(event)
+            fixed = repaired(event) if odd else event
             self.losses.repaired_events += fixed is not event
             pieces.append(fixed)
         fresh = b",".join(pieces) + b"]"
