@@ -102,9 +102,8 @@ def check(table: pl.DataFrame, clock: Clock, *, precision_ns: int = 0) -> Check:
         (pl.col("start_ns").max() - pl.col("end_ns").min()).alias("violation"),
         (pl.col("end_ns").max() - pl.col("end_ns").min()).alias("spread"), pl.len()).filter(pl.col("len") > 1)
     broken = each.filter(pl.col("violation") > 0)["violation"].to_list()
-    unsure = sorted((clock.ranks[rank].uncertainty_ns or 0 for rank in known), reverse=True)
     spread = {name: each["spread"].quantile(share, interpolation="higher")
               for name, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))}
     return Check(num_collectives=len(each), violations=len(broken), largest_violation_ns=max(broken, default=None),
-                 allowed_violation_ns=sum(unsure[:2]) + precision_ns,
+                 allowed_violation_ns=clock.pair_uncertainty_ns + precision_ns,
                  end_spread_ns={name: int(value) for name, value in spread.items() if value is not None})

@@ -15,6 +15,7 @@ from perfetto import ERRORS, SLICES, THREADS, ask, rank_of
 
 from distprof.errors import DataError
 from distprof.merge.chrome import RankTrace, nanoseconds, rewrite
+from distprof.merge.clock import RankClock
 from distprof.merge.lanes import Lanes
 
 SHARED = ROOT.parent / "shared" / "traces"
@@ -89,6 +90,31 @@ def test_events_before_the_origin_are_moved_and_counted(tmp_path):
     member = rewrite(RankTrace(path=path, rank=0, title="", origin_ns=6000), tmp_path / "o.gz")
     assert member.num_moved == 1 and member.num_slices == 1
     assert json.loads(b"[" + gzip.decompress((tmp_path / "o.gz").read_bytes()) + b"]")[0]["ts"] == 0
+
+
+BASE_NS = 1_790_857_026_000_000_000
+NANOSECONDS = st.integers(0, 10**13)
+
+
+@given(st.lists(st.tuples(NANOSECONDS, NANOSECONDS), min_size=1, max_size=20), st.floats(-1000, 1000),
+       st.integers(-(10**15), 10**15), NANOSECONDS)
+def test_slices_on_a_drifting_clock_begin_and_end_where_its_line_says(tmp_path_factory, slices, drift, offset, at):
+    tmp_path = tmp_path_factory.mktemp("drift")
+    clock = RankClock(offset_ns=offset, drift_ppm=drift, reference_ns=BASE_NS + at)
+    origin_ns = clock.shift(BASE_NS)
+    raw = [f'{{"ph":"X","name":"s","pid":1,"tid":1,"ts":{begin // 1000}.{begin % 1000:03},'
+           f'"dur":{held // 1000}.{held % 1000:03}}}' for begin, held in slices]
+    path = tmp_path / "t.json"
+    path.write_text(f'{{"baseTimeNanoseconds":{BASE_NS},"traceEvents":[{",".join(raw)}]}}')
+    out = tmp_path / "member.gz"
+    rewrite(RankTrace(path=path, rank=0, title="", origin_ns=origin_ns, clock=clock), out)
+    found = [event for event in json.loads(b"[" + gzip.decompress(out.read_bytes()) + b"]", parse_float=Decimal)
+             if event["ph"] == "X"]
+    for (begin, held), event in zip(slices, found, strict=True):
+        start_ns = int(event["ts"] * 1000)
+        assert start_ns == clock.shift(BASE_NS + begin) - origin_ns
+        # a slice that lies in another one, however long they are, still does
+        assert start_ns + int(event["dur"] * 1000) == clock.shift(BASE_NS + begin + held) - origin_ns
 
 
 @pytest.mark.parametrize("content", [

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+
 import numpy as np
 import polars as pl
 import pytest
+from conftest import ROOT
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +18,7 @@ from distprof.merge.clock_collectives import check, clock_by_collectives
 from distprof.merge.clock_fit import fit
 from distprof.merge.clock_samples import Sample, SampledRank, clock_by_samples
 
+DLRM = ROOT.parent / "shared" / "traces" / "dlrm8" / "kineto"
 NOW = 1_795_273_665_086_560_780
 SECOND = 10**9
 offsets = st.integers(-(2 * 10**18), 2 * 10**18) | st.integers(-(10**7), 10**7)
@@ -278,6 +283,26 @@ def test_hosts_that_meet_only_over_a_third_are_aligned_through_it():
     found = clock_by_collectives(table, {0: "a", 1: "b", 2: "c"})
     assert found.aligned and found.ranks[2].uncertainty_ns > found.ranks[1].uncertainty_ns
     assert error(found.ranks[2], clocks_of[2], clocks_of[0], NOW + SECOND) <= found.ranks[2].uncertainty_ns
+
+
+@pytest.mark.skipif(not DLRM.is_dir(), reason="needs the traces of ../shared")
+def test_eight_gpus_of_one_host_are_found_to_read_one_clock(monkeypatch):
+    """NCCL kernels of a real job, each rank taken for a host of its own."""
+    rows = []
+    for rank, path in enumerate(sorted(DLRM.glob("*.json.gz"))):
+        kernels = sorted((round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000))
+                         for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+                         if event["ph"] == "X" and event.get("cat") == "kernel" and "nccl" in event["name"].lower())
+        rows += [(number, rank, start, end) for number, (start, end) in enumerate(kernels)]
+    table = pl.DataFrame(rows, schema=["collective", "rank", "start_ns", "end_ns"], orient="row")
+    monkeypatch.setattr("distprof.merge.clock_collectives.ENOUGH", 8)
+    found = clock_by_collectives(table, dict.fromkeys(range(8)))
+    assert found.aligned and found.num_clocks == 8 and found.excess_ns == 0
+    middle = sum(table["start_ns"].unique()) // len(table["start_ns"].unique())
+    for rank in range(8):
+        wrong = abs(found.line(rank).shift(middle) - middle)
+        assert wrong <= found.ranks[rank].uncertainty_ns < 200_000 and wrong < 10_000
+    assert not check(table, found).violations
 
 
 # --- fit -----------------------------------------------------------------------------------------------------------
