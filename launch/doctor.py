@@ -161,7 +161,7 @@ def _clock(_: Path) -> Iterator[Finding]:
     there = boot_id.exists()
     yield Finding(topic="clock", level="ok" if there else "warn",
                   text="ranks of this host share one clock" if there else "no boot id: ranks of one host cannot be "
-                  "told from ranks of several, so clocks count as not aligned")
+                  "told from ranks of several, so each one's clock is measured for itself")
 
 
 EXAMINATIONS: tuple[Callable[[Path], Iterator[Finding]], ...] = (_python, _packages, _torch, _disk, _clock, _engine)
