@@ -75,11 +75,12 @@ def discover(paths: Sequence[Path], *, named: bool) -> Discovery:
         elif not path.exists():
             raise DataError(f"expected a run directory, a folder of traces or a trace, found nothing at {path}",
                             hint="distprof run prints the directory it writes")
+        here = set[Path]()
         for file, where, label in _places(path, alone=len(paths) == 1):
-            place = file.parent.resolve() / file.name  # links of several names are several ranks
-            if place not in seen:
-                seen.add(place)
+            if file.resolve() not in seen:
+                here.add(file.resolve())
                 _look_at(file, where, label, found, named=named, asked=file is path)
+        seen |= here  # within a folder links of several names are several ranks
     return found
 
 

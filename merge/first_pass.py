@@ -83,7 +83,7 @@ def _traces(run: Run, options: MergeOptions) -> list[tuple[Rank, TraceFile]]:
 
 
 def _executor(traces: Sequence[TraceFile]) -> Executor:
-    workers = min(len(traces), os.cpu_count() or 1)
+    workers = max(1, min(len(traces), os.cpu_count() or 1))
     if is_compiled():  # it runs without the interpreter's lock
         return ThreadPoolExecutor(workers)
     # spawn: a forked child would inherit the locks of polars' threads

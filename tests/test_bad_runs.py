@@ -176,7 +176,7 @@ def test_a_merge_goes_where_out_says(run, tmp_path):
     done = distprof("merge", run, "--out", tmp_path / "far" / "merge")
     assert done.returncode == 0 and not (run / "merged").exists(), done.stderr
     assert {path.name for path in (tmp_path / "far" / "merge").iterdir()} == {
-        "trace.json.gz", "summary.json", "modules.parquet", "collectives.parquet", "steps.parquet"}
+        "trace.json.gz", "summary.json", "modules.parquet", "collectives.parquet", "steps.parquet", "events.parquet"}
     assert [path.name for path in (tmp_path / "far").iterdir()] == ["merge"]
     assert distprof("stats", "--json", tmp_path / "far" / "merge").stdout == distprof("stats", "--json", run).stdout
     assert distprof("stats", "--modules", tmp_path / "far" / "merge").returncode == 0

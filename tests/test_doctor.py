@@ -18,7 +18,8 @@ def test_a_healthy_machine_is_told_so(tmp_path):
     done = distprof("doctor", "--out", tmp_path)
     assert done.returncode == 0, done.stdout
     topics = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("ok", "warn", "fail"))]
-    assert topics == ["python", "packages", "torch", "device", "backend", "timeline", "disk", "write", "clock"]
+    assert topics == ["python", "packages", "torch", "device", "backend", "timeline", "disk", "write", "clock",
+                      "merging"]
     assert "gloo" in done.stdout and "Next: distprof run" in done.stdout
 
 
