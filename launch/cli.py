@@ -14,6 +14,7 @@ import click
 from distprof import __version__
 from distprof.errors import DistprofError, UsageError
 from distprof.files import write_text
+from distprof.launch.merge import STRICT, merge
 
 if TYPE_CHECKING:
     from distprof.launch.deepspeed_config import FlopsProfilerSection
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 SORTS = ("params", "macs", "flops", "fwd", "bwd", "time", "path")
 RUN = click.argument("run", type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-STRICT = click.option("--strict", is_flag=True, help="Exit with 3 if anything is missing.")
 
 
 class _Group(click.Group):
@@ -79,15 +79,7 @@ def _report(directory: Path, section: FlopsProfilerSection) -> None:
     write_text(Path(section.output_file), text + "\n")
 
 
-@commands.command()
-@RUN
-@click.option("--force", is_flag=True, help="Replace an earlier merge.")
-@STRICT
-def merge(run: Path, *, force: bool, strict: bool) -> None:
-    """Merge all ranks of RUN into RUN/merged."""
-    from distprof.merge.command import merge as merge_run
-
-    click.echo(merge_run(run, force=force, strict=strict))
+commands.add_command(merge)
 
 
 @commands.command()

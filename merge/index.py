@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from distprof.merge.arrows import hanging
-from distprof.merge.chrome_file import CHUNK_BYTES, ChromeFile, Losses
+from distprof.merge.chrome_file import READ_BYTES, ChromeFile, Losses
 from distprof.merge.engine import BAD_TIME, NONE, Interner, Scanner, Text, find_overlaps
 from distprof.merge.gunzip import Damage
 from distprof.merge.repair import repaired
@@ -100,7 +100,7 @@ def index_trace(trace: TraceFile, selection: Selection = ALL, *, base_ns: int = 
         DataError: It is no Chrome trace.
     """
     scanner = Scanner(skims=not strict)
-    reader = ChunkReader(trace, chunk_bytes=CHUNK_BYTES)
+    reader = ChunkReader(trace, chunk_bytes=READ_BYTES)
     file = ChromeFile(trace.name, reader, scanner)
     index, kept = Index(metadata=file.metadata, losses=file.losses), _Kept(scanner, selection, base_ns)
     steps = _Steps(scanner)

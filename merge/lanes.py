@@ -76,6 +76,14 @@ class Lanes:
                 sort_index=main.sort_index)
         return thread
 
+    def extra(self, name: str) -> Thread:
+        """A thread of the rank's first process for what the merge draws."""
+        key = "", f"{name}\0"
+        if key not in self._threads:
+            process = next(iter(self._processes.values()), None) or self._process("")
+            self._threads[key] = Thread(pid=process.pid, tid=self._number(), name=name, sort_index=-1)
+        return self._threads[key]
+
     def name_thread(self, raw_pid: str, raw_tid: str, name: str) -> None:
         """Learns a thread's name; Kineto names some twice, once after the program: the other name says more."""
         known = self.thread_names.get((raw_pid, raw_tid), "")

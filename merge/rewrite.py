@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
-from distprof.merge.chrome_file import CHUNK_BYTES, ChromeFile, Losses
+from distprof.merge.chrome_file import READ_BYTES, ChromeFile, Losses
 from distprof.merge.clock import RankClock
 from distprof.merge.engine import BAD_TIME, NONE, Interner, Scanner, Text
 from distprof.merge.events import EventTable, scanner_for_table
@@ -25,6 +25,8 @@ from distprof.merge.streams import ChunkReader, TraceFile
 
 IDS_PER_RANK = 1 << 32
 """Flow and async ids of a rank: with fewer than 2^21 ranks every id is exact in a double."""
+DRAWN = "distprof"
+"""Category of what the merge draws itself."""
 LEVEL = 1
 GZIP = 31
 """wbits of a deflate stream with a gzip header."""
@@ -100,7 +102,7 @@ def rewrite(plan: RankPlan, output: Path, table: Path | None = None) -> Member:
 
 def _rewrite(plan: RankPlan, output: Path, table: Path | None) -> Member:
     scanner = scanner_for_table() if table is not None else Scanner()
-    file = ChromeFile(plan.trace.name, ChunkReader(plan.trace, chunk_bytes=CHUNK_BYTES), scanner)
+    file = ChromeFile(plan.trace.name, ChunkReader(plan.trace, chunk_bytes=READ_BYTES), scanner)
     index = plan.index
     member = Member(path=output, rank=plan.rank, losses=file.losses, metadata=file.metadata,
                     num_side=len(index.side_rows), num_cut=len(index.cut_rows), num_hanging=len(index.hanging_rows))
@@ -132,9 +134,28 @@ def _parts(file: ChromeFile, renumber: _Renumber, events: EventTable | None,
             yield between
             yield part
             between = b",\n"
-    names = b",\n".join(map(msgspec.json.encode, lanes.describe()))
-    if names:
-        yield between + names
+    extras = [*_steps(renumber.plan, lanes), *lanes.describe()]
+    if extras and between:
+        yield between + b",\n".join(map(msgspec.json.encode, extras))
+
+
+def _steps(plan: RankPlan, lanes: Lanes) -> Iterator[dict[str, object]]:
+    """Slices for the steps that distprof told apart; torch.profiler draws those it was told of itself."""
+    if plan.index.steps or plan.index.first_ns is None or plan.index.last_ns is None:
+        return
+    for start, end, number in zip(*(column.tolist() for column in plan.steps), strict=True):
+        inside = plan.selection.windows_ns is None or any(
+            start < last and end > first for first, last in plan.selection.windows_ns)
+        if inside and end > plan.index.first_ns and start < plan.index.last_ns:
+            begin_ns = max(int(plan.clock.to_common(start)) - plan.origin_ns, 0)
+            end_ns = int(plan.clock.to_common(end)) - plan.origin_ns
+            thread = lanes.extra("steps")
+            yield {"ph": "X", "cat": DRAWN, "name": f"step {number}", "pid": thread.pid, "tid": thread.tid,
+                   "ts": _microseconds(begin_ns), "dur": _microseconds(end_ns - begin_ns)}
+
+
+def _microseconds(ns: int) -> msgspec.Raw:
+    return msgspec.Raw(b"%d.%03d" % divmod(ns, 1000))
 
 
 def lanes_of(plan: RankPlan) -> Lanes:
@@ -161,7 +182,7 @@ class _Renumber:
     """Gives the rows of each scan the numbers they have in the merged trace."""
 
     def __init__(self, plan: RankPlan, scanner: Scanner, lanes: Lanes, member: Member) -> None:
-        self._plan, self._scanner, self._member = plan, scanner, member
+        self.plan, self._scanner, self._member = plan, scanner, member
         self._ids = Interner()
         self._row = 0
         index = plan.index
@@ -185,7 +206,7 @@ class _Renumber:
         is_meta, is_slice = phase == META, phase == SLICE
         keep = self._kept(phase, is_meta, is_slice)
         start_ns, dur_ns = self._times(raw_ts, raw_dur, is_slice)
-        ts_ns = start_ns - self._plan.origin_ns
+        ts_ns = start_ns - self.plan.origin_ns
         early = keep & (ts_ns < 0) & ~is_meta
         member.num_moved += int(early.sum())
         ts_ns = np.where(is_meta, 0, np.maximum(ts_ns, 0))
@@ -195,7 +216,7 @@ class _Renumber:
         member.num_slices += int((keep & is_slice).sum())
         keep = keep.astype(np.uint8)
         written = self._scanner.rewrite(
-            text, keep=keep, pid=pid, tid=tid, ts_ns=ts_ns, ids=self._ids, first_id=self._plan.rank * IDS_PER_RANK,
+            text, keep=keep, pid=pid, tid=tid, ts_ns=ts_ns, ids=self._ids, first_id=self.plan.rank * IDS_PER_RANK,
             dur_ns=np.where(self._changed, dur_ns, NONE))
         if events is not None:
             events.add(keep, start_ns, dur_ns)
@@ -214,12 +235,12 @@ class _Renumber:
             self._dropped_names = np.append(self._dropped_names, np.array(new, np.int32))
             self._known_names = len(scanner.names)
         keep = ~timeless & (phase != 0) & ~(is_meta & np.isin(scanner.column("name"), self._dropped_names))
-        hanging, _ = self._mine(self._plan.index.hanging_rows, self._plan.index.hanging_rows)
+        hanging, _ = self._mine(self.plan.index.hanging_rows, self.plan.index.hanging_rows)
         keep[hanging] = False
-        selection = self._plan.selection
+        selection = self.plan.selection
         if not selection.is_all:
             chosen = is_meta | FLOWS[phase] | selection.kept(
-                scanner.column("ts_ns") + self._plan.index.base_ns, scanner.column("dur_ns"),
+                scanner.column("ts_ns") + self.plan.index.base_ns, scanner.column("dur_ns"),
                 scanner.column("category"), is_slice, selection.unwanted_categories(scanner.categories))
             member.num_left_out += int((keep & ~chosen).sum())
             keep &= chosen
@@ -227,7 +248,7 @@ class _Renumber:
 
     def _times(self, raw_ts: Any, raw_dur: Any, is_slice: Any) -> tuple[Any, Any]:
         """Start on the common clock, and duration; `_changed` says where the duration is not the text's."""
-        clock, base_ns = self._plan.clock, self._plan.index.base_ns
+        clock, base_ns = self.plan.clock, self.plan.index.base_ns
         own = np.where(raw_ts == NONE, 0, raw_ts) + base_ns
         start_ns = clock.to_common(own)
         missing = is_slice & (raw_dur == NONE)
@@ -236,7 +257,7 @@ class _Renumber:
         if clock.drift_ppm:
             dur_ns = np.where(dur_ns == NONE, NONE, clock.to_common(own + dur_ns) - start_ns)
         self._changed = dur_ns != raw_dur
-        rows, cut = self._mine(self._plan.index.cut_rows, self._plan.index.cut_ns)
+        rows, cut = self._mine(self.plan.index.cut_rows, self.plan.index.cut_ns)
         dur_ns[rows], self._changed[rows] = cut, True
         return start_ns, dur_ns
 
@@ -256,7 +277,7 @@ class _Renumber:
     def _move(self, pid: Any, tid: Any, raw_ts: Any, phase: Any) -> None:
         """Puts overlapping slices, and the arrows that begin or end with them, into lanes of their own."""
         threads = self._scanner.column("thread")
-        rows, lanes = self._mine(self._plan.index.side_rows, self._plan.index.side_lanes)
+        rows, lanes = self._mine(self.plan.index.side_rows, self.plan.index.side_lanes)
         for row, lane in zip(rows.tolist(), lanes.tolist(), strict=True):
             raw_pid, raw_tid = self._raw[threads[row]]
             tid[row] = self._lanes.side(raw_pid, raw_tid, lane).tid

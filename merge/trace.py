@@ -6,44 +6,34 @@ is a gzip member of its own, made where the rank was read; the file is their con
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any
 
 import msgspec
-import numpy as np
-import polars as pl
 from isal import igzip
 
-from distprof.contract import FORMAT, MERGED_EVENTS, STEPS, TRACE_JSON
-from distprof.errors import DataError
-from distprof.merge.clock import RankClock
-from distprof.merge.engine import is_compiled
-from distprof.merge.index import Index, index_trace
-from distprof.merge.lanes import NUMBERS_PER_RANK
+from distprof.contract import FORMAT, MERGED_EVENTS, TRACE_JSON, TRACE_TAR
+from distprof.merge.first_pass import FirstPass, Progress, losses_of
+from distprof.merge.options import MergeOptions
+from distprof.merge.perfetto_tar import write_tar
+from distprof.merge.plans import Plans, plan_ranks
 from distprof.merge.rewrite import Member, RankPlan, rewrite
-from distprof.merge.run import Rank, Run, clock_of
-from distprof.merge.streams import TraceFile
-
-Job = TypeVar("Job")
-Result = TypeVar("Result")
+from distprof.merge.run import Run, clock_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedTrace:
     """What went into the file."""
 
+    path: Path
     members: list[Member]
+    """None where the traces were packed as they are."""
+    num_ranks: int
     num_bytes: int
-    problems: list[str]
-    """What of the ranks' traces could not be read, in words."""
+    remarks: list[str]
+    """What was left out because the options say so, in words."""
 
     @property
     def num_slices(self) -> int:
@@ -56,159 +46,97 @@ class MergedTrace:
         return sum(member.num_moved for member in self.members)
 
     @property
+    def num_left_out(self) -> int:
+        """Events that the options left out."""
+        return sum(member.num_left_out for member in self.members)
+
+    @property
+    def num_hanging(self) -> int:
+        """Ends of arrows that lead nowhere."""
+        return sum(member.num_hanging for member in self.members)
+
+    @property
     def num_side(self) -> int:
         """Slices that overlap another one of their thread, and stand beside it."""
         return sum(member.num_side for member in self.members)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """A rank and what the first pass learned of its trace."""
+def merge_traces(run: Run, reading: FirstPass, folder: Path, options: MergeOptions,
+                 progress: Progress = lambda _: None) -> MergedTrace | None:
+    """Writes the merged trace of all ranks that have one, and their events as tables; None where none can be read.
 
-    rank: Rank
-    trace: TraceFile
-    index: Index
+    What cannot be read of a trace goes to `run.problems`.
 
-
-def merge_traces(run: Run, folder: Path) -> MergedTrace | None:
-    """Writes the merged trace of all ranks that have one, and their events as tables; None where no rank has.
+    Args:
+        run: Whose ranks are merged, on one clock.
+        reading: The first pass over their traces.
+        folder: Takes in the files.
+        options: What goes in and how.
+        progress: Is told how much of the work is done, from 0 to 1.
 
     Raises:
-        DataError: No rank's trace can be read.
+        UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
     """
-    traces = [(rank, TraceFile(path=rank.folder / TRACE_JSON, label=f"{rank.folder.name}/{TRACE_JSON}"))
-              for rank in run.ranks if (rank.folder / TRACE_JSON).is_file()]
-    if not traces:
+    read = reading.read(run.problems, lambda done: progress(0.3 * done))
+    if not read:
         return None
-    parts = [folder / f".rank{rank.number}.part" for rank, _ in traces]
-    tables = folder / MERGED_EVENTS.file
+    plans = plan_ranks(run, read, options)
+    if options.format == "perfetto-tar":
+        output = folder / TRACE_TAR
+        write_tar(output, plans.ranks, {"distprof.run_id": run.run_id, "distprof.world_size": run.world_size})
+        members = []
+    else:
+        output = folder / TRACE_JSON
+        members = _write(reading, run, plans, output, lambda done: progress(0.3 + 0.7 * done))
+    return MergedTrace(path=output, members=members, num_ranks=len(plans.ranks), num_bytes=output.stat().st_size,
+                       remarks=plans.remarks)
+
+
+def _write(reading: FirstPass, run: Run, plans: Plans, output: Path, progress: Progress) -> list[Member]:
+    tables = output.with_name(MERGED_EVENTS.file)
     tables.mkdir()
+    parts = [output.with_name(f".rank{plan.rank}.part") for plan in plans.ranks]
+    jobs = [(plan, part, tables / f"rank{plan.rank:05d}.parquet")
+            for plan, part in zip(plans.ranks, parts, strict=True)]
     try:
-        with _executor([trace for _, trace in traces]) as executor:
-            problems: list[str] = []
-            read = _read(executor, traces, problems)
-            plans = _plans(run, read)
-            jobs = [(plan, part, tables / f"{rank.rank.folder.name}.parquet")
-                    for plan, part, rank in zip(plans, parts, read, strict=False)]
-            members = [member for member, _ in _map(executor, _rewrite, jobs)]
-        _concatenate(folder / TRACE_JSON, members, _metadata(run, read, members, plans))
+        members = []
+        for plan, member in zip(plans.ranks, reading.map(_rewrite, jobs), strict=True):
+            members.append(member)
+            if member.losses.damaged_events > plan.index.losses.damaged_events:  # the first pass skims
+                run.problems.extend(f"rank {plan.rank}: {problem}" for problem in losses_of(
+                    plan.trace, member.losses, member.num_read))
+            progress(len(members) / len(jobs))
+        _concatenate(output, members, _metadata(run, plans, members))
     finally:
         for part in parts:
             part.unlink(missing_ok=True)
-    return MergedTrace(members=members, num_bytes=(folder / TRACE_JSON).stat().st_size, problems=problems)
+    return members
 
 
 def _rewrite(job: tuple[RankPlan, Path, Path]) -> Member:
     return rewrite(*job)
 
 
-def _executor(traces: Sequence[TraceFile]) -> Executor:
-    workers = min(len(traces), os.cpu_count() or 1)
-    if is_compiled():  # it runs without the interpreter's lock
-        return ThreadPoolExecutor(workers)
-    # spawn: a forked child would inherit the locks of polars' threads
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-
-
-def _map(executor: Executor, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[tuple[Result, Job]]:
-    futures = [executor.submit(work, job) for job in jobs]
-    try:
-        for future, job in zip(futures, jobs, strict=True):
-            yield future.result(), job
-    finally:
-        for future in futures:
-            future.cancel()
-
-
-def _index(trace: TraceFile) -> Index | DataError:
-    try:
-        return index_trace(trace)
-    except DataError as error:
-        return error
-
-
-def _read(executor: Executor, traces: list[tuple[Rank, TraceFile]], problems: list[str]) -> list[Read]:
-    found, first = [], None
-    for (index, trace), (rank, _) in zip(_map(executor, _index, [trace for _, trace in traces]), traces, strict=True):
-        if isinstance(index, DataError):
-            first = first or index
-            problems.append(f"rank {rank.number} is not in the trace: {index}")
-            continue
-        problems += [f"rank {rank.number}: {problem}" for problem in _damages(trace, index)]
-        found.append(Read(rank=rank, trace=trace, index=index))
-    if not found and first is not None:
-        raise first
-    return found
-
-
-def _damages(trace: TraceFile, index: Index) -> Iterator[str]:
-    losses = index.losses
-    if index.damage is not None:
-        yield f"{trace.name} {index.damage}"
-    if losses.is_cut:
-        yield (f"{trace.name} ends inside of an event: {losses.lost_bytes} bytes are lost, "
-               f"{index.num_events} events are whole")
-    elif losses.damaged_events:
-        yield f"{trace.name} is damaged at {losses.damaged_events} places: {losses.lost_bytes} bytes are lost"
-    if index.bad_times:
-        yield f"{trace.name} has {index.bad_times} events with a time that is no number: they are left out"
-
-
-def _plans(run: Run, read: list[Read]) -> list[RankPlan]:
-    clocks = [RankClock() for _ in read]
-    origin_ns = min((int(clock.to_common(one.index.first_ns)) for one, clock in zip(read, clocks, strict=True)
-                     if one.index.first_ns is not None), default=1)
-    origin_ns = (origin_ns - 1) // 1000 * 1000
-    most = max((len(one.index.threads) * (1 + one.index.num_lanes) + 64 for one in read), default=0)
-    numbers = max(NUMBERS_PER_RANK, 1 << (most - 1).bit_length())
-    highest = max((one.rank.number for one in read), default=0)
-    if numbers * (highest + 1) >= 1 << 31:
-        raise DataError(f"expected no more than {(1 << 31) // (highest + 1)} threads in a trace of rank {highest} or "
-                        f"below, found {most}", hint="merge fewer ranks at once")
-    return [RankPlan(trace=one.trace, rank=one.rank.number, title=_title(one.rank), index=one.index, clock=clock,
-                     origin_ns=origin_ns, tags=_tags(run, one.rank), steps=_steps(one), numbers=numbers,
-                     table_metadata=_table_metadata(run))
-            for one, clock in zip(read, clocks, strict=True)]
-
-
-def _tags(run: Run, rank: Rank) -> dict[str, int]:
-    return {"rank": rank.number, "mp_size": run.mp_size, "dp_size": run.dp_size}
-
-
-def _table_metadata(run: Run) -> dict[str, str]:
-    return {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id,
-            "distprof.world_size": str(run.world_size), "distprof.mp_size": str(run.mp_size),
-            "distprof.dp_size": str(run.dp_size), "distprof.topology": json.dumps(run.topology)}
-
-
-def _title(rank: Rank) -> str:
-    return " | ".join(filter(None, (f"rank {rank.number}", rank.place, rank.info.host)))
-
-
-def _steps(one: Read) -> tuple[Any, Any, Any]:
-    """Start, end and number of the steps of a rank: distprof's own, else those that torch.profiler marked."""
-    if one.rank.has(STEPS):
-        frame = pl.read_parquet(one.rank.folder / STEPS.file, columns=["start_ns", "end_ns", "step"]).sort("start_ns")
-        return tuple(frame[column].cast(pl.Int64).to_numpy() for column in ("start_ns", "end_ns", "step"))  # type: ignore[return-value]
-    found = sorted((start, end, int(number[1])) for name, start, end in one.index.steps
-                   if (number := re.fullmatch(r"ProfilerStep#(\d+)", name)))
-    columns = np.array(found, np.int64).reshape(-1, 3)
-    return columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()
-
-
-def _metadata(run: Run, read: list[Read], members: list[Member], plans: list[RankPlan]) -> dict[str, Any]:
+def _metadata(run: Run, plans: Plans, members: list[Member]) -> dict[str, Any]:
     """What the viewer shows as trace info: per rank mp, dp, host, offset and counts."""
+    infos = {rank.number: rank.info for rank in run.ranks}
     each = {
-        str(one.rank.number): {
-            "mp_size": run.mp_size, "dp_size": run.dp_size, "coordinates": one.rank.info.coordinates,
-            "host": one.rank.info.host, "offset_ns": 0, "uncertainty_ns": None, "num_slices": member.num_slices,
-            "num_events": member.num_events, "num_overlapping_slices": member.num_side,
-            "num_cut_slices": member.num_cut, "kineto": member.metadata,
+        str(plan.rank): {
+            "mp_size": run.mp_size if run.topology_known else None,
+            "dp_size": run.dp_size if run.topology_known else None, "coordinates": infos[plan.rank].coordinates,
+            "host": infos[plan.rank].host, "offset_ns": plan.clock.offset_ns, "drift_ppm": plan.clock.drift_ppm,
+            "uncertainty_ns": run.clock.ranks[plan.rank].uncertainty_ns,
+            "num_slices": member.num_slices, "num_events": member.num_events,
+            "num_overlapping_slices": member.num_side, "num_cut_slices": member.num_cut,
+            "num_hanging_arrow_ends": member.num_hanging, "num_left_out": member.num_left_out,
+            "kineto": member.metadata,
         }
-        for one, member in zip(read, members, strict=True)
+        for plan, member in zip(plans.ranks, members, strict=True)
     }
-    return {"format": FORMAT, "run_id": run.run_id, "world_size": run.world_size, "topology": run.topology,
-            "origin_ns": plans[0].origin_ns, "clock": clock_of(run), "missing_ranks": run.missing, "ranks": each}
+    return {"format": FORMAT, "run_id": run.run_id, "world_size": run.world_size,
+            "topology": run.topology if run.topology_known else None,
+            "origin_ns": plans.origin_ns, "clock": clock_of(run), "missing_ranks": run.missing,
+            "left_out": plans.remarks, "ranks": each}
 
 
 def _concatenate(output: Path, members: list[Member], metadata: dict[str, Any]) -> None:
@@ -220,5 +148,14 @@ def _concatenate(output: Path, members: list[Member], metadata: dict[str, Any]) 
             if index:
                 file.write(igzip.compress(b",\n", mtime=0))
             with member.path.open("rb") as part:
-                shutil.copyfileobj(part, file, 1 << 20)
+                _append(part, file)
         file.write(igzip.compress(b"\n]}\n", mtime=0))
+
+
+def _append(part: IO[bytes], file: IO[bytes]) -> None:
+    """Copies within the kernel: the parts are as large as the merged trace."""
+    file.flush()
+    left = os.fstat(part.fileno()).st_size
+    while left > 0 and (sent := os.sendfile(file.fileno(), part.fileno(), None, left)):
+        left -= sent
+    file.seek(0, os.SEEK_END)

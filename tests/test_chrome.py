@@ -79,7 +79,7 @@ def test_events_before_the_origin_are_moved_and_counted(tmp_path):
 
 
 @pytest.mark.parametrize("content", [
-    b"", b"<html>", b'{"a": 1}', b'{"traceEvents"', b"3", gzip.compress(b'{"traceEvents":[]}' * 99)[:30]])
+    b"", b"<html>", b'{"a": 1}', b'{"traceEvents"', b"3"])
 def test_a_damaged_trace_is_named(tmp_path, content):
     path = tmp_path / "t.json.gz"
     path.write_bytes(content)
