@@ -20,11 +20,10 @@ class ScanBuild(BuildHookInterface):
         """Compiles; a wheel that holds machine code says for which machine it is."""
         if self.target_name != "wheel":
             return
-        library = compile_scan(Path(self.root) / "merge")
+        library = compile_scan(Path(self.root) / "distprof" / "merge")
         if library is not None and version != "editable":
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{_platform()}"
-            build_data["force_include"][str(library)] = "distprof/merge/_scan.so"
 
 
 def compile_scan(folder: Path) -> Path | None:
@@ -38,6 +37,7 @@ def compile_scan(folder: Path) -> Path | None:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", None) or error
+        library.unlink(missing_ok=True)  # of an earlier build: a wheel for every machine must not hold it
         sys.stderr.write(f"distprof: no fast merge engine ({shlex.join(command[:1])}: {said}); merging works, slower\n")
         return None
     temporary.replace(library)

@@ -34,6 +34,8 @@ SEARCH_S = 1.0
 """How long a thread looks for the peer beside the first steps, which nothing measures."""
 LOOK_AGAIN_S = 0.003
 ENOUGH_ROUNDS = 32
+DISCARD = 9
+"""A port to which nothing is sent."""
 GOOD_NS = 100_000
 """A bound with which it is content after that many rounds."""
 DRIFT_RATIO = 1e-3
@@ -120,7 +122,8 @@ class ClockRecorder:
         self._connection: socket.socket | None = None
         self._peer = 0
         self._published = False
-        self._stopped = threading.Event()
+        self._stopped = False
+        self._wake = threading.Event()
         self._searching: threading.Thread | None = None
         self._meetings = 0
         self._spent_s = 0.0
@@ -147,7 +150,8 @@ class ClockRecorder:
 
     def stop(self) -> None:
         """Takes everything away."""
-        self._stopped.set()
+        self._stopped = True
+        self._wake.set()
         if self._searching is not None:
             self._searching.join(MEETING_S)
         self._disconnect()
@@ -156,8 +160,8 @@ class ClockRecorder:
             self._responder = None
 
     def forget(self) -> None:
-        """In a forked child: sockets are the parent's."""
-        self._stopped.set()
+        """In a forked child: sockets are the parent's, and a lock may be held by a thread that is not there."""
+        self._stopped = True
         self._disconnect()
         if self._responder is not None:
             self._responder.forget()
@@ -169,7 +173,7 @@ class ClockRecorder:
 
     def _within(self, seconds: float, work: Callable[[float], None]) -> None:
         """Does work that has to end at a time of `time.monotonic`, if there is anybody to compare with."""
-        if self._stopped.is_set() or seconds <= 0 or not _in_process_group():
+        if self._stopped or seconds <= 0 or not _in_process_group():
             return
         try:
             work(time.monotonic() + seconds)
@@ -205,14 +209,14 @@ class ClockRecorder:
                 store.set(str(place.rank), json.dumps(asdict(address)))
                 self._published = True
             again_s = LOOK_AGAIN_S
-            while place.peers and not self._stopped.is_set() and time.monotonic() < until:
+            while place.peers and not self._stopped and time.monotonic() < until:
                 # the first peer may be late; the second is for when it did not come at all
                 for peer in place.peers if self.samples else place.peers[:1]:
                     if self._connection is None and store.check([str(peer)]):
                         self._connect(peer, Address(**json.loads(store.get(str(peer)))), identity, store, until)
                 if self._connection is not None:
                     return
-                self._stopped.wait(again_s)
+                self._wake.wait(min(again_s, max(until - time.monotonic(), 0)))
                 again_s *= 1.5  # thousands of ranks may be asking the store
         except Exception as error:  # noqa: BLE001 (a thread of ours has nobody to tell)
             self.note = f"{type(error).__name__}: {error}"
@@ -231,7 +235,7 @@ class ClockRecorder:
                 self.note = f"rank {peer} at {name} port {address.port}: {error}"
                 continue
             self._peer, self._connection = peer, found
-            if self._stopped.is_set():  # the recording ended meanwhile
+            if self._stopped:  # the recording ended meanwhile
                 self._disconnect()
             return
 
@@ -244,9 +248,10 @@ class ClockRecorder:
     # --- asking ------------------------------------------------------------------------------------------------
 
     def _sample(self, until: float) -> None:
-        self._search(until)
-        if self._searching is not None and self._connection is None:
-            self._searching.join(max(until - time.monotonic(), 0))
+        for _ in range(2):  # what looks already may have been about to give up
+            self._search(until)
+            if self._searching is not None and self._connection is None:
+                self._searching.join(max(until - time.monotonic(), 0))
         place = self._place
         if place is None:
             return
@@ -349,8 +354,7 @@ def _own_address(store: Any) -> list[str]:
     found = []
     for host in _store_host(store):
         with contextlib.suppress(OSError):
-            family, _, _, _, where = socket.getaddrinfo(host, store._underlying_non_prefix_store.port,
-                                                        type=socket.SOCK_DGRAM)[0]
+            family, _, _, _, where = socket.getaddrinfo(host, DISCARD, type=socket.SOCK_DGRAM)[0]
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect(where)  # sends nothing
                 found.append(str(probe.getsockname()[0]))

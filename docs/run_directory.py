@@ -30,7 +30,7 @@ Written by `distprof run` and `distprof.record`, read by `distprof merge`, `stat
     runs/<name>/
       run.json                    what was launched: arguments, plan, world size, versions, start, end, exit code
       rank00003/
-        rank.json                 who the rank is, its device, topology, params, clock samples, passes, files with rows, status
+        rank.json                 who the rank is, its device, topology, params, clocks, passes, files with rows, status
         trace.json.gz             Chrome trace of this rank, as Kineto wrote it, tagged under the key "distprof"
         modules.parquet, ops.parquet, collectives.parquet, steps.parquet, events.parquet
       merged/
@@ -56,9 +56,43 @@ and called unfinished. `status` in rank.json is `complete`, `partial` (with the 
 | `slowest_rank` | rank with the most time in forward and backward, and its ratio to the median |
 | `modules` | the modules with the most time, reduced over ranks |
 | `coverage_ratio`, `uncounted_ops` | share of the bytes that are moved by ops of which it is known what they do; the others, per step of a rank |
-| `clock` | how timestamps were brought together; `uncertainty_ns` is null where it was not measured |
+| `clock` | how the times of the ranks were brought to one clock: see below |
 
 FLOPs and MACs are per step. Unknown is null, never 0.
+
+## Clocks
+
+All times in the folder of a rank are those of its own clock (CLOCK_REALTIME). Merged times are on the clock of rank 0.
+
+rank.json has under
+
+| key | is |
+|---|---|
+| `clock` | `realtime_ns` beside `monotonic_ns`, which is never set: if their difference changes, the wall clock was set |
+| `clock_sync` | a comparison with the clock of rank `peer` at each end of a pass: at `at_ns` (own clock) `offset_ns` was to be added to get the peer's time, wrong by `bound_ns` at most (half the shortest of `rounds` ways there and back, without the time the peer took to answer); null where the peer did not answer |
+| `clock_note` | why answers are missing |
+
+The first rank of a host asks the first of another host, in the end rank 0; the others ask the first of their host. A rank
+spends a quarter of a second at most on this in a recording.
+
+`clock` in summary.json has
+
+| key | is |
+|---|---|
+| `method` | `shared`: all ranks read the clock of one host. `samples`: lines through all bounds of `clock_sync`. `collectives`: estimated from when collectives ended, for runs without samples. `none`: not aligned |
+| `description` | the same in words; where clocks are not aligned, why |
+| `aligned` | true where every rank is on the common clock, as far as `uncertainty_ns` says |
+| `num_hosts`, `num_clocks` | ranks of one host share a clock unless their samples say otherwise |
+| `uncertainty_ns` | largest of all ranks; null where one is not aligned |
+| `excess_ns` | by how much the bounds contradict clocks of constant drift; it is in the uncertainty |
+| `residual_ns` | last minus first end of a collective on the common clock: `p50`, `p95`, `max` |
+| `causality` | no rank leaves an all_reduce, all_gather, reduce_scatter, all_to_all or barrier before the last one has entered it: collectives that were looked at, `violations` of that and the largest; `contradicts` is true where it is more than the uncertainty explains |
+| `ranks` | of each rank: which `clock` it reads, `offset_ns` to be added at `reference_ns` (own clock), `drift_ppm` by which the offset grows and what it may be wrong by, `uncertainty_ns` of the sum |
+| `set_by_ns` | by how much a wall clock was set while recording |
+
+`uncertainty_ns` holds between the first and the last sample (the first and the last collective) if the clocks drift
+apart by a constant rate below 1000 ppm: of all offsets and drifts that keep every bound, none is farther from the one
+that is used.
 """
 
 

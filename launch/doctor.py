@@ -145,12 +145,23 @@ def _writable(place: Path) -> Finding:
     return Finding(topic="write", level="ok", text=f"{place} takes files ({speed:.0f} MB/s with fsync, 1 MB tried)")
 
 
+def _engine(_: Path) -> Iterator[Finding]:
+    if importlib.util.find_spec("numpy") is None:
+        return
+    from distprof.merge.compiled_engine import is_built  # it needs numpy
+
+    built = is_built()
+    yield Finding(topic="merging", level="ok" if built else "warn",
+                  text="by the compiled engine" if built else "by the slower engine: no C compiler was there when "
+                  "distprof was installed, or its source changed since  hint: install one, then pip install it again")
+
+
 def _clock(_: Path) -> Iterator[Finding]:
     boot_id = Path("/proc/sys/kernel/random/boot_id")
     there = boot_id.exists()
     yield Finding(topic="clock", level="ok" if there else "warn",
                   text="ranks of this host share one clock" if there else "no boot id: ranks of one host cannot be "
-                  "told from ranks of several, so clocks count as not aligned")
+                  "told from ranks of several, so each one's clock is measured for itself")
 
 
-EXAMINATIONS: tuple[Callable[[Path], Iterator[Finding]], ...] = (_python, _packages, _torch, _disk, _clock)
+EXAMINATIONS: tuple[Callable[[Path], Iterator[Finding]], ...] = (_python, _packages, _torch, _disk, _clock, _engine)

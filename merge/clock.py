@@ -118,6 +118,11 @@ class Clock:
         known = [rank.uncertainty_ns for rank in self.ranks.values() if rank.uncertainty_ns is not None]
         return max(known, default=None) if self.aligned else None
 
+    @property
+    def pair_uncertainty_ns(self) -> int:
+        """By how much times of two ranks may be wrong against each other, as far as that is known."""
+        return sum(sorted((rank.uncertainty_ns or 0 for rank in self.ranks.values()), reverse=True)[:2])
+
     def line(self, rank: int) -> RankClock:
         """What brings a rank's times to the common clock; those of a rank that is not aligned stay."""
         return self.ranks[rank].line

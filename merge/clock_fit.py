@@ -163,10 +163,17 @@ def _turn(one: tuple[float, float], two: tuple[float, float], three: tuple[float
 
 
 def _theil_sen(points: Floats) -> tuple[float, float]:
-    """The median of the slopes of all pairs, and the start that leaves as many points above as below."""
+    """The median of the slopes of all pairs, and the start that leaves as many points above as below.
+
+    Sen, Journal of the American Statistical Association 63, 1968.
+    """
     thinned = points[np.linspace(0, len(points) - 1, min(len(points), MAX_PAIRS_OF)).astype(int)]
     one, two = np.triu_indices(len(thinned), k=1)
     apart = thinned[two, 0] - thinned[one, 0]
     slopes = (thinned[two, 1] - thinned[one, 1])[apart != 0] / apart[apart != 0]
     slope = float(np.median(slopes)) if len(slopes) else 0.0
-    return slope, float(np.median(points[:, 1] - slope * points[:, 0]))
+    start = float(np.median(points[:, 1] - slope * points[:, 0]))
+    scatter = float(np.median(np.abs(points[:, 1] - slope * points[:, 0] - start)))
+    if abs(slope) * float(np.ptp(points[:, 0])) <= 2 * scatter:  # too short a time to tell a drift from noise
+        return 0.0, float(np.median(points[:, 1]))
+    return slope, start

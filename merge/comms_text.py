@@ -46,6 +46,7 @@ def render(rows: pl.DataFrame, run: Run, page: Page, *, limit: int) -> str:
         for step in sorted({collective["step"] for collective in collectives}):
             _timeline(rows.filter(pl.col("step") == step), step, run, page)
         _late(collectives, page)
+        _unsure(collectives, run, page)
     for problem in problems_of(run):
         page.line(f"incomplete: {problem}", style="yellow")
     page.line()
@@ -112,3 +113,13 @@ def _late(collectives: list[dict[str, Any]], page: Page) -> None:
     broken = [one for one in collectives if not one["complete"]]
     if broken:
         page.line(f"{len(broken)} of {len(collectives)} collectives were not seen on all ranks of their group")
+
+
+def _unsure(collectives: list[dict[str, Any]], run: Run, page: Page) -> None:
+    """What is smaller than the clocks are good for."""
+    unsure_ns = run.clock.pair_uncertainty_ns
+    spreads = [one["arrival_spread_ns"] for one in collectives if one["arrival_spread_ns"] is not None]
+    small = sum(spread <= unsure_ns for spread in spreads)
+    if unsure_ns and small:
+        page.line(f"clocks of two ranks agree within {duration(unsure_ns)}: {small} of {len(spreads)} arrival spreads "
+                  "are smaller, and who came last there is not known")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
 from perfetto import ERRORS, SLICES, THREADS, ask, rank_of
 
 from distprof.errors import DataError
-from distprof.merge.clock import RankClock
+from distprof.merge.clock import UNSHIFTED, RankClock
 from distprof.merge.index import index_trace
 from distprof.merge.rewrite import Member, RankPlan, rewrite
 from distprof.merge.streams import TraceFile
@@ -33,11 +36,11 @@ def write_trace(path: Path, events: list[dict], **top: object) -> Path:
     return path
 
 
-def member(path: Path, out: Path, *, rank: int = 3, origin_ns: int = 0) -> Member:
+def member(path: Path, out: Path, *, rank: int = 3, origin_ns: int = 0, clock: RankClock = UNSHIFTED) -> Member:
     """A rank's part of a merged trace."""
     trace = TraceFile(path=path)
     return rewrite(RankPlan(trace=trace, rank=rank, title=f"rank {rank} | host", index=index_trace(trace),
-                            clock=RankClock(), origin_ns=origin_ns, tags={"rank": rank, "mp_size": 1, "dp_size": 1},
+                            clock=clock, origin_ns=origin_ns, tags={"rank": rank, "mp_size": 1, "dp_size": 1},
                             steps=NO_STEPS), out)
 
 
@@ -76,6 +79,31 @@ def test_events_before_the_origin_are_moved_and_counted(tmp_path):
     found = member(path, tmp_path / "o.gz", origin_ns=6000)
     assert found.num_moved == 1 and found.num_slices == 1
     assert json.loads(b"[" + gzip.decompress((tmp_path / "o.gz").read_bytes()) + b"]")[0]["ts"] == 0
+
+
+BASE_NS = 1_790_857_026_000_000_000
+NANOSECONDS = st.integers(0, 10**13)
+
+
+@given(st.lists(st.tuples(NANOSECONDS, NANOSECONDS), min_size=1, max_size=20), st.floats(-1000, 1000),
+       st.integers(-(10**15), 10**15), NANOSECONDS)
+def test_slices_on_a_drifting_clock_begin_and_end_where_its_line_says(tmp_path_factory, slices, drift, offset, at):
+    tmp_path = tmp_path_factory.mktemp("drift")
+    clock = RankClock(offset_ns=offset, drift_ppm=drift, reference_ns=BASE_NS + at)
+    origin_ns = clock.shift(BASE_NS)
+    raw = [f'{{"ph":"X","name":"s","pid":1,"tid":{index},"ts":{begin // 1000}.{begin % 1000:03},'
+           f'"dur":{held // 1000}.{held % 1000:03}}}' for index, (begin, held) in enumerate(slices)]
+    path = tmp_path / "t.json"
+    path.write_text(f'{{"baseTimeNanoseconds":{BASE_NS},"traceEvents":[{",".join(raw)}]}}')
+    out = tmp_path / "member.gz"
+    member(path, out, origin_ns=origin_ns, clock=clock)
+    found = [event for event in json.loads(b"[" + gzip.decompress(out.read_bytes()) + b"]", parse_float=Decimal)
+             if event["ph"] == "X"]
+    for (begin, held), event in zip(slices, found, strict=True):
+        start_ns = int(event["ts"] * 1000)
+        assert start_ns == clock.shift(BASE_NS + begin) - origin_ns
+        # a slice that lies in another one, however long they are, still does
+        assert start_ns + int(event["dur"] * 1000) == clock.shift(BASE_NS + begin + held) - origin_ns
 
 
 @pytest.mark.parametrize("content", [

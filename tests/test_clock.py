@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +19,8 @@ import pytest
 from conftest import SCRIPTS, clean_environ, distprof, merged
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed import HashStore
+from torch.distributed.distributed_c10d import PrefixStore
 
 from distprof import clock
 from distprof.clock import FAN_OUT, MEETING_S, TOTAL_S, ClockRecorder, Place
@@ -190,6 +193,73 @@ def test_a_failure_of_ours_is_noted_and_recording_goes_on(monkeypatch):
     recorder.stop()
 
 
+class Ranks:
+    """Recorders of several ranks in one process, with a store between them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = HashStore()
+        self.all: list[ClockRecorder] = []
+        monkeypatch.setattr(clock, "_in_process_group", lambda: True)
+        monkeypatch.setattr(clock, "_store", lambda: PrefixStore(clock.PREFIX, self.store))
+
+    def rank(self, number: int, *, host: str) -> ClockRecorder:
+        """One of 8 ranks, 4 on a host."""
+        recorder = ClockRecorder()
+        recorder._identity = Identity(rank=number, local_rank=number % 4, world_size=8, attempt=0, pid=1, host=host,
+                                      boot_id="a")
+        recorder._place = Place.of(recorder._identity, {"LOCAL_WORLD_SIZE": "4"})
+        self.all.append(recorder)
+        return recorder
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    found = Ranks(monkeypatch)
+    yield found
+    for recorder in found.all:
+        recorder.stop()
+
+
+def test_ranks_find_each_other_while_nothing_waits_and_compare(ranks):
+    first, third = ranks.rank(0, host="one"), ranks.rank(2, host="one")
+    third.meet()  # before the other is there
+    first.meet()
+    third._searching.join(60)
+    for _ in range(3):
+        third.sample()
+    assert [(sample.peer, sample.rounds >= 1) for sample in third.samples] == [(0, True)] * 3
+    assert all(abs(sample.offset_ns) <= sample.bound_ns for sample in third.samples) and third.note is None
+    first.stop()
+    third.sample()
+    assert third.samples[-1].offset_ns is None and third.note.startswith("rank 0 did not answer")
+
+
+def test_rank_0_is_asked_where_the_first_rank_of_the_host_does_not_record(ranks, monkeypatch):
+    monkeypatch.setattr(clock, "_store_host", lambda _: ["127.0.0.1"])  # other hosts reach rank 0 where the store is
+    first, last = ranks.rank(0, host="one"), ranks.rank(5, host="two")
+    first.meet()
+    first._searching.join(60)
+    assert first.note is None
+    last.sample()
+    assert last.samples == [last.samples[0]] and last.samples[0].offset_ns is None
+    assert last.note == "none of the ranks [4, 0] records"
+    last.sample(last=True)
+    assert (last.samples[1].peer, last.note) == (0, None) and abs(last.samples[1].offset_ns) <= last.samples[1].bound_ns
+
+
+def test_a_port_that_nobody_reaches_is_noted(ranks):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    ranks.store.set("clock", "")  # a key of the script's own
+    PrefixStore(clock.PREFIX, ranks.store).set("0", json.dumps(
+        {"host": "one", "boot_id": "a", "names": [], "port": port, "token": "0" * 16}))
+    second = ranks.rank(1, host="one")
+    second.sample()
+    assert second.samples[0].offset_ns is None
+    assert second.note.startswith(f"rank 0 at 127.0.0.1 port {port}: ")
+
+
 # --- who asks whom -------------------------------------------------------------------------------------------------
 
 
@@ -301,11 +371,20 @@ def test_a_forked_child_holds_nothing_open(responder):
 
 def test_a_merged_run_of_one_host_stays_aligned_without_samples(tmp_path, ddp):
     """As recorded by a version that did not compare clocks."""
-    import shutil
-
     run = Path(shutil.copytree(ddp, tmp_path / "run", ignore=shutil.ignore_patterns("merged")))
     for path in run.glob("rank*/rank.json"):
         info = json.loads(path.read_text())
         path.write_text(json.dumps({key: value for key, value in info.items() if not key.startswith("clock_")}))
     told = json.loads((merged(run) / "merged" / "summary.json").read_text())
     assert (told["clock"]["method"], told["problems"]) == ("shared", [])
+
+
+def test_what_is_smaller_than_the_clocks_are_good_for_is_said(tmp_path, ddp):
+    run = Path(shutil.copytree(ddp, tmp_path / "run", ignore=shutil.ignore_patterns("merged")))
+    path = run / "rank00003" / "rank.json"
+    info = json.loads(path.read_text())
+    samples = [sample | {"offset_ns": 0, "bound_ns": 10**9, "rounds": 1} for sample in info["clock_sync"]]
+    path.write_text(json.dumps(info | {"boot_id": "another", "clock_sync": samples}))
+    assert "2 clocks on 2 hosts aligned within 1.00 s" in distprof("stats", run).stdout
+    told = distprof("comms", run).stdout
+    assert "clocks of two ranks agree within 1.00 s: 4 of 4 arrival spreads are smaller" in told

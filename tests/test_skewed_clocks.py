@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 from conftest import SCRIPTS, clean_environ, distprof, merged
 from perfetto import ERRORS, ask
@@ -101,6 +102,21 @@ def test_slices_and_collectives_stand_where_they_happened(job):
     assert ask(run / "trace.json.gz", ERRORS).results[0] == []
 
 
+def test_tables_are_on_the_common_clock(job):
+    folder = merged_again(job.run)
+    slack = 2 * clock_of(job.run)["uncertainty_ns"] + 10_000  # ends of steps are measured by a clock that is never set
+    steps = pl.read_parquet(folder / "steps.parquet").filter(pl.col("pass") == "trace")
+    for rank in range(4):
+        mine = steps.filter(pl.col("rank") == rank)
+        for start, end, (before, after) in zip(mine["start_ns"], mine["end_ns"], job.truth[rank]["marks"], strict=True):
+            assert start - slack <= before <= after <= end + slack
+    rows = pl.read_parquet(folder / "collectives.parquet").filter(pl.col("op") == "all_reduce")
+    each = rows.group_by("collective").agg(pl.col("start_ns").max(), pl.col("finish_ns").min(), pl.len())
+    assert set(each["len"]) == {4} and len(each) >= 24
+    assert (each["start_ns"] <= each["finish_ns"] + slack).all(), "the same as `causality`, found in another way"
+    assert rows["arrival_spread_ns"].max() < 10**9
+
+
 def merged_again(run: Path) -> Path:
     done = distprof("merge", "--force", run)
     assert done.returncode == 0, done.stderr
@@ -120,6 +136,15 @@ def test_collectives_align_the_same_job_if_there_are_no_samples(job, tmp_path):
         said = clock["ranks"][rank]
         assert job.worst_error_ns(rank, said) <= said["uncertainty_ns"] + MILLISECOND // 10
         assert said["uncertainty_ns"] < 100 * MILLISECOND
+
+
+def test_collectives_tell_that_clocks_are_wrong_where_one_host_is_believed(job, tmp_path):
+    run = Path(shutil.copytree(job.run, tmp_path / "run", ignore=shutil.ignore_patterns("merged")))
+    for path in run.glob("rank*/rank.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"clock_sync": []}))
+    told = distprof("stats", run).stdout
+    assert "clocks are wrong: " in told and "by up to 10.00 s, and the clocks explain 2 ns" in told
+    assert distprof("stats", "--strict", run).returncode == 3
 
 
 @pytest.mark.stress
