@@ -546,9 +546,9 @@ static int32_t thread_of(Columns *c, Text pid, Text tid, Text *last, int32_t kno
     uint8_t usual[256], *key = usual;
     int64_t len = pid.len + tid.len + 1;
     if (len > (int64_t)sizeof usual && !(key = malloc(len))) return c->threads->failed = 1, -1;
-    if (pid.len) memcpy(key, pid.at, pid.len);
+    memcpy(key, pid.at, pid.len);
     key[pid.len] = ' ';
-    if (tid.len) memcpy(key + pid.len + 1, tid.at, tid.len);
+    memcpy(key + pid.len + 1, tid.at, tid.len);
     last[0] = pid, last[1] = tid;
     int32_t number = interner_add(c->threads, key, len);
     if (key != usual) free(key);
@@ -565,7 +565,7 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
     Text name = {from, 0}, category = {from, 0}, field[NUM_SPANS];
     int has_category = 0;
     memset(spans, 0, 2 * NUM_SPANS * sizeof *spans);
-    memset(field, 0, sizeof field);
+    for (int which = 0; which < NUM_SPANS; which++) field[which] = (Text){from, 0};
     c->phase[row] = 0;
     forget_wanted(c);
     for (int is_first = 1;; is_first = 0) {
