@@ -19,10 +19,11 @@ SOURCE = Path(__file__).with_name("scan.c")
 LIBRARY = Path(__file__).with_name("_scan.so")
 NONE = -(2**63)
 """In a column of times or integers: not there."""
-REPAIR, BAD_TIME, GLOBAL, NON_ASCII = 1, 2, 4, 8
+REPAIR, BAD_TIME, GLOBAL, NON_ASCII, ENCLOSING, FLOW_IN, FLOW_OUT = (1 << bit for bit in range(7))
 """Flags of an event: its text is no strict JSON; its time is no number; it is an instant of scope g; it has bytes above
-127."""
-PID, TID, TS, DUR, ID, BIND_ID, SCOPE, ARGS = range(8)
+127; it is the end of an arrow to the slice around it, not to the next one; it is a slice to which the arrow of its
+`bind_id` comes, or from which."""
+PID, TID, TS, DUR, ID, ID2, BIND_ID, SCOPE, ARGS = range(9)
 """Fields whose place in the text is kept, in the order of `spans`."""
 ROOM_PER_ROW = 192
 """Bytes that a rewritten event may be longer than the original, at most."""
@@ -112,7 +113,7 @@ class Scanner:
         """
         self.names, self.categories, self.threads, self.texts = Interner(), Interner(), Interner(), Interner()
         self.arrays: dict[str, Any] = {name: np.empty(max_rows, kind) for name, kind in ARRAYS.items()}
-        self.spans = np.zeros((max_rows, 8, 2), np.int32)
+        self.spans = np.zeros((max_rows, ARGS + 1, 2), np.int32)
         self.integers: dict[str, Any] = {key: np.empty(max_rows, np.int64) for key in integers}
         self.interned: dict[str, Any] = {key: np.empty(max_rows, np.int32) for key in texts}
         self._keys = [key.encode() for key in (*integers, *texts)]
@@ -143,22 +144,23 @@ class Scanner:
         return Status(status), place.value
 
     def links(self, text: Text, ids: Interner) -> Any:
-        """int64 a row: a number for the id of what an id links (arrows, asynchronous events, objects), else `NONE`."""
+        """int64 a row: a number for what links it with others, an arrow's id or a slice's `bind_id`, else `NONE`."""
         found = np.empty(self.num_rows, np.int64)
         _library().link_rows(_address(text), ctypes.byref(self._columns), ids.handle, _at(found))
         return found
 
-    def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, ids: Interner,
-                first_id: int) -> memoryview:
+    def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, links: Any,
+                ids: Interner, first_id: int) -> memoryview:
         """The events of the last scan with other numbers, joined by a comma and a newline; valid until the next call.
 
         Args:
             text: What was scanned.
-            keep: uint8 a row; 0 leaves it out.
+            keep: uint8 a row; 0 leaves it out, 2 takes a slice's arrow away.
             pid: int64 a row.
             tid: int64 a row.
             ts_ns: int64 a row, `NONE` leaves it as it is.
             dur_ns: int64 a row, likewise.
+            links: int64 a row, a new id instead of the one it has; `NONE` leaves that.
             ids: Takes in ids that are no small numbers.
             first_id: Added to every id.
         """
@@ -166,7 +168,7 @@ class Scanner:
         room = int(self.arrays["end"][rows - 1] - self.arrays["start"][0]) + ROOM_PER_ROW * rows if rows else 0
         if len(self._room) < room:
             self._room = np.empty(room + room // 4, np.uint8)
-        columns = map(_at, (keep, pid, tid, ts_ns, dur_ns))
+        columns = map(_at, (keep, pid, tid, ts_ns, dur_ns, links))
         length = _library().rewrite_events(_address(text), ctypes.byref(self._columns), *columns, ids.handle, first_id,
                                            _at(self._room))
         return memoryview(self._room)[:length]
@@ -180,7 +182,8 @@ def find_overlaps(order: Any, start: Any, dur: Any, thread: Any, *, tolerance: i
         start: Start of each row in ns.
         dur: Duration of each row in ns.
         thread: int32 a row.
-        tolerance: By so much, in ns, a slice may stick out to be cut; else it goes to a lane of its own.
+        tolerance: So much, in ns, may be cut of the slice's end or of those it sticks out of, whichever is less; else
+            it goes to a lane of its own.
         max_lanes: Lanes of a thread, the thread itself included.
 
     Returns:
@@ -242,7 +245,7 @@ def _declare(library: Any) -> None:
     library.interner_ends.argtypes, library.interner_ends.restype = [pointer], ctypes.POINTER(integer)
     library.scan_events.argtypes = [pointer, integer, pointer, pointer]
     library.link_rows.argtypes, library.link_rows.restype = [pointer] * 4, None
-    library.rewrite_events.argtypes = [pointer, pointer, *[pointer] * 6, integer, pointer]
+    library.rewrite_events.argtypes = [pointer, pointer, *[pointer] * 7, integer, pointer]
     library.rewrite_events.restype = integer
     library.find_overlaps.argtypes = [integer, *[pointer] * 4, integer, ctypes.c_int32, pointer, pointer]
     library.find_overlaps.restype = integer

@@ -28,14 +28,17 @@ static const uint8_t IN_SCALAR[256] = {
 
 /* flags of an event */
 enum {
-    REPAIR = 1,   /* control characters, surrogate escapes, NaN or integers above 64 bits: valid JSON needs a rewrite */
-    BAD_TIME = 2, /* ts or dur is no finite number */
-    GLOBAL = 4,   /* an instant of scope g */
-    NON_ASCII = 8, /* bytes above 127: UTF-8 or nothing */
+    REPAIR = 1,     /* no strict JSON: control characters, bad escapes, surrogates, NaN, 01, [1,], more than 64 bits */
+    BAD_TIME = 2,   /* ts or dur is no finite number */
+    GLOBAL = 4,     /* an instant of scope g */
+    NON_ASCII = 8,  /* bytes above 127: UTF-8 or nothing */
+    ENCLOSING = 16, /* the end of an arrow that belongs to the slice around it, not to the next one */
+    FLOW_IN = 32,   /* a slice that the arrow of its bind_id comes to */
+    FLOW_OUT = 64,  /* or from */
 };
 
 /* fields whose place in the text is kept */
-enum { PID, TID, TS, DUR, ID, BIND_ID, SCOPE, ARGS, NUM_SPANS };
+enum { PID, TID, TS, DUR, ID, ID2, BIND_ID, SCOPE, ARGS, NUM_SPANS };
 
 enum { MORE, ENDED, FULL, MALFORMED };
 
@@ -161,6 +164,14 @@ static const uint8_t *blank(const uint8_t *p, const uint8_t *end) {
     }
 }
 
+/* 0 for a backslash that begins no escape of JSON: a path of Windows, as some write it. */
+static int is_escape(const uint8_t *p, const uint8_t *end) {
+    if (p[1] != 'u') return p[1] && strchr("\"\\/bfnrt", p[1]) != NULL;
+    for (int i = 2; i < 6; i++)
+        if (end - p <= i || !((p[i] >= '0' && p[i] <= '9') || ((p[i] | 32) >= 'a' && (p[i] | 32) <= 'f'))) return 0;
+    return 1;
+}
+
 /* p is behind the opening quote; gives the closing one, or NULL where the text ends before. */
 static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *flags) {
     for (;;) {
@@ -184,6 +195,7 @@ static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *
             if (end - p < 2) return NULL;
             /* Perfetto takes no escaped surrogates, and half ones are no text at all */
             if (p[1] == 'u' && end - p > 3 && (p[2] | 32) == 'd' && ((p[3] | 32) >= '8')) *flags |= REPAIR;
+            if (!is_escape(p, end)) *flags |= REPAIR;
             p += 2;
         } else {
             *flags |= REPAIR;
@@ -201,52 +213,83 @@ static int is_above_64_bits(const uint8_t *p, int64_t n) {
     return n > 19 || memcmp(p, negative ? "9223372036854775808" : "9223372036854775807", 19) > 0;
 }
 
-/* A number, true, false, null; NULL where it may go on behind the text. Sets *ok to 0 where it is none of these. */
-static const uint8_t *scalar_end(const uint8_t *p, const uint8_t *end, uint8_t *flags, int *ok) {
-    const uint8_t *from = p;
-    while (p < end && IN_SCALAR[*p]) p++;
-    if (p >= end) return NULL;
-    int64_t n = p - from;
-    if (!n) return *ok = 0, p;
-    if (n < 19 && *from <= '9' && (*from != '-' || (n > 1 && from[1] <= '9'))) return p; /* most are short numbers */
-    uint8_t last = *from == '-' && n > 1 ? from[1] : *from;
-    if (last >= '0' && last <= '9') {
-        if (n >= 19 && is_above_64_bits(from, n)) *flags |= REPAIR;
-    } else if (last == 'N' || last == 'I' || (last == 'n' && !(n == 4 && !memcmp(from, "null", 4))) || last == 'i') {
-        *flags |= REPAIR;
-    } else if (!((n == 4 && !memcmp(from, "true", 4)) || (n == 5 && !memcmp(from, "false", 5)) || last == 'n')) {
-        *ok = 0;
-    }
+static const uint8_t *digits_end(const uint8_t *p, const uint8_t *end) {
+    while (p < end && *p >= '0' && *p <= '9') p++;
     return p;
 }
 
-/* Any value; NULL where the text ends inside of it. *ok becomes 0 where it is no JSON. */
+/* A number, true, false, null; NULL where it may go on behind the text. Sets *ok to 0 where it is none of these. */
+static const uint8_t *scalar_end(const uint8_t *p, const uint8_t *end, uint8_t *flags, int *ok) {
+    const uint8_t *from = p, *part = p += *p == '-';
+    p = digits_end(p, end);
+    int strict = p - part == 1 || (p > part && *part != '0');
+    if (p < end && *p == '.') part = ++p, p = digits_end(p, end), strict &= p > part;
+    if (p < end && (*p | 32) == 'e') {
+        part = ++p, part = p += p < end && (*p == '-' || *p == '+');
+        p = digits_end(p, end), strict &= p > part;
+    }
+    if (p >= end) return NULL;
+    if (strict && !IN_SCALAR[*p]) {
+        if (p - from >= 19 && is_above_64_bits(from, p - from)) *flags |= REPAIR;
+        return p;
+    }
+    while (p < end && IN_SCALAR[*p]) p++;
+    if (p >= end) return NULL;
+    int64_t n = p - from;
+    if ((n == 4 && (!memcmp(from, "true", 4) || !memcmp(from, "null", 4))) || (n == 5 && !memcmp(from, "false", 5)))
+        return p;
+    if (!n || !strchr("0123456789.+-NnIi", *from)) return *ok = 0, p;
+    *flags |= REPAIR;
+    return p;
+}
+
+#define MAX_DEPTH 512
+
+/* Any value; NULL where the text ends inside of it. *ok becomes 0 where it is no JSON, or deeper than readers go. */
 static const uint8_t *value_end(const uint8_t *p, const uint8_t *end, uint8_t *flags, int *ok) {
-    int64_t depth = 0;
-    do {
+    uint8_t closing[MAX_DEPTH]; /* what ends each open bracket */
+    int depth = 0, opened = 0;
+    for (;; p++) { /* at a bracket, or at the comma before the next value */
         p = blank(p, end);
         if (p >= end) return NULL;
-        switch (*p) {
-        case '"':
-            p = string_end(p + 1, end, flags);
-            if (!p) return NULL;
-            p++;
-            break;
-        case '{': case '[': depth++, p++; break;
-        case '}': case ']':
-            if (!depth) return *ok = 0, p;
+        if (depth && *p == closing[depth - 1]) {
+            if (!opened) *flags |= REPAIR; /* a comma too many */
             depth--, p++;
-            break;
-        case ',': case ':':
-            if (!depth) return *ok = 0, p;
-            p++;
-            break;
-        default:
-            p = scalar_end(p, end, flags, ok);
-            if (!p || !*ok) return p;
+        } else {
+            if (depth && closing[depth - 1] == '}') {
+                if (*p != '"') return *ok = 0, p;
+                p = string_end(p + 1, end, flags);
+                if (!p) return NULL;
+                p = blank(p + 1, end);
+                if (p >= end) return NULL;
+                if (*p != ':') return *ok = 0, p;
+                p = blank(p + 1, end);
+                if (p >= end) return NULL;
+            }
+            opened = *p == '{' || *p == '[';
+            if (opened) {
+                if (depth == MAX_DEPTH) return *ok = 0, p;
+                closing[depth++] = *p + 2; /* ASCII has them two apart */
+                continue;
+            }
+            if (*p == '"') {
+                p = string_end(p + 1, end, flags);
+                if (!p) return NULL;
+                p++;
+            } else {
+                p = scalar_end(p, end, flags, ok);
+                if (!p || !*ok) return p;
+            }
         }
-    } while (depth);
-    return p;
+        opened = 0;
+        for (;; depth--, p++) {
+            if (!depth) return p;
+            p = blank(p, end);
+            if (p >= end) return NULL;
+            if (*p == ',') break;
+            if (*p != closing[depth - 1]) return *ok = 0, p;
+        }
+    }
 }
 
 /* Microseconds as JSON has them -> exact nanoseconds. 0 where it is no finite number. */
@@ -333,10 +376,15 @@ typedef struct {
 /* Like value_end for an object of which some values become columns. */
 static const uint8_t *read_args(const uint8_t *p, const uint8_t *end, Columns *c, uint8_t *flags, int *ok) {
     int64_t row = c->num_rows;
+    const uint8_t *from = p;
     for (p++;; p++) {
+        int first = p == from + 1;
         p = blank(p, end);
         if (p >= end) return NULL;
-        if (*p == '}') return p + 1;
+        if (*p == '}') {
+            if (!first) *flags |= REPAIR;
+            return p + 1;
+        }
         if (*p != '"') return *ok = 0, p;
         const uint8_t *key = p + 1, *stop = string_end(key, end, flags);
         if (!stop) return NULL;
@@ -373,7 +421,8 @@ static int span_of(const uint8_t *key, int64_t len) {
     switch (len) {
     case 1: return *key == 's' ? SCOPE : -1;
     case 2: return is(key, len, "ts") ? TS : is(key, len, "id") ? ID : -1;
-    case 3: return is(key, len, "pid") ? PID : is(key, len, "tid") ? TID : is(key, len, "dur") ? DUR : -1;
+    case 3: return is(key, len, "pid") ? PID : is(key, len, "tid") ? TID : is(key, len, "dur") ? DUR
+                 : is(key, len, "id2") ? ID2 : -1;
     case 4: return is(key, len, "args") ? ARGS : -1;
     case 7: return is(key, len, "bind_id") ? BIND_ID : -1;
     default: return -1;
@@ -385,7 +434,7 @@ static int span_of(const uint8_t *key, int64_t len) {
      | (uint64_t)(f) << 40 | (uint64_t)(g) << 48 | (uint64_t)(h) << 56)
 #define FIRST(n) (UINT64_MAX >> (64 - 8 * (n)))
 
-enum { PHASE = NUM_SPANS, NAME, CATEGORY, OTHER };
+enum { PHASE = NUM_SPANS, NAME, CATEGORY, BINDING, INTO, OUT_OF, OTHER };
 
 /* The key at the quote p, with the colon and the blank that most writers put behind it, told by eight bytes. Gives the
  * field and moves *at to the value; -1 where it takes a closer look. */
@@ -410,7 +459,8 @@ static int usual_key(const uint8_t *p, const uint8_t *end, const uint8_t **at) {
 static int field_of(const uint8_t *key, int64_t len) {
     int which = span_of(key, len);
     return which >= 0 ? which : is(key, len, "ph") ? PHASE : is(key, len, "name") ? NAME
-         : is(key, len, "cat") ? CATEGORY : OTHER;
+         : is(key, len, "cat") ? CATEGORY : is(key, len, "bp") ? BINDING : is(key, len, "flow_in") ? INTO
+         : is(key, len, "flow_out") ? OUT_OF : OTHER;
 }
 
 /* Behind an object that is written over several lines, each deeper than the line with its brace: found by the first line
@@ -450,7 +500,7 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
     int64_t row = c->num_rows;
     const uint8_t *from = p;
     int32_t *spans = c->spans + 2 * NUM_SPANS * row;
-    uint8_t flags = 0, ignored = 0;
+    uint8_t flags = 0;
     Text name = {from, 0}, category = {from, 0}, field[NUM_SPANS];
     int has_category = 0;
     memset(spans, 0, 2 * NUM_SPANS * sizeof *spans);
@@ -461,14 +511,18 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
         if (!c->wanted[i].is_text) c->wanted[i].integers[row] = NONE;
     }
     for (p++;; p++) {
+        int first = p == from + 1;
         p = blank(p, end);
         if (p >= end) return NULL;
-        if (*p == '}') break; /* an empty event, or a comma too many */
+        if (*p == '}') {
+            if (!first) flags |= REPAIR; /* a comma too many */
+            break;
+        }
         if (*p != '"') return *ok = 0, p;
         const uint8_t *value;
         int which = usual_key(p, end, &value);
         if (which < 0) {
-            const uint8_t *key = p + 1, *stop = string_end(key, end, &ignored);
+            const uint8_t *key = p + 1, *stop = string_end(key, end, &flags);
             if (!stop) return NULL;
             p = blank(stop + 1, end);
             if (p >= end) return NULL;
@@ -501,6 +555,10 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
             name.at = value + quoted, name.len = p - value - 2 * quoted;
         } else if (which == CATEGORY) {
             category.at = value + quoted, category.len = p - value - 2 * quoted, has_category = 1;
+        } else if (which == BINDING) {
+            if (quoted && value[1] == 'e') flags |= ENCLOSING;
+        } else if (which != OTHER && *value == 't') {
+            flags |= which == INTO ? FLOW_IN : FLOW_OUT;
         }
         p = blank(p, end);
         if (p >= end) return NULL;
@@ -574,20 +632,43 @@ int64_t link_of(Interner *ids, const uint8_t *p, int64_t n, int64_t first) {
     return first + (INT64_C(1) << 31) + interner_add(ids, p, n);
 }
 
+/* Phases whose id links events: arrows, asynchronous events, objects, samples, memory dumps, contexts. */
+static int is_linked(uint8_t phase) { return phase && strchr("stfbenSTpFNODPvV()", phase) != NULL; }
 
-/* The number for the id of each event that an id links with others; NONE for the rest. */
+/* The number for what links each event with others: its id, or the bind_id of a slice; NONE for the rest. */
 void link_rows(const uint8_t *buf, const Columns *c, Interner *ids, int64_t *links) {
     for (int64_t row = 0; row < c->num_rows; row++) {
-        const int32_t *id = c->spans + 2 * (NUM_SPANS * row + ID);
-        int linked = id[1] && c->phase[row] && strchr("stfbenSTFNOD", c->phase[row]) != NULL;
-        links[row] = linked ? link_of(ids, buf + id[0], id[1], 0) : NONE;
+        const int32_t *spans = c->spans + 2 * NUM_SPANS * row, *id = spans + 2 * BIND_ID;
+        if (is_linked(c->phase[row])) id = spans + 2 * (spans[2 * ID + 1] ? ID : ID2);
+        links[row] = id[1] ? link_of(ids, buf + id[0], id[1], 0) : NONE;
     }
 }
 
-/* Events with keep[row], joined by ",\n", with the numbers given. New times are in ns; NONE leaves the text alone.
+/* Where the id stands that an id2 shares with all processes; 0 where it is of one process alone. */
+static int global_id(const uint8_t *from, const uint8_t *end, int32_t *offset, int32_t *len) {
+    const uint8_t *p = from;
+    uint8_t flags = 0;
+    int ok = *p == '{';
+    while (ok && p < end) {
+        const uint8_t *key = blank(p + 1, end);
+        if (key >= end || *key++ != '"') return 0;
+        const uint8_t *stop = string_end(key, end, &flags), *value = blank(blank(stop + 1, end) + 1, end);
+        p = value_end(value, end, &flags, &ok);
+        if (is(key, stop - key, "global")) {
+            *offset = (int32_t)(value - from), *len = (int32_t)(p - value);
+            return 1;
+        }
+        p = blank(p, end);
+    }
+    return 0;
+}
+
+/* Events with keep[row], joined by ",\n", with the numbers given. New times are in ns; NONE leaves the text alone, and the
+ * id in links[row]. keep[row] 2 takes the slice's arrow away.
  * Returns the bytes written; out has room for the text and 160 bytes a row. */
 int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep, const int64_t *pid, const int64_t *tid,
-                       const int64_t *ts_ns, const int64_t *dur_ns, Interner *ids, int64_t first_id, uint8_t *out) {
+                       const int64_t *ts_ns, const int64_t *dur_ns, const int64_t *links, Interner *ids,
+                       int64_t first_id, uint8_t *out) {
     uint8_t *start = out;
     for (int64_t row = 0; row < c->num_rows; row++) {
         if (!keep[row]) continue;
@@ -595,28 +676,41 @@ int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep
         const int32_t *spans = c->spans + 2 * NUM_SPANS * row;
         int32_t places[NUM_SPANS][3];
         int n = 0;
-        int linked = c->phase[row] && strchr("stfbenSTFNOD", c->phase[row]) != NULL;
+        int linked = is_linked(c->phase[row]);
         for (int which = 0; which < ARGS; which++) {
-            if (!spans[2 * which + 1]) continue;
+            int32_t offset = spans[2 * which], len = spans[2 * which + 1], inner;
+            if (!len) continue;
             if ((which == TS && ts_ns[row] == NONE) || (which == DUR && dur_ns[row] == NONE)) continue;
             if ((which == ID && !linked) || (which == SCOPE && !(c->flags[row] & GLOBAL))) continue;
+            if (which == ID2) {
+                if (!global_id(buf + offset, buf + offset + len, &inner, &len)) continue;
+                offset += inner;
+            }
             int at = n++;
-            for (; at && places[at - 1][0] > spans[2 * which]; at--) memcpy(places[at], places[at - 1], sizeof *places);
-            places[at][0] = spans[2 * which], places[at][1] = spans[2 * which + 1], places[at][2] = which;
+            for (; at && places[at - 1][0] > offset; at--) memcpy(places[at], places[at - 1], sizeof *places);
+            places[at][0] = offset, places[at][1] = len, places[at][2] = which;
         }
         int32_t from = c->start[row];
         for (int i = 0; i < n; i++) {
             memcpy(out, buf + from, places[i][0] - from), out += places[i][0] - from;
             const uint8_t *old = buf + places[i][0];
+            int32_t len = places[i][1];
+            int64_t link = links[row];
             switch (places[i][2]) {
             case PID: out = put_integer(out, pid[row]); break;
             case TID: out = put_integer(out, tid[row]); break;
             case TS: out = put_microseconds(out, ts_ns[row]); break;
             case DUR: out = put_microseconds(out, dur_ns[row]); break;
             case SCOPE: memcpy(out, "\"p\"", 3), out += 3; break;
-            default: out = put_integer(out, link_of(ids, old, places[i][1], first_id));
+            case ID2: *out++ = '"', out = put_integer(out, link_of(ids, old, len, first_id)), *out++ = '"'; break;
+            case BIND_ID:
+                if (keep[row] == 2) {
+                    memcpy(out, "null", 4), out += 4;
+                    break;
+                } /* fallthrough */
+            default: out = put_integer(out, link != NONE ? link : link_of(ids, old, len, first_id));
             }
-            from = places[i][0] + places[i][1];
+            from = places[i][0] + len;
         }
         memcpy(out, buf + from, c->end[row] - from), out += c->end[row] - from;
         /* what is not there and has to be: a process, a thread, the duration of a slice */
@@ -635,15 +729,20 @@ int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep
 
 /* ---- overlaps ------------------------------------------------------------------------------------------------------- */
 
-/* Slices in `order` (by thread, start, longest first) that stick out of the one they begin in. For each: lane[row] > 0 is
- * the side lane it fits into; a slice that sticks out by no more than `tolerance` keeps its lane, its end is cut to
- * cut_dur[row]. Returns how many stick out, or -1 without memory. */
+typedef struct {
+    int64_t end, row;
+} Open;
+
+/* Slices in `order` (by thread, start, longest first) that stick out of the one they begin in. Where it is no more than
+ * `tolerance`, the shorter of the two parts that are in each other's way goes: the end of the slice, or the ends of those
+ * it sticks out of; cut_dur[row] is what is left. Else lane[row] > 0 is the side lane the slice fits into. Returns how many
+ * stick out, or -1 without memory. */
 int64_t find_overlaps(int64_t n, const int64_t *order, const int64_t *start, const int64_t *dur, const int32_t *thread,
                       int64_t tolerance, int32_t max_lanes, int32_t *lane, int64_t *cut_dur) {
     int64_t found = 0, room = 64;
     int64_t *depth = calloc(max_lanes, sizeof *depth);
     int64_t *sizes = malloc(max_lanes * sizeof *sizes);
-    int64_t **stack = calloc(max_lanes, sizeof *stack);
+    Open **stack = calloc(max_lanes, sizeof *stack);
     int failed = !depth || !sizes || !stack;
     for (int32_t l = 0; !failed && l < max_lanes; l++) {
         sizes[l] = room, stack[l] = malloc(room * sizeof **stack);
@@ -654,28 +753,35 @@ int64_t find_overlaps(int64_t n, const int64_t *order, const int64_t *start, con
         if (i && thread[order[i - 1]] != thread[row]) memset(depth, 0, max_lanes * sizeof *depth);
         int32_t l = 0;
         for (;; l++) {
-            while (depth[l] && stack[l][depth[l] - 1] <= from) depth[l]--;
-            int64_t end = depth[l] ? stack[l][depth[l] - 1] : INT64_MAX;
+            while (depth[l] && stack[l][depth[l] - 1].end <= from) depth[l]--;
+            int64_t end = depth[l] ? stack[l][depth[l] - 1].end : INT64_MAX;
             if (to <= end) break;
-            if (to - end <= tolerance && l == 0) {
-                cut_dur[row] = end - from, to = end, found++;
+            int64_t outer = depth[l] - 1; /* the outermost one it sticks out of */
+            while (outer && stack[l][outer - 1].end < to) outer--;
+            int64_t theirs = start[stack[l][outer].row] < from ? stack[l][outer].end - from : INT64_MAX;
+            if (l == 0 && theirs < to - end && theirs <= tolerance) {
+                for (; depth[l] > outer; depth[l]--) {
+                    int64_t cut = stack[l][depth[l] - 1].row;
+                    cut_dur[cut] = from - start[cut];
+                }
+                found++;
                 break;
             }
-            if (l + 1 == max_lanes) { /* no lane is free: what is seen is cut */
-                cut_dur[row] = end - from, to = end;
+            if ((l == 0 && to - end <= tolerance) || l + 1 == max_lanes) { /* without a free lane, what is seen is cut */
+                cut_dur[row] = end - from, to = end, found++;
                 break;
             }
         }
         if (l) lane[row] = l, found++;
         if (depth[l] == sizes[l]) {
-            int64_t *more = realloc(stack[l], 2 * sizes[l] * sizeof *more);
+            Open *more = realloc(stack[l], 2 * sizes[l] * sizeof *more);
             if (!more) {
                 failed = 1;
                 break;
             }
             stack[l] = more, sizes[l] *= 2;
         }
-        stack[l][depth[l]++] = to;
+        stack[l][depth[l]++] = (Open){to, row};
     }
     for (int32_t l = 0; stack && l < max_lanes; l++) free(stack[l]);
     free(stack), free(sizes), free(depth);
