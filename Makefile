@@ -36,8 +36,9 @@ lint: $(VENV)/.test ## ruff, mypy --strict, import contracts
 test: lint ## lint and all tests
 	$(BIN)/python -m pytest
 
-bench: $(VENV)/.test ## measure overhead; prints ratios
+bench: $(VENV)/.test ## measure what recording costs and how fast merging is, against others
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/merge.py
 
 stress: $(VENV)/.test ## the long tests
 	$(BIN)/python -m pytest -m stress
@@ -47,4 +48,4 @@ picture: $(VENV)/.installed ## remake the picture in README (needs Chromium)
 	$(BIN)/python docs/picture.py runs/picture docs/merged-trace.png
 
 clean: ## remove what make made
-	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) runs benchmarks/.data build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -5,7 +5,7 @@ In comes nothing; out go names and types. No torch, no polars, no pyarrow here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 FORMAT = 1
@@ -34,9 +34,9 @@ QUANTITIES = ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "
 """What `summary.json` gives per GPU and of the model."""
 
 SUMMARY_KEYS = (
-    "format", "run_id", "world_size", "mp_size", "dp_size", "topology", "topology_source", "ranks", "missing_ranks",
-    "problems", "remarks", "per_gpu", "model", "step", "slowest_rank", "modules", "coverage_ratio", "uncounted_ops",
-    "clock",
+    "format", "kind", "run_id", "world_size", "mp_size", "dp_size", "topology", "topology_source", "ranks",
+    "missing_ranks", "problems", "remarks", "per_gpu", "model", "step", "slowest_rank", "modules", "coverage_ratio",
+    "uncounted_ops", "clock",
 )
 """Keys of `summary.json`; docs/run-directory.md says what they are."""
 STEP_KEYS = (
@@ -44,6 +44,11 @@ STEP_KEYS = (
     "mfu_basis",
 )
 """Keys of `step` in it."""
+CLOCK_KEYS = (
+    "method", "description", "aligned", "num_hosts", "num_clocks", "uncertainty_ns", "excess_ns", "residual_ns",
+    "causality", "ranks", "set_by_ns",
+)
+"""Keys of `clock` in it."""
 
 Type = Literal["int64", "float64", "bool", "string", "category", "list<int64>"]
 
@@ -328,5 +333,6 @@ MERGED_COLLECTIVES = Table(
 MERGED_STEPS = Table(
     file="steps.parquet",
     doc="Rows of all ranks, times on the common clock.",
-    columns=STEPS.columns,
+    columns=tuple(
+        replace(column, doc=column.doc.replace("this rank's clock", "the common clock")) for column in STEPS.columns),
 )

@@ -125,9 +125,15 @@ class Recorder:
             "forward_calls": self._forwards, "samples": self._samples,
         })
         self._step += 1
-        if self._step >= self.plan.num_steps:
+        following = self.plan.pass_of(self._step)
+        # before anything is written: the other ranks are here now, and the interpreter is free to answer them
+        if following != running:
+            self._shard.clock.sample(last=following is None)
+        elif following == "wait":
+            self._shard.clock.meet()
+        if following is None:
             self._finish("complete")
-        elif self.plan.pass_of(self._step) != running:
+        elif following != running:
             self._instruments.switch(None)
             self._shard.flush(self._instruments, status="recording")
 
@@ -147,6 +153,7 @@ class Recorder:
         if self._finder.before_root(frame.site):
             self._end_step()
         elif not self._step and not self._num_forwards:
+            self._shard.clock.sample() if self.plan.pass_of(0) != "wait" else self._shard.clock.meet()
             # what the script did before its first forward call is no part of the first step
             self._began = time.time_ns(), time.perf_counter_ns()
             self._instruments.restart_step()
@@ -178,6 +185,7 @@ class Recorder:
                 self._shard.say(f"no step was recorded: expected optimizer.step() to end each step, "
                                 f"{self._finder.why_none(self._num_forwards)}  hint: call rec.step() at the end of "
                                 f"each step, with distprof.record(...) as rec")
+            self._shard.clock.sample(last=True)
             self._finish("partial", why)
 
     def _finish(self, status: str, why: str | None = None) -> None:
@@ -187,6 +195,7 @@ class Recorder:
                 self._remove()
                 self._shard.flush(self._instruments, status=status, why=why)
                 self._shard.complete()
+                self._shard.clock.stop()
                 self._writing = False
                 self._watch.stop()  # a SIGTERM until here waited for the files
 
@@ -224,7 +233,7 @@ class Recorder:
         self._shard.say(f"recording stopped, training goes on: {what}{hint}")
         if os.environ.get("DISTPROF_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
-        for undo in (self._remove, lambda: self._shard.fail(str(what)), self._watch.stop):
+        for undo in (self._remove, lambda: self._shard.fail(str(what)), self._shard.clock.stop, self._watch.stop):
             try:
                 undo()
             except Exception:  # noqa: BLE001 (already told; nothing may reach the script)
@@ -233,6 +242,7 @@ class Recorder:
     def _forget(self) -> None:
         # a forked child, a data loader worker for instance, must not write into our folder
         self.recording = False
+        self._shard.clock.forget()
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         """Wraps what the script's thread calls: an error ends the recording and nothing else."""

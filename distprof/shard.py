@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from distprof import results
+from distprof.clock import ClockRecorder
 from distprof.contract import COLLECTIVES, EVENTS, FORMAT, MODULES, OPS, PASSES, RUN_JSON, STEPS, TRACE_JSON
 from distprof.errors import UsageError
 from distprof.folder import RankFolder
@@ -40,7 +41,7 @@ class Shard:
         self._params: tuple[ParamCount, dict[Site, ParamCount], dict[Site, int]] | None = None
         self._steps: list[Row] = []
         self._notes: list[str] = []
-        self._clock = [_clock_sample()]
+        self.clock = ClockRecorder()
 
     def say(self, message: str) -> None:
         """One line on stderr."""
@@ -103,7 +104,7 @@ class Shard:
     def flush(self, instruments: Instruments, *, status: str, why: str | None = None, timeline: bool = True) -> None:
         """Writes all tables that are known by now, and rank.json."""
         folder = self._claim()
-        self._clock.append(_clock_sample())
+        self.clock.pair()
         self._measure(instruments)
         ended = status != "recording"
         if instruments.count.num_steps:
@@ -172,14 +173,10 @@ class Shard:
             "plan": str(self._plan), "num_steps": len(self._steps), "passes": self._passes(),
             "params": asdict(params) if params is not None else None,
             "device_name": device_name(), "tf32": tf32(),
-            "clock": self._clock, "versions": versions(),
+            **self.clock.to_json(), "versions": versions(),
         }
 
     def _passes(self) -> dict[str, int]:
         names = [step["pass"] for step in self._steps]
         return {name: names.count(name) for name in PASSES}
 
-
-def _clock_sample() -> dict[str, int]:
-    """The wall clock beside one that is never set: a step of the former shows."""
-    return {"realtime_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns()}

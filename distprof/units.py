@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 UNKNOWN = "-"
 PREFIXES = ("", "K", "M", "G", "T", "P", "E")
 
@@ -35,3 +37,14 @@ def size(num_bytes: float | None) -> str:
 def percent(ratio: float | None) -> str:
     """0.332 -> "33.2 %"."""
     return UNKNOWN if ratio is None else f"{100 * ratio:.1f} %"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Sorted numbers as ranges: [1, 2, 3, 7] is "1-3, 7"."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("-".join(map(str, span)) for span in found)

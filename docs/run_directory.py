@@ -11,6 +11,7 @@ from pathlib import Path
 from distprof.contract import (
     FORMAT,
     MERGED_COLLECTIVES,
+    MERGED_EVENTS,
     MERGED_MODULES,
     MERGED_STEPS,
     RANK_TABLES,
@@ -35,6 +36,7 @@ Written by `distprof run` and `distprof.record`, read by `distprof merge`, `stat
       merged/
         trace.json.gz             one Chrome trace of all ranks
         modules.parquet, collectives.parquet, steps.parquet
+        events.parquet/           the events of all ranks, a table a rank
         summary.json              what `distprof stats --json` prints
 
 A rank writes into `rank00003.partial/` and renames it when it is done. What a killed rank leaves there is read as well
@@ -45,7 +47,7 @@ and called unfinished. `status` in rank.json is `complete`, `partial` (with the 
 
 | key | is |
 |---|---|
-| `format`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source` | what was run, and how the topology was found |
+| `format`, `kind`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source` | what was run, and how the topology was found; `kind` is `distprof`, or `traces` for those of other programs, whose sizes and topology are null where they do not tell |
 | `ranks`, `missing_ranks`, `problems` | ranks that were read, ranks that are not there, everything that is incomplete, in words |
 | `remarks` | what to keep in mind when reading the numbers, in words |
 | `per_gpu` | per quantity and time: `mean`, `min`, `max` over ranks and `min_rank`, `max_rank` |
@@ -68,6 +70,7 @@ def page() -> str:
     parts.append("\n## Merged tables\n")
     for table in (MERGED_MODULES, MERGED_COLLECTIVES, MERGED_STEPS):
         parts += _section(table, f"### merged/{table.file}", ())
+    parts += _section(MERGED_EVENTS, f"### merged/{MERGED_EVENTS.file}", TAGS)
     return "".join(parts)
 
 

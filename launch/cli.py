@@ -14,15 +14,14 @@ import click
 from distprof import __version__
 from distprof.errors import DistprofError, UsageError
 from distprof.files import write_text
+from distprof.launch.merge import STRICT, merge
 
 if TYPE_CHECKING:
     from distprof.launch.deepspeed_config import FlopsProfilerSection
-    from distprof.merge.options import MergeOptions
 
 SORTS = ("params", "macs", "flops", "fwd", "bwd", "time", "path")
 RUN = click.argument("run", type=click.Path(path_type=Path))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-STRICT = click.option("--strict", is_flag=True, help="Exit with 3 if anything is missing.")
 
 
 class _Group(click.Group):
@@ -80,47 +79,7 @@ def _report(directory: Path, section: FlopsProfilerSection) -> None:
     write_text(Path(section.output_file), text + "\n")
 
 
-@commands.command()
-@RUN
-@click.option("--ranks", metavar="0-7,64", help="Only these ranks.")
-@click.option("--steps", metavar="3,5-6", help="Only what runs in these steps.")
-@click.option("--window", metavar="1.2s:1.5s", help="Only what runs in this time, counted from the first event on.")
-@click.option("--categories", metavar="kernel,cpu_op", help="Only events of these categories.")
-@click.option("--no-python-functions", "without_python", is_flag=True,
-              help="Without the Python frames that torch.profiler records with_stack.")
-@click.option("--min-duration", metavar="5us", help="Without shorter slices.")
-@click.option("--max-size", metavar="1GB",
-              help="No more than this as text, which is what a viewer has to read: keeps the ranks and steps that tell "
-                   "most (slowest, median, fastest) and says what it left out.")
-@click.option("--format", "format_", type=click.Choice(["chrome", "perfetto-tar"]), default="chrome",
-              show_default=True,
-              help="One Chrome trace; or the ranks' files as they are, in an archive for Perfetto 58.")
-@click.option("--force", is_flag=True, help="Replace an earlier merge.")
-@STRICT
-def merge(run: Path, *, force: bool, strict: bool, **chosen: Any) -> None:
-    """Merge all ranks of RUN into RUN/merged."""
-    from distprof.launch.progress import progress
-    from distprof.merge.command import merge as merge_run
-
-    options = _merge_options(**chosen)
-    with progress("merging") as told:
-        text = merge_run(run, options, force=force, strict=strict, progress=told)
-    click.echo(text)
-
-
-def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, categories: str | None,
-                   without_python: bool, min_duration: str | None, max_size: str | None,
-                   format_: Any) -> MergeOptions:
-    from distprof.merge.options import MergeOptions, Spans, duration_ns, num_bytes, window_ns
-
-    return MergeOptions(
-        ranks=Spans.of(ranks, "--ranks") if ranks is not None else None,
-        steps=Spans.of(steps, "--steps") if steps is not None else None,
-        window_ns=window_ns(window) if window is not None else None,
-        categories=frozenset(map(str.strip, categories.split(","))) if categories is not None else None,
-        without_python=without_python,
-        min_duration_ns=duration_ns(min_duration, "--min-duration") if min_duration is not None else 0,
-        max_bytes=num_bytes(max_size, "--max-size") if max_size is not None else None, format=format_)
+commands.add_command(merge)
 
 
 @commands.command()

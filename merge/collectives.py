@@ -6,7 +6,7 @@ import polars as pl
 
 from distprof.contract import COLLECTIVES
 from distprof.merge.run import Run
-from distprof.merge.tables import load
+from distprof.merge.tables import load, on_common_clock
 
 POINT_TO_POINT = ("send", "recv")
 
@@ -20,10 +20,10 @@ def match_collectives(run: Run) -> pl.DataFrame:
     frame = load(run, COLLECTIVES).with_columns(
         pl.col("group_ranks").list.eval(pl.element().cast(pl.String)).list.join(",").alias("members"),
         pl.col("op").is_in(POINT_TO_POINT).alias("alone"),
-        pl.col("enqueue_ns").alias("start_ns"),  # one host, one clock: nothing to add
+        pl.col("enqueue_ns").alias("start_ns"),
         pl.col("end_ns").alias("finish_ns"),
     )
-    frame = frame.with_columns(
+    frame = on_common_clock(run, frame, ("start_ns", "finish_ns")).with_columns(
         pl.when("alone").then("rank").alias("only_rank"), pl.when("alone").then("op").alias("only_op"))
     key = ["group", "members", "sequence", "alone", "only_rank", "only_op"]
     matched = frame.with_columns(

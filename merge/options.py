@@ -14,6 +14,8 @@ SECONDS: Mapping[str, float] = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m
 BYTES: Mapping[str, int] = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
                             "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 Format = Literal["chrome", "perfetto-tar"]
+Align = Literal["auto", "samples", "collectives", "none"]
+"""`auto` takes samples, and collectives where they do not join all ranks; `none` shifts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class MergeOptions:
     max_bytes: int | None = None
     """Of the merged trace as text: what a viewer has to read."""
     format: Format = "chrome"
+    align: Align = "auto"
+    """How the ranks are brought to one clock."""
 
     @property
     def narrows(self) -> bool:

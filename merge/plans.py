@@ -56,7 +56,7 @@ def plan_ranks(run: Run, read: list[Read], options: MergeOptions) -> Plans:
     if options.format != "chrome" and options.narrows:
         raise UsageError(f"expected whole ranks with --format {options.format}, found options that choose events",
                          hint="only --ranks goes with it: the files are packed as they are")
-    clocks = {one.rank.number: RankClock() for one in read}
+    clocks = {one.rank.number: run.clock.line(one.rank.number) for one in read}
     first_ns = min((int(clocks[one.rank.number].to_common(one.index.first_ns)) for one in read
                     if one.index.first_ns is not None), default=1)
     origin_ns = (first_ns - 1) // 1000 * 1000

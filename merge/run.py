@@ -1,17 +1,25 @@
-"""A run directory as it was found: a path comes in, the ranks that are there and what is wrong with it go out."""
+"""A run as it was found: a path comes in, the ranks that are there and what is wrong with them go out."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from distprof.contract import AXES, FORMAT, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, Table
+from distprof.contract import AXES, FORMAT, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, TRACE_JSON, Table
 from distprof.errors import DataError, FormatError
+from distprof.merge.clock import Alignment, Clock
+from distprof.merge.clock_samples import Sample, SampledRank, clock_by_samples
+from distprof.merge.streams import TraceFile
+from distprof.units import spans
+
+if TYPE_CHECKING:
+    from distprof.merge.ranking import Naming
 
 FOLDER = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
 
@@ -25,7 +33,7 @@ class Params(msgspec.Struct):
     unique_params: int | None
 
 
-class ClockSample(msgspec.Struct):
+class ClockPair(msgspec.Struct):
     """Two clocks of a rank at one time."""
 
     realtime_ns: int
@@ -50,10 +58,13 @@ class RankInfo(msgspec.Struct, kw_only=True):
     topology_source: str | None
     mp_size: int | None
     dp_size: int | None
-    num_steps: int
+    num_steps: int | None
     params: Params | None
     files: dict[str, int | None]
-    clock: list[ClockSample]
+    clock: list[ClockPair]
+    clock_sync: list[Sample] = []
+    clock_note: str | None = None
+    """Why samples are missing."""
     device_name: str | None = None
     """None in runs of older versions."""
     tf32: dict[str, bool] = {}
@@ -74,10 +85,14 @@ class _Versioned(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One rank's folder."""
+    """What one rank left: a folder of ours, or a trace of another program."""
 
     folder: Path
     info: RankInfo
+    trace: TraceFile | None = None
+    """Where its Chrome trace lies; None where it has none."""
+    plain: bool = False
+    """True where the trace is all there is: no tables, and an `info` that says what the trace says."""
 
     @property
     def number(self) -> int:
@@ -92,12 +107,12 @@ class Rank:
 
     def has(self, table: Table) -> bool:
         """True where the rank wrote this table."""
-        return (self.folder / table.file).is_file()
+        return not self.plain and (self.folder / table.file).is_file()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run directory: ranks by number, and every way in which it is not complete, in words."""
+    """A run directory, or traces of another program: ranks by number, and what is not complete, in words."""
 
     path: Path
     run_id: str
@@ -109,23 +124,43 @@ class Run:
     ranks: list[Rank]
     missing: list[int]
     problems: list[str]
+    """What reading finds damaged later, in a trace or a table, is added."""
+    clock: Clock
+    """What brings the ranks to one clock."""
+    kind: Literal["distprof", "traces"] = "distprof"
+    """`traces`: no module profiler ran, there are no tables."""
+    remarks: list[str] = field(default_factory=list)
+    """What to keep in mind, in words; nothing that is incomplete."""
+    topology_known: bool = True
+    """False where mp_size 1 and dp_size = world size stand for what nobody told."""
 
 
 Json = TypeVar("Json", bound=msgspec.Struct)
 
 
-def open_run(path: Path) -> Run:
-    """Reads run.json and every rank.json.
+def open_run(path: Path, *more: Path, naming: Naming | None = None) -> Run:
+    """Opens a run directory, or finds the traces of other programs that lie at the given paths.
+
+    Args:
+        path: A run directory, a folder of traces, a trace or an archive of traces.
+        *more: Further traces, archives or folders of traces.
+        naming: How to tell the rank of a trace, where neither the trace nor its name does.
 
     Raises:
-        DataError: It is no run directory, or its parts contradict each other.
+        DataError: Nothing can be read, or its parts contradict each other.
         FormatError: It was written by a newer distprof.
+        UsageError: `naming` makes no sense.
     """
-    if not path.is_dir():
-        raise DataError(f"expected a run directory, found {'a file' if path.exists() else 'nothing'} at {path}",
-                        hint="distprof run prints the directory it writes")
-    info = _read(path / RUN_JSON, RunInfo) if (path / RUN_JSON).exists() else None
+    from distprof.merge.discovery import is_recorded
+    from distprof.merge.sources import open_traces  # it makes what is defined here
+
+    return _recorded(path) if not more and is_recorded(path) else open_traces((path, *more), naming)
+
+
+def _recorded(path: Path) -> Run:
+    """Reads run.json and every rank.json."""
     problems: list[str] = []
+    info = _run_info(path, problems)
     ranks = _ranks(path, problems)
     if not ranks:
         raise DataError(f"expected rank folders like rank00000 in {path}, found none that can be read"
@@ -135,7 +170,7 @@ def open_run(path: Path) -> Run:
     world_size = _world_size(ranks, info)
     missing = sorted(set(range(world_size)) - {rank.number for rank in ranks})
     if missing:
-        problems.append(f"ranks {_spans(missing)} of {world_size} are missing")
+        problems.append(f"ranks {spans(missing)} of {world_size} are missing")
     problems += [problem for rank in ranks for problem in _problems_of(rank)]
     attempts = {rank.info.attempt for rank in ranks}
     if len(attempts) > 1:
@@ -145,29 +180,48 @@ def open_run(path: Path) -> Run:
     return Run(path=path, run_id=ranks[0].info.run_id, world_size=world_size, mp_size=mp_size, dp_size=dp_size,
                topology=(known.topology if known else None) or {"dp": world_size},
                topology_source=(known.topology_source if known else None) or "unknown",
-               ranks=ranks, missing=missing, problems=problems)
+               ranks=ranks, missing=missing, problems=problems, clock=clock_of_ranks(ranks))
+
+
+def _run_info(path: Path, problems: list[str]) -> RunInfo | None:
+    try:
+        return _read(path / RUN_JSON, RunInfo) if (path / RUN_JSON).exists() else None
+    except FormatError:
+        raise
+    except DataError as error:
+        problems.append(str(error.args[0]))
+        return None
 
 
 def _read(path: Path, kind: type[Json]) -> Json:
-    content = path.read_bytes()
     try:
+        content = path.read_bytes()
         version = msgspec.json.decode(content, type=_Versioned).format
         if version > FORMAT:
             raise FormatError(f"expected format {FORMAT} or older, found format {version} in {path}",
                               hint="install a newer distprof")
         return msgspec.json.decode(content, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
         raise DataError(f"expected {path.name} as distprof writes it, found in {path}: {error}",
                         hint="the file was changed or cut") from error
 
 
 def _ranks(path: Path, problems: list[str]) -> list[Rank]:
+    """Every rank that can be read; a folder that cannot is a problem, not the end."""
     found: dict[int, Rank] = {}
     for folder in sorted(child for child in path.iterdir() if FOLDER.fullmatch(child.name) and child.is_dir()):
         if not (folder / RANK_JSON).exists():
             problems.append(f"{folder.name} {'is empty' if not any(folder.iterdir()) else f'has no {RANK_JSON}'}")
             continue
-        rank = Rank(folder=folder, info=_read(folder / RANK_JSON, RankInfo))
+        try:
+            info = _read(folder / RANK_JSON, RankInfo)
+        except FormatError:
+            raise
+        except DataError as error:
+            problems.append(str(error.args[0]))
+            continue
+        trace = folder / TRACE_JSON
+        rank = Rank(folder=folder, info=info, trace=TraceFile(path=trace) if trace.is_file() else None)
         other = found.setdefault(rank.number, rank)
         if other is not rank:
             raise DataError(f"expected one folder of rank {rank.number}, found {other.folder.name} and {folder.name}",
@@ -224,35 +278,31 @@ def _problems_of(rank: Rank) -> list[str]:
 
 def _steps_written(rank: Rank) -> int:
     lines = rank.folder / STEP_LINES
-    return len(lines.read_text().splitlines()) if lines.exists() else rank.info.num_steps
+    return len(lines.read_bytes().splitlines()) if lines.exists() else rank.info.num_steps or 0
 
 
-def _spans(numbers: list[int]) -> str:
-    """[1, 2, 3, 7] -> "1-3, 7"."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1][1:] = [number]
-        else:
-            spans.append([number])
-    return ", ".join("-".join(map(str, span)) for span in spans)
+def clock_of_ranks(ranks: Sequence[Rank]) -> Clock:
+    """What the ranks themselves know of their clocks."""
+    if len(ranks) == 1:
+        return Clock(method="shared", description="one rank: nothing to align", num_hosts=1, ranks={
+            ranks[0].number: Alignment(uncertainty_ns=0, drift_uncertainty_ppm=0.0)})
+    return clock_by_samples([sampled(rank) for rank in ranks])
+
+
+def sampled(rank: Rank) -> SampledRank:
+    """What a rank knows of its clock. A trace of another program tells its host by name only."""
+    info = rank.info
+    host = (info.host, info.boot_id) if info.boot_id or (rank.plain and info.host) else None
+    return SampledRank(rank=rank.number, host=host, samples=info.clock_sync)
 
 
 def clock_of(run: Run) -> dict[str, Any]:
     """How the timestamps of the ranks were brought to one clock, for `summary.json`."""
-    hosts = {(rank.info.host, rank.info.boot_id) for rank in run.ranks}
-    one = len(hosts) == 1 and bool(next(iter(hosts))[1])
-    return {
-        "method": "one host: all ranks read the same clock" if one else
-        "none: the ranks ran on several hosts and no offsets were measured",
-        "num_hosts": len(hosts),
-        "aligned": one,
-        "uncertainty_ns": None,
-        "set_by_ns": max((_clock_set_by(rank.info.clock) for rank in run.ranks), default=0),
-    }
+    return {**run.clock.to_json(),
+            "set_by_ns": max((_clock_set_by(rank.info.clock) for rank in run.ranks), default=0)}
 
 
-def _clock_set_by(samples: list[ClockSample]) -> int:
+def _clock_set_by(samples: list[ClockPair]) -> int:
     """How far the wall clock was moved against the one that is never set, in ns."""
     gaps = [sample.realtime_ns - sample.monotonic_ns for sample in samples]
     return max(gaps) - min(gaps) if gaps else 0

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from distprof.contract import SUMMARY_JSON
+from distprof.merge.clock_text import clock_line
 from distprof.merge.page import Page
 from distprof.reporters.report import Report
 from distprof.units import duration, percent, si
@@ -31,10 +33,25 @@ SHOWN_UNCOUNTED = 6
 
 def render(summary: Mapping[str, Any], path: Path, page: Page, *, top: int) -> str:
     """The answer in one screen."""
+    if summary["kind"] == "traces":
+        return _of_traces(summary, path, page)
     _head(summary, page)
     _ranks(summary, page)
     _modules(summary, page, top)
     _foot(summary, path, page)
+    return page.text()
+
+
+def _of_traces(summary: Mapping[str, Any], path: Path, page: Page) -> str:
+    """What traces of another program tell: who was there, nothing of modules."""
+    _topology(summary, page)
+    page.line("params, FLOPs, step and module times unknown: these are traces of another program, and no module "
+              "profiler ran (distprof run records them)")
+    page.line(f"clock {summary['clock']['method']}")
+    page.line()
+    _problems(summary, page)
+    if not (path / SUMMARY_JSON).is_file():
+        page.line(f"Next: distprof merge {shlex.quote(str(path))}{'' if path.is_dir() else ' --out merged'}")
     return page.text()
 
 
@@ -57,16 +74,20 @@ def _head(summary: Mapping[str, Any], page: Page) -> None:
 
 def _foot(summary: Mapping[str, Any], path: Path, page: Page) -> None:
     _uncounted(summary, page)
+    page.line(clock_line(summary["clock"]))
     _problems(summary, page)
     page.line()
     page.line(f"Next: distprof comms {shlex.quote(str(path))}")
 
 
 def _topology(summary: Mapping[str, Any], page: Page) -> None:
-    axes = " x ".join(f"{axis} {size}" for axis, size in summary["topology"].items())
     ranks = "1 rank" if summary["world_size"] == 1 else f"{summary['world_size']} ranks"
-    page.line(f"{ranks} = {axes}   mp_size {summary['mp_size']}, dp_size {summary['dp_size']}"
-              f"   ({summary['topology_source']})")
+    if summary["topology"] is None:
+        page.line(f"{ranks}   mp_size and dp_size {summary['topology_source']}")
+    else:
+        axes = " x ".join(f"{axis} {size}" for axis, size in summary["topology"].items())
+        page.line(f"{ranks} = {axes}   mp_size {summary['mp_size']}, dp_size {summary['dp_size']}"
+                  f"   ({summary['topology_source']})")
     page.line()
 
 

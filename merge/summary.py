@@ -13,6 +13,7 @@ from distprof.merge.modules import reduce_modules
 from distprof.merge.run import Run, clock_of
 from distprof.merge.tables import load
 from distprof.merge.totals import TIMES, model_totals, per_rank, spread
+from distprof.units import duration
 
 TOP_MODULES = 50
 """Modules that summary.json lists; all are in modules.parquet."""
@@ -39,16 +40,17 @@ def reduce(run: Run, *, peak: float | None = None) -> Reduction:
     coverage, uncounted = _coverage(ops)
     summary = {
         "format": FORMAT,
+        "kind": run.kind,
         "run_id": run.run_id,
         "world_size": run.world_size,
-        "mp_size": run.mp_size,
-        "dp_size": run.dp_size,
-        "topology": run.topology,
+        "mp_size": run.mp_size if run.topology_known else None,
+        "dp_size": run.dp_size if run.topology_known else None,
+        "topology": run.topology if run.topology_known else None,
         "topology_source": run.topology_source,
         "ranks": [rank.number for rank in run.ranks],
         "missing_ranks": run.missing,
         "problems": problems_of(run),
-        "remarks": _unsteady(load(run, STEPS)),
+        "remarks": run.remarks + _unsteady(load(run, STEPS)),
         "per_gpu": {name: spread(ranks, name) for name in (*QUANTITIES, *TIMES)},
         "model": model_totals(run, ranks),
         "step": _step(run, ranks, ops, peak),
@@ -63,13 +65,25 @@ def reduce(run: Run, *, peak: float | None = None) -> Reduction:
 
 def problems_of(run: Run) -> list[str]:
     """Everything that is incomplete or cannot be relied on, in words."""
-    clock = clock_of(run)
-    found = list(run.problems)
-    if not clock["aligned"]:
-        found.append(f"clocks are not aligned: {clock['method']}")
-    if clock["set_by_ns"] > 1_000_000:
-        found.append(f"the wall clock was set by up to {clock['set_by_ns'] / 1e6:.1f} ms while recording")
-    return found + [f"rank {rank.number}: {note}" for rank in run.ranks for note in rank.info.notes]
+    notes = [f"rank {rank.number}: {note}" for rank in run.ranks for note in rank.info.notes]
+    return run.problems + _clock_problems(run) + notes
+
+
+def _clock_problems(run: Run) -> list[str]:
+    clock, set_by_ns = run.clock, clock_of(run)["set_by_ns"]
+    found = []
+    if not clock.aligned:
+        notes = [f" (rank {rank.number}: {rank.info.clock_note})" for rank in run.ranks
+                 if rank.info.clock_note and clock.ranks[rank.number].uncertainty_ns is None]
+        found.append(f"clocks are not aligned: {clock.description}{notes[0] if notes else ''}")
+    if clock.check is not None and clock.check.contradicts:
+        found.append(
+            f"clocks are wrong: {clock.check.violations} of {clock.check.num_collectives} collectives end on a rank "
+            f"before all are in, by up to {duration(clock.check.largest_violation_ns)}, and the clocks explain "
+            f"{duration(clock.check.allowed_violation_ns)}")
+    if set_by_ns > 1_000_000:
+        found.append(f"the wall clock was set by up to {set_by_ns / 1e6:.1f} ms while recording")
+    return found
 
 
 def _unsteady(steps: pl.DataFrame) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 
 from distprof.contract import STEP_LINES, STEPS, Table
-from distprof.errors import DataError
 from distprof.merge.run import Rank, Run
 from distprof.tables import write_arrow
 
@@ -19,15 +19,13 @@ TYPES: dict[str, pl.DataType] = {
     "category": pl.String(),
     "list<int64>": pl.List(pl.Int64()),
 }
+UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError)
+"""What reading a damaged table raises; polars panics at some."""
 
 
 def load(run: Run, table: Table) -> pl.DataFrame:
-    """The rows of every rank that has the table.
-
-    Raises:
-        DataError: A file is damaged or lacks a column.
-    """
-    frames = [_load(rank, table) for rank in run.ranks]
+    """The rows of every rank that has the table; a damaged file goes to `run.problems`, the others are read."""
+    frames = [_load(rank, table, run.problems) for rank in run.ranks]
     return pl.concat([frame for frame in frames if frame is not None] or [empty(table)])
 
 
@@ -36,20 +34,36 @@ def empty(table: Table) -> pl.DataFrame:
     return pl.DataFrame(schema={column.name: TYPES[column.type] for column in table.columns})
 
 
-def _load(rank: Rank, table: Table) -> pl.DataFrame | None:
-    if not rank.has(table):
-        return _steps_of_the_dead(rank) if table is STEPS else None
-    path = rank.folder / table.file
+def _load(rank: Rank, table: Table, problems: list[str]) -> pl.DataFrame | None:
+    file = table.file if rank.has(table) else STEP_LINES if table is STEPS else None
     try:
-        frame = pl.read_parquet(path)
-        return frame.select(pl.col(column.name).cast(TYPES[column.type]) for column in table.columns)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"expected the columns of {table.file} in {path}, found: {str(error).splitlines()[0]}",
-                        hint="the file was changed or cut") from error
+        if file == STEP_LINES:
+            return _steps_of_the_dead(rank)
+        return None if file is None else _columns(rank.folder / file, table)
+    except UNREADABLE as error:
+        problem = f"rank {rank.number}: {file} cannot be read: {str(error).splitlines()[0]}"
+        if problem not in problems:  # some tables are read more than once
+            problems.append(problem)
+        return None
+
+
+def _columns(path: Path, table: Table) -> pl.DataFrame:
+    return pl.read_parquet(path).select(pl.col(column.name).cast(TYPES[column.type]) for column in table.columns)
+
+
+def on_common_clock(run: Run, frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """The rows with these times, each of its rank's clock, on the clock of the run; null stays null."""
+    ranks = frame["rank"].to_numpy()
+    return frame.with_columns(
+        pl.when(pl.col(name).is_not_null()).then(
+            pl.Series(name, run.clock.to_common_ns(ranks, frame[name].fill_null(0).to_numpy()))).alias(name)
+        for name in names)
 
 
 def _steps_of_the_dead(rank: Rank) -> pl.DataFrame | None:
     """Steps that a killed rank had written down line by line."""
+    if rank.plain:
+        return None
     lines = rank.folder / STEP_LINES
     whole = [line for line in lines.read_text().splitlines() if line.endswith("}")] if lines.exists() else []
     if not whole:

@@ -28,6 +28,7 @@ from distprof.merge.plans import Plans, Read, plan_ranks
 from distprof.merge.rewrite import Member, RankPlan, rewrite
 from distprof.merge.run import Rank, Run, clock_of
 from distprof.merge.streams import TraceFile
+from distprof.units import spans
 
 EVERYTHING = MergeOptions()
 Progress = Callable[[float], None]
@@ -44,8 +45,6 @@ class MergedTrace:
     """None where the traces were packed as they are."""
     num_ranks: int
     num_bytes: int
-    problems: list[str]
-    """What of the ranks' traces could not be read, in words."""
     remarks: list[str]
     """What was left out because the options say so, in words."""
 
@@ -77,7 +76,9 @@ class MergedTrace:
 
 def merge_traces(run: Run, folder: Path, options: MergeOptions = EVERYTHING,
                  progress: Progress = lambda _: None) -> MergedTrace | None:
-    """Writes the merged trace of all ranks that have one, and their events as tables; None where no rank has.
+    """Writes the merged trace of all ranks that have one, and their events as tables; None where none can be read.
+
+    What cannot be read of a trace goes to `run.problems`.
 
     Args:
         run: Whose ranks are merged.
@@ -86,37 +87,35 @@ def merge_traces(run: Run, folder: Path, options: MergeOptions = EVERYTHING,
         progress: Is told how much of the work is done, from 0 to 1.
 
     Raises:
-        DataError: No rank's trace can be read.
         UsageError: The options ask for ranks or steps that are not there.
     """
     traces = _traces(run, options)
     if not traces:
         return None
     with _executor([trace for _, trace in traces]) as executor:
-        problems: list[str] = []
-        read = _read(executor, traces, problems, lambda done: progress(0.3 * done))
+        read = _read(executor, traces, run.problems, lambda done: progress(0.3 * done))
+        if not read:
+            return None
         plans = plan_ranks(run, read, options)
         if options.format == "perfetto-tar":
             output = folder / TRACE_TAR
             write_tar(output, plans.ranks, {"distprof.run_id": run.run_id, "distprof.world_size": run.world_size})
             return MergedTrace(path=output, members=[], num_ranks=len(plans.ranks), num_bytes=output.stat().st_size,
-                               problems=problems, remarks=plans.remarks)
+                               remarks=plans.remarks)
         output = folder / TRACE_JSON
         members = _write(executor, run, plans, output, lambda done: progress(0.3 + 0.7 * done))
     return MergedTrace(path=output, members=members, num_ranks=len(members), num_bytes=output.stat().st_size,
-                       problems=problems, remarks=plans.remarks)
+                       remarks=plans.remarks)
 
 
 def _traces(run: Run, options: MergeOptions) -> list[tuple[Rank, TraceFile]]:
-    found = [(rank, TraceFile(path=rank.folder / TRACE_JSON, label=f"{rank.folder.name}/{TRACE_JSON}"))
-             for rank in run.ranks if (rank.folder / TRACE_JSON).is_file()]
+    found = [(rank, rank.trace) for rank in run.ranks if rank.trace is not None]
     if options.ranks is None or not found:
         return found
     chosen = [(rank, trace) for rank, trace in found if rank.number in options.ranks]
     if not chosen:
-        there = ", ".join(str(rank.number) for rank, _ in found[:8])
         raise UsageError(f"expected ranks with a timeline for --ranks, found none in {options.ranks}",
-                         hint=f"there are {there}{', ...' if len(found) > 8 else ''}")
+                         hint=f"there are {spans([rank.number for rank, _ in found])}")
     return chosen
 
 
@@ -169,18 +168,15 @@ def _index(trace: TraceFile) -> Index | DataError:
 
 def _read(executor: Executor, traces: list[tuple[Rank, TraceFile]], problems: list[str],
           progress: Progress) -> list[Read]:
-    found, first = [], None
+    found = []
     results = _map(executor, _index, [trace for _, trace in traces])
     for done, ((index, trace), (rank, _)) in enumerate(zip(results, traces, strict=True), 1):
         progress(done / len(traces))
         if isinstance(index, DataError):
-            first = first or index
-            problems.append(f"rank {rank.number} is not in the trace: {index}")
+            problems.append(f"rank {rank.number} is not in the trace: {index.args[0]}")
             continue
         problems += [f"rank {rank.number}: {problem}" for problem in _damages(trace, index)]
         found.append(Read(rank=rank, trace=trace, index=index))
-    if not found and first is not None:
-        raise first
     return found
 
 
@@ -202,8 +198,10 @@ def _metadata(run: Run, plans: Plans, members: list[Member]) -> dict[str, Any]:
     infos = {rank.number: rank.info for rank in run.ranks}
     each = {
         str(plan.rank): {
-            "mp_size": run.mp_size, "dp_size": run.dp_size, "coordinates": infos[plan.rank].coordinates,
-            "host": infos[plan.rank].host, "offset_ns": plan.clock.offset_ns, "uncertainty_ns": None,
+            "mp_size": run.mp_size if run.topology_known else None,
+            "dp_size": run.dp_size if run.topology_known else None, "coordinates": infos[plan.rank].coordinates,
+            "host": infos[plan.rank].host, "offset_ns": plan.clock.offset_ns, "drift_ppm": plan.clock.drift_ppm,
+            "uncertainty_ns": run.clock.ranks[plan.rank].uncertainty_ns,
             "num_slices": member.num_slices, "num_events": member.num_events,
             "num_overlapping_slices": member.num_side, "num_cut_slices": member.num_cut,
             "num_hanging_arrow_ends": member.num_hanging, "num_left_out": member.num_left_out,
@@ -211,7 +209,8 @@ def _metadata(run: Run, plans: Plans, members: list[Member]) -> dict[str, Any]:
         }
         for plan, member in zip(plans.ranks, members, strict=True)
     }
-    return {"format": FORMAT, "run_id": run.run_id, "world_size": run.world_size, "topology": run.topology,
+    return {"format": FORMAT, "run_id": run.run_id, "world_size": run.world_size,
+            "topology": run.topology if run.topology_known else None,
             "origin_ns": plans.origin_ns, "clock": clock_of(run), "missing_ranks": run.missing,
             "left_out": plans.remarks, "ranks": each}
 

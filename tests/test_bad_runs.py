@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import resource
@@ -82,25 +83,81 @@ def test_a_format_of_the_future_is_refused(run, file):
     fails(run, "found format 2", "newer distprof")
 
 
+def said(run: Path, *words: str) -> None:
+    """Every reading command goes on, says it, and ends with 3 under --strict."""
+    for command in ("merge", "stats", "comms"):
+        done = distprof(command, *(["--force"] if command == "merge" else []), run)
+        assert done.returncode == 0, (command, done.stderr)
+        for word in words:
+            assert word in done.stdout, (command, done.stdout)
+        strict = distprof(command, "--strict", *(["--force"] if command == "merge" else []), run)
+        assert strict.returncode == 3 and words[0] in strict.stderr, (command, strict.stderr)
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"format": 1}', "[]", "\x00\x01"])
-def test_a_damaged_rank_json_is_refused(run, content):
+def test_a_damaged_rank_json_is_said_and_the_others_are_merged(run, content):
     (run / "rank00000" / "rank.json").write_text(content)
-    fails(run, "rank00000/rank.json", "hint:")
+    said(run, "rank00000/rank.json", "incomplete: ", "ranks 0 of 4 are missing")
+    summary = json.loads((run / "merged" / "summary.json").read_text())
+    assert summary["ranks"] == [1, 2, 3] and summary["per_gpu"]["fwd_flops"]["mean"] > 0
 
 
-def test_a_cut_trace_is_refused_with_its_name(run):
+def test_a_run_without_any_rank_json_that_can_be_read_is_refused(run):
+    for path in run.glob("rank*/rank.json"):
+        path.write_text("{")
+    fails(run, "none that can be read", "rank00003/rank.json", "hint:")
+
+
+def test_a_damaged_run_json_is_said(run):
+    (run / "run.json").write_text("{")
+    said(run, "expected run.json as distprof writes it")
+    assert "4 of 4 ranks" in distprof("merge", "--force", run).stdout
+
+
+def test_a_cut_trace_is_said_and_the_others_are_merged(run):
     path = run / "rank00001" / "trace.json.gz"
     path.write_bytes(path.read_bytes()[:5000])
     done = distprof("merge", run)
-    assert done.returncode == 1 and "rank00001/trace.json.gz" in done.stderr and len(done.stderr.splitlines()) == 1
-    assert not (run / "merged").exists()
+    assert done.returncode == 0, done.stderr
+    assert "incomplete: rank 1: trace.json.gz is cut at byte 5000" in done.stdout
+    events = json.loads(gzip.decompress((run / "merged" / "trace.json.gz").read_bytes()))["traceEvents"]
+    assert {0, 2, 3} <= {event["pid"] // 16384 for event in events}
+    problems = json.loads((run / "merged" / "summary.json").read_text())["problems"]
+    assert any(problem.startswith("rank 1: trace.json.gz is cut") for problem in problems)
+    assert distprof("merge", "--strict", "--force", run).returncode == 3
 
 
-def test_a_cut_table_is_refused_with_its_name(run):
+def test_a_run_whose_traces_are_all_damaged_has_its_tables(run):
+    for path in run.glob("rank*/trace.json.gz"):
+        path.write_bytes(b"")
+    done = distprof("merge", run)
+    assert done.returncode == 0 and "no rank has a timeline that can be read" in done.stdout, done.stderr
+    assert done.stdout.count("found an empty file") == 4
+    assert not (run / "merged" / "trace.json.gz").exists()
+    assert json.loads(distprof("stats", "--json", run).stdout)["per_gpu"]["fwd_flops"]["mean"] > 0
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:500], lambda content: b"",
+                                    lambda content: content[:-4] + b"PARX"])
+def test_a_damaged_table_is_said_and_the_other_ranks_count(run, damage):
+    whole = json.loads(distprof("stats", "--json", run).stdout)
     path = run / "rank00001" / "ops.parquet"
-    path.write_bytes(path.read_bytes()[:500])
+    path.write_bytes(damage(path.read_bytes()))
     done = distprof("stats", run)
-    assert done.returncode == 1 and "rank00001/ops.parquet" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.returncode == 0 and done.stdout.count("incomplete: rank 1: ops.parquet cannot be read") == 1
+    assert distprof("stats", "--strict", run).returncode == 3
+    left = json.loads(distprof("stats", "--json", run).stdout)
+    assert left["per_gpu"]["fwd_flops"]["mean"] == whole["per_gpu"]["fwd_flops"]["mean"]
+    assert left["per_gpu"]["params"]["max_rank"] is not None and left["ranks"] == [0, 1, 2, 3]
+
+
+def test_damaged_events_and_collectives_are_said_where_they_are_needed(run):
+    for name in ("events", "collectives"):
+        (run / "rank00001" / f"{name}.parquet").write_bytes(b"PAR1")
+    done = distprof("merge", run)
+    assert done.returncode == 0 and "rank 1: collectives.parquet cannot be read" in done.stdout, done.stderr
+    assert "4 of 4 ranks" in done.stdout, "the other ranks know where time begins"
+    assert "rank 1: collectives.parquet cannot be read" in distprof("comms", run).stdout
 
 
 def test_a_lost_table_is_said(run):
@@ -113,6 +170,26 @@ def test_a_lost_table_is_said(run):
 def test_what_is_no_run_directory_is_said(tmp_path, make):
     make(tmp_path / "x")
     fails(tmp_path / "x", "expected", "hint:")
+
+
+def test_a_merge_goes_where_out_says(run, tmp_path):
+    done = distprof("merge", run, "--out", tmp_path / "far" / "merge")
+    assert done.returncode == 0 and not (run / "merged").exists(), done.stderr
+    assert {path.name for path in (tmp_path / "far" / "merge").iterdir()} == {
+        "trace.json.gz", "summary.json", "modules.parquet", "collectives.parquet", "steps.parquet"}
+    assert [path.name for path in (tmp_path / "far").iterdir()] == ["merge"]
+    assert distprof("stats", "--json", tmp_path / "far" / "merge").stdout == distprof("stats", "--json", run).stdout
+    assert distprof("stats", "--modules", tmp_path / "far" / "merge").returncode == 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--force",)])
+def test_out_replaces_nothing_but_a_merge(run, tmp_path, flags):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    done = distprof("merge", run, "--out", tmp_path / "mine", *flags)
+    assert done.returncode == 1 and "found other files" in done.stderr
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_an_earlier_merge_is_kept_without_force(run):

@@ -7,6 +7,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
@@ -29,7 +30,9 @@ def test_a_run_directory_is_complete(run):
     assert {path.name for path in run.iterdir()} == ranks | {"run.json", "merged"}
     for rank in ranks:
         assert {path.name for path in (run / rank).iterdir()} == {*TABLES, "rank.json", "trace.json.gz"}
-    assert {path.name for path in (run / "merged").iterdir()} == {*MERGED, "trace.json.gz", "summary.json"}
+    assert {path.name for path in (run / "merged").iterdir()} == {
+        *MERGED, contract.MERGED_EVENTS.file, "trace.json.gz", "summary.json"}
+    assert {path.stem for path in (run / "merged" / contract.MERGED_EVENTS.file).iterdir()} == ranks
 
 
 @pytest.mark.parametrize("file", TABLES)
@@ -119,3 +122,18 @@ def test_events_are_the_slices_and_instants_of_the_trace(run):
         assert (row["duration_ns"] is None) == (event["ph"] == "i")
     steps = {row["step"] for row in rows if row["category"] == "cpu_op"}
     assert steps >= {6, 7}
+
+
+def test_merged_events_are_those_of_the_ranks(run):
+    columns = ["name", "category", "start_ns", "duration_ns", "process", "thread", "thread_name", "step"]
+    for rank in range(4):
+        path = run / "merged" / contract.MERGED_EVENTS.file / f"rank{rank:05d}.parquet"
+        assert pq.read_schema(path).equals(schema_of(contract.MERGED_EVENTS, {}), check_metadata=False)
+        recorded = pl.read_parquet(run / f"rank{rank:05d}" / "events.parquet", columns=columns)
+        merged = pl.read_parquet(path).filter(pl.col("phase").is_in(["X", "i"])).select(columns)
+        for column in columns:
+            if column != "start_ns":
+                wanted = [value if value != "" else None for value in recorded[column].to_list()]
+                assert merged[column].to_list() == wanted, column
+        # a double of microseconds, which the recorder rounded, against the text itself
+        assert (recorded["start_ns"] - merged["start_ns"]).abs().max() <= 1

@@ -131,7 +131,12 @@ def test_two_jobs_of_one_second_get_a_directory_each(tmp_path):
 def test_ranks_of_several_hosts_are_said_to_be_unaligned(tmp_path, pipeline):
     run = Path(shutil.copytree(pipeline, tmp_path / "run", ignore=shutil.ignore_patterns("merged")))
     path = run / "rank00001" / "rank.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"host": "other", "boot_id": "another"}))
+    info = json.loads(path.read_text()) | {"host": "other", "boot_id": "another"}
+    path.write_text(json.dumps(info))
+    assert "2 clocks on 2 hosts aligned within" in distprof("merge", run).stdout, "the ranks compared them"
+    assert "--align none" in distprof("merge", "--force", "--align", "none", run).stdout
+    shutil.rmtree(run / "merged")
+    path.write_text(json.dumps(info | {"clock_sync": []}))
     told = distprof("merge", run).stdout
     assert "clocks are not aligned" in told
     assert "clocks are not aligned" in distprof("comms", run).stdout

@@ -1,0 +1,116 @@
+"""Who merges and who loads: traces and a place to write come in, command lines go out. A row a program."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAMS = Path(__file__).parent / "programs"
+HTA = "HolisticTraceAnalysis==0.5.0"
+TRACELENS_NEEDS = ("orjson", "pandas", "tqdm", "openpyxl", "tabulate", "PyYAML", "matplotlib")
+
+Command = Callable[[list[Path], Path], list[str]]
+"""Of the traces by rank, in one folder that holds nothing else, and the path to write at, where nothing is yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A program that merges, or a part of the work that none can do without."""
+
+    name: str
+    command: Command
+    writes: str = ""
+    """What it is told to write."""
+    trace: str = ""
+    """Where the merged trace is then; empty: it writes none, and its memory says nothing."""
+    processes: bool = False
+    """True where it starts processes: its memory must be sampled."""
+
+
+def ours(traces: list[Path], target: Path) -> list[str]:
+    """`distprof merge` of a folder."""
+    return [sys.executable, "-m", "distprof", "merge", str(traces[0].parent), "--out", str(target)]
+
+
+def _program(name: str) -> Command:
+    return lambda traces, target: [sys.executable, str(PROGRAMS / name), str(target), *map(str, traces)]
+
+
+def _shell(line: str) -> Command:
+    return lambda traces, target: ["sh", "-c", line, "sh", *map(str, traces)]
+
+
+def _viztracer(traces: list[Path], target: Path) -> list[str]:
+    return [sys.executable, "-m", "viztracer", "--combine", *map(str, traces), "-o", str(target)]
+
+
+OURS = Contender(name="distprof merge", command=ours, writes="merged", trace="merged/trace.json.gz", processes=True)
+SCRIPT = Contender(name="json script", command=_program("json_script.py"), writes="merged.json", trace="merged.json")
+VIZTRACER = Contender(name="viztracer --combine", command=_viztracer, writes="merged.json", trace="merged.json")
+LIMITS = (
+    Contender(name="limit: cat", command=_shell('exec cat "$@" > /dev/null')),
+    Contender(name="limit: igzip -1, all cores",
+              command=lambda traces, target: [sys.executable, str(PROGRAMS / "igzip_alone.py"), *map(str, traces)]),
+    Contender(name="limit: gzip -1", command=_shell('exec gzip -1 -c "$@" > /dev/null')),
+)
+
+
+class Peers:
+    """An environment of its own for what must not come into ours: HTA, and TraceLens from a folder with its source."""
+
+    def __init__(self, folder: Path) -> None:
+        self.python = folder / "bin" / "python"
+        if not self.python.exists():
+            venv.create(folder, with_pip=True)
+
+    def hta(self, traces: list[Path]) -> list[str]:
+        """Prints seconds and rows.
+
+        Raises:
+            CalledProcessError: It cannot be installed.
+        """
+        self._install(HTA)
+        return [str(self.python), str(PROGRAMS / "hta_load.py"), str(traces[0].parent)]
+
+    def tracelens(self, source: Path) -> Contender:
+        """It is not on PyPI.
+
+        Raises:
+            CalledProcessError: What it needs cannot be installed.
+        """
+        self._install(*TRACELENS_NEEDS)
+        return Contender(
+            name="TraceLens TraceFuse", writes="merged.json", trace="merged.json.gz",
+            command=lambda traces, target: ["env", f"PYTHONPATH={source}", str(self.python),
+                                            str(PROGRAMS / "tracelens_fuse.py"), str(target), *map(str, traces)])
+
+    def _install(self, *packages: str) -> None:
+        subprocess.run([str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages],
+                       check=True, capture_output=True, text=True)
+
+
+def contenders(peers: Peers | None, tracelens: Path | None) -> tuple[list[Contender], list[str]]:
+    """Everyone who is there, ours first, and a line for everyone who is not."""
+    found, absent = [OURS, SCRIPT], []
+    if importlib.util.find_spec("viztracer"):
+        found.append(VIZTRACER)
+    else:
+        absent.append("viztracer --combine: not installed")
+    if peers is None or tracelens is None:
+        absent.append("TraceLens TraceFuse: not on PyPI; --peers --tracelens FOLDER measures a copy of its source")
+    else:
+        try:
+            found.append(peers.tracelens(tracelens))
+        except subprocess.CalledProcessError as error:
+            absent.append(f"TraceLens TraceFuse: cannot be installed: {last_line(error.stderr)}")
+    return [*found, *LIMITS], absent
+
+
+def last_line(printed: str) -> str:
+    """Of what a program printed."""
+    return (printed.strip().splitlines() or ["nothing printed"])[-1]

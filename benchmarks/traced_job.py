@@ -1,0 +1,79 @@
+"""A data-parallel job under torch.profiler: a size comes in, a plain Chrome trace of that size per rank goes out.
+
+torchrun --nproc-per-node 4 benchmarks/traced_job.py --out FOLDER --megabytes 120
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, schedule
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+from train_ddp import Transformer
+
+BATCH, LENGTH, WIDTH = 2, 16, 64
+"""Small: what a step costs is the profiler, and the trace grows fast."""
+
+
+class Job:
+    """Steps of AdamW on random tokens, data parallel."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = DistributedDataParallel(Transformer(width=WIDTH, length=LENGTH))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+
+    def trace(self, num_steps: int, output: Path) -> int:
+        """Traces so many steps after one of warm-up; gives the bytes of the file."""
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True,
+                     schedule=schedule(wait=0, warmup=1, active=num_steps, repeat=1),
+                     on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(output))) as profiler:
+            for _ in range(1 + num_steps):
+                self._step()
+                profiler.step()
+        return output.stat().st_size
+
+    def _step(self) -> None:
+        tokens = torch.randint(1000, (BATCH, LENGTH + 1))
+        logits = self.model(tokens[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+def steps_for(job: Job, size_bytes: int, trial: Path) -> int:
+    """Steps whose trace is about so large: from the sizes of two short ones, the same number on every rank."""
+    few, more = job.trace(1, trial), job.trace(3, trial)
+    trial.unlink()
+    found: list[Any] = [max(round(1 + 2 * (size_bytes - few) / (more - few)), 1)]
+    dist.broadcast_object_list(found)
+    return int(found[0])
+
+
+def main() -> None:
+    """Writes rank{N}_trace.json of this rank."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--megabytes", type=float, required=True, help="of a rank's trace")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    job, rank = Job(), dist.get_rank()
+    num_steps = steps_for(job, int(args.megabytes * 1e6), args.out / f"trial{rank}.json")
+    job.trace(num_steps, args.out / f"rank{rank}_trace.json")
+    if rank == 0:
+        print(f"{num_steps} steps traced")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

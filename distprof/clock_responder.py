@@ -1,0 +1,136 @@
+"""Tells other ranks this rank's time: their questions come in over TCP, two readings of the clock go out each time.
+
+Nobody has to meet: a thread answers whenever somebody asks. It waits in the kernel in between and costs nothing there.
+"""
+
+from __future__ import annotations
+
+import secrets
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+
+TOKEN_BYTES = 16
+MAX_CLIENTS = 256
+"""Connections that are kept; a rank of a job has some forty. File descriptors are the script's."""
+ASK = 0
+"""The question; any other byte says that the client has asked enough at the meeting of that number."""
+ANSWER = struct.Struct("<qq")
+"""When the question was there, and when the answer left; ns since the epoch, this rank's clock."""
+
+
+class ClockResponder:
+    """Answers who knows the token, from construction until `close`."""
+
+    def __init__(self, *, remote: bool) -> None:
+        """Begins to listen, on all interfaces if somebody comes from another host.
+
+        Raises:
+            OSError: There is no port to be had.
+        """
+        self.token = secrets.token_hex(TOKEN_BYTES // 2)
+        self._listener = _listener(remote=remote)
+        self.port = int(self._listener.getsockname()[1])
+        self._wake, self._waker = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._strangers: dict[socket.socket, str] = {}
+        self._finished: Counter[int] = Counter()
+        self._changed = threading.Condition()
+        for ours in (self._listener, self._wake):
+            ours.setblocking(False)
+            self._selector.register(ours, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="distprof-clock", daemon=True)
+        self._thread.start()
+
+    def wait(self, meeting: int, *, num_clients: int, seconds: float) -> None:
+        """Leaves the interpreter to the thread until the clients have asked enough, or the time is up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._finished[meeting] >= num_clients, timeout=seconds)
+
+    def close(self) -> None:
+        """Ends the thread and closes every connection."""
+        self._waker.close()
+        self._thread.join(timeout=1)
+
+    def forget(self) -> None:
+        """Closes what a forked child has of this; the thread is not there."""
+        self._waker.close()
+        self._release()
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                ready = self._selector.select()
+                now_ns = time.time_ns()  # what select tells of has arrived by now
+                for key, _ in ready:
+                    if key.fileobj is self._wake:
+                        return
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    elif isinstance(key.fileobj, socket.socket) and not self._answer(key.fileobj, now_ns):
+                        self._strangers.pop(key.fileobj, None)
+                        self._selector.unregister(key.fileobj)
+                        key.fileobj.close()
+        finally:
+            self._release()
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._selector.get_map()) > MAX_CLIENTS:
+            client.close()
+            return
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._strangers[client] = ""
+        self._selector.register(client, selectors.EVENT_READ)
+
+    def _answer(self, client: socket.socket, now_ns: int) -> bool:
+        """False where the connection has no use any more."""
+        try:
+            if client in self._strangers:
+                return self._introduced(client)
+            said = client.recv(64)
+            for byte in said:
+                if byte == ASK:
+                    client.send(ANSWER.pack(now_ns, time.time_ns()))
+                else:
+                    self._count(byte)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return bool(said)
+
+    def _introduced(self, client: socket.socket) -> bool:
+        """Reads the token, which may come in pieces."""
+        known = self._strangers[client]
+        said = known + client.recv(TOKEN_BYTES - len(known)).decode("latin-1")
+        self._strangers[client] = said
+        if said == self.token:
+            del self._strangers[client]
+        return said != known and self.token.startswith(said)
+
+    def _count(self, meeting: int) -> None:
+        with self._changed:
+            self._finished[meeting] += 1
+            self._changed.notify_all()
+
+    def _release(self) -> None:
+        for key in list((self._selector.get_map() or {}).values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        self._selector.close()
+
+
+def _listener(*, remote: bool) -> socket.socket:
+    if not remote:
+        return socket.create_server(("127.0.0.1", 0), backlog=MAX_CLIENTS)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=MAX_CLIENTS)
+    return socket.create_server(("", 0), backlog=MAX_CLIENTS)

@@ -1,0 +1,25 @@
+"""The clock of a run in one line: `clock` of summary.json comes in, text goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from distprof.units import duration
+
+
+def clock_line(clock: Mapping[str, Any]) -> str:
+    """How the ranks were brought to one clock, how sure that is, and what the collectives say."""
+    if not clock["aligned"]:
+        return "clock: each rank's own, not aligned"
+    parts = [clock["description"]]
+    if clock["method"] != "shared":
+        hosts = "1 host" if clock["num_hosts"] == 1 else f"{clock['num_hosts']} hosts"
+        parts = [f"{clock['num_clocks']} clocks on {hosts} aligned within {duration(clock['uncertainty_ns'])}", *parts]
+        if clock["excess_ns"]:
+            parts.append(f"drift uneven by {duration(clock['excess_ns'])}")
+    residual, causality = clock["residual_ns"], clock["causality"]
+    if residual is not None and causality is not None:
+        parts.append(f"{causality['num_collectives']} collectives end within {duration(residual['p95'])} (95 %), "
+                     f"{causality['violations'] or 'none'} before all ranks are in")
+    return f"clock: {'; '.join(parts)}"

@@ -1,0 +1,171 @@
+"""gzip, damaged or not: a file comes in, every byte that can be decompressed goes out, and what is wrong with it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from isal import igzip_lib
+
+MAGIC = b"\x1f\x8b"
+READ_BYTES = 1 << 17
+"""Compressed bytes read at a time."""
+STEP_BYTES = 1 << 18
+"""Decompressed bytes made at a time, at most."""
+CHECKS = {"incorrect data check": "fails its checksum", "incorrect length check": "fails its length check"}
+"""What zlib says of a member that it could decompress -> what a user is told."""
+
+
+class Readable(Protocol):
+    """What is read from: an open file, a part of one, a member of an archive."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """Why a file gives less than it should. As text it follows the name of the file."""
+
+    reason: str
+    """`is cut`, `fails its checksum`."""
+    at_byte: int
+    """Where reading ended, in bytes of the file as it lies there (compressed, where it is)."""
+    lost: str
+    """What is not there, in words."""
+
+    def __str__(self) -> str:
+        return f"{self.reason} at byte {self.at_byte}: {self.lost}"
+
+
+class _Feed:
+    """Compressed bytes with a place to put some back, and their count."""
+
+    def __init__(self, raw: Readable) -> None:
+        self._raw = raw
+        self._back = b""
+        self.offset = 0
+        """Bytes given out and not put back."""
+
+    def read(self) -> bytes:
+        data, self._back = self._back or self._raw.read(READ_BYTES), b""
+        self.offset += len(data)
+        return data
+
+    def put_back(self, data: bytes) -> None:
+        self._back = data + self._back
+        self.offset -= len(data)
+
+    def skip(self, count: int) -> None:
+        while count > 0 and (data := self.read()):
+            self.put_back(data[count:])
+            count -= len(data)
+
+
+class Gunzip:
+    """Decompressed pieces of at most `STEP_BYTES`; `damage` is known once all of them have been taken.
+
+    isal decompresses. It drops what it holds when it meets an error, so a damaged member is read once more with zlib,
+    which can be asked for single bytes: nothing before the damage is lost.
+
+    Args:
+        source: Opens the compressed file, at its start; what has to be closed goes on the stack.
+        size: Its length in bytes, None where nobody knows.
+        salvage: False to do without the second reading: for a source that can be opened once only, or where the first
+            bytes are all that is wanted.
+    """
+
+    def __init__(self, source: Callable[[ExitStack], Readable], *, size: int | None = None,
+                 salvage: bool = True) -> None:
+        self._source = source
+        self._size = size
+        self._salvage = salvage
+        self._found: list[Damage] = []
+
+    @property
+    def damage(self) -> Damage | None:
+        """What is wrong with the file; None where nothing is."""
+        return self._found[-1] if self._found else None
+
+    def __iter__(self) -> Iterator[bytes]:
+        with ExitStack() as stack:
+            feed = _Feed(self._source(stack))
+            while not self._found and self._begins_member(feed):
+                start, given = feed.offset, 0
+                for piece in self._member(feed):
+                    given += len(piece)
+                    yield piece
+                if self._found and self._salvage:
+                    yield from self._rest_of_member(start, given)
+
+    def _begins_member(self, feed: _Feed) -> bool:
+        """Goes past zeros, which tapes and block devices leave after a file."""
+        first = feed.offset == 0
+        while data := feed.read():
+            rest = data.lstrip(b"\0")
+            if len(rest) == 1:
+                rest += feed.read()
+            if rest:
+                feed.put_back(rest)
+                if not MAGIC.startswith(rest[:2]) and not first:
+                    self._found.append(self._ended("is followed by something else than gzip", feed.offset))
+                return not self._found
+        return False
+
+    def _member(self, feed: _Feed) -> Iterator[bytes]:
+        decompressor = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+        while not decompressor.eof:
+            data = feed.read() if decompressor.needs_input else b""
+            if decompressor.needs_input and not data:
+                self._found.append(Damage(reason="is cut", at_byte=feed.offset,
+                                          lost="what came after is not in the file"))
+                return
+            try:
+                piece = decompressor.decompress(data, STEP_BYTES)
+            except igzip_lib.IsalError as error:  # type: ignore[misc]
+                self._found.append(self._ended(f"is damaged ({error})", feed.offset))
+                return
+            yield piece
+        feed.put_back(decompressor.unused_data)
+
+    def _rest_of_member(self, start: int, given: int) -> Iterator[bytes]:
+        """What the member at `start` holds after its first `given` decompressed bytes."""
+        with ExitStack() as stack:
+            feed = _Feed(self._source(stack))
+            feed.skip(start)
+            for piece in self._careful(feed):
+                if given < len(piece):
+                    yield piece[given:]
+                given = max(given - len(piece), 0)
+
+    def _careful(self, feed: _Feed) -> Iterator[bytes]:
+        """Where zlib raises it is asked again for less, in the end for one byte out of one byte."""
+        decompressor, data, step, take = zlib.decompressobj(wbits=31), b"", STEP_BYTES, READ_BYTES
+        while not decompressor.eof:
+            data = data or feed.read()
+            if not data:
+                return  # cut: the damage is known
+            before = decompressor.copy()
+            try:
+                piece = decompressor.decompress(data[:take], step)
+            except zlib.error as error:
+                if take == 1:
+                    self._found.append(self._broken(str(error).rpartition(": ")[2], feed.offset - len(data)))
+                    return
+                decompressor, step, take = before, max(step // 2, 1), take if step > 1 else 1
+                continue
+            data = decompressor.unconsumed_tail + data[take:]
+            yield piece
+
+    def _broken(self, words: str, offset: int) -> Damage:
+        if words in CHECKS:
+            return Damage(reason=CHECKS[words], at_byte=offset, lost="something before it is wrong, nobody knows what")
+        return self._ended(f"is damaged ({words})", offset)
+
+    def _ended(self, reason: str, offset: int) -> Damage:
+        left = "what came after" if self._size is None else f"{self._size - offset} of {self._size} bytes"
+        return Damage(reason=reason, at_byte=offset, lost=f"{left} cannot be read")

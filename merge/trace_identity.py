@@ -1,0 +1,85 @@
+"""Who wrote a trace: its top-level values come in; rank, world size, host, device and process groups go out."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A process group that the rank is in."""
+
+    description: str
+    """`mesh_tp`, `default_pg`, `TENSOR_MODEL_PARALLEL_GROUP`."""
+    ranks: tuple[int, ...]
+    """Its global ranks, in the order of the group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceIdentity:
+    """What a trace says of its process; None and '' where it does not."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    host: str = ""
+    device_name: str | None = None
+    """Of all devices the process saw, where they are of one kind."""
+    groups: tuple[Group, ...] = field(default=())
+
+
+def identity_of(values: Mapping[str, Any]) -> TraceIdentity:
+    """Reads `distributedInfo`, `host_name` and `deviceProperties` as any version of Kineto has written them."""
+    about = _mapping(values.get("distributedInfo"))
+    host, devices = values.get("host_name"), _list(values.get("deviceProperties"))
+    names = {device.get("name") for device in devices if isinstance(device, dict)}
+    return TraceIdentity(
+        rank=_whole(about.get("rank")), world_size=_whole(about.get("world_size")) or None,
+        host=host if isinstance(host, str) else "",
+        device_name=name if len(names) == 1 and isinstance(name := names.pop(), str) else None,
+        groups=tuple(group for one in _list(about.get("pg_config")) if (group := _group(one)) is not None))
+
+
+def _group(config: Any) -> Group | None:
+    """None where the ranks of the group are not told, or not all of them."""
+    known = _mapping(config)
+    ranks = [_whole(rank) for rank in _list(known.get("ranks"))]
+    told = [rank for rank in ranks if rank is not None]
+    size = _whole(known.get("pg_size"))
+    if not told or len(told) != len(ranks) or size not in (None, len(told)):
+        return None
+    return Group(description=str(known.get("pg_desc", "")), ranks=tuple(told))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """An object, or the text of one: early versions wrote `distributedInfo` as a string."""
+    found = _parsed(value)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    """A list, or the text of one: a daemon that asks for a trace gets `ranks` as a string."""
+    found = _parsed(value)
+    return found if isinstance(found, list) else []
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        pass
+    try:  # Python's notation
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
