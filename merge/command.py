@@ -43,7 +43,7 @@ from distprof.merge.ranking import Naming
 from distprof.merge.run import Run, clock_of, open_run
 from distprof.merge.summary import problems_of, reduce
 from distprof.merge.tables import load, on_common_clock, write
-from distprof.merge.trace import EVERYTHING, MergedTrace, Progress, merge_traces
+from distprof.merge.trace import EVERYTHING, TOLD, MergedTrace, Progress, merge_traces
 from distprof.reporters.report import Report
 from distprof.reporters.view import View, select
 from distprof.units import size
@@ -162,15 +162,9 @@ def _remark(trace: MergedTrace, page: Page) -> None:
     """What is not in the trace as it was recorded, and why."""
     for remark in trace.remarks:
         page.line(remark)
-    for number, what in (
-        (trace.num_left_out, "events are left out, as the options say"),
-        (trace.num_side, "slices overlap others of their thread and stand in a lane beside it"),
-        (trace.num_hanging, "ends of arrows lie in no slice or lack their other end, and are left out"),
-    ):
-        if number:
+    for count, what in TOLD.items():
+        if number := trace.total(count):
             page.line(f"{number} {what}")
-    if trace.num_moved:
-        page.line(f"{trace.num_moved} events before the common origin were moved onto it", style="yellow")
 
 
 def _check(problems: list[str], *, strict: bool) -> None:

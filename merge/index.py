@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,7 +96,7 @@ def index_trace(trace: TraceFile, selection: Selection = ALL, *, base_ns: int = 
         rows.add(text, index.num_events)
         index.num_events += scanner.num_rows
     index.num_bytes, index.damage = file.num_bytes, reader.damage
-    index.base_ns = _integer(file.metadata.get("baseTimeNanoseconds"))
+    index.base_ns = base_ns_of(file.metadata)
     index.threads = [_thread(key) for key in scanner.threads.texts()]
     index.steps = [(step, start + index.base_ns, end + index.base_ns) for step, start, end in steps.found]
     span, index.layout = rows.span(), rows.layout()
@@ -132,9 +132,10 @@ def _plain(text: str) -> str:
         return text
 
 
-def _integer(value: Any) -> int:
+def base_ns_of(metadata: Mapping[str, Any]) -> int:
+    """What is added to every time of a file that has these keys."""
     try:
-        number = int(value or 0)
+        number = int(metadata.get("baseTimeNanoseconds") or 0)
     except (TypeError, ValueError, OverflowError):
         return 0
     return number if abs(number) < LATEST_NS else 0

@@ -70,18 +70,23 @@ class Member:
     num_side: int = 0
     """Slices that partly overlap another one of their thread, and stand in a lane beside it."""
     num_cut: int = 0
-    """Slices whose end was cut, by less than a microsecond where there was room beside them."""
+    """Slices whose end was cut, by a microsecond at most where there was room beside them."""
     num_left_out: int = 0
     """Events that the selection left out."""
     num_hanging: int = 0
     """Ends of arrows left out: they lie in no slice, or lack their other end."""
     num_bad_times: int = 0
-    """Events without a time, left out."""
+    """Events without a time or a phase, left out."""
     num_without_duration: int = 0
     """Slices without a duration, which got 0."""
     losses: Losses = field(default_factory=Losses)
     metadata: dict[str, Any] = field(default_factory=dict)
     """Top-level keys of the rank's file except the events."""
+
+    @property
+    def num_repaired(self) -> int:
+        """Events that were no strict JSON."""
+        return self.losses.repaired_events
 
 
 def rewrite(plan: RankPlan, output: Path, table: Path | None = None) -> Member:
@@ -172,6 +177,7 @@ def lanes_of(plan: RankPlan) -> Lanes:
             lanes.name_thread(meta.pid, meta.tid, str(meta.args.get("name")))
         elif meta.kind == "thread_sort_index" and isinstance(meta.args.get("sort_index"), int):
             lanes.sort_indices.setdefault((meta.pid, meta.tid), meta.args["sort_index"])
+    lanes.settle(pid for pid, _ in plan.index.threads)
     return lanes
 
 

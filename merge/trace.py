@@ -20,6 +20,7 @@ from isal import igzip
 
 from distprof.contract import FORMAT, MERGED_EVENTS, TRACE_JSON, TRACE_TAR
 from distprof.errors import DataError, UsageError
+from distprof.merge.chrome_file import Losses
 from distprof.merge.engine import is_compiled
 from distprof.merge.index import Index, index_trace
 from distprof.merge.options import MergeOptions
@@ -31,6 +32,16 @@ from distprof.merge.streams import TraceFile
 from distprof.units import spans
 
 EVERYTHING = MergeOptions()
+TOLD = {
+    "num_left_out": "events are left out, as the options say",
+    "num_side": "slices overlap others of their thread and stand in a lane beside it",
+    "num_cut": "slices that stick out of each other are cut, by 1 us at most where a lane beside them is free",
+    "num_hanging": "ends of arrows lie in no slice or lack their other end, and are left out",
+    "num_without_duration": "slices have no duration and got 0",
+    "num_moved": "events before the common origin were moved onto it",
+    "num_repaired": "events were no strict JSON and were repaired",
+}
+"""Counts of `Member` that are told where they are not 0."""
 Progress = Callable[[float], None]
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -51,27 +62,11 @@ class MergedTrace:
     @property
     def num_slices(self) -> int:
         """Slices of all ranks."""
-        return sum(member.num_slices for member in self.members)
+        return self.total("num_slices")
 
-    @property
-    def num_moved(self) -> int:
-        """Events that lay before the origin."""
-        return sum(member.num_moved for member in self.members)
-
-    @property
-    def num_left_out(self) -> int:
-        """Events that the options left out."""
-        return sum(member.num_left_out for member in self.members)
-
-    @property
-    def num_hanging(self) -> int:
-        """Ends of arrows that lead nowhere."""
-        return sum(member.num_hanging for member in self.members)
-
-    @property
-    def num_side(self) -> int:
-        """Slices that overlap another one of their thread, and stand beside it."""
-        return sum(member.num_side for member in self.members)
+    def total(self, count: str) -> int:
+        """Sum over ranks of a count of `Member`."""
+        return sum(getattr(member, count) for member in self.members)
 
 
 def merge_traces(run: Run, folder: Path, options: MergeOptions = EVERYTHING,
@@ -99,11 +94,15 @@ def merge_traces(run: Run, folder: Path, options: MergeOptions = EVERYTHING,
         plans = plan_ranks(run, read, options)
         if options.format == "perfetto-tar":
             output = folder / TRACE_TAR
+            for plan in plans.ranks:
+                run.problems.extend(_damages(plan, plan.index.losses, plan.index.num_events, plan.index.bad_times))
             write_tar(output, plans.ranks, {"distprof.run_id": run.run_id, "distprof.world_size": run.world_size})
             return MergedTrace(path=output, members=[], num_ranks=len(plans.ranks), num_bytes=output.stat().st_size,
                                remarks=plans.remarks)
         output = folder / TRACE_JSON
         members = _write(executor, run, plans, output, lambda done: progress(0.3 + 0.7 * done))
+        for plan, member in zip(plans.ranks, members, strict=True):  # the second pass sees more than the first
+            run.problems.extend(_damages(plan, member.losses, member.num_read, member.num_bad_times))
     return MergedTrace(path=output, members=members, num_ranks=len(members), num_bytes=output.stat().st_size,
                        remarks=plans.remarks)
 
@@ -175,22 +174,21 @@ def _read(executor: Executor, traces: list[tuple[Rank, TraceFile]], problems: li
         if isinstance(index, DataError):
             problems.append(f"rank {rank.number} is not in the trace: {index.args[0]}")
             continue
-        problems += [f"rank {rank.number}: {problem}" for problem in _damages(trace, index)]
         found.append(Read(rank=rank, trace=trace, index=index))
     return found
 
 
-def _damages(trace: TraceFile, index: Index) -> Iterator[str]:
-    losses = index.losses
-    if index.damage is not None:
-        yield f"{trace.name} {index.damage}"
+def _damages(plan: RankPlan, losses: Losses, num_events: int, num_timeless: int) -> Iterator[str]:
+    """What of a rank's trace could not be read, in words."""
+    name = f"rank {plan.rank}: {plan.trace.name}"
+    if plan.index.damage is not None:
+        yield f"{name} {plan.index.damage}"
     if losses.is_cut:
-        yield (f"{trace.name} ends inside of an event: {losses.lost_bytes} bytes are lost, "
-               f"{index.num_events} events are whole")
+        yield f"{name} ends inside of an event: {losses.lost_bytes} bytes are lost, {num_events} events are whole"
     elif losses.damaged_events:
-        yield f"{trace.name} is damaged at {losses.damaged_events} places: {losses.lost_bytes} bytes are lost"
-    if index.bad_times:
-        yield f"{trace.name} has {index.bad_times} events with a time that is no number: they are left out"
+        yield f"{name} is damaged at {losses.damaged_events} places: {losses.lost_bytes} bytes are lost"
+    if num_timeless:
+        yield f"{name} has {num_timeless} events with a time that is no number, or without a phase: they are left out"
 
 
 def _metadata(run: Run, plans: Plans, members: list[Member]) -> dict[str, Any]:
@@ -205,6 +203,8 @@ def _metadata(run: Run, plans: Plans, members: list[Member]) -> dict[str, Any]:
             "num_slices": member.num_slices, "num_events": member.num_events,
             "num_overlapping_slices": member.num_side, "num_cut_slices": member.num_cut,
             "num_hanging_arrow_ends": member.num_hanging, "num_left_out": member.num_left_out,
+            "num_slices_without_duration": member.num_without_duration, "num_moved_events": member.num_moved,
+            "num_repaired_events": member.num_repaired, "num_events_without_time": member.num_bad_times,
             "kineto": member.metadata,
         }
         for plan, member in zip(plans.ranks, members, strict=True)
