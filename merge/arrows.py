@@ -103,11 +103,12 @@ def _inside(ends: Ends, slices: Slices) -> Any:
     return inside
 
 
-def lanes(ends: Ends, slices: Slices, lane: Any, order: Any) -> Any:
-    """The lane in which the slice of each end stands.
+def lanes(ends: Ends, kept: Any, slices: Slices, lane: Any, order: Any) -> Any:
+    """The lane in which the slice of each end stands; 0 for slices themselves.
 
     Args:
-        ends: Each has a slice.
+        ends: Of arrows.
+        kept: bool an end, false for those without a slice.
         slices: Of the trace.
         lane: int32 a slice.
         order: Slices by thread, start and longest first.
@@ -115,7 +116,7 @@ def lanes(ends: Ends, slices: Slices, lane: Any, order: Any) -> Any:
     found = np.zeros(len(ends.thread), np.int32)
     threads = slices.thread[order]
     for number in np.unique(slices.thread[lane > 0]).tolist():
-        mine = np.flatnonzero((ends.thread == number) & ~ends.is_slice)
+        mine = np.flatnonzero((ends.thread == number) & kept & ~ends.is_slice)
         theirs = order[slice(*np.searchsorted(threads, (number, number + 1)))]
         starts, stops, side = slices.start_ns[theirs], slices.end_ns[theirs], lane[theirs]
         latest = np.maximum.accumulate(np.where(side > 0, stops, NONE))

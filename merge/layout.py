@@ -134,7 +134,7 @@ class Rows:
                                   max_lanes=MAX_LANES)
         side = [(rows, lane), (pairs.end, np.where(pairs.end < 0, 0, lane[num_plain:]))]
         if lane.any():
-            side.append((ends.row, np.where(kept, arrows.lanes(ends, slices, lane, order), 0)))
+            side.append((ends.row, arrows.lanes(ends, kept, slices, lane, order)))
         side_rows, side_lanes = _chosen([np.concatenate(column) for column in zip(*side, strict=True)], 1)
         cut_rows, cut_ns = _chosen([rows[:num_plain], cut[:num_plain]], 0)
         moved_rows, moved_ns = _chosen(
