@@ -59,6 +59,9 @@ def write_table(folder: Path, table: Table, rows: Sequence[Mapping[str, Any]], *
 def write_arrow(folder: Path, table: Table, content: Any, metadata: Mapping[str, str]) -> None:
     """The same for a pyarrow table that has the columns already."""
     schema = schema_of(table, metadata)
+    if not content.num_rows:
+        _write(folder / table.file, schema.empty_table())
+        return
     columns = [content[field.name].combine_chunks() for field in schema]
     arrays = [column.cast(pa.string()).dictionary_encode() if pa.types.is_dictionary(field.type)
               else column.cast(field.type) for column, field in zip(columns, schema, strict=True)]

@@ -46,7 +46,7 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
     RUN is a run directory, or a folder of traces that torch.profiler wrote, or traces and tar archives of them.
     """
     from distprof.launch.progress import progress
-    from distprof.merge.command import merge as merge_run
+    from distprof.merge.merging import merge as merge_run
     from distprof.merge.ranking import Naming
 
     naming = Naming(pattern=rank_pattern, in_order=ranks_in_order)

@@ -16,7 +16,10 @@ from distprof.errors import DataError
 from distprof.merge.engine import NON_ASCII, REPAIR, Scanner, Status, Text
 from distprof.merge.repair import repaired, valid_utf8
 
-CHUNK_BYTES = 4 << 20
+READ_BYTES = 1 << 17
+"""What is asked for at a time: small enough to stay in the caches until it is copied."""
+CHUNK_BYTES = 1 << 21
+"""What is scanned at a time."""
 MOST_METADATA_BYTES = 64 << 20
 """Keys beside the events may take so much text: more is no trace."""
 _DECODER = json.JSONDecoder()
@@ -97,9 +100,10 @@ class ChromeFile:
         if not (flags & REPAIR).any() and valid_utf8(bytes(text[at:behind])):
             return text
         pieces = []
-        for start, end in zip(scanner.column("start").tolist(), scanner.column("end").tolist(), strict=True):
+        for start, end, odd in zip(scanner.column("start").tolist(), scanner.column("end").tolist(),
+                                   (flags & (REPAIR | NON_ASCII)).tolist(), strict=True):
             event = bytes(text[start:end])
-            fixed = repaired(event)
+            fixed = repaired(event) if odd else event
             self.losses.repaired_events += fixed is not event
             pieces.append(fixed)
         fresh = b",".join(pieces) + b"]"
@@ -203,14 +207,11 @@ class Window:
         left = self.end - at
         self.text[:left] = self.text[at:self.end].copy() if left > at else self.text[at:self.end]
         self.end = left
-        chunk = next(source, b"")
-        grown = len(chunk)
-        while chunk and grown < left:  # what is left is the beginning of one event: scanning it again has to pay
+        # where what is left is the beginning of one long event, scanning it again has to pay
+        wanted = self.end + max(CHUNK_BYTES, left)
+        while self.end < wanted and (chunk := next(source, b"")):
             self._append(chunk)
-            chunk = next(source, b"")
-            grown += len(chunk)
-        self._append(chunk)
-        return grown > 0
+        return self.end > left
 
     def _append(self, chunk: bytes) -> None:
         end = self.end + len(chunk)

@@ -76,8 +76,9 @@ def discover(paths: Sequence[Path], *, named: bool) -> Discovery:
             raise DataError(f"expected a run directory, a folder of traces or a trace, found nothing at {path}",
                             hint="distprof run prints the directory it writes")
         for file, where, label in _places(path, alone=len(paths) == 1):
-            if file.resolve() not in seen:
-                seen.add(file.resolve())
+            place = file.parent.resolve() / file.name  # links of several names are several ranks
+            if place not in seen:
+                seen.add(place)
                 _look_at(file, where, label, found, named=named, asked=file is path)
     return found
 

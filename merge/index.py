@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from distprof.merge.chrome_file import CHUNK_BYTES, ChromeFile, Losses
+from distprof.merge.chrome_file import READ_BYTES, ChromeFile, Losses
 from distprof.merge.engine import NONE, Scanner, Text
 from distprof.merge.gunzip import Damage
 from distprof.merge.layout import Layout, Rows
@@ -81,7 +81,7 @@ def index_trace(trace: TraceFile, selection: Selection = ALL, *, base_ns: int = 
         DataError: It is no Chrome trace.
     """
     scanner = Scanner(skims=not strict)
-    reader = ChunkReader(trace, chunk_bytes=CHUNK_BYTES)
+    reader = ChunkReader(trace, chunk_bytes=READ_BYTES)
     file = ChromeFile(trace.name, reader, scanner)
     index, rows = Index(metadata=file.metadata, losses=file.losses), Rows(scanner, selection, base_ns)
     steps = _Steps(scanner)

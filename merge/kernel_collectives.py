@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from distprof.errors import DataError
-from distprof.merge.chrome_file import CHUNK_BYTES, ChromeFile
+from distprof.merge.chrome_file import READ_BYTES, ChromeFile
 from distprof.merge.engine import NONE, Scanner
 from distprof.merge.index import base_ns_of
 from distprof.merge.phases import SLICE
@@ -62,7 +62,7 @@ def _calls(rank: Rank) -> list[Call]:
 def _read(rank: Rank) -> Iterator[Call]:
     assert rank.trace is not None
     scanner = Scanner(integers=("Seq",), texts=("Comms Id", "Process Group Name"))
-    file = ChromeFile(rank.trace.name, ChunkReader(rank.trace, chunk_bytes=CHUNK_BYTES), scanner)
+    file = ChromeFile(rank.trace.name, ChunkReader(rank.trace, chunk_bytes=READ_BYTES), scanner)
     names: list[str | None] = []
     found = []
     for _ in file.scanned():

@@ -15,26 +15,17 @@ from distprof.contract import FORMAT, STEPS
 from distprof.errors import DataError, UsageError
 from distprof.merge.budget import Choice, fit, order_of
 from distprof.merge.clock import RankClock
+from distprof.merge.first_pass import Read
 from distprof.merge.index import Index
 from distprof.merge.lanes import NUMBERS_PER_RANK
 from distprof.merge.options import MergeOptions, Spans
 from distprof.merge.rewrite import RankPlan
 from distprof.merge.run import Rank, Run
 from distprof.merge.selection import Selection
-from distprof.merge.streams import TraceFile
 from distprof.units import size
 
 Steps = tuple[Any, Any, Any]
 """Start, end and number of a rank's steps in order of time, int64, on the rank's own clock."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """A rank and what the first pass learned of its trace."""
-
-    rank: Rank
-    trace: TraceFile
-    index: Index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import re
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+.\w]+|,(?=[ \t\r\n]*[}\]])', re.DOTALL)
-_NUMBER = re.compile(rb"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
-_ODD_NUMBER = re.compile(rb"\+?(-?)0*(\d*)(?:\.(\d*))?([eE][+-]?\d+)?")
-_INFINITE = {b"nan": b'"NaN"', b"-nan": b'"NaN"', b"inf": b'"Infinity"', b"infinity": b'"Infinity"',
-             b"-inf": b'"-Infinity"', b"-infinity": b'"-Infinity"'}
-_ESCAPE = re.compile(rb"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_CONTROL = re.compile(rb"[\x00-\x1f]")
-_PAIR = re.compile(rb"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
-_SHORT = {9: b"\\t", 10: b"\\n", 13: b"\\r"}
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|,(?=[ \t\r\n]*[}\]])|[-+.0-9A-Za-z]+', re.DOTALL)
+_NUMBER = re.compile(rb"([-+]?)([0-9]*)((?:\.[0-9]*)?)((?:[eE][-+]?[0-9]+)?)")
+_WORDS = frozenset((b"true", b"false", b"null"))
+_HEX = rb"[0-9a-fA-F]"
+_ODD = re.compile(
+    rb"\\u([dD][89abAB]" + _HEX + rb"{2})\\u([dD][c-fC-F]" + _HEX + rb"{2})"  # a pair of surrogates
+    rb"|(\\u[dD][89a-fA-F]" + _HEX + rb"{2})"                                 # half a pair
+    rb'|(\\["\\/bfnrt]|\\u' + _HEX + rb"{4})"                                 # nothing odd
+    rb"|[\\\x00-\x1f]")
+_SHORT = {9: b"\\t", 10: b"\\n", 13: b"\\r", ord("\\"): b"\\\\"}
 
 
 def repaired(event: bytes) -> bytes:
     """The event itself where it is strict JSON in UTF-8 that every viewer reads, else a copy that is.
 
-    Control characters are escaped, and backslashes that begin no escape; surrogates become the character they stand
-    for (a half one U+FFFD), bytes that are no UTF-8 U+FFFD. NaN, infinities, integers beyond 64 bits and what else is
-    no number become strings, which Perfetto reads as numbers where it wants numbers. 01.5 becomes 1.5. A comma too
-    many goes.
+    NaN and infinities become null, control characters are escaped, unknown escapes become the characters they are
+    written with, surrogates the one they stand for (a half one U+FFFD), integers beyond 64 bits strings. Numbers like
+    01, +1, .5 and 5. get their usual form, a comma too many goes, bytes that are no UTF-8 become U+FFFD.
     """
     fixed = event if valid_utf8(event) else event.decode("utf-8", "replace").encode()
     fixed = _TOKEN.sub(_token, fixed)
@@ -39,39 +39,33 @@ def valid_utf8(text: bytes) -> bool:
 
 def _token(match: re.Match[bytes]) -> bytes:
     token = match.group()
+    if token.startswith(b'"'):
+        return _ODD.sub(_character, token)
     if token == b",":
         return b""
-    if token.startswith(b'"'):
-        token = _ESCAPE.sub(_escape, token) if b"\\" in token else token
-        token = _CONTROL.sub(lambda found: _SHORT.get(found.group()[0], b"\\u%04x" % found.group()[0]), token)
-        return _surrogates(token) if b"\\u" in token else token
-    return token if token in (b"true", b"false", b"null") else _number(token)
+    return token if token in _WORDS else _number(token)
 
 
 def _number(token: bytes) -> bytes:
-    if not _NUMBER.fullmatch(token):
-        odd = _ODD_NUMBER.fullmatch(token)
-        if odd is None or not (odd[2] or odd[3] or b"0" in token):
-            return _INFINITE.get(token.lower(), b'"%s"' % token)
-        token = b"%s%s%s%s" % (odd[1], odd[2] or b"0", b"." + odd[3] if odd[3] else b"", odd[4] or b"")
-    if not token.lstrip(b"-").isdigit() or (len(token) < 21 and -(2**63) <= int(token) < 2**63):
-        return token
-    return b'"%s"' % token
+    match = _NUMBER.fullmatch(token)
+    if match is None:
+        return b"null"
+    sign, whole, fraction, exponent = match.groups()
+    whole = whole.lstrip(b"0") or b"0"
+    fraction = b"" if fraction == b"." else fraction
+    strict = sign.replace(b"+", b"") + whole + fraction + exponent
+    if fraction or exponent or len(whole) < 19 or (len(whole) == 19 and -(2**63) <= int(strict) < 2**63):
+        return strict
+    return b'"%s"' % strict
 
 
-def _escape(match: re.Match[bytes]) -> bytes:
-    after = match[1]
-    return match[0] if len(after) > 1 or after in b'"\\/bfnrt' else b"\\" + match[0]
-
-
-def _surrogates(token: bytes) -> bytes:
-    if not re.search(rb"\\u[dD][89a-fA-F]", token):
-        return token
-
-    def character(match: re.Match[bytes]) -> bytes:
-        high, low = (int(match.group(group), 16) for group in (1, 2))
-        return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)).encode()
-
-    escaped = token.replace(b"\\\\", b"\x00")  # a backslash that stands for itself begins no escape
-    escaped = _PAIR.sub(character, escaped)
-    return re.sub(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}", "\ufffd".encode(), escaped).replace(b"\x00", b"\\\\")
+def _character(match: re.Match[bytes]) -> bytes:
+    high, low, half, plain = match.groups()
+    if plain:
+        return plain
+    if half:
+        return "\ufffd".encode()
+    if high:
+        return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + (int(low, 16) - 0xDC00)).encode()
+    code = match.group()[0]
+    return _SHORT.get(code) or b"\\u%04x" % code

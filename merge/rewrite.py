@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
-from distprof.merge.chrome_file import CHUNK_BYTES, ChromeFile, Losses
+from distprof.merge.chrome_file import READ_BYTES, ChromeFile, Losses
 from distprof.merge.clock import RankClock
 from distprof.merge.engine import NONE, Interner, Scanner, Text
 from distprof.merge.events import EventTable, scanner_for_table
@@ -108,7 +108,7 @@ def rewrite(plan: RankPlan, output: Path, table: Path | None = None) -> Member:
 
 def _rewrite(plan: RankPlan, output: Path, table: Path | None) -> Member:
     scanner = scanner_for_table() if table is not None else Scanner()
-    file = ChromeFile(plan.trace.name, ChunkReader(plan.trace, chunk_bytes=CHUNK_BYTES), scanner)
+    file = ChromeFile(plan.trace.name, ChunkReader(plan.trace, chunk_bytes=READ_BYTES), scanner)
     layout = plan.index.layout
     member = Member(path=output, rank=plan.rank, losses=file.losses, metadata=file.metadata,
                     num_side=layout.num_side, num_cut=len(layout.cut_rows) + len(layout.moved_rows),

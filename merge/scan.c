@@ -2,12 +2,18 @@
  *
  * Knows JSON, not Kineto: any key order, any layout. Never recurses, never reads behind the text it is given, allocates
  * only in the interner. merge/reference.py does the same in Python, and is what this is tested against.
+ *
+ * An event is an object as RFC 8259 has it. What programs write beside the letter of it is read too, and flagged REPAIR:
+ * NaN and infinities, integers above 64 bits, numbers like 01 +1 .5 5., a comma too many before } or ], control characters
+ * and unknown escapes in strings. All else is damage, as are values nested deeper than DEEPEST.
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NONE INT64_MIN
+#define DEEPEST 256                 /* no event nests so deep, and no viewer would follow */
+#define LATEST (INT64_C(1) << 62)   /* times are below, in ns: the year 2116; two of them can be added */
 
 /* What a byte is inside a string: 0 goes on, 1 ends it, 2 escapes, 3 must not stand there. */
 static const uint8_t IN_STRING[256] = {
@@ -28,19 +34,21 @@ static const uint8_t IN_SCALAR[256] = {
 
 /* flags of an event */
 enum {
-    REPAIR = 1,     /* no strict JSON: control characters, bad escapes, surrogates, NaN, 01, [1,], more than 64 bits */
-    BAD_TIME = 2,   /* ts or dur is no finite number */
+    REPAIR = 1,     /* strict JSON that every viewer reads needs a rewrite */
+    BAD_TIME = 2,   /* ts or dur is no number, or LATEST or more */
     GLOBAL = 4,     /* an instant of scope g */
     NON_ASCII = 8,  /* bytes above 127: UTF-8 or nothing */
     ENCLOSING = 16, /* the end of an arrow that belongs to the slice around it, not to the next one */
-    FLOW_IN = 32,   /* a slice that the arrow of its bind_id comes to */
-    FLOW_OUT = 64,  /* or from */
+    FLOW_IN = 32,   /* a slice to which the arrow of its bind_id comes */
+    FLOW_OUT = 64,  /* or from which */
 };
 
 /* fields whose place in the text is kept */
 enum { PID, TID, TS, DUR, ID, ID2, BIND_ID, SCOPE, ARGS, NUM_SPANS };
 
-enum { MORE, ENDED, FULL, MALFORMED };
+#define NO_ARROW 2 /* of what is kept: a slice, without the arrow of its bind_id */
+
+enum { MORE, ENDED, FULL, MALFORMED, NO_MEMORY };
 
 #ifndef SOURCE_ID
 #define SOURCE_ID 0
@@ -58,7 +66,12 @@ typedef struct {
     int64_t max_count;
     uint8_t *arena;
     int64_t arena_size;
+    int64_t failed; /* there was no memory for a string once: its number was -1 */
 } Interner;
+
+void interner_free(Interner *in) {
+    free(in->hashes), free(in->slots), free(in->ends), free(in->arena), free(in);
+}
 
 Interner *interner_new(void) {
     Interner *in = calloc(1, sizeof *in);
@@ -70,11 +83,8 @@ Interner *interner_new(void) {
     in->ends = malloc(512 * sizeof *in->ends);
     in->arena_size = 1 << 14;
     in->arena = malloc(in->arena_size);
-    return in;
-}
-
-void interner_free(Interner *in) {
-    free(in->hashes), free(in->slots), free(in->ends), free(in->arena), free(in);
+    if (in->hashes && in->slots && in->ends && in->arena) return in;
+    return interner_free(in), NULL;
 }
 
 int64_t interner_count(const Interner *in) { return in->count; }
@@ -123,14 +133,14 @@ int32_t interner_add(Interner *in, const uint8_t *s, int64_t n) {
             if (in->ends[i] - from == n && !memcmp(in->arena + from, s, n)) return i;
         }
     if (in->count == in->max_count) {
-        if (in->count >= INT32_MAX / 2 || !grow(in)) return -1;
+        if (in->count >= INT32_MAX / 2 || !grow(in)) return in->failed = 1, -1;
         for (at = h & in->mask; in->hashes[at];) at = (at + 1) & in->mask;
     }
     int64_t from = in->count ? in->ends[in->count - 1] : 0;
-    if (from + n > in->arena_size) {
+    if (n > in->arena_size - from) {
         int64_t size = 2 * (from + n);
         uint8_t *arena = realloc(in->arena, size);
-        if (!arena) return -1;
+        if (!arena) return in->failed = 1, -1;
         in->arena = arena, in->arena_size = size;
     }
     memcpy(in->arena + from, s, n);
@@ -164,12 +174,17 @@ static const uint8_t *blank(const uint8_t *p, const uint8_t *end) {
     }
 }
 
-/* 0 for a backslash that begins no escape of JSON: a path of Windows, as some write it. */
+/* What stands behind a backslash. Perfetto takes no surrogates that are escaped, and half ones are no text at all. */
 static int is_escape(const uint8_t *p, const uint8_t *end) {
-    if (p[1] != 'u') return p[1] && strchr("\"\\/bfnrt", p[1]) != NULL;
-    for (int i = 2; i < 6; i++)
-        if (end - p <= i || !((p[i] >= '0' && p[i] <= '9') || ((p[i] | 32) >= 'a' && (p[i] | 32) <= 'f'))) return 0;
-    return 1;
+    switch (*p) {
+    case '"': case '\\': case '/': case 'b': case 'f': case 'n': case 'r': case 't': return 1;
+    case 'u': break;
+    default: return 0;
+    }
+    if (end - p < 5) return 0;
+    for (int i = 1; i < 5; i++)
+        if ((p[i] < '0' || p[i] > '9') && ((p[i] | 32) < 'a' || (p[i] | 32) > 'f')) return 0;
+    return (p[1] | 32) != 'd' || p[2] < '8';
 }
 
 /* p is behind the opening quote; gives the closing one, or NULL where the text ends before. */
@@ -193,9 +208,7 @@ static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *
         if (*p == '"') return p;
         if (*p == '\\') {
             if (end - p < 2) return NULL;
-            /* Perfetto takes no escaped surrogates, and half ones are no text at all */
-            if (p[1] == 'u' && end - p > 3 && (p[2] | 32) == 'd' && ((p[3] | 32) >= '8')) *flags |= REPAIR;
-            if (!is_escape(p, end)) *flags |= REPAIR;
+            if (!is_escape(p + 1, end)) *flags |= p[1] & 0x80 ? REPAIR | NON_ASCII : REPAIR;
             p += 2;
         } else {
             *flags |= REPAIR;
@@ -213,131 +226,186 @@ static int is_above_64_bits(const uint8_t *p, int64_t n) {
     return n > 19 || memcmp(p, negative ? "9223372036854775808" : "9223372036854775807", 19) > 0;
 }
 
-static const uint8_t *digits_end(const uint8_t *p, const uint8_t *end) {
+static const uint8_t *digits(const uint8_t *p, const uint8_t *end) {
     while (p < end && *p >= '0' && *p <= '9') p++;
     return p;
 }
 
+/* Behind a number as strict JSON has it; `end` where it may go on behind the text; NULL where it is none. */
+static const uint8_t *number_end(const uint8_t *p, const uint8_t *end) {
+    p += *p == '-';
+    const uint8_t *from = p;
+    p = digits(p, end);
+    if (p == from || (*from == '0' && p - from > 1)) return p == end ? end : NULL;
+    if (p < end && *p == '.') {
+        from = ++p, p = digits(p, end);
+        if (p == from) return p == end ? end : NULL;
+    }
+    if (p < end && (*p | 32) == 'e') {
+        p++;
+        if (p < end && (*p == '-' || *p == '+')) p++;
+        from = p, p = digits(p, end);
+        if (p == from) return p == end ? end : NULL;
+    }
+    return p < end && IN_SCALAR[*p] ? NULL : p;
+}
+
+static int is_word(const uint8_t *p, int64_t n, const char *lower) {
+    if ((int64_t)strlen(lower) != n) return 0;
+    for (int64_t i = 0; i < n; i++)
+        if ((p[i] | 32) != lower[i]) return 0;
+    return 1;
+}
+
+/* Numbers that strict JSON has not: NaN, infinities, 01, +1, .5, 5. */
+static int is_loose_number(const uint8_t *p, const uint8_t *end) {
+    p += *p == '-' || *p == '+';
+    if (is_word(p, end - p, "nan") || is_word(p, end - p, "inf") || is_word(p, end - p, "infinity")) return 1;
+    const uint8_t *from = p;
+    p = digits(p, end);
+    int64_t count = p - from;
+    if (p < end && *p == '.') from = ++p, p = digits(p, end), count += p - from;
+    if (!count) return 0;
+    if (p < end && (*p | 32) == 'e') {
+        p++;
+        p += p < end && (*p == '-' || *p == '+');
+        from = p, p = digits(p, end);
+        if (p == from) return 0;
+    }
+    return p == end;
+}
+
 /* A number, true, false, null; NULL where it may go on behind the text. Sets *ok to 0 where it is none of these. */
 static const uint8_t *scalar_end(const uint8_t *p, const uint8_t *end, uint8_t *flags, int *ok) {
-    const uint8_t *from = p, *part = p += *p == '-';
-    p = digits_end(p, end);
-    int strict = p - part == 1 || (p > part && *part != '0');
-    if (p < end && *p == '.') part = ++p, p = digits_end(p, end), strict &= p > part;
-    if (p < end && (*p | 32) == 'e') {
-        part = ++p, part = p += p < end && (*p == '-' || *p == '+');
-        p = digits_end(p, end), strict &= p > part;
-    }
-    if (p >= end) return NULL;
-    if (strict && !IN_SCALAR[*p]) {
-        if (p - from >= 19 && is_above_64_bits(from, p - from)) *flags |= REPAIR;
-        return p;
+    const uint8_t *from = p;
+    if (*p <= '9') {
+        const uint8_t *behind = number_end(p, end);
+        if (behind == end) return NULL;
+        if (behind) {
+            if (behind - from >= 19 && is_above_64_bits(from, behind - from)) *flags |= REPAIR;
+            return behind;
+        }
     }
     while (p < end && IN_SCALAR[*p]) p++;
     if (p >= end) return NULL;
     int64_t n = p - from;
-    if ((n == 4 && (!memcmp(from, "true", 4) || !memcmp(from, "null", 4))) || (n == 5 && !memcmp(from, "false", 5)))
+    if ((n == 4 && (!memcmp(from, "null", 4) || !memcmp(from, "true", 4))) || (n == 5 && !memcmp(from, "false", 5)))
         return p;
-    if (!n || !strchr("0123456789.+-NnIi", *from)) return *ok = 0, p;
-    *flags |= REPAIR;
+    if (n && is_loose_number(from, p)) *flags |= REPAIR;
+    else *ok = 0;
     return p;
 }
 
-#define MAX_DEPTH 512
+/* Behind the colon of the key at p, which ends before *stop; NULL where the text ends before. */
+static const uint8_t *key_end(const uint8_t *p, const uint8_t *end, const uint8_t **stop, uint8_t *flags, int *ok) {
+    if (*p != '"') return *ok = 0, p;
+    *stop = string_end(p + 1, end, flags);
+    if (!*stop) return NULL;
+    p = blank(*stop + 1, end);
+    if (p >= end) return NULL;
+    if (*p != ':') return *ok = 0, p;
+    return p + 1;
+}
 
-/* Any value; NULL where the text ends inside of it. *ok becomes 0 where it is no JSON, or deeper than readers go. */
-static const uint8_t *value_end(const uint8_t *p, const uint8_t *end, uint8_t *flags, int *ok) {
-    uint8_t closing[MAX_DEPTH]; /* what ends each open bracket */
-    int depth = 0, opened = 0;
-    for (;; p++) { /* at a bracket, or at the comma before the next value */
+/* Any value, which may nest `deepest` levels; NULL where the text ends inside of it. *ok becomes 0 where it is no JSON. */
+static const uint8_t *value_end(const uint8_t *p, const uint8_t *end, int deepest, uint8_t *flags, int *ok) {
+    uint64_t objects[DEEPEST / 64] = {0}; /* a bit a level: it is no array */
+    const uint8_t *stop;
+    int depth = 0;
+    for (;;) {
         p = blank(p, end);
         if (p >= end) return NULL;
-        if (depth && *p == closing[depth - 1]) {
-            if (!opened) *flags |= REPAIR; /* a comma too many */
-            depth--, p++;
-        } else {
-            if (depth && closing[depth - 1] == '}') {
-                if (*p != '"') return *ok = 0, p;
-                p = string_end(p + 1, end, flags);
-                if (!p) return NULL;
-                p = blank(p + 1, end);
-                if (p >= end) return NULL;
-                if (*p != ':') return *ok = 0, p;
-                p = blank(p + 1, end);
-                if (p >= end) return NULL;
-            }
-            opened = *p == '{' || *p == '[';
-            if (opened) {
-                if (depth == MAX_DEPTH) return *ok = 0, p;
-                closing[depth++] = *p + 2; /* ASCII has them two apart */
+        if (*p == '"') {
+            p = string_end(p + 1, end, flags);
+            if (!p) return NULL;
+            p++;
+        } else if (*p == '{' || *p == '[') {
+            if (depth == deepest) return *ok = 0, p;
+            uint64_t bit = UINT64_C(1) << (depth % 64), is_object = *p == '{';
+            objects[depth / 64] = is_object ? objects[depth / 64] | bit : objects[depth / 64] & ~bit;
+            depth++;
+            p = blank(p + 1, end);
+            if (p >= end) return NULL;
+            if (*p == (is_object ? '}' : ']')) {
+                depth--, p++;
+            } else {
+                if (is_object) p = key_end(p, end, &stop, flags, ok);
+                if (!p || !*ok) return p;
                 continue;
             }
-            if (*p == '"') {
-                p = string_end(p + 1, end, flags);
-                if (!p) return NULL;
-                p++;
-            } else {
-                p = scalar_end(p, end, flags, ok);
-                if (!p || !*ok) return p;
-            }
+        } else {
+            p = scalar_end(p, end, flags, ok);
+            if (!p || !*ok) return p;
         }
-        opened = 0;
-        for (;; depth--, p++) {
+        for (;;) { /* behind a value */
             if (!depth) return p;
+            int is_object = objects[(depth - 1) / 64] >> ((depth - 1) % 64) & 1, comma = 0;
             p = blank(p, end);
+            if (p < end && *p == ',') comma = 1, p = blank(p + 1, end);
             if (p >= end) return NULL;
-            if (*p == ',') break;
-            if (*p != closing[depth - 1]) return *ok = 0, p;
+            if (*p == (is_object ? '}' : ']')) {
+                if (comma) *flags |= REPAIR;
+                depth--, p++;
+                continue;
+            }
+            if (!comma) return *ok = 0, p;
+            if (is_object) p = key_end(p, end, &stop, flags, ok);
+            if (!p || !*ok) return p;
+            break;
         }
     }
 }
 
-/* Microseconds as JSON has them -> exact nanoseconds. 0 where it is no finite number. */
+static int add_digit(int64_t *value, int digit) {
+    if (*value > LATEST / 10) return 0;
+    *value = 10 * *value + digit;
+    return *value < LATEST;
+}
+
+/* Microseconds, in any notation and quoted or not -> exact nanoseconds, what is less left out. 0 where it is no number,
+ * or LATEST or more. */
 static int nanoseconds(const uint8_t *p, int64_t n, int64_t *ns) {
     if (n >= 2 && *p == '"' && p[n - 1] == '"') p++, n -= 2;
     const uint8_t *end = p + n;
-    int negative = p < end && *p == '-', digits = 0;
+    int negative = p < end && *p == '-';
     p += negative;
-    int64_t value = 0;
-    for (; p < end && *p >= '0' && *p <= '9'; p++, digits++) {
-        if (value > INT64_MAX / 10000 - 1) return 0;
-        value = value * 10 + (*p - '0');
-    }
-    int decimals = 0;
-    if (p < end && *p == '.')
-        for (p++; p < end && *p >= '0' && *p <= '9'; p++, digits++)
-            if (decimals < 3) value = value * 10 + (*p - '0'), decimals++;
-    if (!digits) return 0;
-    int exponent = 0;
-    if (p < end && (*p == 'e' || *p == 'E')) {
+    const uint8_t *whole = p, *fraction = p = digits(p, end);
+    int64_t before = p - whole, behind = 0;
+    if (p < end && *p == '.') fraction = ++p, p = digits(p, end), behind = p - fraction;
+    if (!(before + behind)) return 0;
+    int64_t exponent = 0;
+    if (p < end && (*p | 32) == 'e') {
         p++;
         int minus = p < end && *p == '-';
         p += minus || (p < end && *p == '+');
-        if (p >= end) return 0;
+        if (p == end) return 0;
         for (; p < end && *p >= '0' && *p <= '9'; p++)
-            if (exponent < 1000) exponent = exponent * 10 + (*p - '0');
+            if (exponent < INT64_C(1) << 40) exponent = exponent * 10 + (*p - '0');
         if (minus) exponent = -exponent;
-        /* decimals behind the third were left out above: only short mantissas are exact here */
     }
     if (p != end) return 0;
-    for (exponent += 3 - decimals; exponent > 0; exponent--) {
-        if (value > INT64_MAX / 10 || value < INT64_MIN / 10) return 0;
-        value *= 10;
-    }
-    for (; exponent < 0 && value; exponent++) value /= 10;
+    int64_t value = 0, left = before + exponent + 3; /* so many digits make whole nanoseconds */
+    for (p = whole; before && left > 0; before--, left--)
+        if (!add_digit(&value, *p++ - '0')) return 0;
+    for (p = fraction; behind && left > 0; behind--, left--)
+        if (!add_digit(&value, *p++ - '0')) return 0;
+    for (; value && left > 0; left--)
+        if (!add_digit(&value, 0)) return 0;
     *ns = negative ? -value : value;
     return 1;
 }
 
+/* An integer, quoted or not; NONE where it is none, or no 64 bits hold it. */
 static int64_t integer(const uint8_t *p, int64_t n) {
     if (n >= 2 && *p == '"' && p[n - 1] == '"') p++, n -= 2;
     int negative = n && *p == '-';
     p += negative, n -= negative;
-    if (n < 1 || n > 18) return NONE;
+    if (n < 1) return NONE;
     int64_t value = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (p[i] < '0' || p[i] > '9') return NONE;
-        value = value * 10 + (p[i] - '0');
+        int digit = p[i] - '0';
+        if (digit < 0 || digit > 9 || value > (INT64_MAX - digit) / 10) return NONE;
+        value = value * 10 + digit;
     }
     return negative ? -value : value;
 }
@@ -368,44 +436,49 @@ typedef struct {
     uint8_t *phase, *flags;
     Interner *names, *categories, *threads;
     int32_t num_wanted;
-    int32_t skims;           /* args may be passed over by their layout: what is wrong inside goes unseen */
+    int32_t skims;           /* args may be passed over by their layout: what is wrong inside goes unseen; not if any of
+                                it is wanted */
     Wanted *wanted;
     Interner *texts;
 } Columns;
 
+static void forget_wanted(Columns *c) {
+    for (int32_t i = 0; i < c->num_wanted; i++) {
+        c->wanted[i].found_at = NULL;
+        if (!c->wanted[i].is_text) c->wanted[i].integers[c->num_rows] = NONE;
+    }
+}
+
+static void keep_wanted(Columns *c, const uint8_t *key, int64_t len, const uint8_t *value, int64_t value_len) {
+    for (int32_t i = 0; i < c->num_wanted; i++) {
+        Wanted *w = &c->wanted[i];
+        if (w->len != len || memcmp(w->key, key, len)) continue;
+        if (w->is_text) {
+            int quoted = *value == '"';
+            w->found_at = value + quoted, w->found_len = value_len - 2 * quoted;
+        } else {
+            w->integers[c->num_rows] = integer(value, value_len);
+        }
+        return;
+    }
+}
+
 /* Like value_end for an object of which some values become columns. */
 static const uint8_t *read_args(const uint8_t *p, const uint8_t *end, Columns *c, uint8_t *flags, int *ok) {
-    int64_t row = c->num_rows;
-    const uint8_t *from = p;
-    for (p++;; p++) {
-        int first = p == from + 1;
-        p = blank(p, end);
+    for (int is_first = 1;; is_first = 0) {
+        p = blank(p + 1, end);
         if (p >= end) return NULL;
         if (*p == '}') {
-            if (!first) *flags |= REPAIR;
+            if (!is_first) *flags |= REPAIR;
             return p + 1;
         }
-        if (*p != '"') return *ok = 0, p;
-        const uint8_t *key = p + 1, *stop = string_end(key, end, flags);
-        if (!stop) return NULL;
-        p = blank(stop + 1, end);
-        if (p >= end) return NULL;
-        if (*p != ':') return *ok = 0, p;
-        const uint8_t *value = p = blank(p + 1, end);
-        p = value_end(p, end, flags, ok);
+        const uint8_t *key = p + 1, *stop;
+        p = key_end(p, end, &stop, flags, ok);
         if (!p || !*ok) return p;
-        int64_t len = stop - key;
-        for (int32_t i = 0; i < c->num_wanted; i++) {
-            Wanted *w = &c->wanted[i];
-            if (w->len != len || memcmp(w->key, key, len)) continue;
-            if (w->is_text) {
-                int quoted = *value == '"';
-                w->found_at = value + quoted, w->found_len = p - value - 2 * quoted;
-            } else {
-                w->integers[row] = integer(value, p - value);
-            }
-            break;
-        }
+        const uint8_t *value = p = blank(p, end);
+        p = value_end(p, end, DEEPEST - 1, flags, ok);
+        if (!p || !*ok) return p;
+        keep_wanted(c, key, stop - key, value, p - value);
         p = blank(p, end);
         if (p >= end) return NULL;
         if (*p == '}') return p + 1;
@@ -434,7 +507,7 @@ static int span_of(const uint8_t *key, int64_t len) {
      | (uint64_t)(f) << 40 | (uint64_t)(g) << 48 | (uint64_t)(h) << 56)
 #define FIRST(n) (UINT64_MAX >> (64 - 8 * (n)))
 
-enum { PHASE = NUM_SPANS, NAME, CATEGORY, BINDING, INTO, OUT_OF, OTHER };
+enum { PHASE = NUM_SPANS, NAME, CATEGORY, BINDING, ARROW_IN, ARROW_OUT, OTHER };
 
 /* The key at the quote p, with the colon and the blank that most writers put behind it, told by eight bytes. Gives the
  * field and moves *at to the value; -1 where it takes a closer look. */
@@ -459,39 +532,34 @@ static int usual_key(const uint8_t *p, const uint8_t *end, const uint8_t **at) {
 static int field_of(const uint8_t *key, int64_t len) {
     int which = span_of(key, len);
     return which >= 0 ? which : is(key, len, "ph") ? PHASE : is(key, len, "name") ? NAME
-         : is(key, len, "cat") ? CATEGORY : is(key, len, "bp") ? BINDING : is(key, len, "flow_in") ? INTO
-         : is(key, len, "flow_out") ? OUT_OF : OTHER;
+         : is(key, len, "cat") ? CATEGORY : is(key, len, "bp") ? BINDING : is(key, len, "flow_in") ? ARROW_IN
+         : is(key, len, "flow_out") ? ARROW_OUT : OTHER;
 }
 
-/* Behind an object that is written over several lines, each deeper than the line with its brace: found by the first line
- * that is not. Where the text is laid out in another way, NULL. */
-static const uint8_t *indented_end(const uint8_t *p, const uint8_t *end) {
-    if (end - p < 4 || p[1] != '\n') return NULL;
-    const uint8_t *line = p + 2;
-    while (line < end && *line == ' ') line++;
-    int64_t depth = line - (p + 2) - 2;
-    if (depth < 0 || line >= end || *line != '"') return NULL;
-    while ((p = memchr(line, '\n', end - line))) {
-        line = p + 1;
-        if (end - line <= depth) return NULL;
-        if (line[depth] != '}') continue;
-        const uint8_t *q = line;
-        while (*q == ' ') q++;
-        if (q == line + depth) return q + 1;
-    }
-    return NULL;
+/* Behind an object that holds no other and whose brace is the first on its line: nothing else is looked at. NULL where it
+ * is written in another way; `end` where the text ends before. */
+static const uint8_t *skimmed_end(const uint8_t *p, const uint8_t *end) {
+    const uint8_t *brace = memchr(p + 1, '}', end - p - 1), *line = brace;
+    if (!brace) return end;
+    while (line[-1] == ' ') line--;
+    if (line[-1] != '\n' || memchr(p + 1, '{', brace - p - 1)) return NULL;
+    p = blank(brace + 1, end);
+    return p >= end ? end : *p == ',' || *p == '}' ? brace + 1 : NULL;
 }
 
 static int32_t thread_of(Columns *c, Text pid, Text tid, Text *last, int32_t known) {
     if (known >= 0 && last[0].len == pid.len && last[1].len == tid.len && !memcmp(last[0].at, pid.at, pid.len)
         && !memcmp(last[1].at, tid.at, tid.len)) return known;
-    uint8_t key[512];
-    if (pid.len + tid.len > 511) return -1;
+    uint8_t usual[256], *key = usual;
+    int64_t len = pid.len + tid.len + 1;
+    if (len > (int64_t)sizeof usual && !(key = malloc(len))) return c->threads->failed = 1, -1;
     if (pid.len) memcpy(key, pid.at, pid.len);
     key[pid.len] = ' ';
     if (tid.len) memcpy(key + pid.len + 1, tid.at, tid.len);
     last[0] = pid, last[1] = tid;
-    return interner_add(c->threads, key, pid.len + tid.len + 1);
+    int32_t number = interner_add(c->threads, key, len);
+    if (key != usual) free(key);
+    return number;
 }
 
 /* One event; p is at its brace. NULL where the text ends inside of it, *ok 0 where it is damaged. */
@@ -506,44 +574,38 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
     memset(spans, 0, 2 * NUM_SPANS * sizeof *spans);
     memset(field, 0, sizeof field);
     c->phase[row] = 0;
-    for (int32_t i = 0; i < c->num_wanted; i++) {
-        c->wanted[i].found_at = NULL;
-        if (!c->wanted[i].is_text) c->wanted[i].integers[row] = NONE;
-    }
-    for (p++;; p++) {
-        int first = p == from + 1;
-        p = blank(p, end);
+    forget_wanted(c);
+    for (int is_first = 1;; is_first = 0) {
+        p = blank(p + 1, end);
         if (p >= end) return NULL;
         if (*p == '}') {
-            if (!first) flags |= REPAIR; /* a comma too many */
+            if (!is_first) flags |= REPAIR;
             break;
         }
-        if (*p != '"') return *ok = 0, p;
         const uint8_t *value;
         int which = usual_key(p, end, &value);
         if (which < 0) {
-            const uint8_t *key = p + 1, *stop = string_end(key, end, &flags);
-            if (!stop) return NULL;
-            p = blank(stop + 1, end);
-            if (p >= end) return NULL;
-            if (*p != ':') return *ok = 0, p;
-            value = p + 1;
+            const uint8_t *key = p + 1, *stop;
+            value = key_end(p, end, &stop, &flags, ok);
+            if (!value || !*ok) return value;
             which = field_of(key, stop - key);
         }
         value = p = blank(value, end);
         if (p >= end) return NULL;
         int quoted = *p == '"';
+        if (which == ARGS && field[ARGS].len) forget_wanted(c); /* of two equal keys the second counts */
         if (quoted) {
             p = string_end(p + 1, end, &flags);
             if (!p) return NULL;
             p++;
         } else if (which == ARGS && *p == '{' && (c->num_wanted || c->skims)) {
-            const uint8_t *behind = c->skims ? indented_end(p, end) : NULL;
+            const uint8_t *behind = c->skims && !c->num_wanted ? skimmed_end(p, end) : NULL;
+            if (behind == end) return NULL;
             p = behind ? behind : read_args(p, end, c, &flags, ok);
-        } else if (*p <= '9' && *p >= '-') {
+        } else if (*p <= '9') {
             p = scalar_end(p, end, &flags, ok);
         } else {
-            p = value_end(p, end, &flags, ok);
+            p = value_end(p, end, DEEPEST, &flags, ok);
         }
         if (!p || !*ok) return p;
         if (which < NUM_SPANS) {
@@ -555,10 +617,9 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
             name.at = value + quoted, name.len = p - value - 2 * quoted;
         } else if (which == CATEGORY) {
             category.at = value + quoted, category.len = p - value - 2 * quoted, has_category = 1;
-        } else if (which == BINDING) {
-            if (quoted && value[1] == 'e') flags |= ENCLOSING;
-        } else if (which != OTHER && *value == 't') {
-            flags |= which == INTO ? FLOW_IN : FLOW_OUT;
+        } else if (which != OTHER) {
+            uint8_t bit = which == BINDING ? ENCLOSING : which == ARROW_IN ? FLOW_IN : FLOW_OUT;
+            flags = is(value, p - value, which == BINDING ? "\"e\"" : "true") ? flags | bit : flags & ~bit;
         }
         p = blank(p, end);
         if (p >= end) return NULL;
@@ -569,7 +630,7 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
     c->ts_ns[row] = c->dur_ns[row] = NONE;
     if (field[TS].len && !nanoseconds(field[TS].at, field[TS].len, &c->ts_ns[row])) flags |= BAD_TIME;
     if (field[DUR].len && !nanoseconds(field[DUR].at, field[DUR].len, &c->dur_ns[row])) flags |= BAD_TIME;
-    if (field[SCOPE].len == 3 && field[SCOPE].at[1] == 'g' && (c->phase[row] | 32) == 'i') flags |= GLOBAL;
+    if (field[SCOPE].len == 3 && !memcmp(field[SCOPE].at, "\"g\"", 3) && (c->phase[row] | 32) == 'i') flags |= GLOBAL;
     for (int32_t i = 0; i < c->num_wanted; i++) {
         Wanted *w = &c->wanted[i];
         if (w->is_text) w->texts[row] = w->found_at ? interner_add(c->texts, w->found_at, w->found_len) : -1;
@@ -601,6 +662,7 @@ int32_t scan_events(const uint8_t *buf, int64_t len, int64_t *at, Columns *c) {
         p = read_event(buf, p, end, c, last, &last_thread, &ok);
         if (!ok) return MALFORMED;
         if (!p) return MORE;
+        if (c->names->failed | c->categories->failed | c->threads->failed | c->texts->failed) return NO_MEMORY;
     }
 }
 
@@ -624,10 +686,18 @@ static uint8_t *put_microseconds(uint8_t *out, int64_t ns) {
     return out;
 }
 
+static uint8_t *put_key(uint8_t *out, int *comma, const char *key) {
+    if (*comma) *out++ = ',';
+    *comma = 1, *out++ = '"';
+    memcpy(out, key, 3);
+    memcpy(out + 3, "\":", 2);
+    return out + 5;
+}
+
 /* The number for an id: its own value beside the rank's where it is a small one, else one that is given out in order. */
 int64_t link_of(Interner *ids, const uint8_t *p, int64_t n, int64_t first) {
     if (n >= 2 && *p == '"' && p[n - 1] == '"') p++, n -= 2;
-    int64_t value = n && *p != '-' && n <= 10 ? integer(p, n) : NONE;
+    int64_t value = n && *p != '-' ? integer(p, n) : NONE;
     if (value != NONE && value < INT64_C(1) << 31) return first + value;
     return first + (INT64_C(1) << 31) + interner_add(ids, p, n);
 }
@@ -635,26 +705,29 @@ int64_t link_of(Interner *ids, const uint8_t *p, int64_t n, int64_t first) {
 /* Phases whose id links events: arrows, asynchronous events, objects, samples, memory dumps, contexts. */
 static int is_linked(uint8_t phase) { return phase && strchr("stfbenSTpFNODPvV()", phase) != NULL; }
 
-/* The number for what links each event with others: its id, or the bind_id of a slice; NONE for the rest. */
-void link_rows(const uint8_t *buf, const Columns *c, Interner *ids, int64_t *links) {
+/* The number for what links each event with others: its id, or the bind_id of a slice; NONE for the rest. 0 without
+ * memory. */
+int32_t link_rows(const uint8_t *buf, const Columns *c, Interner *ids, int64_t *links) {
     for (int64_t row = 0; row < c->num_rows; row++) {
         const int32_t *spans = c->spans + 2 * NUM_SPANS * row, *id = spans + 2 * BIND_ID;
         if (is_linked(c->phase[row])) id = spans + 2 * (spans[2 * ID + 1] ? ID : ID2);
         links[row] = id[1] ? link_of(ids, buf + id[0], id[1], 0) : NONE;
     }
+    return !ids->failed;
 }
 
 /* Where the id stands that an id2 shares with all processes; 0 where it is of one process alone. */
 static int global_id(const uint8_t *from, const uint8_t *end, int32_t *offset, int32_t *len) {
-    const uint8_t *p = from;
-    uint8_t flags = 0;
+    const uint8_t *p = from, *stop;
+    uint8_t flags;
     int ok = *p == '{';
-    while (ok && p < end) {
-        const uint8_t *key = blank(p + 1, end);
-        if (key >= end || *key++ != '"') return 0;
-        const uint8_t *stop = string_end(key, end, &flags), *value = blank(blank(stop + 1, end) + 1, end);
-        p = value_end(value, end, &flags, &ok);
-        if (is(key, stop - key, "global")) {
+    while (ok && p < end && *p != '}') {
+        const uint8_t *key = blank(p + 1, end), *value = key < end ? key_end(key, end, &stop, &flags, &ok) : NULL;
+        if (!value || !ok) return 0;
+        value = blank(value, end);
+        p = value_end(value, end, DEEPEST, &flags, &ok);
+        if (!p || !ok) return 0;
+        if (is(key + 1, stop - key - 1, "global")) {
             *offset = (int32_t)(value - from), *len = (int32_t)(p - value);
             return 1;
         }
@@ -663,9 +736,9 @@ static int global_id(const uint8_t *from, const uint8_t *end, int32_t *offset, i
     return 0;
 }
 
-/* Events with keep[row], joined by ",\n", with the numbers given. New times are in ns; NONE leaves the text alone, and the
- * id in links[row]. keep[row] 2 takes the slice's arrow away.
- * Returns the bytes written; out has room for the text and 160 bytes a row. */
+/* Events with keep[row], joined by ",\n", with the numbers given. New times are in ns; NONE leaves the text alone, and
+ * in links[row] gives the id a number. keep[row] NO_ARROW takes the arrow of a slice away.
+ * Returns the bytes written, -1 without memory; out has room for the text and 192 bytes a row. */
 int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep, const int64_t *pid, const int64_t *tid,
                        const int64_t *ts_ns, const int64_t *dur_ns, const int64_t *links, Interner *ids,
                        int64_t first_id, uint8_t *out) {
@@ -695,7 +768,6 @@ int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep
             memcpy(out, buf + from, places[i][0] - from), out += places[i][0] - from;
             const uint8_t *old = buf + places[i][0];
             int32_t len = places[i][1];
-            int64_t link = links[row];
             switch (places[i][2]) {
             case PID: out = put_integer(out, pid[row]); break;
             case TID: out = put_integer(out, tid[row]); break;
@@ -703,12 +775,9 @@ int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep
             case DUR: out = put_microseconds(out, dur_ns[row]); break;
             case SCOPE: memcpy(out, "\"p\"", 3), out += 3; break;
             case ID2: *out++ = '"', out = put_integer(out, link_of(ids, old, len, first_id)), *out++ = '"'; break;
-            case BIND_ID:
-                if (keep[row] == 2) {
-                    memcpy(out, "null", 4), out += 4;
-                    break;
-                } /* fallthrough */
-            default: out = put_integer(out, link != NONE ? link : link_of(ids, old, len, first_id));
+            default:
+                if (places[i][2] == BIND_ID && keep[row] == NO_ARROW) memcpy(out, "null", 4), out += 4;
+                else out = put_integer(out, links[row] != NONE ? links[row] : link_of(ids, old, len, first_id));
             }
             from = places[i][0] + len;
         }
@@ -718,13 +787,16 @@ int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep
         int no_dur = !spans[2 * DUR + 1] && dur_ns[row] != NONE;
         if (no_pid || no_tid || no_dur) {
             out--;
-            if (no_pid) memcpy(out, ",\"pid\":", 7), out = put_integer(out + 7, pid[row]);
-            if (no_tid) memcpy(out, ",\"tid\":", 7), out = put_integer(out + 7, tid[row]);
-            if (no_dur) memcpy(out, ",\"dur\":", 7), out = put_microseconds(out + 7, dur_ns[row]);
+            const uint8_t *before = out - 1;
+            while (*before == ' ' || *before == '\n' || *before == '\t' || *before == '\r') before--;
+            int comma = *before != '{';
+            if (no_pid) out = put_integer(put_key(out, &comma, "pid"), pid[row]);
+            if (no_tid) out = put_integer(put_key(out, &comma, "tid"), tid[row]);
+            if (no_dur) out = put_microseconds(put_key(out, &comma, "dur"), dur_ns[row]);
             *out++ = '}';
         }
     }
-    return out - start;
+    return ids->failed ? -1 : out - start;
 }
 
 /* ---- overlaps ------------------------------------------------------------------------------------------------------- */
@@ -734,8 +806,8 @@ typedef struct {
 } Open;
 
 /* Slices in `order` (by thread, start, longest first) that stick out of the one they begin in. Where it is no more than
- * `tolerance`, the shorter of the two parts that are in each other's way goes: the end of the slice, or the ends of those
- * it sticks out of; cut_dur[row] is what is left. Else lane[row] > 0 is the side lane the slice fits into. Returns how many
+ * `tolerance`, the less of two parts that are in each other's way goes: the end of the slice, or the ends of those that it
+ * sticks out of; cut_dur[row] is what is left. Else lane[row] > 0 is the side lane that it fits into. Returns how many
  * stick out, or -1 without memory. */
 int64_t find_overlaps(int64_t n, const int64_t *order, const int64_t *start, const int64_t *dur, const int32_t *thread,
                       int64_t tolerance, int32_t max_lanes, int32_t *lane, int64_t *cut_dur) {
@@ -753,22 +825,26 @@ int64_t find_overlaps(int64_t n, const int64_t *order, const int64_t *start, con
         if (i && thread[order[i - 1]] != thread[row]) memset(depth, 0, max_lanes * sizeof *depth);
         int32_t l = 0;
         for (;; l++) {
-            while (depth[l] && stack[l][depth[l] - 1].end <= from) depth[l]--;
-            int64_t end = depth[l] ? stack[l][depth[l] - 1].end : INT64_MAX;
+            Open *open = stack[l];
+            while (depth[l] && open[depth[l] - 1].end <= from) depth[l]--;
+            int64_t end = depth[l] ? open[depth[l] - 1].end : INT64_MAX;
             if (to <= end) break;
-            int64_t outer = depth[l] - 1; /* the outermost one it sticks out of */
-            while (outer && stack[l][outer - 1].end < to) outer--;
-            int64_t theirs = start[stack[l][outer].row] < from ? stack[l][outer].end - from : INT64_MAX;
-            if (l == 0 && theirs < to - end && theirs <= tolerance) {
-                for (; depth[l] > outer; depth[l]--) {
-                    int64_t cut = stack[l][depth[l] - 1].row;
-                    cut_dur[cut] = from - start[cut];
+            int64_t outer = depth[l], theirs = 0; /* those it sticks out of are from `outer` on */
+            for (; outer && open[outer - 1].end < to; outer--) {
+                int64_t other = open[outer - 1].row, loss = start[other] + dur[other] - from;
+                if (start[other] == from) loss = INT64_MAX; /* nothing would be left */
+                if (loss > theirs) theirs = loss;
+            }
+            if (l == 0 && theirs <= tolerance && theirs < to - end) {
+                while (depth[l] > outer) {
+                    int64_t other = open[--depth[l]].row;
+                    cut_dur[other] = from - start[other];
                 }
                 found++;
                 break;
             }
-            if ((l == 0 && to - end <= tolerance) || l + 1 == max_lanes) { /* without a free lane, what is seen is cut */
-                cut_dur[row] = end - from, to = end, found++;
+            if ((l == 0 && to - end <= tolerance) || l + 1 == max_lanes) { /* without a free lane what is seen is cut */
+                cut_dur[row] = end - from, to = end, found += !l;
                 break;
             }
         }

@@ -7,31 +7,21 @@ is a gzip member of its own, made where the rank was read; the file is their con
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any
 
 import msgspec
 from isal import igzip
 
 from distprof.contract import FORMAT, MERGED_EVENTS, TRACE_JSON, TRACE_TAR
-from distprof.errors import DataError, UsageError
-from distprof.merge.chrome_file import Losses
-from distprof.merge.engine import is_compiled
-from distprof.merge.index import Index, index_trace
+from distprof.merge.first_pass import FirstPass, Progress, losses_of
 from distprof.merge.options import MergeOptions
 from distprof.merge.perfetto_tar import write_tar
-from distprof.merge.plans import Plans, Read, plan_ranks
+from distprof.merge.plans import Plans, plan_ranks
 from distprof.merge.rewrite import Member, RankPlan, rewrite
-from distprof.merge.run import Rank, Run, clock_of
-from distprof.merge.streams import TraceFile
-from distprof.units import spans
+from distprof.merge.run import Run, clock_of
 
-EVERYTHING = MergeOptions()
 TOLD = {
     "num_left_out": "events are left out, as the options say",
     "num_side": "slices overlap others of their thread and stand in a lane beside it",
@@ -42,9 +32,6 @@ TOLD = {
     "num_repaired": "events were no strict JSON and were repaired",
 }
 """Counts of `Member` that are told where they are not 0."""
-Progress = Callable[[float], None]
-Job = TypeVar("Job")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,56 +56,38 @@ class MergedTrace:
         return sum(getattr(member, count) for member in self.members)
 
 
-def merge_traces(run: Run, folder: Path, options: MergeOptions = EVERYTHING,
+def merge_traces(run: Run, reading: FirstPass, folder: Path, options: MergeOptions,
                  progress: Progress = lambda _: None) -> MergedTrace | None:
     """Writes the merged trace of all ranks that have one, and their events as tables; None where none can be read.
 
     What cannot be read of a trace goes to `run.problems`.
 
     Args:
-        run: Whose ranks are merged.
+        run: Whose ranks are merged, on one clock.
+        reading: The first pass over their traces.
         folder: Takes in the files.
         options: What goes in and how.
         progress: Is told how much of the work is done, from 0 to 1.
 
     Raises:
-        UsageError: The options ask for ranks or steps that are not there.
+        UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
     """
-    traces = _traces(run, options)
-    if not traces:
+    read = reading.read(run.problems, lambda done: progress(0.3 * done))
+    if not read:
         return None
-    with _executor([trace for _, trace in traces]) as executor:
-        read = _read(executor, traces, run.problems, lambda done: progress(0.3 * done))
-        if not read:
-            return None
-        plans = plan_ranks(run, read, options)
-        if options.format == "perfetto-tar":
-            output = folder / TRACE_TAR
-            for plan in plans.ranks:
-                run.problems.extend(_damages(plan, plan.index.losses, plan.index.num_events, plan.index.bad_times))
-            write_tar(output, plans.ranks, {"distprof.run_id": run.run_id, "distprof.world_size": run.world_size})
-            return MergedTrace(path=output, members=[], num_ranks=len(plans.ranks), num_bytes=output.stat().st_size,
-                               remarks=plans.remarks)
+    plans = plan_ranks(run, read, options)
+    if options.format == "perfetto-tar":
+        output = folder / TRACE_TAR
+        write_tar(output, plans.ranks, {"distprof.run_id": run.run_id, "distprof.world_size": run.world_size})
+        members = []
+    else:
         output = folder / TRACE_JSON
-        members = _write(executor, run, plans, output, lambda done: progress(0.3 + 0.7 * done))
-        for plan, member in zip(plans.ranks, members, strict=True):  # the second pass sees more than the first
-            run.problems.extend(_damages(plan, member.losses, member.num_read, member.num_bad_times))
-    return MergedTrace(path=output, members=members, num_ranks=len(members), num_bytes=output.stat().st_size,
+        members = _write(reading, run, plans, output, lambda done: progress(0.3 + 0.7 * done))
+    return MergedTrace(path=output, members=members, num_ranks=len(plans.ranks), num_bytes=output.stat().st_size,
                        remarks=plans.remarks)
 
 
-def _traces(run: Run, options: MergeOptions) -> list[tuple[Rank, TraceFile]]:
-    found = [(rank, rank.trace) for rank in run.ranks if rank.trace is not None]
-    if options.ranks is None or not found:
-        return found
-    chosen = [(rank, trace) for rank, trace in found if rank.number in options.ranks]
-    if not chosen:
-        raise UsageError(f"expected ranks with a timeline for --ranks, found none in {options.ranks}",
-                         hint=f"there are {spans([rank.number for rank, _ in found])}")
-    return chosen
-
-
-def _write(executor: Executor, run: Run, plans: Plans, output: Path, progress: Progress) -> list[Member]:
+def _write(reading: FirstPass, run: Run, plans: Plans, output: Path, progress: Progress) -> list[Member]:
     tables = output.with_name(MERGED_EVENTS.file)
     tables.mkdir()
     parts = [output.with_name(f".rank{plan.rank}.part") for plan in plans.ranks]
@@ -126,8 +95,11 @@ def _write(executor: Executor, run: Run, plans: Plans, output: Path, progress: P
             for plan, part in zip(plans.ranks, parts, strict=True)]
     try:
         members = []
-        for member, _ in _map(executor, _rewrite, jobs):
+        for plan, member in zip(plans.ranks, reading.map(_rewrite, jobs), strict=True):
             members.append(member)
+            if member.losses.damaged_events > plan.index.losses.damaged_events:  # the first pass skims
+                run.problems.extend(f"rank {plan.rank}: {problem}" for problem in losses_of(
+                    plan.trace, member.losses, member.num_read))
             progress(len(members) / len(jobs))
         _concatenate(output, members, _metadata(run, plans, members))
     finally:
@@ -138,57 +110,6 @@ def _write(executor: Executor, run: Run, plans: Plans, output: Path, progress: P
 
 def _rewrite(job: tuple[RankPlan, Path, Path]) -> Member:
     return rewrite(*job)
-
-
-def _executor(traces: Sequence[TraceFile]) -> Executor:
-    workers = min(len(traces), os.cpu_count() or 1)
-    if is_compiled():  # it runs without the interpreter's lock
-        return ThreadPoolExecutor(workers)
-    # spawn: a forked child would inherit the locks of polars' threads
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-
-
-def _map(executor: Executor, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[tuple[Result, Job]]:
-    futures = [executor.submit(work, job) for job in jobs]
-    try:
-        for future, job in zip(futures, jobs, strict=True):
-            yield future.result(), job
-    finally:
-        for future in futures:
-            future.cancel()
-
-
-def _index(trace: TraceFile) -> Index | DataError:
-    try:
-        return index_trace(trace)
-    except DataError as error:
-        return error
-
-
-def _read(executor: Executor, traces: list[tuple[Rank, TraceFile]], problems: list[str],
-          progress: Progress) -> list[Read]:
-    found = []
-    results = _map(executor, _index, [trace for _, trace in traces])
-    for done, ((index, trace), (rank, _)) in enumerate(zip(results, traces, strict=True), 1):
-        progress(done / len(traces))
-        if isinstance(index, DataError):
-            problems.append(f"rank {rank.number} is not in the trace: {index.args[0]}")
-            continue
-        found.append(Read(rank=rank, trace=trace, index=index))
-    return found
-
-
-def _damages(plan: RankPlan, losses: Losses, num_events: int, num_timeless: int) -> Iterator[str]:
-    """What of a rank's trace could not be read, in words."""
-    name = f"rank {plan.rank}: {plan.trace.name}"
-    if plan.index.damage is not None:
-        yield f"{name} {plan.index.damage}"
-    if losses.is_cut:
-        yield f"{name} ends inside of an event: {losses.lost_bytes} bytes are lost, {num_events} events are whole"
-    elif losses.damaged_events:
-        yield f"{name} is damaged at {losses.damaged_events} places: {losses.lost_bytes} bytes are lost"
-    if num_timeless:
-        yield f"{name} has {num_timeless} events with a time that is no number, or without a phase: they are left out"
 
 
 def _metadata(run: Run, plans: Plans, members: list[Member]) -> dict[str, Any]:
@@ -224,5 +145,14 @@ def _concatenate(output: Path, members: list[Member], metadata: dict[str, Any]) 
             if index:
                 file.write(igzip.compress(b",\n", mtime=0))
             with member.path.open("rb") as part:
-                shutil.copyfileobj(part, file, 1 << 20)
+                _append(part, file)
         file.write(igzip.compress(b"\n]}\n", mtime=0))
+
+
+def _append(part: IO[bytes], file: IO[bytes]) -> None:
+    """Copies within the kernel: the parts are as large as the merged trace."""
+    file.flush()
+    left = os.fstat(part.fileno()).st_size
+    while left > 0 and (sent := os.sendfile(file.fileno(), part.fileno(), None, left)):
+        left -= sent
+    file.seek(0, os.SEEK_END)

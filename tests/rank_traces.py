@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from distprof.contract import FORMAT, RANK_JSON, TRACE_JSON
+from distprof.merge.first_pass import FirstPass
+from distprof.merge.merging import EVERYTHING
 from distprof.merge.options import MergeOptions
 from distprof.merge.run import open_run
-from distprof.merge.trace import EVERYTHING, MergedTrace, merge_traces
+from distprof.merge.trace import MergedTrace, merge_traces
 
 Trace = list[dict] | dict | str | bytes
 """Events, a whole trace, or its text."""
@@ -74,7 +76,9 @@ def merge(folder: Path, *traces: Trace, options: MergeOptions = EVERYTHING) -> M
         shutil.rmtree(path, ignore_errors=True)
     write_run(run, *traces)
     out.mkdir()
-    found = merge_traces(open_run(run), out, options)
+    opened = open_run(run)
+    with FirstPass(opened, options) as reading:
+        found = merge_traces(opened, reading, out, options)
     assert found is not None
     return Merged(path=found.path, found=found, whole=strict(gzip.decompress(found.path.read_bytes())))
 

@@ -13,8 +13,10 @@ from conftest import distprof
 from perfetto import ERRORS, FLOWS, SLICES, THREADS, ask, rank_of
 from usual_merge import usual_merge
 
-from distprof.merge.run import open_run
-from distprof.merge.trace import merge_traces
+from distprof.merge.first_pass import FirstPass
+from distprof.merge.options import MergeOptions
+from distprof.merge.run import Run, open_run
+from distprof.merge.trace import MergedTrace, merge_traces
 
 
 def rank_traces(run: Path) -> list[Path]:
@@ -122,15 +124,21 @@ def test_a_damaged_rank_is_named_and_the_others_are_merged(run, tmp_path):
     broken = Path(shutil.copytree(run, tmp_path / "run"))
     (broken / "rank00002" / "trace.json.gz").write_bytes(b"")
     opened = open_run(broken)
-    found = merge_traces(opened, fresh(tmp_path / "out"))
+    found = traces_of(opened, fresh(tmp_path / "out"))
     assert [member.rank for member in found.members] == [0, 1, 3]
     assert len(opened.problems) == 1 and "rank 2" in opened.problems[0] and "empty file" in opened.problems[0]
     done = distprof("merge", "--force", "--strict", broken)
     assert done.returncode == 3 and "rank 2 is not in the trace" in done.stderr
     for rank in (0, 1, 3):
         (broken / f"rank{rank:05d}" / "trace.json.gz").write_bytes(b"")
-    assert merge_traces(open_run(broken), fresh(tmp_path / "again")) is None
+    assert traces_of(open_run(broken), fresh(tmp_path / "again")) is None
     assert not list((tmp_path / "again").iterdir())
+
+
+def traces_of(run: Run, folder: Path) -> MergedTrace | None:
+    options = MergeOptions()
+    with FirstPass(run, options) as reading:
+        return merge_traces(run, reading, folder, options)
 
 
 def fresh(path: Path) -> Path:

@@ -1,0 +1,86 @@
+"""The files of a merge: a run comes in, trace, tables and summary go out, and what to tell of them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from distprof.contract import FORMAT, MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS, STEPS, SUMMARY_JSON
+from distprof.errors import DataError
+from distprof.files import write_json
+from distprof.merge.alignment import aligned
+from distprof.merge.clock_text import clock_line
+from distprof.merge.collectives import match_collectives
+from distprof.merge.first_pass import FirstPass, Progress
+from distprof.merge.options import MergeOptions
+from distprof.merge.page import Page
+from distprof.merge.run import Run, clock_of
+from distprof.merge.summary import problems_of, reduce
+from distprof.merge.tables import load, on_common_clock, write
+from distprof.merge.trace import TOLD, MergedTrace, merge_traces
+from distprof.units import size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A merge."""
+
+    run: Run
+    trace: MergedTrace | None
+    problems: list[str]
+
+
+def write_merge(run: Run, reading: FirstPass, folder: Path, options: MergeOptions, progress: Progress) -> Written:
+    """Fills a folder.
+
+    Raises:
+        DataError: Traces are all there is, and none can be read.
+        UsageError: The options ask for what is not there.
+    """
+    run = aligned(run, options.align)
+    trace = merge_traces(run, reading, folder, options, progress)
+    if trace is None and run.kind == "traces":
+        raise DataError(f"expected a trace that can be read in {run.path}, found none: {'; '.join(run.problems)}")
+    collectives = match_collectives(run)
+    reduction = reduce(run)  # last: what reading found damaged is in it
+    metadata = {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id,
+                "distprof.world_size": str(run.world_size), "distprof.mp_size": str(run.mp_size),
+                "distprof.dp_size": str(run.dp_size), "distprof.topology": json.dumps(run.topology)}
+    write(folder, MERGED_MODULES, reduction.modules, metadata)
+    write(folder, MERGED_COLLECTIVES, collectives, metadata)
+    write(folder, MERGED_STEPS, on_common_clock(run, load(run, STEPS), ("start_ns", "end_ns")), metadata)
+    write_json(folder / SUMMARY_JSON, reduction.summary)
+    return Written(run=run, trace=trace, problems=problems_of(run))
+
+
+def told(written: Written, merged: Path) -> str:
+    """What was written, and what is not in it."""
+    page, run, trace = Page(), written.run, written.trace
+    if trace is None:
+        page.line(f"{merged}: tables of {len(run.ranks)} ranks; no rank has a timeline that can be read")
+    else:
+        slices = f"{trace.num_slices} slices" if trace.members else "as they are"
+        page.line(f"{merged / trace.path.name}: {trace.num_ranks} of {run.world_size} ranks, {slices}, "
+                  f"{size(trace.num_bytes)}")
+        _remark(trace, page)
+    page.line(clock_line(clock_of(run)))
+    for remark in run.remarks:
+        page.line(f"note: {remark}", style="yellow")
+    for problem in written.problems:
+        page.line(f"incomplete: {problem}", style="yellow")
+    following = [f"distprof stats {shlex.quote(str(run.path))}"] if run.kind == "distprof" else []
+    following += [f"open {merged / trace.path.name} in https://ui.perfetto.dev"] if trace is not None else []
+    for index, step in enumerate(following):
+        page.line(f"{'     ' if index else 'Next:'} {step}")
+    return page.text()
+
+
+def _remark(trace: MergedTrace, page: Page) -> None:
+    """What is not in the trace as it was recorded, and why."""
+    for remark in trace.remarks:
+        page.line(remark)
+    for count, what in TOLD.items():
+        if number := trace.total(count):
+            page.line(f"{number} {what}")
