@@ -1,70 +1,140 @@
-"""Arrows of a trace: their ends and the slices come in, the ends that would hang in the air go out."""
+"""Arrows of a trace: their ends and the slices come in; which ends hang in the air, and the lanes of all, go out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-START, STEP, END = (ord(letter) for letter in "stf")
+from distprof.merge.engine import NONE
+from distprof.merge.phases import FLOW_END, FLOW_START
+
+REUSED = 3 << 30
+"""Numbers of arrows whose id an earlier arrow of the rank had; other ids are below."""
 
 
-def hanging(phase: Any, key: Any, thread: Any, at_ns: Any, slices: tuple[Any, Any, Any]) -> Any:
-    """Which ends of arrows lead nowhere: outside of every slice, or without the other end.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Ends of arrows, a row each."""
+
+    row: Any
+    """Event number, int64."""
+    at_ns: Any
+    key: Any
+    """int64, equal for the ends of one arrow."""
+    thread: Any
+    phase: Any
+    """s, t or f, as codes."""
+    binds_next: Any
+    """bool: it belongs to the next slice of its thread, not to the one around it."""
+    is_slice: Any
+    """bool: the row is the slice itself, by its `bind_id`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slices:
+    """Slices, a row each."""
+
+    thread: Any
+    start_ns: Any
+    end_ns: Any
+
+
+def whole(ends: Ends, slices: Slices) -> tuple[Any, Any]:
+    """Which ends of arrows lead somewhere, and which need another id.
 
     A viewer binds an end to the slice around it; an end whose start is not there, or whose slice was left out, it drops
-    with an error. Ids may be used again once their arrow has ended.
-
-    Args:
-        phase: s, t or f a row, as codes.
-        key: int64 a row, equal for the ends of one arrow.
-        thread: int32 a row.
-        at_ns: Time of the end.
-        slices: Thread, start and end of every slice.
+    with an error, and a second start of one id too.
 
     Returns:
-        bool a row.
+        bool a row, False for what hangs in the air; int64 a row, a number for arrows whose id was in use before, else
+        `NONE`.
     """
-    inside = _inside(thread, at_ns, *slices)
-    rank = np.select([phase == START, phase == STEP], [0, 1], 2)
-    order = np.lexsort((rank, at_ns, key))
-    order = order[inside[order]]
-    keys, kinds = key[order], phase[order]
-    begins = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.empty(0, np.int64)
+    bound = ends.is_slice | _inside(ends, slices)
+    kept, number = np.zeros(len(bound), bool), np.full(len(bound), NONE)
+    order = np.lexsort((ends.row, ends.at_ns, ends.key))
+    order = order[bound[order]]
+    if not len(order):
+        return kept, number
+    keys, kinds = ends.key[order], ends.phase[order]
+    begins = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     sizes = np.diff(np.append(begins, len(keys)))
-    plain = (sizes == 2) & (kinds[begins] == START) & (kinds[np.minimum(begins + 1, max(len(kinds) - 1, 0))] == END)
-    kept = np.zeros(len(phase), bool)
+    plain = (sizes == 2) & (kinds[begins] == FLOW_START) & (kinds[np.minimum(begins + 1, len(kinds) - 1)] == FLOW_END)
     kept[order[begins[plain]]] = kept[order[begins[plain] + 1]] = True
+    reused = REUSED
     for begin, size in zip(begins[~plain].tolist(), sizes[~plain].tolist(), strict=True):
         group = order[begin:begin + size]
-        kept[group[_whole(phase[group].tolist())]] = True
-    return ~kept
+        for index, arrow in enumerate(_arrows(ends.phase[group].tolist())):
+            kept[group[arrow]] = True
+            if index:
+                number[group[arrow]] = reused
+                reused += 1
+    return kept, number
 
 
-def _whole(phases: list[int]) -> list[int]:
-    """Places of a start, steps and an end that belong together, out of ends in order of time."""
-    found: list[int] = []
+def _arrows(phases: list[int]) -> Iterator[list[int]]:
+    """Places of a start with all that follows from it, out of ends in order of time; a start alone is none."""
     running: list[int] = []
     for place, phase in enumerate(phases):
-        if phase == START:
+        if phase == FLOW_START:
+            if len(running) > 1:
+                yield running
             running = [place]
         elif running:
             running.append(place)
-            if phase == END:
-                found += running
-                running = []
+    if len(running) > 1:
+        yield running
+
+
+def _inside(ends: Ends, slices: Slices) -> Any:
+    """True for ends that have a slice."""
+    inside = np.zeros(len(ends.thread), bool)
+    for number in np.unique(ends.thread).tolist():
+        mine, theirs = np.flatnonzero(ends.thread == number), np.flatnonzero(slices.thread == number)
+        if not len(theirs):
+            continue
+        theirs = theirs[np.argsort(slices.start_ns[theirs], kind="stable")]
+        starts, latest = slices.start_ns[theirs], np.maximum.accumulate(slices.end_ns[theirs])
+        before = np.searchsorted(starts, ends.at_ns[mine], "right")
+        inside[mine] = np.where(ends.binds_next[mine], before < len(starts),
+                                (before > 0) & (latest[np.maximum(before - 1, 0)] >= ends.at_ns[mine]))
+    return inside
+
+
+def lanes(ends: Ends, kept: Any, slices: Slices, lane: Any, order: Any) -> Any:
+    """The lane in which the slice of each end stands; 0 for slices themselves.
+
+    Args:
+        ends: Of arrows.
+        kept: bool an end, false for those without a slice.
+        slices: Of the trace.
+        lane: int32 a slice.
+        order: Slices by thread, start and longest first.
+    """
+    found = np.zeros(len(ends.thread), np.int32)
+    threads = slices.thread[order]
+    for number in np.unique(slices.thread[lane > 0]).tolist():
+        mine = np.flatnonzero((ends.thread == number) & kept & ~ends.is_slice)
+        theirs = order[slice(*np.searchsorted(threads, (number, number + 1)))]
+        starts, stops, side = slices.start_ns[theirs], slices.end_ns[theirs], lane[theirs]
+        latest = np.maximum.accumulate(np.where(side > 0, stops, NONE))
+        place = np.searchsorted(starts, ends.at_ns[mine], "right")
+        near = ends.binds_next[mine] | ((place > 0) & (latest[np.maximum(place - 1, 0)] >= ends.at_ns[mine]))
+        for row, behind in zip(mine[near].tolist(), place[near].tolist(), strict=True):
+            found[row] = side[behind if ends.binds_next[row] else _innermost(stops, behind, ends.at_ns[row])]
     return found
 
 
-def _inside(thread: Any, at_ns: Any, threads: Any, starts: Any, ends: Any) -> Any:
-    """True for points that lie in some slice of their thread."""
-    inside = np.zeros(len(thread), bool)
-    for number in np.unique(thread).tolist():
-        mine, theirs = np.flatnonzero(thread == number), np.flatnonzero(threads == number)
-        if not len(theirs):
-            continue
-        theirs = theirs[np.argsort(starts[theirs], kind="stable")]
-        latest = np.maximum.accumulate(ends[theirs])
-        before = np.searchsorted(starts[theirs], at_ns[mine], "right")
-        inside[mine] = (before > 0) & (latest[np.maximum(before - 1, 0)] >= at_ns[mine])
-    return inside
+def _innermost(stops: Any, behind: int, at_ns: int) -> int:
+    """The last slice before place `behind` that has not ended; looks at more and more of them."""
+    size = 64
+    while True:
+        first = max(behind - size, 0)
+        found = np.flatnonzero(stops[first:behind] >= at_ns)
+        if len(found):
+            return first + int(found[-1])
+        if not first:
+            return behind - 1
+        size *= 8

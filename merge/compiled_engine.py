@@ -111,29 +111,30 @@ class Scanner(Rows):
         return Status(status), place.value
 
     def links(self, text: Text, ids: Interner) -> Any:
-        """int64 a row: a number for the id of what an id links (arrows, asynchronous events, objects), else `NONE`."""
+        """int64 a row: a number for what links it with others, an arrow's id or a slice's `bind_id`, else `NONE`."""
         self.columns_of(text)
         found = np.empty(self.num_rows, np.int64)
         if not _library().link_rows(_address(text), ctypes.byref(self._columns), ids.handle, _at(found)):
             raise MemoryError
         return found
 
-    def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, ids: Interner,
-                first_id: int) -> memoryview:
+    def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, links: Any,
+                ids: Interner, first_id: int) -> memoryview:
         """The events of the last scan with other numbers, joined by a comma and a newline; valid until the next call.
 
         Args:
             text: What was scanned.
-            keep: uint8 a row; 0 leaves it out.
+            keep: uint8 a row; 0 leaves it out, `NO_ARROW` takes its arrow away.
             pid: int64 a row.
             tid: int64 a row.
             ts_ns: int64 a row, `NONE` leaves it as it is.
             dur_ns: int64 a row, likewise.
+            links: int64 a row, an id instead of the one it has; `NONE` gives that a new number.
             ids: Takes in ids that are no small numbers.
             first_id: Added to every id.
         """
         columns = self.columns_of(text, keep=(keep, np.uint8), pid=(pid, np.int64), tid=(tid, np.int64),
-                                  ts_ns=(ts_ns, np.int64), dur_ns=(dur_ns, np.int64))
+                                  ts_ns=(ts_ns, np.int64), dur_ns=(dur_ns, np.int64), links=(links, np.int64))
         rows = self.num_rows
         room = int(self.arrays["end"][rows - 1] - self.arrays["start"][0]) + ROOM_PER_ROW * rows if rows else 0
         if len(self._room) < room:
@@ -153,7 +154,8 @@ def find_overlaps(order: Any, start: Any, dur: Any, thread: Any, *, tolerance: i
         start: Start of each row in ns.
         dur: Duration of each row in ns.
         thread: int32 a row.
-        tolerance: By so much, in ns, a slice may stick out to be cut; else it goes to a lane of its own.
+        tolerance: So much, in ns, may be cut of the slice's end or of those it sticks out of, whichever is less; else
+            it goes to a lane of its own.
         max_lanes: Lanes of a thread, the thread itself included.
 
     Returns:
@@ -217,7 +219,7 @@ def _declare(library: Any) -> None:
     library.interner_ends.argtypes, library.interner_ends.restype = [pointer], ctypes.POINTER(integer)
     library.scan_events.argtypes = [pointer, integer, pointer, pointer]
     library.link_rows.argtypes = [pointer] * 4
-    library.rewrite_events.argtypes = [pointer, pointer, *[pointer] * 6, integer, pointer]
+    library.rewrite_events.argtypes = [pointer, pointer, *[pointer] * 7, integer, pointer]
     library.rewrite_events.restype = integer
     library.find_overlaps.argtypes = [integer, *[pointer] * 4, integer, ctypes.c_int32, pointer, pointer]
     library.find_overlaps.restype = integer

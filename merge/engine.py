@@ -14,10 +14,14 @@ from distprof.merge.rows import (
     BAD_TIME,
     BIND_ID,
     DUR,
+    ENCLOSING,
+    FLOW_IN,
+    FLOW_OUT,
     GLOBAL,
     ID,
     LATEST_NS,
     MOST_BYTES,
+    NO_ARROW,
     NON_ASCII,
     NONE,
     PID,
@@ -29,8 +33,9 @@ from distprof.merge.rows import (
     Text,
 )
 
-__all__ = ["ARGS", "BAD_TIME", "BIND_ID", "DUR", "GLOBAL", "ID", "LATEST_NS", "MOST_BYTES", "NONE", "NON_ASCII", "PID",
-           "REPAIR", "SCOPE", "TID", "TS", "Interner", "Scanner", "Status", "Text", "find_overlaps", "is_compiled"]
+__all__ = ["ARGS", "BAD_TIME", "BIND_ID", "DUR", "ENCLOSING", "FLOW_IN", "FLOW_OUT", "GLOBAL", "ID", "LATEST_NS",
+           "MOST_BYTES", "NONE", "NON_ASCII", "NO_ARROW", "PID", "REPAIR", "SCOPE", "TID", "TS", "Interner", "Scanner",
+           "Status", "Text", "find_overlaps", "is_compiled"]
 
 _IS_COMPILED = "DISTPROF_REFERENCE_ENGINE" not in os.environ and compiled_engine.is_built()
 

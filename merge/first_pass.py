@@ -103,7 +103,8 @@ def damages(trace: TraceFile, index: Index) -> Iterator[str]:
         yield f"{trace.name} {index.damage}"
     yield from losses_of(trace, index.losses, index.num_events)
     if index.bad_times:
-        yield f"{trace.name} has {index.bad_times} events with a time that is no number: they are left out"
+        yield (f"{trace.name} has {index.bad_times} events with a time that is no number, or without a phase: they are "
+               "left out")
 
 
 def losses_of(trace: TraceFile, losses: Losses, num_events: int) -> Iterator[str]:

@@ -14,7 +14,8 @@ import polars as pl
 from distprof.errors import DataError
 from distprof.merge.chrome_file import READ_BYTES, ChromeFile
 from distprof.merge.engine import NONE, Scanner
-from distprof.merge.index import SLICE
+from distprof.merge.index import base_ns_of
+from distprof.merge.phases import SLICE
 from distprof.merge.run import Rank, Run
 from distprof.merge.streams import ChunkReader
 
@@ -73,7 +74,7 @@ def _read(rank: Rank) -> Iterator[Call]:
             found.append((int(scanner.interned["Comms Id"][row]), int(scanner.interned["Process Group Name"][row]),
                           int(scanner.integers["Seq"][row]), int(scanner.arrays["name"][row]), int(start[row]),
                           int(start[row] + duration[row])))
-    base_ns = int(file.metadata.get("baseTimeNanoseconds") or 0)
+    base_ns = base_ns_of(file.metadata)
     texts = scanner.texts.texts()
     for comms_id, group, sequence, name, begin, end in found:
         key: tuple[Any, ...] | None = None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 NUMBERS_PER_RANK = 1 << 14
 """pids and tids of a rank come out of one row of numbers: no two things of a merged trace share one. So many, where no
 rank needs more."""
-IDS_PER_RANK = 1 << 32
-"""Flow and async ids of a rank: with fewer than 2^21 ranks every id is exact in a double."""
 PSEUDO = ("Spans", "Traces", "", "-1")
 """Processes that Kineto invents; their threads go to the rank's CPU process."""
 
@@ -19,9 +17,8 @@ class Process:
     """One process of the merged trace."""
 
     pid: int
-    device: str
-    """`cpu` or `gpu 0`."""
-    raw: str
+    name: str
+    """`cpu (pid 77)`, `gpu 0`, or what the trace calls it."""
 
 
 @dataclass(slots=True)
@@ -41,6 +38,8 @@ class Lanes:
     rank: int
     title: str
     """`rank 3 | tp1 dp1 | host7`."""
+    main: str = ""
+    """Raw pid of the process that takes in what Kineto invents."""
     numbers: int = NUMBERS_PER_RANK
     """How many numbers there are for each rank."""
     labels: dict[str, str] = field(default_factory=dict)
@@ -80,8 +79,7 @@ class Lanes:
         """A thread of the rank's first process for what the merge draws."""
         key = "", f"{name}\0"
         if key not in self._threads:
-            process = next(iter(self._processes.values()), None) or self._process("")
-            self._threads[key] = Thread(pid=process.pid, tid=self._number(), name=name, sort_index=-1)
+            self._threads[key] = Thread(pid=self._process(self.main).pid, tid=self._number(), name=name, sort_index=-1)
         return self._threads[key]
 
     def name_thread(self, raw_pid: str, raw_tid: str, name: str) -> None:
@@ -90,14 +88,24 @@ class Lanes:
         if not known or known.endswith(f"({self.programs.get(raw_pid)})"):
             self.thread_names[raw_pid, raw_tid] = name
 
+    def settle(self, raw_pids: Iterable[str]) -> None:
+        """Out of all processes, chooses the one that takes in what Kineto invents: the first of the CPU."""
+        real = [pid for pid in raw_pids if pid not in PSEUDO and not pid.endswith(" Counters")]
+        self.main = next((pid for pid in real if self.labels.get(pid, "CPU") == "CPU"), "")
+
     def _process(self, raw_pid: str) -> Process:
-        device = self._device(raw_pid)
-        process = self._processes.get(device)
+        raw_pid = self._home(raw_pid)
+        process = self._processes.get(raw_pid)
         if process is None:
-            process = self._processes[device] = Process(pid=self._number(), device=device, raw=raw_pid)
-        if process.raw in PSEUDO:
-            process.raw = raw_pid
+            process = self._processes[raw_pid] = Process(pid=self._number(), name=self._name(raw_pid))
         return process
+
+    def _home(self, raw_pid: str) -> str:
+        """The process that takes in one that Kineto invents, else the process itself."""
+        if raw_pid.startswith("GPU ") and raw_pid.endswith(" Counters"):
+            label = raw_pid.removesuffix(" Counters")
+            return next((raw for raw, its in self.labels.items() if its == label), raw_pid)
+        return self.main if raw_pid in PSEUDO else raw_pid
 
     def _number(self) -> int:
         self._used += 1  # 0 means something else to Perfetto
@@ -105,22 +113,17 @@ class Lanes:
             raise ValueError(f"rank {self.rank} has more than {self.numbers - 1} processes and threads")
         return self.rank * self.numbers + self._used
 
-    def _device(self, raw_pid: str) -> str:
-        if raw_pid in PSEUDO:
-            return "cpu"
-        label = self.labels.get(raw_pid, "CPU")
-        if raw_pid.startswith("GPU ") and raw_pid.endswith(" Counters"):
-            label = raw_pid.removesuffix(" Counters")
-        others = [raw for raw in self.labels if self.labels[raw] == label and raw not in PSEUDO]
-        # two processes of one label, a forked child's for instance, stay two
-        return label.lower() if len(others) < 2 else f"{label.lower()} (pid {raw_pid})"
+    def _name(self, raw_pid: str) -> str:
+        label = self.labels.get(raw_pid)
+        is_number = raw_pid.lstrip("-").isdigit()
+        name = label.lower() if label else self.programs.get(raw_pid) or ("cpu" if is_number else raw_pid) or "cpu"
+        is_one = label is not None and label != "CPU" and list(self.labels.values()).count(label) == 1
+        return name if is_one or not is_number else f"{name} (pid {raw_pid})"
 
     def describe(self) -> Iterator[dict[str, object]]:
         """Metadata events that name every process and thread, call it after all events have been through."""
         for index, process in enumerate(self._processes.values()):
-            suffix = f" (pid {process.raw})" if process.device == "cpu" and process.raw not in PSEUDO else ""
-            name = f"{self.title} | {process.device}{suffix}"
-            yield _meta(process.pid, "process_name", {"name": _ascii(name)})
+            yield _meta(process.pid, "process_name", {"name": _ascii(f"{self.title} | {process.name}")})
             yield _meta(process.pid, "process_labels", {"labels": _ascii(self.title)})
             yield _meta(process.pid, "process_sort_index", {"sort_index": self.rank * 64 + min(index, 63)})
         for thread in self._threads.values():

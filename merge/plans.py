@@ -78,7 +78,7 @@ def steps_of(one: Read) -> Steps:
 
 def _numbers(read: list[Read]) -> int:
     """How many pids and tids are set aside for each rank."""
-    most = max((len(one.index.threads) * (1 + one.index.num_lanes) + 64 for one in read), default=0)
+    most = max((len(one.index.threads) * (1 + one.index.layout.num_lanes) + 64 for one in read), default=0)
     numbers = max(NUMBERS_PER_RANK, 1 << (most - 1).bit_length())
     highest = max((one.rank.number for one in read), default=0)
     if numbers * (highest + 1) >= 1 << 31:

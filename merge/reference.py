@@ -30,18 +30,37 @@ from distprof.merge.json_text import (
 )
 from distprof.merge.reference_overlaps import find_overlaps
 from distprof.merge.reference_text import IS_LINKED, link, rewritten
-from distprof.merge.rows import BAD_TIME, GLOBAL, ID, LATEST_NS, NON_ASCII, NONE, REPAIR, Rows, Status, Text
+from distprof.merge.rows import (
+    BAD_TIME,
+    BIND_ID,
+    ENCLOSING,
+    FLOW_IN,
+    FLOW_OUT,
+    GLOBAL,
+    ID,
+    ID2,
+    LATEST_NS,
+    NON_ASCII,
+    NONE,
+    REPAIR,
+    Rows,
+    Status,
+    Text,
+)
 
 __all__ = ["Interner", "Scanner", "find_overlaps"]
 
 PIECE = 1 << 20
 """Bytes of text that are looked at at once: a scan that ends early has not decoded all."""
-FIELDS = ("pid", "tid", "ts", "dur", "id", "bind_id", "s", "args")
+FIELDS = ("pid", "tid", "ts", "dur", "id", "id2", "bind_id", "s", "args")
 """Keys of the fields whose place is kept, by number."""
+MARKS = {"bp": ('"e"', ENCLOSING), "flow_in": ("true", FLOW_IN), "flow_out": ("true", FLOW_OUT)}
+"""Keys that set a flag, with the value that does."""
 _BETWEEN = re.compile(r"[, \t\r\n]*+")
 _LEVELS = 3
 """Levels of arrays and objects in a value of `args` that the one regular expression knows."""
-_KEYS = ("ph", "name", "cat", *FIELDS)
+_KEYS = ("ph", "name", "cat", *FIELDS, *MARKS)
+_NO_MARKS = [None] * len(MARKS)
 _FIRST = 5
 """Group of the first of `FIELDS`; before are those of the whole, the event, its phase, name and category."""
 
@@ -55,6 +74,7 @@ def _event(*, skims: bool) -> re.Pattern[str]:
     values["name"] = values["cat"] = f'"({characters}*+)"'
     skimmed = rf"\{{(?:[^{{}}\n]*+\n)+ *+\}}(?={BLANK}[,}}])|" if skims else ""
     values["args"] = f"({skimmed}{object_of(member_of(any_value))})"
+    values["id2"] = f"({object_of(member_of(any_value))})"
     known = "|".join(f'{key}"{BLANK}:{BLANK}{value}' for key, value in values.items())
     other = f'(?!(?:{"|".join(_KEYS)})"){characters}*+"{BLANK}:{BLANK}{any_value}'
     event = object_of(f'"(?:{known}|{other})')
@@ -123,32 +143,35 @@ class Scanner(Rows):
             at += done
 
     def links(self, text: Text, ids: Interner) -> Any:
-        """int64 a row: a number for the id of what an id links (arrows, asynchronous events, objects), else `NONE`."""
+        """int64 a row: a number for what links it with others, an arrow's id or a slice's `bind_id`, else `NONE`."""
         self.columns_of(text)
         found = np.full(self.num_rows, NONE)
-        places = self.spans[:self.num_rows, ID]
-        rows = np.flatnonzero(IS_LINKED[self.column("phase")] & (places[:, 1] > 0))
+        spans = self.spans[:self.num_rows]
+        own = np.where(spans[:, ID, 1] > 0, ID, ID2)
+        places = spans[np.arange(self.num_rows), np.where(IS_LINKED[self.column("phase")], own, BIND_ID)]
+        rows = np.flatnonzero(places[:, 1] > 0)
         for row, (at, length) in zip(rows.tolist(), places[rows].tolist(), strict=True):
             found[row] = link(ids, bytes(text[at:at + length]).decode("latin-1"), 0)
         return found
 
-    def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, ids: Interner,
-                first_id: int) -> memoryview:
+    def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, links: Any,
+                ids: Interner, first_id: int) -> memoryview:
         """The events of the last scan with other numbers, joined by a comma and a newline; valid until the next call.
 
         Args:
             text: What was scanned.
-            keep: uint8 a row; 0 leaves it out.
+            keep: uint8 a row; 0 leaves it out, `NO_ARROW` takes its arrow away.
             pid: int64 a row.
             tid: int64 a row.
             ts_ns: int64 a row, `NONE` leaves it as it is.
             dur_ns: int64 a row, likewise.
+            links: int64 a row, an id instead of the one it has; `NONE` gives that a new number.
             ids: Takes in ids that are no small numbers.
             first_id: Added to every id.
         """
-        keep, *numbers = self.columns_of(text, keep=(keep, np.uint8), pid=(pid, np.int64), tid=(tid, np.int64),
-                                         ts_ns=(ts_ns, np.int64), dur_ns=(dur_ns, np.int64))
-        rows = np.flatnonzero(keep)
+        columns = self.columns_of(text, keep=(keep, np.uint8), pid=(pid, np.int64), tid=(tid, np.int64),
+                                  ts_ns=(ts_ns, np.int64), dur_ns=(dur_ns, np.int64), links=(links, np.int64))
+        rows = np.flatnonzero(columns[0])
         if not len(rows):
             return memoryview(b"")
         begin, end = int(self.arrays["start"][rows[0]]), int(self.arrays["end"][rows[-1]])
@@ -156,7 +179,7 @@ class Scanner(Rows):
         starts, ends, phases, flags = (self.arrays[name][rows].tolist() for name in ("start", "end", "phase", "flags"))
         spans = self.spans[rows].tolist()
         pieces: list[bytes] = []
-        for row in zip(starts, ends, phases, flags, spans, *(column[rows].tolist() for column in numbers), strict=True):
+        for row in zip(starts, ends, phases, flags, spans, *(column[rows].tolist() for column in columns), strict=True):
             pieces.append(b",\n")
             pieces += rewritten(part, begin, row, ids, first_id)
         return memoryview(b"".join(pieces[1:]))
@@ -199,15 +222,17 @@ class _Found:
         self._wanted: dict[str, list[int]] = {key: [] for key in (*scanner.integers, *scanner.interned)}
         self._keys = {key.encode().decode("latin-1"): key for key in reversed(self._wanted)}
         self._threads: dict[tuple[str, str], int] = {}
-        self._groups = (2, 3, 4, 5, 6, 7, 8, 11, 12 if self._wanted else 2)
+        self._groups = (2, 3, 4, 5, 6, 7, 8, 12, 13 if self._wanted else 2, 14, 15, 16)
 
     def __len__(self) -> int:
         return len(self._places)
 
     def add_plain(self, event: re.Match[str]) -> None:
         """Takes in an event that `_event` has matched."""
-        phase, name, category, pid, tid, ts, dur, scope, args = event.group(*self._groups)
+        phase, name, category, pid, tid, ts, dur, scope, args, *marks = event.group(*self._groups)
         flags = GLOBAL if scope == '"g"' and phase in ("i", "I") else 0
+        if marks != _NO_MARKS:
+            flags |= sum(bit for mark, (value, bit) in zip(marks, MARKS.values(), strict=True) if mark == value)
         ts_ns = dur_ns = NONE
         if ts is not None:
             ts_ns = _plain_nanoseconds(ts)
@@ -258,6 +283,7 @@ class _Found:
         phase, category = values.get("ph", ""), values.get("cat")
         phase = phase[1] if len(phase) > 2 and phase[0] == '"' else ""
         flags |= GLOBAL if values.get("s") == '"g"' and phase in ("i", "I") else 0
+        flags |= sum(bit for key, (value, bit) in MARKS.items() if values.get(key) == value)
         times = []
         for key in ("ts", "dur"):
             found = nanoseconds(values[key]) if key in values else NONE
@@ -299,7 +325,7 @@ class _Found:
         mine = slice(rows.num_rows, rows.num_rows + count)
         places = np.array(self._places, np.int64)
         rows.arrays["start"][mine], rows.arrays["end"][mine] = places[:, 1, 0] + base, places[:, 1, 1] + base
-        begins, ends = places[:, _FIRST:, 0], places[:, _FIRST:, 1]
+        begins, ends = (places[:, _FIRST:_FIRST + len(FIELDS), edge] for edge in (0, 1))
         rows.spans[mine, :, 0] = np.where(begins < 0, 0, begins + base)
         rows.spans[mine, :, 1] = ends - begins
         for name, values in self._columns.items():

@@ -19,7 +19,8 @@ def find_overlaps(order: Any, start: Any, dur: Any, thread: Any, *, tolerance: i
         start: Start of each row in ns.
         dur: Duration of each row in ns.
         thread: int32 a row.
-        tolerance: By so much, in ns, a slice may stick out to be cut; else it goes to a lane of its own.
+        tolerance: So much, in ns, may be cut of the slice's end or of those it sticks out of, whichever is less; else
+            it goes to a lane of its own.
         max_lanes: Lanes of a thread, the thread itself included.
 
     Returns:
@@ -29,28 +30,48 @@ def find_overlaps(order: Any, start: Any, dur: Any, thread: Any, *, tolerance: i
     if max_lanes < 1:
         raise ValueError(f"expected a lane or more, found {max_lanes}")
     lanes, cuts = np.zeros(len(start), np.int32), np.full(len(start), -1, np.int64)
-    open_ends: list[list[int]] = []
-    known = None
-    columns = (order, thread[order], start[order], (start + dur)[order])
-    for row, own, begin, end in zip(*(column.tolist() for column in columns), strict=True):
-        if own != known:
-            open_ends, known = [[] for _ in range(max_lanes)], own
-        lane, last = _lane_of(open_ends, begin, end, tolerance)
-        lanes[row] = lane
-        if last != end:
-            cuts[row] = last - begin
-        open_ends[lane].append(last)
+    found = _Found(lanes=lanes, cuts=cuts, starts=start.tolist(), ends=(start + dur).tolist())
+    known, owners = None, thread.tolist()
+    for row in order.tolist():
+        if owners[row] != known:
+            stacks: list[_Stack] = [[] for _ in range(max_lanes)]
+            known = owners[row]
+        found.place(row, stacks, tolerance)
     return lanes, cuts
 
 
-def _lane_of(open_ends: list[list[int]], begin: int, end: int, tolerance: int) -> tuple[int, int]:
-    """The first lane that takes the slice, and where it ends there."""
-    for lane, ends in enumerate(open_ends):
-        while ends and ends[-1] <= begin:
-            ends.pop()
-        room = ends[-1] if ends else _NEVER
-        if end <= room:
-            return lane, end
-        if lane == 0 and end - room <= tolerance:
-            return lane, room
-    return len(open_ends) - 1, room
+_Stack = list[tuple[int, int]]
+"""End and row of each open slice of a lane, the innermost last."""
+
+
+class _Found:
+    """Lanes and cuts so far."""
+
+    def __init__(self, *, lanes: Any, cuts: Any, starts: list[int], ends: list[int]) -> None:
+        self._lanes, self._cuts, self._starts, self._ends = lanes, cuts, starts, ends
+
+    def place(self, row: int, stacks: list[_Stack], tolerance: int) -> None:
+        """Puts a slice into the first lane that takes it."""
+        begin, end = self._starts[row], self._ends[row]
+        for lane, stack in enumerate(stacks):
+            while stack and stack[-1][0] <= begin:
+                stack.pop()
+            room = stack[-1][0] if stack else _NEVER
+            if end <= room or (lane == 0 and self._cut_others(stack, begin, end, min(tolerance, end - room - 1))):
+                break
+            if (lane == 0 and end - room <= tolerance) or lane + 1 == len(stacks):
+                end = room
+                self._cuts[row] = end - begin
+                break
+        self._lanes[row] = lane
+        stack.append((end, row))
+
+    def _cut_others(self, stack: _Stack, begin: int, end: int, most: int) -> bool:
+        """Ends the slices that another one sticks out of where it begins, if none loses more than that, or all."""
+        crossed = [other for until, other in stack if until < end]
+        if any(self._ends[other] - begin > most or self._starts[other] == begin for other in crossed):
+            return False
+        for other in crossed:
+            self._cuts[other] = begin - self._starts[other]
+        del stack[len(stack) - len(crossed):]
+        return True

@@ -16,10 +16,11 @@ from isal import isal_zlib
 
 from distprof.merge.chrome_file import READ_BYTES, ChromeFile, Losses
 from distprof.merge.clock import RankClock
-from distprof.merge.engine import BAD_TIME, NONE, Interner, Scanner, Text
+from distprof.merge.engine import NONE, Interner, Scanner, Text
 from distprof.merge.events import EventTable, scanner_for_table
-from distprof.merge.index import ALL, FLOWS, META, NAMES_OF, SLICE, Index, index_trace
+from distprof.merge.index import ALL, NAMES_OF, Index, index_trace, timeless
 from distprof.merge.lanes import NUMBERS_PER_RANK, Lanes, Thread
+from distprof.merge.phases import BEGIN, FLOWS, META, PAIRED, SLICE
 from distprof.merge.selection import Selection
 from distprof.merge.streams import ChunkReader, TraceFile
 
@@ -69,18 +70,23 @@ class Member:
     num_side: int = 0
     """Slices that partly overlap another one of their thread, and stand in a lane beside it."""
     num_cut: int = 0
-    """Slices whose end was cut, by less than a microsecond where there was room beside them."""
+    """Slices whose end was cut, by a microsecond at most where there was room beside them."""
     num_left_out: int = 0
     """Events that the selection left out."""
     num_hanging: int = 0
     """Ends of arrows left out: they lie in no slice, or lack their other end."""
     num_bad_times: int = 0
-    """Events without a time, left out."""
+    """Events without a time or a phase, left out."""
     num_without_duration: int = 0
     """Slices without a duration, which got 0."""
     losses: Losses = field(default_factory=Losses)
     metadata: dict[str, Any] = field(default_factory=dict)
     """Top-level keys of the rank's file except the events."""
+
+    @property
+    def num_repaired(self) -> int:
+        """Events that were no strict JSON."""
+        return self.losses.repaired_events
 
 
 def rewrite(plan: RankPlan, output: Path, table: Path | None = None) -> Member:
@@ -103,9 +109,10 @@ def rewrite(plan: RankPlan, output: Path, table: Path | None = None) -> Member:
 def _rewrite(plan: RankPlan, output: Path, table: Path | None) -> Member:
     scanner = scanner_for_table() if table is not None else Scanner()
     file = ChromeFile(plan.trace.name, ChunkReader(plan.trace, chunk_bytes=READ_BYTES), scanner)
-    index = plan.index
+    layout = plan.index.layout
     member = Member(path=output, rank=plan.rank, losses=file.losses, metadata=file.metadata,
-                    num_side=len(index.side_rows), num_cut=len(index.cut_rows), num_hanging=len(index.hanging_rows))
+                    num_side=layout.num_side, num_cut=len(layout.cut_rows) + len(layout.moved_rows),
+                    num_hanging=len(layout.hanging_rows), num_left_out=layout.num_left_out)
     lanes = lanes_of(plan)
     renumber, events = _Renumber(plan, scanner, lanes, member), None
     if table is not None:
@@ -170,6 +177,7 @@ def lanes_of(plan: RankPlan) -> Lanes:
             lanes.name_thread(meta.pid, meta.tid, str(meta.args.get("name")))
         elif meta.kind == "thread_sort_index" and isinstance(meta.args.get("sort_index"), int):
             lanes.sort_indices.setdefault((meta.pid, meta.tid), meta.args["sort_index"])
+    lanes.settle(pid for pid, _ in plan.index.threads)
     return lanes
 
 
@@ -190,7 +198,6 @@ class _Renumber:
         self._lanes = lanes
         self._threads: list[Thread | None] = [None] * len(index.threads)
         self._pids, self._tids = (np.zeros(len(index.threads), np.int64) for _ in range(2))
-        self._side_starts: dict[tuple[int, int], int] = {}
         self._dropped_names = np.empty(0, np.int32)
         self._known_names = 0
 
@@ -206,18 +213,16 @@ class _Renumber:
         is_meta, is_slice = phase == META, phase == SLICE
         keep = self._kept(phase, is_meta, is_slice)
         start_ns, dur_ns = self._times(raw_ts, raw_dur, is_slice)
-        ts_ns = start_ns - self.plan.origin_ns
-        early = keep & (ts_ns < 0) & ~is_meta
-        member.num_moved += int(early.sum())
-        ts_ns = np.where(is_meta, 0, np.maximum(ts_ns, 0))
-        pid, tid = self._numbers(keep)
-        self._move(pid, tid, raw_ts, phase)
-        member.num_events += int(keep.sum())
-        member.num_slices += int((keep & is_slice).sum())
-        keep = keep.astype(np.uint8)
+        stays = keep > 0
+        ts_ns, seen_ns = self._seen(start_ns, dur_ns, stays & ~is_meta, is_slice)
+        pid, tid = self._numbers(stays)
+        self._move(tid)
+        member.num_events += int(stays.sum())
+        member.num_slices += int((stays & (is_slice | (phase == BEGIN))).sum())
+        first_id = self.plan.rank * IDS_PER_RANK
         written = self._scanner.rewrite(
-            text, keep=keep, pid=pid, tid=tid, ts_ns=ts_ns, ids=self._ids, first_id=self.plan.rank * IDS_PER_RANK,
-            dur_ns=np.where(self._changed, dur_ns, NONE))
+            text, keep=keep, pid=pid, tid=tid, ts_ns=np.where(is_meta, 0, ts_ns), ids=self._ids, first_id=first_id,
+            dur_ns=np.where(seen_ns != raw_dur, seen_ns, NONE), links=self._links(first_id))
         if events is not None:
             events.add(keep, start_ns, dur_ns)
         self._row += scanner.num_rows
@@ -225,64 +230,75 @@ class _Renumber:
         return written
 
     def _kept(self, phase: Any, is_meta: Any, is_slice: Any) -> Any:
-        scanner, member = self._scanner, self._member
-        timeless = ((scanner.column("flags") & BAD_TIME) != 0) | ((scanner.column("ts_ns") == NONE) & ~is_meta)
-        timeless &= phase != 0
-        member.num_bad_times += int(timeless.sum())
+        """uint8 a row: 1 for what is written, 2 for slices that lose their arrow."""
+        scanner, member, layout = self._scanner, self._member, self.plan.index.layout
+        lost = timeless(scanner)
+        member.num_bad_times += int(lost.sum())
         if len(scanner.names) > self._known_names:
             texts = scanner.names.texts(self._known_names)
             new = [number for number, name in enumerate(texts, self._known_names) if name.decode("latin-1") in NAMES_OF]
             self._dropped_names = np.append(self._dropped_names, np.array(new, np.int32))
             self._known_names = len(scanner.names)
-        keep = ~timeless & (phase != 0) & ~(is_meta & np.isin(scanner.column("name"), self._dropped_names))
-        hanging, _ = self._mine(self.plan.index.hanging_rows, self.plan.index.hanging_rows)
-        keep[hanging] = False
+        keep = ~lost & (phase != 0) & ~(is_meta & np.isin(scanner.column("name"), self._dropped_names))
         selection = self.plan.selection
         if not selection.is_all:
-            chosen = is_meta | FLOWS[phase] | selection.kept(
+            keep &= is_meta | FLOWS[phase] | PAIRED[phase] | selection.kept(
                 scanner.column("ts_ns") + self.plan.index.base_ns, scanner.column("dur_ns"),
                 scanner.column("category"), is_slice, selection.unwanted_categories(scanner.categories))
-            member.num_left_out += int((keep & ~chosen).sum())
-            keep &= chosen
+        keep[self._mine(layout.left_out_rows)] = False
+        keep, hanging = keep.astype(np.uint8), self._mine(layout.hanging_rows)
+        keep[hanging] = np.where(FLOWS[phase[hanging]], 0, 2)
         return keep
 
     def _times(self, raw_ts: Any, raw_dur: Any, is_slice: Any) -> tuple[Any, Any]:
-        """Start on the common clock, and duration; `_changed` says where the duration is not the text's."""
-        clock, base_ns = self.plan.clock, self.plan.index.base_ns
-        own = np.where(raw_ts == NONE, 0, raw_ts) + base_ns
+        """Start on the common clock, and duration."""
+        clock, base_ns, layout = self.plan.clock, self.plan.index.base_ns, self.plan.index.layout
+        own = np.where(raw_ts == NONE, 0, raw_ts)
+        rows, moved = self._mine(layout.moved_rows, layout.moved_ns)
+        own[rows] = moved
+        own += base_ns
         start_ns = clock.to_common(own)
         missing = is_slice & (raw_dur == NONE)
         self._member.num_without_duration += int(missing.sum())
         dur_ns = np.where(missing | (is_slice & (raw_dur < 0)), 0, raw_dur)
+        rows, cut = self._mine(layout.cut_rows, layout.cut_ns)
+        dur_ns[rows] = cut
         if clock.drift_ppm:
             dur_ns = np.where(dur_ns == NONE, NONE, clock.to_common(own + dur_ns) - start_ns)
-        self._changed = dur_ns != raw_dur
-        rows, cut = self._mine(self.plan.index.cut_rows, self.plan.index.cut_ns)
-        dur_ns[rows], self._changed[rows] = cut, True
         return start_ns, dur_ns
 
-    def _mine(self, rows: Any, values: Any) -> tuple[Any, Any]:
-        """Those of the file's rows that are in this scan, as places in it."""
-        first, last = np.searchsorted(rows, (self._row, self._row + self._scanner.num_rows))
-        return rows[first:last] - self._row, values[first:last]
+    def _seen(self, start_ns: Any, dur_ns: Any, counts: Any, is_slice: Any) -> tuple[Any, Any]:
+        """Start behind the origin, and duration: what lies before it is moved onto it, and nests as it did."""
+        ts_ns = start_ns - self.plan.origin_ns
+        early = ts_ns < 0
+        self._member.num_moved += int((counts & early).sum())
+        return np.maximum(ts_ns, 0), np.where(early & is_slice, np.maximum(ts_ns + dur_ns, 0), dur_ns)
 
-    def _numbers(self, keep: Any) -> tuple[Any, Any]:
+    def _links(self, first_id: int) -> Any:
+        """New ids for arrows whose id an arrow before had."""
+        links = np.full(self._scanner.num_rows, NONE)
+        rows, ids = self._mine(self.plan.index.layout.reused_rows, self.plan.index.layout.reused_ids)
+        links[rows] = first_id + ids
+        return links
+
+    def _mine(self, rows: Any, values: Any = None) -> Any:
+        """Those of the file's rows that are in this scan, as places in it; and the values beside them."""
+        first, last = np.searchsorted(rows, (self._row, self._row + self._scanner.num_rows))
+        places = rows[first:last] - self._row
+        return places if values is None else (places, values[first:last])
+
+    def _numbers(self, stays: Any) -> tuple[Any, Any]:
         threads = self._scanner.column("thread")
-        for number in np.unique(threads[keep]).tolist():
+        for number in np.unique(threads[stays]).tolist():
             if self._threads[number] is None:
                 thread = self._threads[number] = self._lanes.thread(*self._raw[number])
                 self._pids[number], self._tids[number] = thread.pid, thread.tid
         return self._pids[threads], self._tids[threads]
 
-    def _move(self, pid: Any, tid: Any, raw_ts: Any, phase: Any) -> None:
+    def _move(self, tid: Any) -> None:
         """Puts overlapping slices, and the arrows that begin or end with them, into lanes of their own."""
         threads = self._scanner.column("thread")
-        rows, lanes = self._mine(self.plan.index.side_rows, self.plan.index.side_lanes)
+        rows, lanes = self._mine(self.plan.index.layout.side_rows, self.plan.index.layout.side_lanes)
         for row, lane in zip(rows.tolist(), lanes.tolist(), strict=True):
             raw_pid, raw_tid = self._raw[threads[row]]
             tid[row] = self._lanes.side(raw_pid, raw_tid, lane).tid
-            self._side_starts[int(threads[row]), int(raw_ts[row])] = tid[row]
-        if self._side_starts:
-            for row in np.flatnonzero(FLOWS[phase]).tolist():
-                side = self._side_starts.get((int(threads[row]), int(raw_ts[row])))
-                tid[row] = tid[row] if side is None else side

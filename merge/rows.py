@@ -12,13 +12,16 @@ NONE = -(2**63)
 """In a column of times or integers: not there."""
 LATEST_NS = 1 << 62
 """Times and durations are below, the year 2116: two of them can be added."""
-REPAIR, BAD_TIME, GLOBAL, NON_ASCII = 1, 2, 4, 8
+REPAIR, BAD_TIME, GLOBAL, NON_ASCII, ENCLOSING, FLOW_IN, FLOW_OUT = (1 << bit for bit in range(7))
 """Flags of an event: its text is no strict JSON that every viewer reads; its time is no number, or too large; it is an
-instant of scope g; it has bytes above 127."""
-PID, TID, TS, DUR, ID, BIND_ID, SCOPE, ARGS = range(8)
+instant of scope g; it has bytes above 127; it is the end of an arrow to the slice around it, not to the next one; it is
+a slice to which the arrow of its `bind_id` comes, or from which."""
+PID, TID, TS, DUR, ID, ID2, BIND_ID, SCOPE, ARGS = range(9)
 """Fields whose place in the text is kept, in the order of `spans`."""
-LINKED = b"stfbenSTFNOD"
-"""Phases whose `id` joins events: arrows, asynchronous events, objects."""
+LINKED = b"stfbenSTpFNODPvV()"
+"""Phases whose `id` joins events: arrows, asynchronous events, objects, samples, memory dumps, contexts."""
+NO_ARROW = 2
+"""In a column of what is kept: a slice, without the arrow of its `bind_id`."""
 IDS_FOR_SMALL = 1 << 31
 """Ids that are integers below keep their value; the others are counted from here on."""
 ROOM_PER_ROW = 192
@@ -58,7 +61,7 @@ class Rows:
         """
         self.num_rows = 0
         self.arrays: dict[str, Any] = {name: np.empty(max_rows, kind) for name, kind in ARRAYS.items()}
-        self.spans = np.zeros((max_rows, 8, 2), np.int32)
+        self.spans = np.zeros((max_rows, ARGS + 1, 2), np.int32)
         self.integers: dict[str, Any] = {key: np.empty(max_rows, np.int64) for key in integers}
         self.interned: dict[str, Any] = {key: np.empty(max_rows, np.int32) for key in texts}
 

@@ -34,14 +34,19 @@ static const uint8_t IN_SCALAR[256] = {
 
 /* flags of an event */
 enum {
-    REPAIR = 1,   /* strict JSON that every viewer reads needs a rewrite */
-    BAD_TIME = 2, /* ts or dur is no number, or LATEST or more */
-    GLOBAL = 4,   /* an instant of scope g */
-    NON_ASCII = 8, /* bytes above 127: UTF-8 or nothing */
+    REPAIR = 1,     /* strict JSON that every viewer reads needs a rewrite */
+    BAD_TIME = 2,   /* ts or dur is no number, or LATEST or more */
+    GLOBAL = 4,     /* an instant of scope g */
+    NON_ASCII = 8,  /* bytes above 127: UTF-8 or nothing */
+    ENCLOSING = 16, /* the end of an arrow that belongs to the slice around it, not to the next one */
+    FLOW_IN = 32,   /* a slice to which the arrow of its bind_id comes */
+    FLOW_OUT = 64,  /* or from which */
 };
 
 /* fields whose place in the text is kept */
-enum { PID, TID, TS, DUR, ID, BIND_ID, SCOPE, ARGS, NUM_SPANS };
+enum { PID, TID, TS, DUR, ID, ID2, BIND_ID, SCOPE, ARGS, NUM_SPANS };
+
+#define NO_ARROW 2 /* of what is kept: a slice, without the arrow of its bind_id */
 
 enum { MORE, ENDED, FULL, MALFORMED, NO_MEMORY };
 
@@ -489,7 +494,8 @@ static int span_of(const uint8_t *key, int64_t len) {
     switch (len) {
     case 1: return *key == 's' ? SCOPE : -1;
     case 2: return is(key, len, "ts") ? TS : is(key, len, "id") ? ID : -1;
-    case 3: return is(key, len, "pid") ? PID : is(key, len, "tid") ? TID : is(key, len, "dur") ? DUR : -1;
+    case 3: return is(key, len, "pid") ? PID : is(key, len, "tid") ? TID : is(key, len, "dur") ? DUR
+                 : is(key, len, "id2") ? ID2 : -1;
     case 4: return is(key, len, "args") ? ARGS : -1;
     case 7: return is(key, len, "bind_id") ? BIND_ID : -1;
     default: return -1;
@@ -501,7 +507,7 @@ static int span_of(const uint8_t *key, int64_t len) {
      | (uint64_t)(f) << 40 | (uint64_t)(g) << 48 | (uint64_t)(h) << 56)
 #define FIRST(n) (UINT64_MAX >> (64 - 8 * (n)))
 
-enum { PHASE = NUM_SPANS, NAME, CATEGORY, OTHER };
+enum { PHASE = NUM_SPANS, NAME, CATEGORY, BINDING, ARROW_IN, ARROW_OUT, OTHER };
 
 /* The key at the quote p, with the colon and the blank that most writers put behind it, told by eight bytes. Gives the
  * field and moves *at to the value; -1 where it takes a closer look. */
@@ -526,7 +532,8 @@ static int usual_key(const uint8_t *p, const uint8_t *end, const uint8_t **at) {
 static int field_of(const uint8_t *key, int64_t len) {
     int which = span_of(key, len);
     return which >= 0 ? which : is(key, len, "ph") ? PHASE : is(key, len, "name") ? NAME
-         : is(key, len, "cat") ? CATEGORY : OTHER;
+         : is(key, len, "cat") ? CATEGORY : is(key, len, "bp") ? BINDING : is(key, len, "flow_in") ? ARROW_IN
+         : is(key, len, "flow_out") ? ARROW_OUT : OTHER;
 }
 
 /* Behind an object that holds no other and whose brace is the first on its line: nothing else is looked at. NULL where it
@@ -610,6 +617,9 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
             name.at = value + quoted, name.len = p - value - 2 * quoted;
         } else if (which == CATEGORY) {
             category.at = value + quoted, category.len = p - value - 2 * quoted, has_category = 1;
+        } else if (which != OTHER) {
+            uint8_t bit = which == BINDING ? ENCLOSING : which == ARROW_IN ? FLOW_IN : FLOW_OUT;
+            flags = is(value, p - value, which == BINDING ? "\"e\"" : "true") ? flags | bit : flags & ~bit;
         }
         p = blank(p, end);
         if (p >= end) return NULL;
@@ -692,20 +702,46 @@ int64_t link_of(Interner *ids, const uint8_t *p, int64_t n, int64_t first) {
     return first + (INT64_C(1) << 31) + interner_add(ids, p, n);
 }
 
-/* The number for the id of each event that an id links with others; NONE for the rest. 0 without memory. */
+/* Phases whose id links events: arrows, asynchronous events, objects, samples, memory dumps, contexts. */
+static int is_linked(uint8_t phase) { return phase && strchr("stfbenSTpFNODPvV()", phase) != NULL; }
+
+/* The number for what links each event with others: its id, or the bind_id of a slice; NONE for the rest. 0 without
+ * memory. */
 int32_t link_rows(const uint8_t *buf, const Columns *c, Interner *ids, int64_t *links) {
     for (int64_t row = 0; row < c->num_rows; row++) {
-        const int32_t *id = c->spans + 2 * (NUM_SPANS * row + ID);
-        int linked = id[1] && c->phase[row] && strchr("stfbenSTFNOD", c->phase[row]) != NULL;
-        links[row] = linked ? link_of(ids, buf + id[0], id[1], 0) : NONE;
+        const int32_t *spans = c->spans + 2 * NUM_SPANS * row, *id = spans + 2 * BIND_ID;
+        if (is_linked(c->phase[row])) id = spans + 2 * (spans[2 * ID + 1] ? ID : ID2);
+        links[row] = id[1] ? link_of(ids, buf + id[0], id[1], 0) : NONE;
     }
     return !ids->failed;
 }
 
-/* Events with keep[row], joined by ",\n", with the numbers given. New times are in ns; NONE leaves the text alone.
+/* Where the id stands that an id2 shares with all processes; 0 where it is of one process alone. */
+static int global_id(const uint8_t *from, const uint8_t *end, int32_t *offset, int32_t *len) {
+    const uint8_t *p = from, *stop;
+    uint8_t flags;
+    int ok = *p == '{';
+    while (ok && p < end && *p != '}') {
+        const uint8_t *key = blank(p + 1, end), *value = key < end ? key_end(key, end, &stop, &flags, &ok) : NULL;
+        if (!value || !ok) return 0;
+        value = blank(value, end);
+        p = value_end(value, end, DEEPEST, &flags, &ok);
+        if (!p || !ok) return 0;
+        if (is(key + 1, stop - key - 1, "global")) {
+            *offset = (int32_t)(value - from), *len = (int32_t)(p - value);
+            return 1;
+        }
+        p = blank(p, end);
+    }
+    return 0;
+}
+
+/* Events with keep[row], joined by ",\n", with the numbers given. New times are in ns; NONE leaves the text alone, and
+ * in links[row] gives the id a number. keep[row] NO_ARROW takes the arrow of a slice away.
  * Returns the bytes written, -1 without memory; out has room for the text and 192 bytes a row. */
 int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep, const int64_t *pid, const int64_t *tid,
-                       const int64_t *ts_ns, const int64_t *dur_ns, Interner *ids, int64_t first_id, uint8_t *out) {
+                       const int64_t *ts_ns, const int64_t *dur_ns, const int64_t *links, Interner *ids,
+                       int64_t first_id, uint8_t *out) {
     uint8_t *start = out;
     for (int64_t row = 0; row < c->num_rows; row++) {
         if (!keep[row]) continue;
@@ -713,28 +749,37 @@ int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep
         const int32_t *spans = c->spans + 2 * NUM_SPANS * row;
         int32_t places[NUM_SPANS][3];
         int n = 0;
-        int linked = c->phase[row] && strchr("stfbenSTFNOD", c->phase[row]) != NULL;
+        int linked = is_linked(c->phase[row]);
         for (int which = 0; which < ARGS; which++) {
-            if (!spans[2 * which + 1]) continue;
+            int32_t offset = spans[2 * which], len = spans[2 * which + 1], inner;
+            if (!len) continue;
             if ((which == TS && ts_ns[row] == NONE) || (which == DUR && dur_ns[row] == NONE)) continue;
             if ((which == ID && !linked) || (which == SCOPE && !(c->flags[row] & GLOBAL))) continue;
+            if (which == ID2) {
+                if (!global_id(buf + offset, buf + offset + len, &inner, &len)) continue;
+                offset += inner;
+            }
             int at = n++;
-            for (; at && places[at - 1][0] > spans[2 * which]; at--) memcpy(places[at], places[at - 1], sizeof *places);
-            places[at][0] = spans[2 * which], places[at][1] = spans[2 * which + 1], places[at][2] = which;
+            for (; at && places[at - 1][0] > offset; at--) memcpy(places[at], places[at - 1], sizeof *places);
+            places[at][0] = offset, places[at][1] = len, places[at][2] = which;
         }
         int32_t from = c->start[row];
         for (int i = 0; i < n; i++) {
             memcpy(out, buf + from, places[i][0] - from), out += places[i][0] - from;
             const uint8_t *old = buf + places[i][0];
+            int32_t len = places[i][1];
             switch (places[i][2]) {
             case PID: out = put_integer(out, pid[row]); break;
             case TID: out = put_integer(out, tid[row]); break;
             case TS: out = put_microseconds(out, ts_ns[row]); break;
             case DUR: out = put_microseconds(out, dur_ns[row]); break;
             case SCOPE: memcpy(out, "\"p\"", 3), out += 3; break;
-            default: out = put_integer(out, link_of(ids, old, places[i][1], first_id));
+            case ID2: *out++ = '"', out = put_integer(out, link_of(ids, old, len, first_id)), *out++ = '"'; break;
+            default:
+                if (places[i][2] == BIND_ID && keep[row] == NO_ARROW) memcpy(out, "null", 4), out += 4;
+                else out = put_integer(out, links[row] != NONE ? links[row] : link_of(ids, old, len, first_id));
             }
-            from = places[i][0] + places[i][1];
+            from = places[i][0] + len;
         }
         memcpy(out, buf + from, c->end[row] - from), out += c->end[row] - from;
         /* what is not there and has to be: a process, a thread, the duration of a slice */
@@ -756,16 +801,20 @@ int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep
 
 /* ---- overlaps ------------------------------------------------------------------------------------------------------- */
 
-/* Slices in `order` (by thread, start, longest first) that stick out of the one they begin in. For each: lane[row] > 0 is
- * the side lane it fits into; a slice that sticks out by no more than `tolerance` keeps its lane, its end is cut to
- * cut_dur[row]. Times and durations are below LATEST, no duration below 0. Returns how many stick out, or -1 without
- * memory. */
+typedef struct {
+    int64_t end, row;
+} Open;
+
+/* Slices in `order` (by thread, start, longest first) that stick out of the one they begin in. Where it is no more than
+ * `tolerance`, the less of two parts that are in each other's way goes: the end of the slice, or the ends of those that it
+ * sticks out of; cut_dur[row] is what is left. Else lane[row] > 0 is the side lane that it fits into. Returns how many
+ * stick out, or -1 without memory. */
 int64_t find_overlaps(int64_t n, const int64_t *order, const int64_t *start, const int64_t *dur, const int32_t *thread,
                       int64_t tolerance, int32_t max_lanes, int32_t *lane, int64_t *cut_dur) {
     int64_t found = 0, room = 64;
     int64_t *depth = calloc(max_lanes, sizeof *depth);
     int64_t *sizes = malloc(max_lanes * sizeof *sizes);
-    int64_t **stack = calloc(max_lanes, sizeof *stack);
+    Open **stack = calloc(max_lanes, sizeof *stack);
     int failed = !depth || !sizes || !stack;
     for (int32_t l = 0; !failed && l < max_lanes; l++) {
         sizes[l] = room, stack[l] = malloc(room * sizeof **stack);
@@ -776,28 +825,39 @@ int64_t find_overlaps(int64_t n, const int64_t *order, const int64_t *start, con
         if (i && thread[order[i - 1]] != thread[row]) memset(depth, 0, max_lanes * sizeof *depth);
         int32_t l = 0;
         for (;; l++) {
-            while (depth[l] && stack[l][depth[l] - 1] <= from) depth[l]--;
-            int64_t end = depth[l] ? stack[l][depth[l] - 1] : INT64_MAX;
+            Open *open = stack[l];
+            while (depth[l] && open[depth[l] - 1].end <= from) depth[l]--;
+            int64_t end = depth[l] ? open[depth[l] - 1].end : INT64_MAX;
             if (to <= end) break;
-            if (to - end <= tolerance && l == 0) {
-                cut_dur[row] = end - from, to = end, found++;
+            int64_t outer = depth[l], theirs = 0; /* those it sticks out of are from `outer` on */
+            for (; outer && open[outer - 1].end < to; outer--) {
+                int64_t other = open[outer - 1].row, loss = start[other] + dur[other] - from;
+                if (start[other] == from) loss = INT64_MAX; /* nothing would be left */
+                if (loss > theirs) theirs = loss;
+            }
+            if (l == 0 && theirs <= tolerance && theirs < to - end) {
+                while (depth[l] > outer) {
+                    int64_t other = open[--depth[l]].row;
+                    cut_dur[other] = from - start[other];
+                }
+                found++;
                 break;
             }
-            if (l + 1 == max_lanes) { /* no lane is free: what is seen is cut */
+            if ((l == 0 && to - end <= tolerance) || l + 1 == max_lanes) { /* without a free lane what is seen is cut */
                 cut_dur[row] = end - from, to = end, found += !l;
                 break;
             }
         }
         if (l) lane[row] = l, found++;
         if (depth[l] == sizes[l]) {
-            int64_t *more = realloc(stack[l], 2 * sizes[l] * sizeof *more);
+            Open *more = realloc(stack[l], 2 * sizes[l] * sizeof *more);
             if (!more) {
                 failed = 1;
                 break;
             }
             stack[l] = more, sizes[l] *= 2;
         }
-        stack[l][depth[l]++] = to;
+        stack[l][depth[l]++] = (Open){to, row};
     }
     for (int32_t l = 0; stack && l < max_lanes; l++) free(stack[l]);
     free(stack), free(sizes), free(depth);

@@ -22,6 +22,17 @@ from distprof.merge.plans import Plans, plan_ranks
 from distprof.merge.rewrite import Member, RankPlan, rewrite
 from distprof.merge.run import Run, clock_of
 
+TOLD = {
+    "num_left_out": "events are left out, as the options say",
+    "num_side": "slices overlap others of their thread and stand in a lane beside it",
+    "num_cut": "slices that stick out of each other are cut, by 1 us at most where a lane beside them is free",
+    "num_hanging": "ends of arrows lie in no slice or lack their other end, and are left out",
+    "num_without_duration": "slices have no duration and got 0",
+    "num_moved": "events before the common origin were moved onto it",
+    "num_repaired": "events were no strict JSON and were repaired",
+}
+"""Counts of `Member` that are told where they are not 0."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedTrace:
@@ -38,27 +49,11 @@ class MergedTrace:
     @property
     def num_slices(self) -> int:
         """Slices of all ranks."""
-        return sum(member.num_slices for member in self.members)
+        return self.total("num_slices")
 
-    @property
-    def num_moved(self) -> int:
-        """Events that lay before the origin."""
-        return sum(member.num_moved for member in self.members)
-
-    @property
-    def num_left_out(self) -> int:
-        """Events that the options left out."""
-        return sum(member.num_left_out for member in self.members)
-
-    @property
-    def num_hanging(self) -> int:
-        """Ends of arrows that lead nowhere."""
-        return sum(member.num_hanging for member in self.members)
-
-    @property
-    def num_side(self) -> int:
-        """Slices that overlap another one of their thread, and stand beside it."""
-        return sum(member.num_side for member in self.members)
+    def total(self, count: str) -> int:
+        """Sum over ranks of a count of `Member`."""
+        return sum(getattr(member, count) for member in self.members)
 
 
 def merge_traces(run: Run, reading: FirstPass, folder: Path, options: MergeOptions,
@@ -129,6 +124,8 @@ def _metadata(run: Run, plans: Plans, members: list[Member]) -> dict[str, Any]:
             "num_slices": member.num_slices, "num_events": member.num_events,
             "num_overlapping_slices": member.num_side, "num_cut_slices": member.num_cut,
             "num_hanging_arrow_ends": member.num_hanging, "num_left_out": member.num_left_out,
+            "num_slices_without_duration": member.num_without_duration, "num_moved_events": member.num_moved,
+            "num_repaired_events": member.num_repaired, "num_events_without_time": member.num_bad_times,
             "kineto": member.metadata,
         }
         for plan, member in zip(plans.ranks, members, strict=True)

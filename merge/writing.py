@@ -19,7 +19,7 @@ from distprof.merge.page import Page
 from distprof.merge.run import Run, clock_of
 from distprof.merge.summary import problems_of, reduce
 from distprof.merge.tables import load, on_common_clock, write
-from distprof.merge.trace import MergedTrace, merge_traces
+from distprof.merge.trace import TOLD, MergedTrace, merge_traces
 from distprof.units import size
 
 
@@ -81,12 +81,6 @@ def _remark(trace: MergedTrace, page: Page) -> None:
     """What is not in the trace as it was recorded, and why."""
     for remark in trace.remarks:
         page.line(remark)
-    for number, what in (
-        (trace.num_left_out, "events are left out, as the options say"),
-        (trace.num_side, "slices overlap others of their thread and stand in a lane beside it"),
-        (trace.num_hanging, "ends of arrows lie in no slice or lack their other end, and are left out"),
-    ):
-        if number:
+    for count, what in TOLD.items():
+        if number := trace.total(count):
             page.line(f"{number} {what}")
-    if trace.num_moved:
-        page.line(f"{trace.num_moved} events before the common origin were moved onto it", style="yellow")

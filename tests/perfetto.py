@@ -29,6 +29,12 @@ FLOWS = """select po.name as source, pi.name as target from flow
            join thread_track tti on si.track_id = tti.id join thread thi on tti.utid = thi.utid
            join process pi on thi.upid = pi.upid"""
 
+PLACES = """select slice.name as slice, slice.ts as ts, slice.dur as dur, process.name as process, process.pid as pid,
+            thread.name as thread, thread.tid as tid from slice join thread_track on slice.track_id = thread_track.id
+            join thread using (utid) join process using (upid) order by slice.ts, slice.id"""
+ARROWS = """select so.name as source, si.name as target from flow join slice so on flow.slice_out = so.id
+            join slice si on flow.slice_in = si.id order by so.ts, si.ts"""
+
 
 @dataclass(frozen=True)
 class Answer:
