@@ -6,6 +6,7 @@ import re
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|,(?=[ \t\r\n]*[}\]])|[-+.0-9A-Za-z]+', re.DOTALL)
 _NUMBER = re.compile(rb"([-+]?)([0-9]*)((?:\.[0-9]*)?)((?:[eE][-+]?[0-9]+)?)")
+_NOT_FINITE = {b"inf": b"Infinity", b"infinity": b"Infinity", b"-inf": b"-Infinity", b"-infinity": b"-Infinity"}
 _WORDS = frozenset((b"true", b"false", b"null"))
 _HEX = rb"[0-9a-fA-F]"
 _ODD = re.compile(
@@ -19,9 +20,10 @@ _SHORT = {9: b"\\t", 10: b"\\n", 13: b"\\r", ord("\\"): b"\\\\"}
 def repaired(event: bytes) -> bytes:
     """The event itself where it is strict JSON in UTF-8 that every viewer reads, else a copy that is.
 
-    NaN and infinities become null, control characters are escaped, unknown escapes become the characters they are
-    written with, surrogates the one they stand for (a half one U+FFFD), integers beyond 64 bits strings. Numbers like
-    01, +1, .5 and 5. get their usual form, a comma too many goes, bytes that are no UTF-8 become U+FFFD.
+    NaN, infinities and integers beyond 64 bits become strings, which Perfetto reads as numbers where it wants numbers.
+    Control characters are escaped, unknown escapes become the characters they are written with, surrogates the one they
+    stand for (a half one U+FFFD). Numbers like 01, +1, .5 and 5. get their usual form, a comma too many goes, bytes that
+    are no UTF-8 become U+FFFD.
     """
     fixed = event if valid_utf8(event) else event.decode("utf-8", "replace").encode()
     fixed = _TOKEN.sub(_token, fixed)
@@ -49,7 +51,7 @@ def _token(match: re.Match[bytes]) -> bytes:
 def _number(token: bytes) -> bytes:
     match = _NUMBER.fullmatch(token)
     if match is None:
-        return b"null"
+        return b'"%s"' % _NOT_FINITE.get(token.lower().removeprefix(b"+"), b"NaN")
     sign, whole, fraction, exponent = match.groups()
     whole = whole.lstrip(b"0") or b"0"
     fraction = b"" if fraction == b"." else fraction
