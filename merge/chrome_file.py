@@ -6,22 +6,26 @@ Memory is that of a few chunks, however long the file is. Damage is passed over 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from distprof.errors import DataError
 from distprof.merge.engine import NON_ASCII, REPAIR, Scanner, Status, Text
 from distprof.merge.repair import repaired, valid_utf8
+from distprof.merge.window import AHEAD_BYTES, Window
 
 READ_BYTES = 1 << 17
 """What is asked for at a time: small enough to stay in the caches until it is copied."""
-CHUNK_BYTES = 1 << 21
-"""What is scanned at a time."""
 MOST_METADATA_BYTES = 64 << 20
 """Keys beside the events may take so much text: more is no trace."""
+MOST_EVENT_BYTES = 64 << 20
+"""A longer event is damage: a bracket that is never closed takes in all that follows."""
+_BEGIN = re.compile(rb'\{[ \t\r\n]*"(ph"[ \t\r\n]*:)?')
+"""An object, and whether it begins as most writers begin events."""
+_ELEMENT = re.compile(rb'((?:"(?:[^"\\]|\\.)*"|[^\s{}\[\]",:]+)\s*)[,\]]', re.DOTALL)
+"""Strings, numbers and words in the array of events."""
 _DECODER = json.JSONDecoder()
 _BLANK = " \t\r\n"
 
@@ -54,6 +58,8 @@ class ChromeFile:
     losses: Losses = field(default_factory=Losses)
     num_bytes: int = 0
     """Text that was read."""
+    _is_array: bool = False
+    """True for a trace without keys beside the events; such may lack the bracket at the end."""
 
     def scanned(self) -> Iterator[Text]:
         """Scans chunk after chunk and yields its text while the scanner holds its rows.
@@ -72,19 +78,23 @@ class ChromeFile:
             if self.scanner.num_rows:
                 yield self._strict(window.text, at, behind)
             at = behind
-            if status is Status.ENDED and self._is_end(window.cut(at, at + 80)):
-                self._keys(source, window.cut(at, window.end), first=False)
-                return
             if status is Status.FULL:
                 continue
-            if status is not Status.MORE:
-                at = self._resynchronise(window.cut(0, window.end), at)
-                if at < window.end:
+            if status is Status.ENDED:
+                at = window.look_ahead(at, source)
+                if self._is_end(window, at):
+                    self._keys(source, window.cut(at, window.end), first=False)
+                    return
+            elif status is Status.MORE and window.end - at < MOST_EVENT_BYTES:
+                if window.slide(at, source):
+                    at = 0
                     continue
-            if not window.slide(at, source):
-                self._cut(window.end)
-                return
-            at = 0
+                at = 0
+                if next_event(window, 0) is None:
+                    self.losses.is_cut = window.end > 0 or not self._is_array
+                    self.losses.lost_bytes += window.end
+                    return
+            at = self._behind_damage(window, at, source)
 
     def _counted(self) -> Iterator[bytes]:
         for chunk in self.chunks:
@@ -110,30 +120,37 @@ class ChromeFile:
         scanner.scan(fresh, 0, len(fresh))
         return fresh
 
-    def _is_end(self, behind: bytes) -> bool:
-        """False for the end of an array that reading fell into behind damage."""
-        behind = behind.lstrip()
-        return not self.losses.damaged_events or not behind or (behind[:1] == b"," and (
-            behind[1:].lstrip()[:1] == b'"')) or (behind[:1] == b"}" and not behind[1:].strip())
+    def _is_end(self, window: Window, at: int) -> bool:
+        """False where more events come: for an end that damage made, or that reading fell into behind it."""
+        view = window.cut(at, at + AHEAD_BYTES).decode("latin-1")
+        try:
+            if not view[_keys_end(view):].strip():
+                return True
+        except IndexError:
+            return True  # the text ends before
+        except (ValueError, RecursionError):
+            pass  # no keys, or they go on
+        return next_event(window, at) is None
 
-    def _resynchronise(self, text: bytes, at: int) -> int:
-        """Where the next event may begin, behind one that is damaged; the end of the text where none does."""
+    def _behind_damage(self, window: Window, at: int, source: Iterator[bytes]) -> int:
+        """Where the next event begins behind what is none; the end of the text where none does."""
         self.losses.damaged_events += 1
-        found = at + 1
+        at = window.look_ahead(at, source)
+        element = _ELEMENT.match(window.text, at, window.end)
+        if element is not None:  # a whole value that is no object
+            self.losses.lost_bytes += element.end(1) - at
+            return element.end(1)
         while True:
-            found = text.find(b"{", found)
-            if found < 0:
-                self.losses.lost_bytes += len(text) - at
-                return len(text)
-            before, behind = text[max(found - 80, at):found].rstrip(), text[found + 1:found + 80].lstrip()
-            if before.endswith(b",") and before[:-1].rstrip().endswith(b"}") and behind.startswith(b'"'):
+            found = next_event(window, at)
+            if found is not None:
                 self.losses.lost_bytes += found - at
                 return found
-            found += 1
-
-    def _cut(self, num_bytes: int) -> None:
-        self.losses.is_cut = True
-        self.losses.lost_bytes += num_bytes
+            passed = max(at, window.end - AHEAD_BYTES)  # the next event may begin before the end of the window
+            self.losses.lost_bytes += passed - at
+            at = 0
+            if not window.slide(passed, source):
+                self.losses.lost_bytes += window.end
+                return window.end
 
     # --- keys beside the events --------------------------------------------------------------------------------
 
@@ -144,6 +161,7 @@ class ChromeFile:
             text = next(source, b"")
         begin = text.lstrip()[:1]
         if begin == b"[":
+            self._is_array = True
             return text.lstrip()[1:]
         if begin != b"{":
             shown = text[:40].decode("ascii", "replace")
@@ -190,37 +208,30 @@ class ChromeFile:
         self.losses.is_cut = True
 
 
-class Window:
-    """The part of a text that is being scanned; it slides along the text in a buffer that stays."""
+def next_event(window: Window, at: int) -> int | None:
+    """Where behind `at` an event seems to begin: behind another one and a comma, or with its phase."""
+    for found in _BEGIN.finditer(window.text, at + 1, window.end):
+        before = window.cut(max(at, found.start() - 256), found.start()).rstrip()
+        if found[1] or (before.endswith(b",") and before[:-1].rstrip().endswith(b"}")):
+            return found.start()
+    return None
 
-    def __init__(self, begin: bytes) -> None:
-        self.text: Any = np.empty(max(2 * CHUNK_BYTES, 2 * len(begin)), np.uint8)
-        self.end = 0
-        self._append(begin)
 
-    def cut(self, start: int, end: int) -> bytes:
-        """A copy of a part."""
-        return bytes(self.text[start:min(end, self.end)])
+def _keys_end(view: str) -> int:
+    """Behind the brace that ends `"key": value` and the like.
 
-    def slide(self, at: int, source: Iterator[bytes]) -> bool:
-        """Drops what is before `at` and goes on; False where the text ends. An event longer than all makes it grow."""
-        left = self.end - at
-        self.text[:left] = self.text[at:self.end].copy() if left > at else self.text[at:self.end]
-        self.end = left
-        # where what is left is the beginning of one long event, scanning it again has to pay
-        wanted = self.end + max(CHUNK_BYTES, left)
-        while self.end < wanted and (chunk := next(source, b"")):
-            self._append(chunk)
-        return self.end > left
-
-    def _append(self, chunk: bytes) -> None:
-        end = self.end + len(chunk)
-        if end > len(self.text):
-            larger = np.empty(2 * end, np.uint8)
-            larger[:self.end] = self.text[:self.end]
-            self.text = larger
-        self.text[self.end:end] = np.frombuffer(chunk, np.uint8)
-        self.end = end
+    Raises:
+        IndexError: The text ends before.
+        ValueError: It is nothing of the kind.
+    """
+    place = 0
+    while view[place := _skip(view, place, _BLANK)] != "}":
+        _expect(view[place] == ",")
+        key, place = _DECODER.raw_decode(view, _skip(view, place + 1, _BLANK))
+        place = _skip(view, place, _BLANK)
+        _expect(view[place] == ":" and isinstance(key, str))
+        _, place = _DECODER.raw_decode(view, _skip(view, place + 1, _BLANK))
+    return place + 1
 
 
 def _skip(text: str, at: int, what: str) -> int:
