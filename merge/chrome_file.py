@@ -24,6 +24,7 @@ MOST_EVENT_BYTES = 64 << 20
 """A longer event is damage: a bracket that is never closed takes in all that follows."""
 _BEGIN = re.compile(rb'\{[ \t\r\n]*"(ph"[ \t\r\n]*:)?')
 """An object, and whether it begins as most writers begin events."""
+_BRACE = re.compile(rb'("ph"[ \t\r\n]*:)|"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
 _ELEMENT = re.compile(rb'((?:"(?:[^"\\]|\\.)*"|[^\s{}\[\]",:]+)\s*)[,\]]', re.DOTALL)
 """Strings, numbers and words in the array of events."""
 _DECODER = json.JSONDecoder()
@@ -83,7 +84,8 @@ class ChromeFile:
             if status is Status.ENDED:
                 at = window.look_ahead(at, source)
                 if self._is_end(window, at):
-                    self._keys(source, window.cut(at, window.end), first=False)
+                    if not self._is_array:
+                        self._keys(source, window.cut(at, window.end), first=False)
                     return
             elif status is Status.MORE and window.end - at < MOST_EVENT_BYTES:
                 if window.slide(at, source):
@@ -136,10 +138,10 @@ class ChromeFile:
         """Where the next event begins behind what is none; the end of the text where none does."""
         self.losses.damaged_events += 1
         at = window.look_ahead(at, source)
-        element = _ELEMENT.match(window.text, at, window.end)
-        if element is not None:  # a whole value that is no object
-            self.losses.lost_bytes += element.end(1) - at
-            return element.end(1)
+        num_bytes = _element_bytes(window.cut(at, at + AHEAD_BYTES))
+        if num_bytes:
+            self.losses.lost_bytes += num_bytes
+            return at + num_bytes
         while True:
             found = next_event(window, at)
             if found is not None:
@@ -212,9 +214,36 @@ def next_event(window: Window, at: int) -> int | None:
     """Where behind `at` an event seems to begin: behind another one and a comma, or with its phase."""
     for found in _BEGIN.finditer(window.text, at + 1, window.end):
         before = window.cut(max(at, found.start() - 256), found.start()).rstrip()
-        if found[1] or (before.endswith(b",") and before[:-1].rstrip().endswith(b"}")):
+        follows = before.endswith(b",") and before[:-1].rstrip().endswith(b"}")
+        if found[1] or (follows and _has_phase(window.cut(found.start(), found.start() + AHEAD_BYTES))):
             return found.start()
     return None
+
+
+def _has_phase(text: bytes) -> bool:
+    """Whether the object that the text begins with is an event, and not a part of one."""
+    depth = 0
+    for found in _BRACE.finditer(text):
+        if found[1] and depth == 1:
+            return True
+        depth += {b"{": 1, b"}": -1}.get(found[0], 0)
+        if not depth:
+            return False
+    return False
+
+
+def _element_bytes(text: bytes) -> int:
+    """Bytes of a whole value that is no object, at the beginning of the text; 0 where there is none."""
+    element = _ELEMENT.match(text)
+    if element is not None:
+        return element.end(1)
+    view = text.decode("latin-1")
+    try:
+        place = _skip(view, 0, _BLANK)
+        place = _skip(view, _DECODER.raw_decode(view, place)[1], _BLANK) if view[place] == "[" else 0
+    except (ValueError, IndexError, RecursionError):
+        return 0
+    return place if view[place] in ",]" else 0
 
 
 def _keys_end(view: str) -> int:

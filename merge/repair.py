@@ -22,8 +22,8 @@ def repaired(event: bytes) -> bytes:
 
     NaN, infinities and integers beyond 64 bits become strings, which Perfetto reads as numbers where it wants numbers.
     Control characters are escaped, unknown escapes become the characters they are written with, surrogates the one they
-    stand for (a half one U+FFFD). Numbers like 01, +1, .5 and 5. get their usual form, a comma too many goes, bytes that
-    are no UTF-8 become U+FFFD.
+    stand for (a half one U+FFFD). Numbers like 01, +1, .5 and 5. get their usual form, a comma too many goes, and bytes
+    that are no UTF-8 become U+FFFD.
     """
     fixed = event if valid_utf8(event) else event.decode("utf-8", "replace").encode()
     fixed = _TOKEN.sub(_token, fixed)

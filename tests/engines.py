@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distprof.merge import compiled_engine, reference
-from distprof.merge.rows import ARRAYS, NONE, Status
+from distprof.merge.rows import ARRAYS, NO_ARROW, NONE, Status
 
 needs_compiled = pytest.mark.skipif(
     not compiled_engine.is_built(), reason="the engine in C is not built: no C compiler was there at install")
@@ -49,4 +49,5 @@ def new_numbers(count: int, *, seed: int = 0) -> dict[str, Any]:
     numbers = {name: chance.integers(-(2**62), 2**62, count) for name in ("pid", "tid", "ts_ns", "dur_ns")}
     for name in ("ts_ns", "dur_ns"):
         numbers[name][chance.random(count) < 0.3] = NONE
-    return {**numbers, "keep": (chance.random(count) < 0.8).astype(np.uint8)}
+    links = np.where(chance.random(count) < 0.7, NONE, chance.integers(0, 2**53, count))
+    return {**numbers, "links": links, "keep": chance.choice([0, 1, 1, 1, NO_ARROW], count).astype(np.uint8)}

@@ -63,7 +63,7 @@ class Merged:
 
     def of(self, rank: int, phases: str = "") -> list[dict]:
         """Events of a rank that are no metadata, in the order of the file; only these phases, if any are given."""
-        pids = {event["pid"] for event in self.events if event["name"] == "process_name"
+        pids = {event["pid"] for event in self.events if event.get("name") == "process_name"
                 and event["args"]["name"].startswith(f"rank {rank} |")}
         return [event for event in self.events
                 if event["pid"] in pids and event["ph"] != "M" and (not phases or event["ph"] in phases)]

@@ -13,9 +13,22 @@ from hypothesis import strategies as st
 from trace_texts import WANTED_INTEGERS, WANTED_TEXTS, damaged_traces, events, exact_ns, traces
 
 from distprof.merge.repair import repaired
-from distprof.merge.rows import BAD_TIME, GLOBAL, NON_ASCII, NONE, REPAIR, Status
+from distprof.merge.rows import (
+    ARGS,
+    BAD_TIME,
+    ENCLOSING,
+    FLOW_IN,
+    FLOW_OUT,
+    GLOBAL,
+    LINKED,
+    NO_ARROW,
+    NON_ASCII,
+    NONE,
+    REPAIR,
+    Status,
+)
 
-FIELDS = ("pid", "tid", "ts", "dur", "id", "bind_id", "s", "args")
+FIELDS = ("pid", "tid", "ts", "dur", "id", "id2", "bind_id", "s", "args")
 WANTED = {"integers": WANTED_INTEGERS, "texts": WANTED_TEXTS}
 
 
@@ -60,6 +73,8 @@ def check_row(scanner: Any, text: bytes, row: int) -> None:
     bad_time = any(exact_ns(literals[name]) is None for name in ("ts", "dur") if name in literals)
     assert bool(columns["flags"] & BAD_TIME) == bad_time
     assert bool(columns["flags"] & GLOBAL) == (phase in ("i", "I") and event.get("s") == "g")
+    for key, value, flag in (("bp", '"e"', ENCLOSING), ("flow_in", "true", FLOW_IN), ("flow_out", "true", FLOW_OUT)):
+        assert bool(columns["flags"] & flag) == (json.dumps(event.get(key)) == value)
     assert bool(columns["flags"] & NON_ASCII) == (not raw.isascii())
     names, categories, threads, interned = texts(scanner)
     assert is_text_of(names[columns["name"]], event["name"]) if "name" in event else not names[columns["name"]]
@@ -166,7 +181,7 @@ def test_only_numbers_are_rewritten(engine, found_events, seed):
     links = scanner.links(text, ids).tolist()
     wanted = [expected_event(json.loads(event), {name: values[row].item() for name, values in numbers.items()}, link)
               for row, (event, link) in enumerate(zip(found_events, links, strict=True)) if numbers["keep"][row]]
-    assert [without_bind_id(event) for event in json.loads(written)] == [without_bind_id(event) for event in wanted]
+    assert [without_other_ids(event) for event in json.loads(written)] == [without_other_ids(event) for event in wanted]
     again = engine.Scanner()
     again.scan(written, 1, len(written))
     assert arguments(again, written) == [
@@ -174,7 +189,7 @@ def test_only_numbers_are_rewritten(engine, found_events, seed):
 
 
 def arguments(scanner: Any, text: bytes) -> list[bytes]:
-    return [text[at:at + length] for at, length in scanner.spans[:scanner.num_rows, 7].tolist()]
+    return [text[at:at + length] for at, length in scanner.spans[:scanner.num_rows, ARGS].tolist()]
 
 
 def expected_event(event: dict[str, Any], numbers: dict[str, int], link: int) -> dict[str, Any]:
@@ -184,8 +199,8 @@ def expected_event(event: dict[str, Any], numbers: dict[str, int], link: int) ->
         new["ts"] = microseconds(numbers["ts_ns"])
     if numbers["dur_ns"] != NONE:
         new["dur"] = microseconds(numbers["dur_ns"])
-    if link != NONE:
-        new["id"] = link + (5 << 32)
+    if "id" in event and is_linked(event):
+        new["id"] = link + (5 << 32) if numbers["links"] == NONE else numbers["links"]
     if isinstance(event.get("ph"), str) and event["ph"][:1] in ("i", "I") and event.get("s") == "g":
         new["s"] = "p"
     return event | new
@@ -195,19 +210,35 @@ def microseconds(ns: int) -> float:
     return float(f"{'-' if ns < 0 else ''}{abs(ns) // 1000}.{abs(ns) % 1000:03d}")
 
 
-def without_bind_id(event: dict[str, Any]) -> dict[str, Any]:
-    """`bind_id` is numbered like `id`, in the order of both."""
-    if "bind_id" in event:
-        event = event | {"bind_id": ...}
-    return event
+def is_linked(event: dict[str, Any]) -> bool:
+    return isinstance(event.get("ph"), str) and event["ph"].encode()[:1] in {bytes([code]) for code in LINKED}
+
+
+def without_other_ids(event: dict[str, Any]) -> dict[str, Any]:
+    """All kinds of ids are one row of numbers, in the order in which they stand."""
+    others = {key: ... for key in ("id2", "bind_id") if key in event}
+    return event | others
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_ids_of_both_kinds_are_one_row_of_numbers(engine):
-    text = b'{"ph":"s","bind_id":"a","id":"b"},{"ph":"f","id":"a","bind_id":3},{"ph":"X","bind_id":"b","id":"kept"}]'
+def test_ids_of_all_kinds_are_one_row_of_numbers(engine):
+    text = (b'{"ph":"s","bind_id":"a","id":"b"},{"ph":"f","id":"a","bind_id":3},{"ph":"X","bind_id":"b","id":"kept"},'
+            b'{"ph":"b","id2":{"local":"a","global":"b"}},{"ph":"b","id2":{"local":"a"}},{"ph":"X","bind_id":"b"},'
+            b'{"ph":"X","bind_id":"b"}]')
     scanner = engine.Scanner()
     scanner.scan(text, 0, len(text))
-    numbers = new_numbers(3) | {"keep": np.ones(3, np.uint8)}
+    keep = np.array([1, 1, 1, 1, 1, NO_ARROW, 1], np.uint8)
+    numbers = new_numbers(7) | {"keep": keep, "links": np.array([NONE] * 6 + [77])}
     written = json.loads(b"[" + bytes(scanner.rewrite(text, ids=engine.Interner(), first_id=0, **numbers)) + b"]")
     first, second = 2**31, 2**31 + 1
-    assert [(event["id"], event["bind_id"]) for event in written] == [(second, first), (first, 3), ("kept", second)]
+    assert [{key: event[key] for key in ("id", "bind_id", "id2") if key in event} for event in written] == [
+        {"id": second, "bind_id": first}, {"id": first, "bind_id": 3}, {"id": "kept", "bind_id": second},
+        {"id2": {"local": "a", "global": str(second)}}, {"id2": {"local": "a"}}, {"bind_id": None}, {"bind_id": 77}]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_slices_are_linked_by_the_arrow_they_are_bound_to(engine):
+    text = b'{"ph":"X","bind_id":"7"},{"ph":"X","bind_id":"a","id":3},{"ph":"b","id2":{"global":"9"}}]'
+    scanner, ids = engine.Scanner(), engine.Interner()
+    scanner.scan(text, 0, len(text))
+    assert scanner.links(text, ids).tolist()[:2] == [7, 2**31] and ids.texts()[:1] == [b"a"]

@@ -46,7 +46,7 @@ def test_a_child_that_sticks_out_by_rounding_is_cut(tmp_path):
 
 
 def test_slices_that_overlap_are_all_seen(tmp_path):
-    """Trap 25: of Python frames around ProfilerStep, and of NCCL kernels on one stream, Perfetto drops the later one."""
+    """Trap 25: of frames around ProfilerStep, and of NCCL kernels on one stream, Perfetto drops the later one."""
     def overlapping(rank: int) -> list[dict]:
         kernels = [slice_of(f"ncclDevKernel {number}", 100 + 10 * number, 35, pid=0, tid=7, cat="kernel")
                    for number in range(20)]
@@ -82,7 +82,8 @@ def test_more_overlapping_slices_than_lanes_are_cut_and_counted(tmp_path):
 def test_a_slice_without_a_duration_has_none(tmp_path):
     """Trap 27: Perfetto takes no X without a duration, and drops one that lasts less than nothing."""
     events = [{key: value for key, value in slice_of("without", 10, 0).items() if key != "dur"},
-              slice_of("null", 20, None), slice_of("negative", 30, -5), slice_of("text", 40, "long"), slice_of("a", 9, 90)]
+              slice_of("null", 20, None), slice_of("negative", 30, -5), slice_of("text", 40, "long"),
+              slice_of("a", 9, 90)]
     found = merge(tmp_path, events)
     answer = ask(found.path, ERRORS, PLACES)
     assert answer.results[0] == [] and found.found.total("num_without_duration") == 3

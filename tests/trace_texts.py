@@ -60,7 +60,8 @@ ids = st.one_of(numbers, quoted, st.integers(2**31 - 2, 2**31 + 2).map(str), st.
 phases = st.sampled_from([*(f'"{phase}"' for phase in "XXXXXXXXMsftbeniICBE"), '""', "1", '"XY"'])
 VALUES = {
     "ph": phases, "name": scalars, "cat": scalars, "pid": ids, "tid": ids, "ts": times, "dur": times, "id": ids,
-    "bind_id": ids, "s": st.sampled_from(['"g"', '"p"', '"t"', "1", '"gg"']), "bp": st.just('"e"'),
+    "bind_id": ids, "id2": st.one_of(objects_of(ids, st.sampled_from(['"global"', '"local"', '"x"'])), ids),
+    "flow_in": st.sampled_from(["true", "false", "1"]), "flow_out": st.sampled_from(["true", "false", '"true"']), "s": st.sampled_from(['"g"', '"p"', '"t"', "1", '"gg"']), "bp": st.just('"e"'),
     "args": st.one_of(arguments, arguments, anything)}
 members = st.one_of(
     st.sampled_from(sorted(VALUES)).flatmap(
