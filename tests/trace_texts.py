@@ -61,7 +61,8 @@ phases = st.sampled_from([*(f'"{phase}"' for phase in "XXXXXXXXMsftbeniICBE"), '
 VALUES = {
     "ph": phases, "name": scalars, "cat": scalars, "pid": ids, "tid": ids, "ts": times, "dur": times, "id": ids,
     "bind_id": ids, "id2": st.one_of(objects_of(ids, st.sampled_from(['"global"', '"local"', '"x"'])), ids),
-    "flow_in": st.sampled_from(["true", "false", "1"]), "flow_out": st.sampled_from(["true", "false", '"true"']), "s": st.sampled_from(['"g"', '"p"', '"t"', "1", '"gg"']), "bp": st.just('"e"'),
+    "flow_in": st.sampled_from(["true", "false", "1"]), "flow_out": st.sampled_from(["true", "false", '"true"']),
+    "s": st.sampled_from(['"g"', '"p"', '"t"', "1", '"gg"']), "bp": st.just('"e"'),
     "args": st.one_of(arguments, arguments, anything)}
 members = st.one_of(
     st.sampled_from(sorted(VALUES)).flatmap(
