@@ -40,7 +40,8 @@ static const char *const PIECES[] = {
     "true", "NaN", "-inf", "-", "+", ".", "e", "1e", "1e999999999999", "1e-999999999999", "0.0000001", "01",
     "9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "18446744073709551615",
     "4611686018427387.903", "4611686018427387.904", "99999999999999999999999999999999", "\"ph\":\"X\",", "\"ph\": ",
-    "\"args\": {", "\"args\":{}", "\"s\":\"g\",\"ph\":\"i\",", "\"id\":\"0x1f\",", "\"bind_id\":", "\"External id\": 7,",
+    "\"args\": {", "\"args\":{}", "\"s\":\"g\",\"ph\":\"i\",", "\"id\":\"0x1f\",", "\"bind_id\":",
+    "\"id2\":{\"global\":", "\"id2\": {\"local\":1},", "\"flow_in\":true,", "\"flow_out\": true,", "\"bp\":\"e\",", "\"External id\": 7,",
     "\"Comms Id\":", "\"pid\":", "\"tid\": ", "\"ts\": ", "\"dur\": ", "{},", "},{", "}\n,\n{", "\x80", "\xff", "\xc3\xa9",
     "\x01",
 };
@@ -138,14 +139,17 @@ static void rewrite_rows(const uint8_t *text, const Columns *c, Interner *ids) {
     uint8_t *keep = malloc(rows + 1);
     for (int i = 0; i < 4; i++) numbers[i] = malloc((rows + 1) * sizeof(int64_t));
     for (int64_t row = 0; row < rows; row++) {
-        keep[row] = chance(4) != 0;
+        keep[row] = (const uint8_t[]){0, 1, 1, NO_ARROW}[chance(4)];
         for (int i = 0; i < 4; i++) numbers[i][row] = extremes[chance(7)];
     }
     int64_t *links = malloc((rows + 1) * sizeof *links);
     link_rows(text, c, ids, links);
+    for (int64_t row = 0; row < rows; row++)
+        if (chance(2)) links[row] = extremes[chance(7)];
     int64_t room = rows ? c->end[rows - 1] - c->start[0] + 192 * rows : 0;
     uint8_t *out = malloc(room);
-    int64_t length = rewrite_events(text, c, keep, numbers[0], numbers[1], numbers[2], numbers[3], ids, INT64_C(7) << 32, out);
+    int64_t length = rewrite_events(text, c, keep, numbers[0], numbers[1], numbers[2], numbers[3], links, ids,
+                                    INT64_C(7) << 32, out);
     expect(length <= room && (length >= 0 || ids->failed), "rewritten events fit");
     free(out), free(links), free(keep);
     for (int i = 0; i < 4; i++) free(numbers[i]);
