@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.engine import NONE
+from distprof.merge.engine import NONE, find_innermost
 from distprof.merge.phases import FLOW_END, FLOW_START
 
 REUSED = 3 << 30
@@ -117,24 +117,10 @@ def lanes(ends: Ends, kept: Any, slices: Slices, lane: Any, order: Any) -> Any:
     threads = slices.thread[order]
     for number in np.unique(slices.thread[lane > 0]).tolist():
         mine = np.flatnonzero((ends.thread == number) & kept & ~ends.is_slice)
+        mine = mine[np.argsort(ends.at_ns[mine], kind="stable")]
         theirs = order[slice(*np.searchsorted(threads, (number, number + 1)))]
-        starts, stops, side = slices.start_ns[theirs], slices.end_ns[theirs], lane[theirs]
-        latest = np.maximum.accumulate(np.where(side > 0, stops, NONE))
-        place = np.searchsorted(starts, ends.at_ns[mine], "right")
-        near = ends.binds_next[mine] | ((place > 0) & (latest[np.maximum(place - 1, 0)] >= ends.at_ns[mine]))
-        for row, behind in zip(mine[near].tolist(), place[near].tolist(), strict=True):
-            found[row] = side[behind if ends.binds_next[row] else _innermost(stops, behind, ends.at_ns[row])]
+        starts, at_ns = slices.start_ns[theirs], ends.at_ns[mine]
+        around = find_innermost(starts, slices.end_ns[theirs], at_ns)
+        following = np.searchsorted(starts, at_ns, "right")
+        found[mine] = lane[theirs[np.where(ends.binds_next[mine], following, around)]]
     return found
-
-
-def _innermost(stops: Any, behind: int, at_ns: int) -> int:
-    """The last slice before place `behind` that has not ended; looks at more and more of them."""
-    size = 64
-    while True:
-        first = max(behind - size, 0)
-        found = np.flatnonzero(stops[first:behind] >= at_ns)
-        if len(found):
-            return first + int(found[-1])
-        if not first:
-            return behind - 1
-        size *= 8

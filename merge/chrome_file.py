@@ -16,8 +16,6 @@ from distprof.merge.engine import NON_ASCII, REPAIR, Scanner, Status, Text
 from distprof.merge.repair import repaired, valid_utf8
 from distprof.merge.window import AHEAD_BYTES, Window
 
-READ_BYTES = 1 << 17
-"""What is asked for at a time: small enough to stay in the caches until it is copied."""
 MOST_METADATA_BYTES = 64 << 20
 """Keys beside the events may take so much text: more is no trace."""
 MOST_EVENT_BYTES = 64 << 20

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.rows import ROOM_PER_ROW, Rows, Status, Text, slices_of
+from distprof.merge.rows import ROOM_PER_ROW, Rows, Status, Text, slices_of, times_of
 
 SOURCE = Path(__file__).with_name("scan.c")
 LIBRARY = Path(__file__).with_name("_scan.so")
@@ -171,6 +171,21 @@ def find_overlaps(order: Any, start: Any, dur: Any, thread: Any, *, tolerance: i
     return lane, cut
 
 
+def find_innermost(start: Any, end: Any, at: Any) -> Any:
+    """Of each time, the number of the last slice that has begun by then and not ended before; -1 without one.
+
+    Args:
+        start: Start of each slice, int64, ascending.
+        end: End of each.
+        at: Times, int64, ascending.
+    """
+    columns = times_of(start, end, at)
+    found = np.empty(len(at), np.int64)
+    if not _library().find_innermost(len(start), *map(_at, columns[:2]), len(at), _at(columns[2]), _at(found)):
+        raise MemoryError
+    return found
+
+
 def _address(text: Text) -> Any:
     return text if isinstance(text, bytes) else _at(text)
 
@@ -223,3 +238,4 @@ def _declare(library: Any) -> None:
     library.rewrite_events.restype = integer
     library.find_overlaps.argtypes = [integer, *[pointer] * 4, integer, ctypes.c_int32, pointer, pointer]
     library.find_overlaps.restype = integer
+    library.find_innermost.argtypes = [integer, pointer, pointer, integer, pointer, pointer]

@@ -11,8 +11,8 @@ from typing import Protocol
 from isal import igzip_lib
 
 MAGIC = b"\x1f\x8b"
-READ_BYTES = 1 << 17
-"""Compressed bytes read at a time."""
+READ_BYTES = 1 << 16
+"""Compressed bytes read at a time; pieces of that size stay in the caches until they are copied."""
 STEP_BYTES = 1 << 18
 """Decompressed bytes made at a time, at most."""
 CHECKS = {"incorrect data check": "fails its checksum", "incorrect length check": "fails its length check"}

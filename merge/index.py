@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from distprof.merge.chrome_file import READ_BYTES, ChromeFile, Losses
+from distprof.merge.chrome_file import ChromeFile, Losses
 from distprof.merge.engine import NONE, Scanner, Text
-from distprof.merge.gunzip import Damage
+from distprof.merge.gunzip import READ_BYTES, Damage
 from distprof.merge.layout import Layout, Rows
 from distprof.merge.phases import META, SLICE
 from distprof.merge.repair import repaired

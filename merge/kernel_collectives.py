@@ -12,8 +12,9 @@ import numpy as np
 import polars as pl
 
 from distprof.errors import DataError
-from distprof.merge.chrome_file import READ_BYTES, ChromeFile
+from distprof.merge.chrome_file import ChromeFile
 from distprof.merge.engine import NONE, Scanner
+from distprof.merge.gunzip import READ_BYTES
 from distprof.merge.index import base_ns_of
 from distprof.merge.phases import SLICE
 from distprof.merge.run import Rank, Run

@@ -116,6 +116,11 @@ class Rows:
         times = np.concatenate([start, *self._others])
         if not len(times):
             return None
+        first, last = int(times.min()), int(times.max())
+        if len(start):
+            last = max(last, int((start + duration).max()))
+        if last - first < DAY_NS:
+            return first, last
         middle = np.median(times)
         ends = np.concatenate([times, start + duration])
         return int(times[times > middle - DAY_NS].min()), int(ends[ends < middle + DAY_NS].max())

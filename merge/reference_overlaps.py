@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.rows import slices_of
+from distprof.merge.rows import slices_of, times_of
 
 _NEVER = 2**63 - 1
 
@@ -75,3 +75,27 @@ class _Found:
             self._cuts[other] = begin - self._starts[other]
         del stack[len(stack) - len(crossed):]
         return True
+
+
+def find_innermost(start: Any, end: Any, at: Any) -> Any:
+    """Of each time, the number of the last slice that has begun by then and not ended before; -1 without one.
+
+    Args:
+        start: Start of each slice, int64, ascending.
+        end: End of each.
+        at: Times, int64, ascending.
+    """
+    starts, ends, times = (array.tolist() for array in times_of(start, end, at))
+    found: list[int] = []
+    opened: list[int] = []
+    begun = 0
+    for time in times:
+        while begun < len(starts) and starts[begun] <= time:
+            while opened and ends[opened[-1]] < starts[begun]:
+                opened.pop()
+            opened.append(begun)
+            begun += 1
+        while opened and ends[opened[-1]] < time:
+            opened.pop()
+        found.append(opened[-1] if opened else -1)
+    return np.array(found, np.int64)

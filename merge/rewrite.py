@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
-from distprof.merge.chrome_file import READ_BYTES, ChromeFile, Losses
+from distprof.merge.chrome_file import ChromeFile, Losses
 from distprof.merge.clock import RankClock
 from distprof.merge.engine import NONE, Interner, Scanner, Text
 from distprof.merge.events import EventTable, scanner_for_table
+from distprof.merge.gunzip import READ_BYTES
 from distprof.merge.index import ALL, NAMES_OF, Index, index_trace, timeless
 from distprof.merge.lanes import NUMBERS_PER_RANK, Lanes, Thread
 from distprof.merge.phases import BEGIN, FLOWS, META, PAIRED, SLICE

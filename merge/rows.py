@@ -113,3 +113,17 @@ def slices_of(order: Any, start: Any, dur: Any, thread: Any) -> list[Any]:
                            and int(arrays[2].min()) >= 0 and int(arrays[2].max()) < LATEST_NS):
         raise ValueError("expected times below 2^62 ns and no durations below 0, found others")
     return arrays
+
+
+def times_of(start: Any, end: Any, at: Any) -> list[Any]:
+    """The arguments of `find_innermost`, of the type they have to be.
+
+    Raises:
+        ValueError: They do not belong together, or do not ascend.
+    """
+    arrays = [np.ascontiguousarray(array, np.int64) for array in (start, end, at)]
+    if arrays[0].shape != arrays[1].shape:
+        raise ValueError(f"expected as many ends as starts, found {len(arrays[1])} of {len(arrays[0])}")
+    if any((array[1:] < array[:-1]).any() for array in (arrays[0], arrays[2])):
+        raise ValueError("expected times that ascend, found others")
+    return arrays

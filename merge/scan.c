@@ -863,3 +863,24 @@ int64_t find_overlaps(int64_t n, const int64_t *order, const int64_t *start, con
     free(stack), free(sizes), free(depth);
     return failed ? -1 : found;
 }
+
+/* Of each time, which ascend: the number of the last slice that has begun by then and not ended before, -1 without one.
+ * Slices by start. Returns 0 without memory. */
+int32_t find_innermost(int64_t n, const int64_t *start, const int64_t *end, int64_t m, const int64_t *at, int64_t *found) {
+    int64_t depth = 0, room = 64, next = 0, *open = malloc(room * sizeof *open);
+    for (int64_t i = 0; open && i < m; i++) {
+        for (; next < n && start[next] <= at[i]; next++) {
+            while (depth && end[open[depth - 1]] < start[next]) depth--;
+            if (depth == room) {
+                int64_t *more = realloc(open, 2 * room * sizeof *more);
+                if (!more) return free(open), 0;
+                open = more, room *= 2;
+            }
+            open[depth++] = next;
+        }
+        while (depth && end[open[depth - 1]] < at[i]) depth--;
+        found[i] = depth ? open[depth - 1] : -1;
+    }
+    if (!open) return 0;
+    return free(open), 1;
+}

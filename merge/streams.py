@@ -72,7 +72,7 @@ class TraceFile:
     def open(self, stack: ExitStack) -> Readable:
         """Its bytes as they lie there; what has to be closed goes on the stack."""
         if self.member is None or self.size is None:
-            return stack.enter_context(self.path.open("rb"))
+            return stack.enter_context(self.path.open("rb", buffering=0))
         if is_gzip(self.path):
             archive = Pieces(Gunzip(lambda own: own.enter_context(self.path.open("rb"))))
             archive.skip(self.offset)
@@ -267,6 +267,9 @@ def _chunked(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
     held: list[bytes] = []
     length = 0
     for piece in pieces:
+        if not length and len(piece) == size:
+            yield piece  # as most are: no copy
+            continue
         held.append(piece)
         length += len(piece)
         if length < size:
