@@ -10,6 +10,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #define NONE INT64_MIN
 #define DEEPEST 256                 /* no event nests so deep, and no viewer would follow */
@@ -190,6 +193,22 @@ static int is_escape(const uint8_t *p, const uint8_t *end) {
 /* p is behind the opening quote; gives the closing one, or NULL where the text ends before. */
 static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *flags) {
     for (;;) {
+#ifdef __SSE2__
+        while (end - p >= 16) { /* the same as below with wider words */
+            __m128i word = _mm_loadu_si128((const __m128i *)p);
+            __m128i odd = _mm_or_si128(_mm_cmpeq_epi8(word, _mm_set1_epi8('"')), _mm_cmpeq_epi8(word, _mm_set1_epi8('\\')));
+            odd = _mm_or_si128(odd, _mm_cmpeq_epi8(_mm_min_epu8(word, _mm_set1_epi8(31)), word));
+            uint32_t found = _mm_movemask_epi8(odd), high = _mm_movemask_epi8(word);
+            if (found) {
+                int until = __builtin_ctz(found);
+                if (high & ((UINT32_C(1) << until) - 1)) *flags |= NON_ASCII;
+                p += until;
+                break;
+            }
+            if (high) *flags |= NON_ASCII;
+            p += 16;
+        }
+#endif
         while (end - p >= 8) {
             uint64_t word = load(p);
             uint64_t found = below(word ^ EACH('"'), 1) | below(word ^ EACH('\\'), 1) | below(word, 32);
@@ -424,6 +443,7 @@ typedef struct {
     int32_t *texts;
     const uint8_t *found_at; /* of the event being read: it is interned once the event is whole */
     int64_t found_len;
+    int64_t known;           /* its number where an earlier event has the same, else -1 */
 } Wanted;
 
 typedef struct {
@@ -442,48 +462,167 @@ typedef struct {
     Interner *texts;
 } Columns;
 
+/* ---- what was seen before --------------------------------------------------------------------------------------------
+ *
+ * Events look alike: between their values stands the same text again and again, and most of the arguments of an operator
+ * are those that it had before. What is equal to text that was read before, in the same place, is not read again. All of
+ * this is of one scan: pointers are into its text. */
+
+enum { SLOTS = 16, SHAPES = 9, MEMBERS = 12, USUAL_ARGS = 64 };
+
+typedef struct {
+    const uint8_t *at; /* from behind a value, or from the brace of the event, up to the next value */
+    int32_t len;       /* 0: nothing was seen */
+    int32_t which;     /* the field that the next value is of */
+} Gap;
+
+typedef struct {
+    int32_t begin, value, end; /* from the brace of the object on: behind the comma before, the value, behind the comma */
+    int32_t wanted;            /* number of the column that it is, or -1 */
+} Member;
+
+typedef struct {
+    const uint8_t *at; /* the brace of an object without anything odd; NULL: none was seen */
+    int32_t row, count;
+    Member members[MEMBERS];
+} Args;
+
+typedef struct {
+    Text last[2]; /* pid and tid of the last event */
+    int32_t last_thread;
+    Gap gaps[SHAPES][SLOTS]; /* by phase, as far as it is known, and by place in the event */
+    Args args[USUAL_ARGS];   /* by name */
+} Seen;
+
+static int same(const uint8_t *a, const uint8_t *b, int64_t n) {
+    if (n < 8) {
+        for (; n; n--)
+            if (*a++ != *b++) return 0;
+        return 1;
+    }
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        if (load(a + i) != load(b + i)) return 0;
+    return load(a + n - 8) == load(b + n - 8);
+}
+
+/* Eight digits at once: their value, or -1. */
+static int64_t eight_digits(const uint8_t *p) {
+    uint64_t word = load(p);
+    if (((word & EACH(0xF0)) | ((word + EACH(6)) & EACH(0xF0)) >> 4) != EACH(0x33)) return -1;
+    word = (word & EACH(0x0F)) * (10 << 8 | 1) >> 8 & UINT64_C(0x00FF00FF00FF00FF);
+    word = word * (100 << 16 | 1) >> 16 & UINT64_C(0x0000FFFF0000FFFF);
+    return (int64_t)(word * (UINT64_C(10000) << 32 | 1) >> 32);
+}
+
+/* Behind a number of at most 15 digits before the point and 3 behind it, which must be there in full if any is; its
+ * thousandfold goes to *value. NULL where it takes a closer look. */
+static const uint8_t *usual_number(const uint8_t *p, const uint8_t *end, int64_t *value) {
+    if (end - p < 32) return NULL;
+    const uint8_t *from = p;
+    int64_t number = eight_digits(p);
+    if (number >= 0) p += 8;
+    else number = 0;
+    while (*p >= '0' && *p <= '9' && p - from < 16) number = 10 * number + (*p++ - '0');
+    if (p == from || p - from > 15 || (*from == '0' && p - from > 1)) return NULL;
+    number *= 1000;
+    if (*p == '.') {
+        int a = p[1] - '0', b = p[2] - '0', c = p[3] - '0';
+        if (a < 0 || a > 9 || b < 0 || b > 9 || c < 0 || c > 9) return NULL;
+        number += 100 * a + 10 * b + c, p += 4;
+    }
+    if (IN_SCALAR[*p]) return NULL;
+    *value = number;
+    return p;
+}
+
 static void forget_wanted(Columns *c) {
     for (int32_t i = 0; i < c->num_wanted; i++) {
-        c->wanted[i].found_at = NULL;
+        c->wanted[i].found_at = NULL, c->wanted[i].known = -1;
         if (!c->wanted[i].is_text) c->wanted[i].integers[c->num_rows] = NONE;
     }
 }
 
-static void keep_wanted(Columns *c, const uint8_t *key, int64_t len, const uint8_t *value, int64_t value_len) {
-    for (int32_t i = 0; i < c->num_wanted; i++) {
-        Wanted *w = &c->wanted[i];
-        if (w->len != len || memcmp(w->key, key, len)) continue;
-        if (w->is_text) {
-            int quoted = *value == '"';
-            w->found_at = value + quoted, w->found_len = value_len - 2 * quoted;
-        } else {
-            w->integers[c->num_rows] = integer(value, value_len);
-        }
-        return;
+/* The number of the column that a key of `args` is, or -1. */
+static int32_t wanted_of(const Columns *c, const uint8_t *key, int64_t len) {
+    for (int32_t i = 0; i < c->num_wanted; i++)
+        if (c->wanted[i].len == len && !memcmp(c->wanted[i].key, key, len)) return i;
+    return -1;
+}
+
+static void keep_wanted(Wanted *w, int64_t row, const uint8_t *value, int64_t len) {
+    if (w->is_text) {
+        int quoted = *value == '"';
+        w->found_at = value + quoted, w->found_len = len - 2 * quoted, w->known = -1;
+    } else {
+        w->integers[row] = integer(value, len);
     }
 }
 
-/* Like value_end for an object of which some values become columns. */
-static const uint8_t *read_args(const uint8_t *p, const uint8_t *end, Columns *c, uint8_t *flags, int *ok) {
-    for (int is_first = 1;; is_first = 0) {
-        p = blank(p + 1, end);
-        if (p >= end) return NULL;
-        if (*p == '}') {
-            if (!is_first) *flags |= REPAIR;
-            return p + 1;
+static void keep_known(Wanted *w, int64_t row, int64_t earlier) {
+    if (w->is_text) w->known = w->texts[earlier];
+    else w->integers[row] = w->integers[earlier];
+}
+
+/* Of two equal keys the second counts: then a column does not say what the first one was. */
+static int is_distinct(const Args *args) {
+    for (int32_t i = 0; i < args->count; i++)
+        for (int32_t j = 0; j < i; j++)
+            if (args->members[i].wanted >= 0 && args->members[i].wanted == args->members[j].wanted) return 0;
+    return 1;
+}
+
+/* Like value_end for an object of which some values become columns; `seen` is one that may be like it. */
+static const uint8_t *read_args(const uint8_t *from, const uint8_t *end, Columns *c, Args *seen, uint8_t *flags, int *ok) {
+    Args fresh = {.at = from, .row = (int32_t)c->num_rows};
+    uint8_t odd = 0;
+    int is_new = 0; /* there is a member that `seen` has not */
+    const uint8_t *p = from + 1;
+    for (;;) {
+        const Member *like = seen->at && fresh.count < seen->count ? &seen->members[fresh.count] : NULL;
+        const uint8_t *begin = p, *value = NULL;
+        int32_t wanted = -1;
+        if (like && end - p > like->end - like->begin && same(p, seen->at + like->begin, like->value - like->begin)) {
+            value = p + (like->value - like->begin), wanted = like->wanted;
+            if (same(value, seen->at + like->value, like->end - like->value)) {
+                if (wanted >= 0) keep_known(&c->wanted[wanted], c->num_rows, seen->row);
+                p += like->end - like->begin;
+                goto keep;
+            }
+        } else {
+            is_new = 1;
+            p = blank(p, end);
+            if (p >= end) return NULL;
+            if (*p == '}') {
+                if (fresh.count) odd |= REPAIR;
+                p++;
+                break;
+            }
+            const uint8_t *key = p + 1, *stop;
+            value = key_end(p, end, &stop, &odd, ok);
+            if (!value || !*ok) return value;
+            wanted = wanted_of(c, key, stop - key);
+            value = blank(value, end);
         }
-        const uint8_t *key = p + 1, *stop;
-        p = key_end(p, end, &stop, flags, ok);
+        int64_t ignored;
+        p = usual_number(value, end, &ignored);
+        if (!p) p = value_end(value, end, DEEPEST - 1, &odd, ok);
         if (!p || !*ok) return p;
-        const uint8_t *value = p = blank(p, end);
-        p = value_end(p, end, DEEPEST - 1, flags, ok);
-        if (!p || !*ok) return p;
-        keep_wanted(c, key, stop - key, value, p - value);
+        if (wanted >= 0) keep_wanted(&c->wanted[wanted], c->num_rows, value, p - value);
         p = blank(p, end);
         if (p >= end) return NULL;
-        if (*p == '}') return p + 1;
-        if (*p != ',') return *ok = 0, p;
+        if (*p != '}' && *p != ',') return *ok = 0, p;
+        p++;
+    keep:
+        if (fresh.count < MEMBERS)
+            fresh.members[fresh.count] =
+                (Member){(int32_t)(begin - from), (int32_t)(value - from), (int32_t)(p - from), wanted};
+        fresh.count++;
+        if (p[-1] == '}') break;
     }
+    *flags |= odd;
+    if (is_new && !odd && fresh.count && fresh.count <= MEMBERS && is_distinct(&fresh)) *seen = fresh;
+    return p;
 }
 
 static int is(const uint8_t *key, int64_t len, const char *name) {
@@ -547,9 +686,10 @@ static const uint8_t *skimmed_end(const uint8_t *p, const uint8_t *end) {
     return p >= end ? end : *p == ',' || *p == '}' ? brace + 1 : NULL;
 }
 
-static int32_t thread_of(Columns *c, Text pid, Text tid, Text *last, int32_t known) {
-    if (known >= 0 && last[0].len == pid.len && last[1].len == tid.len && !memcmp(last[0].at, pid.at, pid.len)
-        && !memcmp(last[1].at, tid.at, tid.len)) return known;
+static int32_t thread_of(Columns *c, Text pid, Text tid, Seen *seen) {
+    Text *last = seen->last;
+    if (seen->last_thread >= 0 && last[0].len == pid.len && last[1].len == tid.len && same(last[0].at, pid.at, pid.len)
+        && same(last[1].at, tid.at, tid.len)) return seen->last_thread;
     uint8_t usual[256], *key = usual;
     int64_t len = pid.len + tid.len + 1;
     if (len > (int64_t)sizeof usual && !(key = malloc(len))) return c->threads->failed = 1, -1;
@@ -557,51 +697,73 @@ static int32_t thread_of(Columns *c, Text pid, Text tid, Text *last, int32_t kno
     key[pid.len] = ' ';
     memcpy(key + pid.len + 1, tid.at, tid.len);
     last[0] = pid, last[1] = tid;
-    int32_t number = interner_add(c->threads, key, len);
+    seen->last_thread = interner_add(c->threads, key, len);
     if (key != usual) free(key);
-    return number;
+    return seen->last_thread;
+}
+
+/* Where arguments of an event of this name may have been seen. */
+static Args *args_of(Seen *seen, Text name) {
+    uint64_t hash = name.len >= 8 ? load(name.at + name.len - 8) * UINT64_C(0x9e3779b97f4a7c15) : 0;
+    return &seen->args[(hash >> 58 ^ (uint64_t)name.len) % USUAL_ARGS];
 }
 
 /* One event; p is at its brace. NULL where the text ends inside of it, *ok 0 where it is damaged. */
-static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uint8_t *end, Columns *c, Text *last,
-                                 int32_t *last_thread, int *ok) {
-    int64_t row = c->num_rows;
+static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uint8_t *end, Columns *c, Seen *seen, int *ok) {
+    int64_t row = c->num_rows, thousandfold;
     const uint8_t *from = p;
     int32_t *spans = c->spans + 2 * NUM_SPANS * row;
     uint8_t flags = 0;
     Text name = {from, 0}, category = {from, 0}, field[NUM_SPANS];
-    int has_category = 0;
+    int has_category = 0, shape = 0, is_read[2] = {0};
     memset(spans, 0, 2 * NUM_SPANS * sizeof *spans);
     for (int which = 0; which < NUM_SPANS; which++) field[which] = (Text){from, 0};
     c->phase[row] = 0;
     forget_wanted(c);
-    for (int is_first = 1;; is_first = 0) {
-        p = blank(p + 1, end);
-        if (p >= end) return NULL;
-        if (*p == '}') {
-            if (!is_first) flags |= REPAIR;
-            break;
+    for (int slot = 0;; slot++) {
+        Gap *gap = slot < SLOTS ? &seen->gaps[shape][slot] : NULL;
+        const uint8_t *value, *before = p;
+        int which;
+        if (gap && gap->len && end - p > gap->len && same(p, gap->at, gap->len)) {
+            value = p + gap->len, which = gap->which;
+        } else {
+            if (slot) {
+                p = blank(p, end);
+                if (p >= end) return NULL;
+                if (*p == '}') break;
+                if (*p != ',') return *ok = 0, p;
+            }
+            p = blank(p + 1, end);
+            if (p >= end) return NULL;
+            if (*p == '}') {
+                if (slot) flags |= REPAIR;
+                break;
+            }
+            which = usual_key(p, end, &value);
+            if (which < 0) {
+                const uint8_t *key = p + 1, *stop;
+                value = key_end(p, end, &stop, &flags, ok);
+                if (!value || !*ok) return value;
+                which = field_of(key, stop - key);
+            }
+            value = blank(value, end);
+            if (value >= end) return NULL;
+            if (gap && !flags && value - before < INT32_MAX) *gap = (Gap){before, (int32_t)(value - before), which};
         }
-        const uint8_t *value;
-        int which = usual_key(p, end, &value);
-        if (which < 0) {
-            const uint8_t *key = p + 1, *stop;
-            value = key_end(p, end, &stop, &flags, ok);
-            if (!value || !*ok) return value;
-            which = field_of(key, stop - key);
-        }
-        value = p = blank(value, end);
-        if (p >= end) return NULL;
+        p = value;
         int quoted = *p == '"';
-        if (which == ARGS && field[ARGS].len) forget_wanted(c); /* of two equal keys the second counts */
+        const uint8_t *behind = NULL;
         if (quoted) {
             p = string_end(p + 1, end, &flags);
             if (!p) return NULL;
             p++;
-        } else if (which == ARGS && *p == '{' && (c->num_wanted || c->skims)) {
-            const uint8_t *behind = c->skims && !c->num_wanted ? skimmed_end(p, end) : NULL;
+        } else if (*p == '{' && which == ARGS) {
+            if (field[ARGS].len) forget_wanted(c); /* of two equal keys the second counts */
+            if (c->skims && !c->num_wanted) behind = skimmed_end(p, end);
             if (behind == end) return NULL;
-            p = behind ? behind : read_args(p, end, c, &flags, ok);
+            p = behind ? behind : read_args(p, end, c, args_of(seen, name), &flags, ok);
+        } else if ((behind = usual_number(p, end, &thousandfold))) {
+            p = behind;
         } else if (*p <= '9') {
             p = scalar_end(p, end, &flags, ok);
         } else {
@@ -611,8 +773,14 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
         if (which < NUM_SPANS) {
             spans[2 * which] = (int32_t)(value - buf), spans[2 * which + 1] = (int32_t)(p - value);
             field[which].at = value, field[which].len = p - value;
+            if (which == TS || which == DUR) {
+                is_read[which == DUR] = behind != NULL;
+                if (behind) *(which == TS ? &c->ts_ns[row] : &c->dur_ns[row]) = thousandfold;
+            }
+            if (which == ARGS && *value != '{') forget_wanted(c);
         } else if (which == PHASE) {
             c->phase[row] = quoted && p - value > 2 ? value[1] : 0;
+            shape = 1 + (c->phase[row] & 7);
         } else if (which == NAME) {
             name.at = value + quoted, name.len = p - value - 2 * quoted;
         } else if (which == CATEGORY) {
@@ -621,24 +789,25 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
             uint8_t bit = which == BINDING ? ENCLOSING : which == ARROW_IN ? FLOW_IN : FLOW_OUT;
             flags = is(value, p - value, which == BINDING ? "\"e\"" : "true") ? flags | bit : flags & ~bit;
         }
-        p = blank(p, end);
-        if (p >= end) return NULL;
-        if (*p == '}') break;
-        if (*p != ',') return *ok = 0, p;
     }
     p++;
-    c->ts_ns[row] = c->dur_ns[row] = NONE;
-    if (field[TS].len && !nanoseconds(field[TS].at, field[TS].len, &c->ts_ns[row])) flags |= BAD_TIME;
-    if (field[DUR].len && !nanoseconds(field[DUR].at, field[DUR].len, &c->dur_ns[row])) flags |= BAD_TIME;
+    int64_t *times[2] = {&c->ts_ns[row], &c->dur_ns[row]};
+    for (int i = 0; i < 2; i++) {
+        Text time = field[i ? DUR : TS];
+        if (is_read[i]) continue;
+        *times[i] = NONE;
+        if (time.len && !nanoseconds(time.at, time.len, times[i])) flags |= BAD_TIME;
+    }
     if (field[SCOPE].len == 3 && !memcmp(field[SCOPE].at, "\"g\"", 3) && (c->phase[row] | 32) == 'i') flags |= GLOBAL;
     for (int32_t i = 0; i < c->num_wanted; i++) {
         Wanted *w = &c->wanted[i];
-        if (w->is_text) w->texts[row] = w->found_at ? interner_add(c->texts, w->found_at, w->found_len) : -1;
+        if (w->is_text)
+            w->texts[row] = w->known >= 0 ? (int32_t)w->known : w->found_at ? interner_add(c->texts, w->found_at, w->found_len) : -1;
     }
     c->start[row] = (int32_t)(from - buf), c->end[row] = (int32_t)(p - buf);
     c->name[row] = interner_add(c->names, name.at, name.len);
     c->category[row] = has_category ? interner_add(c->categories, category.at, category.len) : -1;
-    c->thread[row] = *last_thread = thread_of(c, field[PID], field[TID], last, *last_thread);
+    c->thread[row] = thread_of(c, field[PID], field[TID], seen);
     c->flags[row] = flags;
     c->num_rows++;
     return p;
@@ -648,8 +817,9 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
  * the array, at the damage, or at the first event that is not whole. */
 int32_t scan_events(const uint8_t *buf, int64_t len, int64_t *at, Columns *c) {
     const uint8_t *p = buf + *at, *end = buf + len;
-    Text last[2] = {{p, 0}, {p, 0}};
-    int32_t last_thread = -1;
+    Seen seen;
+    memset(&seen, 0, sizeof seen);
+    seen.last_thread = -1;
     c->num_rows = 0;
     for (;;) {
         while (p < end && (*p == ',' || *p == ' ' || *p == '\n' || *p == '\t' || *p == '\r')) p++;
@@ -659,7 +829,7 @@ int32_t scan_events(const uint8_t *buf, int64_t len, int64_t *at, Columns *c) {
         if (c->num_rows == c->max_rows) return FULL;
         if (*p != '{') return MALFORMED;
         int ok = 1;
-        p = read_event(buf, p, end, c, last, &last_thread, &ok);
+        p = read_event(buf, p, end, c, &seen, &ok);
         if (!ok) return MALFORMED;
         if (!p) return MORE;
         if (c->names->failed | c->categories->failed | c->threads->failed | c->texts->failed) return NO_MEMORY;

@@ -13,7 +13,7 @@ import pytest
 from engines import ENGINES, found, needs_compiled, new_numbers, scans, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_texts import WANTED_INTEGERS, WANTED_TEXTS, damaged_traces, traces
+from trace_texts import WANTED_INTEGERS, WANTED_TEXTS, damaged_traces, repetitive_traces, traces
 
 from distprof.merge import compiled_engine, reference
 from distprof.merge.rows import Status
@@ -53,7 +53,7 @@ def test_both_have_the_same_interface():
 
 @needs_compiled
 @settings(deadline=None, max_examples=60)
-@given(traces, st.lists(st.integers(0, 4000), max_size=4), OPTIONS)
+@given(traces | repetitive_traces(), st.lists(st.integers(0, 4000), max_size=4), OPTIONS)
 def test_events_in_any_notation_and_any_windows(text, ends, options):
     same_scans(text, [min(end, len(text)) for end in ends], options)
 

@@ -10,7 +10,7 @@ import pytest
 from engines import ENGINES, found, new_numbers, scans, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_texts import WANTED_INTEGERS, WANTED_TEXTS, damaged_traces, events, exact_ns, traces
+from trace_texts import WANTED_INTEGERS, WANTED_TEXTS, damaged_traces, events, exact_ns, repetitive_traces, traces
 
 from distprof.merge.repair import repaired
 from distprof.merge.rows import (
@@ -95,7 +95,7 @@ def check_row(scanner: Any, text: bytes, row: int) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(deadline=None, max_examples=60)
-@given(text=traces)
+@given(text=traces | repetitive_traces())
 def test_columns_are_what_json_says(engine, text):
     for scanner, status, _, part in scans(engine, text, [], **WANTED):
         assert status in (Status.MORE, Status.ENDED)

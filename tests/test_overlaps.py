@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.merge import compiled_engine, reference
-from distprof.merge.index import _by_thread_and_start
+from distprof.merge.layout import _by_thread_and_start
 
 Slice = tuple[int, int, int]
 """Thread, start, duration."""
@@ -22,7 +22,7 @@ tolerances, lane_counts = st.sampled_from([0, 1, 2, 100]), st.sampled_from([1, 2
 def laned(engine: Any, found: list[Slice], tolerance: int, max_lanes: int) -> list[tuple[Slice, int, int]]:
     """Each slice with its lane and its new duration, -1 where it keeps its own."""
     thread, start, dur = (np.array([one[part] for one in found], np.int64) for part in range(3))
-    order = _by_thread_and_start(thread, start, dur)
+    order = _by_thread_and_start(np.arange(len(start)), thread, start, dur, len(start))
     lane, cut = engine.find_overlaps(order, start, dur, thread.astype(np.int32), tolerance=tolerance,
                                      max_lanes=max_lanes)
     return list(zip(found, lane.tolist(), cut.tolist(), strict=True))
@@ -96,3 +96,23 @@ def test_what_would_end_badly_is_refused(engine, changes, match):
     engine.find_overlaps(**fine)
     with pytest.raises(ValueError, match=match):
         engine.find_overlaps(**fine | changes)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(deadline=None, max_examples=150)
+@given(found=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), max_size=25),
+       times=st.lists(st.integers(-2, 60), max_size=10))
+def test_the_innermost_slice_is_the_last_that_runs(engine, found, times):
+    found, times = sorted(found), sorted(times)
+    start, end = np.array([one for one, _ in found], np.int64), np.array([sum(one) for one in found], np.int64)
+    wanted = [max((number for number, (begin, dur) in enumerate(found) if begin <= at <= begin + dur), default=-1)
+              for at in times]
+    assert engine.find_innermost(start, end, np.array(times, np.int64)).tolist() == wanted
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("columns", "match"), [
+    (([0, 1], [1], [0]), "as many ends"), (([1, 0], [1, 1], [0]), "ascend"), (([0, 1], [1, 1], [1, 0]), "ascend")])
+def test_times_that_do_not_ascend_are_refused(engine, columns, match):
+    with pytest.raises(ValueError, match=match):
+        engine.find_innermost(*columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Context, Decimal, InvalidOperation
 
 from hypothesis import strategies as st
@@ -99,6 +100,35 @@ traces = st.builds(
     lambda found, separator, end: (separator.join(found) + end).encode("utf-8", "surrogatepass"),
     st.lists(events, max_size=4), separators, st.sampled_from(["]", "\n]", ",]", ""]))
 """The array of events, from behind its bracket on."""
+
+
+@st.composite
+def repetitive_traces(draw: st.DrawFn) -> bytes:
+    """Traces whose events are like earlier ones but for some characters or members: strict JSON still."""
+    found = draw(st.lists(events, min_size=1, max_size=3))
+    for _ in range(draw(st.integers(1, 5))):
+        event = draw(st.sampled_from(found))
+        for _ in range(draw(st.integers(0, 3))):
+            changed = draw(st.sampled_from([
+                lambda text, number: re.sub(r"(?<=[1-9])[0-9](?![0-9.]*\")", str(number), text, count=1),
+                lambda text, number: re.sub(r"}$", ', "args": {"a": 5, "External id": 7}}', text, count=1)
+                if len(text) > 4 else text,
+                lambda text, number: re.sub(r'"args"\s*:\s*{(?=\s*")', '"args":{"a":5,', text, count=1),
+                lambda text, number: text.replace('"a"', '"External id"' if number % 2 else '"b"', 1),
+                lambda text, number: text.replace(" ", "", number), lambda text, _: text.replace(",", ", ", 1)
+                if '"' not in text else text]))
+            candidate = changed(event, draw(st.integers(0, 9)))
+            event = candidate if is_object(candidate) else event
+        found.append(event)
+    return (draw(separators).join(found) + "]").encode("utf-8", "surrogatepass")
+
+
+def is_object(text: str) -> bool:
+    """True for strict JSON."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def exact_ns(literal: str) -> int | None:
