@@ -32,6 +32,9 @@ AXES = ("pp", "dp", "cp", "ep", "tp")
 """Mesh dimensions by their standard names, slowest rank order first."""
 QUANTITIES = ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "recompute_flops")
 """What `summary.json` gives per GPU and of the model."""
+TIMES = {"step_ns": "duration_ns", "before_forward_ns": "before_forward_ns", "fwd_ns": "fwd_ns", "bwd_ns": "bwd_ns",
+         "optimizer_ns": "optimizer_ns"}
+"""Times in `per_gpu` of `summary.json` -> columns of the steps table."""
 
 SUMMARY_KEYS = (
     "format", "kind", "run_id", "world_size", "mp_size", "dp_size", "topology", "topology_source", "ranks",

@@ -14,7 +14,7 @@ from typing import Any
 from distprof.errors import DataError
 from distprof.merge.engine import NON_ASCII, REPAIR, Scanner, Status, Text
 from distprof.merge.repair import repaired, valid_utf8
-from distprof.merge.window import AHEAD_BYTES, Window
+from distprof.merge.window import AHEAD_BYTES, Feed, Window
 
 MOST_METADATA_BYTES = 64 << 20
 """Keys beside the events may take so much text: more is no trace."""
@@ -55,10 +55,17 @@ class ChromeFile:
     metadata: dict[str, Any] = field(default_factory=dict)
     """Top-level keys except the events; whole only after the last chunk."""
     losses: Losses = field(default_factory=Losses)
-    num_bytes: int = 0
-    """Text that was read."""
     _is_array: bool = False
     """True for a trace without keys beside the events; such may lack the bracket at the end."""
+    _source: Feed = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._source = Feed(self.chunks)
+
+    @property
+    def num_bytes(self) -> int:
+        """Text that was read."""
+        return self._source.num_bytes
 
     def scanned(self) -> Iterator[Text]:
         """Scans chunk after chunk and yields its text while the scanner holds its rows.
@@ -66,7 +73,7 @@ class ChromeFile:
         Raises:
             DataError: It is no Chrome trace at all.
         """
-        source = self._counted()
+        source = self._source
         begin = self._head(source)
         if begin is None:
             return
@@ -95,11 +102,6 @@ class ChromeFile:
                     self.losses.lost_bytes += window.end
                     return
             at = self._behind_damage(window, at, source)
-
-    def _counted(self) -> Iterator[bytes]:
-        for chunk in self.chunks:
-            self.num_bytes += len(chunk)
-            yield chunk
 
     def _strict(self, text: Text, at: int, behind: int) -> Text:
         """The text that was scanned, as strict JSON in UTF-8; scanned again where it was not."""
@@ -132,7 +134,7 @@ class ChromeFile:
             pass  # no keys, or they go on
         return next_event(window, at) is None
 
-    def _behind_damage(self, window: Window, at: int, source: Iterator[bytes]) -> int:
+    def _behind_damage(self, window: Window, at: int, source: Feed) -> int:
         """Where the next event begins behind what is none; the end of the text where none does."""
         self.losses.damaged_events += 1
         at = window.look_ahead(at, source)
@@ -154,11 +156,11 @@ class ChromeFile:
 
     # --- keys beside the events --------------------------------------------------------------------------------
 
-    def _head(self, source: Iterator[bytes]) -> bytes | None:
+    def _head(self, source: Feed) -> bytes | None:
         """The text from the first event on; None where the file ends without events."""
-        text = next(source, b"")
+        text = source.next()
         while text and not text.strip():
-            text = next(source, b"")
+            text = source.next()
         begin = text.lstrip()[:1]
         if begin == b"[":
             self._is_array = True
@@ -170,7 +172,7 @@ class ChromeFile:
                             hint="a trace begins with { or [")
         return self._keys(source, text.lstrip()[1:], first=True)
 
-    def _keys(self, source: Iterator[bytes], text: bytes, *, first: bool) -> bytes | None:
+    def _keys(self, source: Feed, text: bytes, *, first: bool) -> bytes | None:
         """Reads `"key": value` until the events, which it gives the text of, or until the end."""
         view, done = text.decode("latin-1"), 0  # one character a byte: places in one are places in the other
         while True:
@@ -190,7 +192,7 @@ class ChromeFile:
                 self.metadata[key] = _utf8(value)
                 done = place
             except (ValueError, IndexError, RecursionError) as error:
-                more = next(source, b"")
+                more = source.next()
                 if not more or len(view) - done > MOST_METADATA_BYTES:
                     self._no_more(error, first=first)
                     return None

@@ -103,6 +103,12 @@ class Clock:
         object.__setattr__(self, "_numbers", np.array(sorted(self.ranks), dtype=np.int64))
 
     @property
+    def unchecked(self) -> Check:
+        """What no collective at all says."""
+        return Check(num_collectives=0, violations=0, largest_violation_ns=None, end_spread_ns={},
+                     allowed_violation_ns=self.pair_uncertainty_ns)
+
+    @property
     def aligned(self) -> bool:
         """True where every rank is on the common clock, as far as `uncertainty_ns` says."""
         return all(rank.uncertainty_ns is not None for rank in self.ranks.values())

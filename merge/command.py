@@ -24,13 +24,14 @@ from distprof.errors import DataError, UsageError
 from distprof.merge import comms_text, stats_text
 from distprof.merge.alignment import aligned
 from distprof.merge.collectives import match_collectives
+from distprof.merge.description import problems_of
 from distprof.merge.discovery import is_recorded, trace_times
 from distprof.merge.merging import check
 from distprof.merge.module_rows import module_dicts, module_rows
 from distprof.merge.modules import reduce_modules
 from distprof.merge.page import Page
 from distprof.merge.run import open_run
-from distprof.merge.summary import problems_of, reduce
+from distprof.merge.summary import reduce
 from distprof.reporters.report import Report
 from distprof.reporters.view import View, select
 

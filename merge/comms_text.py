@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
+from distprof.merge.description import problems_of
 from distprof.merge.page import Page
 from distprof.merge.run import Run
-from distprof.merge.summary import problems_of
 from distprof.units import duration, size
 
 LETTERS = {"all_reduce": "A", "all_gather": "G", "reduce_scatter": "R", "broadcast": "B", "all_to_all": "T",

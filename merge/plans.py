@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from distprof.contract import FORMAT, STEPS
 from distprof.errors import DataError, UsageError
@@ -67,6 +66,8 @@ def plan_ranks(run: Run, read: list[Read], options: MergeOptions) -> Plans:
 def steps_of(one: Read) -> Steps:
     """Those distprof recorded, else those that torch.profiler marked."""
     if one.rank.has(STEPS):
+        import polars as pl  # takes a while, and traces of other programs do without
+
         frame = pl.read_parquet(one.rank.folder / STEPS.file, columns=["start_ns", "end_ns", "step"]).sort("start_ns")
         starts, ends, numbers = (frame[column].cast(pl.Int64).to_numpy() for column in ("start_ns", "end_ns", "step"))
         return starts, ends, numbers

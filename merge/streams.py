@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from itertools import chain
 from pathlib import Path
 
@@ -107,14 +108,34 @@ class ChunkReader:
         self._max_bytes = max_bytes
         self._source = source
         self._salvage = salvage and source is None
+        self._plain: FileIO | None = None
+        """The file, where the text is what lies there."""
 
     def __iter__(self) -> Iterator[bytes]:
+        with self._readable(), ExitStack() as stack:
+            text = _as_utf8(self._pieces(stack))
+            for chunk in self._limited(_chunked(self._checked(text), self._chunk_bytes)):
+                self.num_bytes += len(chunk)
+                yield chunk
+            self._plain = None
+
+    def fill(self, room: memoryview) -> int:
+        """Reads what follows the last chunk straight into memory, where that can be done.
+
+        Returns:
+            Bytes that were read; 0 at the end, and where only iterating goes on.
+        """
+        if self._plain is None or self._plain.tell() != self.num_bytes:
+            return 0
+        with self._readable():
+            count = self._plain.readinto(room) or 0
+        self.num_bytes += count
+        return count
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
         try:
-            with ExitStack() as stack:
-                text = _as_utf8(self._pieces(stack))
-                for chunk in self._limited(_chunked(self._checked(text), self._chunk_bytes)):
-                    self.num_bytes += len(chunk)
-                    yield chunk
+            yield
         except OSError as error:
             raise DataError(f"expected a Chrome trace in {self.trace.name}, cannot read it: {error.strerror or error}",
                             hint="check the path and its permissions") from error
@@ -126,6 +147,8 @@ class ChunkReader:
         if first.startswith(MAGIC):
             yield from self._gunzipped(raw, first)
         else:
+            if isinstance(raw, FileIO) and self._max_bytes is None and _encoding(first) is None:
+                self._plain = raw
             yield from chain([first], iter(lambda: raw.read(READ_BYTES), b""))
         if isinstance(raw, Part) and raw.missing:
             self.damage = Damage(reason="is cut", at_byte=raw.given,

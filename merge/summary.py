@@ -7,13 +7,13 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract import FORMAT, OPS, QUANTITIES, STEPS
+from distprof.contract import OPS, QUANTITIES, STEPS, SUMMARY_KEYS, TIMES
+from distprof.merge.description import described
 from distprof.merge.mfu import utilisation
 from distprof.merge.modules import reduce_modules
-from distprof.merge.run import Run, clock_of
+from distprof.merge.run import Run
 from distprof.merge.tables import load
-from distprof.merge.totals import TIMES, model_totals, per_rank, spread
-from distprof.units import duration
+from distprof.merge.totals import model_totals, per_rank, spread
 
 TOP_MODULES = 50
 """Modules that summary.json lists; all are in modules.parquet."""
@@ -38,19 +38,10 @@ def reduce(run: Run, *, peak: float | None = None) -> Reduction:
     modules = reduce_modules(run)
     ops = load(run, OPS)
     coverage, uncounted = _coverage(ops)
-    summary = {
-        "format": FORMAT,
-        "kind": run.kind,
-        "run_id": run.run_id,
-        "world_size": run.world_size,
-        "mp_size": run.mp_size if run.topology_known else None,
-        "dp_size": run.dp_size if run.topology_known else None,
-        "topology": run.topology if run.topology_known else None,
-        "topology_source": run.topology_source,
-        "ranks": [rank.number for rank in run.ranks],
-        "missing_ranks": run.missing,
-        "problems": problems_of(run),
-        "remarks": run.remarks + _unsteady(load(run, STEPS)),
+    told = described(run)
+    found = {
+        **told,
+        "remarks": told["remarks"] + _unsteady(load(run, STEPS)),
         "per_gpu": {name: spread(ranks, name) for name in (*QUANTITIES, *TIMES)},
         "model": model_totals(run, ranks),
         "step": _step(run, ranks, ops, peak),
@@ -58,32 +49,8 @@ def reduce(run: Run, *, peak: float | None = None) -> Reduction:
         "modules": _top_modules(modules),
         "coverage_ratio": coverage,
         "uncounted_ops": uncounted,
-        "clock": clock_of(run),
     }
-    return Reduction(summary=summary, modules=modules)
-
-
-def problems_of(run: Run) -> list[str]:
-    """Everything that is incomplete or cannot be relied on, in words."""
-    notes = [f"rank {rank.number}: {note}" for rank in run.ranks for note in rank.info.notes]
-    return run.problems + _clock_problems(run) + notes
-
-
-def _clock_problems(run: Run) -> list[str]:
-    clock, set_by_ns = run.clock, clock_of(run)["set_by_ns"]
-    found = []
-    if not clock.aligned:
-        notes = [f" (rank {rank.number}: {rank.info.clock_note})" for rank in run.ranks
-                 if rank.info.clock_note and clock.ranks[rank.number].uncertainty_ns is None]
-        found.append(f"clocks are not aligned: {clock.description}{notes[0] if notes else ''}")
-    if clock.check is not None and clock.check.contradicts:
-        found.append(
-            f"clocks are wrong: {clock.check.violations} of {clock.check.num_collectives} collectives end on a rank "
-            f"before all are in, by up to {duration(clock.check.largest_violation_ns)}, and the clocks explain "
-            f"{duration(clock.check.allowed_violation_ns)}")
-    if set_by_ns > 1_000_000:
-        found.append(f"the wall clock was set by up to {set_by_ns / 1e6:.1f} ms while recording")
-    return found
+    return Reduction(summary={key: found[key] for key in SUMMARY_KEYS}, modules=modules)
 
 
 def _unsteady(steps: pl.DataFrame) -> list[str]:

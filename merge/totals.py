@@ -10,14 +10,11 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract import OPS, QUANTITIES, STEPS
+from distprof.contract import OPS, QUANTITIES, STEPS, TIMES
 from distprof.merge.run import Rank, Run
 from distprof.merge.tables import load
 
 FLOPS_OF_PHASE = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
-TIMES = {"step_ns": "duration_ns", "before_forward_ns": "before_forward_ns", "fwd_ns": "fwd_ns",
-         "bwd_ns": "bwd_ns", "optimizer_ns": "optimizer_ns"}
-"""Times in `per_gpu` -> columns of the steps table."""
 Spread = dict[str, float | int | None]
 
 

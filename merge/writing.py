@@ -12,14 +12,13 @@ from distprof.errors import DataError
 from distprof.files import write_json
 from distprof.merge.alignment import aligned
 from distprof.merge.clock_text import clock_line
-from distprof.merge.collectives import match_collectives
+from distprof.merge.description import problems_of, without_tables
 from distprof.merge.first_pass import FirstPass, Progress
 from distprof.merge.options import MergeOptions
 from distprof.merge.page import Page
 from distprof.merge.run import Run, clock_of
-from distprof.merge.summary import problems_of, reduce
-from distprof.merge.tables import load, on_common_clock, write
 from distprof.merge.trace import TOLD, MergedTrace, merge_traces
+from distprof.tables import write_table
 from distprof.units import size
 
 
@@ -43,16 +42,37 @@ def write_merge(run: Run, reading: FirstPass, folder: Path, options: MergeOption
     trace = merge_traces(run, reading, folder, options, progress)
     if trace is None and run.kind == "traces":
         raise DataError(f"expected a trace that can be read in {run.path}, found none: {'; '.join(run.problems)}")
+    if run.kind == "traces":
+        _write_no_tables(run, folder)
+    else:
+        _write_tables(run, folder)
+    return Written(run=run, trace=trace, problems=problems_of(run))
+
+
+def _write_no_tables(run: Run, folder: Path) -> None:
+    for table in (MERGED_MODULES, MERGED_COLLECTIVES, MERGED_STEPS):
+        write_table(folder, table, [], tags={}, metadata=_metadata(run))
+    write_json(folder / SUMMARY_JSON, without_tables(run))
+
+
+def _write_tables(run: Run, folder: Path) -> None:
+    # polars takes a while to import, and traces of other programs do without
+    from distprof.merge.collectives import match_collectives
+    from distprof.merge.summary import reduce
+    from distprof.merge.tables import load, on_common_clock, write
+
     collectives = match_collectives(run)
     reduction = reduce(run)  # last: what reading found damaged is in it
-    metadata = {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id,
-                "distprof.world_size": str(run.world_size), "distprof.mp_size": str(run.mp_size),
-                "distprof.dp_size": str(run.dp_size), "distprof.topology": json.dumps(run.topology)}
-    write(folder, MERGED_MODULES, reduction.modules, metadata)
-    write(folder, MERGED_COLLECTIVES, collectives, metadata)
-    write(folder, MERGED_STEPS, on_common_clock(run, load(run, STEPS), ("start_ns", "end_ns")), metadata)
+    write(folder, MERGED_MODULES, reduction.modules, _metadata(run))
+    write(folder, MERGED_COLLECTIVES, collectives, _metadata(run))
+    write(folder, MERGED_STEPS, on_common_clock(run, load(run, STEPS), ("start_ns", "end_ns")), _metadata(run))
     write_json(folder / SUMMARY_JSON, reduction.summary)
-    return Written(run=run, trace=trace, problems=problems_of(run))
+
+
+def _metadata(run: Run) -> dict[str, str]:
+    return {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id,
+            "distprof.world_size": str(run.world_size), "distprof.mp_size": str(run.mp_size),
+            "distprof.dp_size": str(run.dp_size), "distprof.topology": json.dumps(run.topology)}
 
 
 def told(written: Written, merged: Path) -> str:
