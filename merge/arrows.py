@@ -42,17 +42,21 @@ class Slices:
     end_ns: Any
 
 
-def whole(ends: Ends, slices: Slices) -> tuple[Any, Any]:
+def whole(ends: Ends, owner: Any) -> tuple[Any, Any]:
     """Which ends of arrows lead somewhere, and which need another id.
 
     A viewer binds an end to the slice around it; an end whose start is not there, or whose slice was left out, it drops
     with an error, and a second start of one id too.
 
+    Args:
+        ends: Of arrows.
+        owner: The slice of each, see `owners`.
+
     Returns:
         bool a row, False for what hangs in the air; int64 a row, a number for arrows whose id was in use before, else
         `NONE`.
     """
-    bound = ends.is_slice | _inside(ends, slices)
+    bound = ends.is_slice | (owner >= 0)
     kept, number = np.zeros(len(bound), bool), np.full(len(bound), NONE)
     order = np.lexsort((ends.row, ends.at_ns, ends.key))
     order = order[bound[order]]
@@ -88,39 +92,25 @@ def _arrows(phases: list[int]) -> Iterator[list[int]]:
         yield running
 
 
-def _inside(ends: Ends, slices: Slices) -> Any:
-    """True for ends that have a slice."""
-    inside = np.zeros(len(ends.thread), bool)
-    for number in np.unique(ends.thread).tolist():
-        mine, theirs = np.flatnonzero(ends.thread == number), np.flatnonzero(slices.thread == number)
-        if not len(theirs):
-            continue
-        theirs = theirs[np.argsort(slices.start_ns[theirs], kind="stable")]
-        starts, latest = slices.start_ns[theirs], np.maximum.accumulate(slices.end_ns[theirs])
-        before = np.searchsorted(starts, ends.at_ns[mine], "right")
-        inside[mine] = np.where(ends.binds_next[mine], before < len(starts),
-                                (before > 0) & (latest[np.maximum(before - 1, 0)] >= ends.at_ns[mine]))
-    return inside
-
-
-def lanes(ends: Ends, kept: Any, slices: Slices, lane: Any, order: Any) -> Any:
-    """The lane in which the slice of each end stands; 0 for slices themselves.
+def owners(ends: Ends, slices: Slices, order: Any) -> Any:
+    """The slice that each end belongs to, int64: the one around it, or the next one; -1 where there is none.
 
     Args:
-        ends: Of arrows.
-        kept: bool an end, false for those without a slice.
+        ends: Of arrows. Those that are slices themselves have none.
         slices: Of the trace.
-        lane: int32 a slice.
         order: Slices by thread, start and longest first.
     """
-    found = np.zeros(len(ends.thread), np.int32)
+    found = np.full(len(ends.thread), -1)
     threads = slices.thread[order]
-    for number in np.unique(slices.thread[lane > 0]).tolist():
-        mine = np.flatnonzero((ends.thread == number) & kept & ~ends.is_slice)
+    for number in np.unique(ends.thread[~ends.is_slice]).tolist():
+        mine = np.flatnonzero((ends.thread == number) & ~ends.is_slice)
         mine = mine[np.argsort(ends.at_ns[mine], kind="stable")]
         theirs = order[slice(*np.searchsorted(threads, (number, number + 1)))]
-        starts, at_ns = slices.start_ns[theirs], ends.at_ns[mine]
+        starts, at_ns, next_ones = slices.start_ns[theirs], ends.at_ns[mine], ends.binds_next[mine]
         around = find_innermost(starts, slices.end_ns[theirs], at_ns)
-        following = np.searchsorted(starts, at_ns, "right")
-        found[mine] = lane[theirs[np.where(ends.binds_next[mine], following, around)]]
+        if next_ones.any():
+            following = np.searchsorted(starts, at_ns, "right")
+            around = np.where(next_ones, np.where(following < len(starts), following, -1), around)
+        there = around >= 0
+        found[mine[there]] = theirs[around[there]]
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -130,16 +131,22 @@ class Rows:
         plain, pairs = self._all(), self._pairs()
         rows, start, duration, thread = plain if not len(pairs.end) else (
             np.concatenate(both) for both in zip(plain, pairs.slices, strict=True))
-        slices = Slices(thread=thread, start_ns=start, end_ns=start + duration)
-        ends = self._arrow_ends(pairs.left_out)
-        kept, ids = arrows.whole(ends, slices)
         num_plain = len(plain[0])
+        # of what happens in one nanosecond Perfetto may read the E before the B, and would see no end
+        empty = num_plain + np.flatnonzero(duration[num_plain:] == 0)
+        duration[empty] = 1
         order = _by_thread_and_start(rows, thread, start, duration, num_plain)
+        ends = self._arrow_ends(pairs.left_out)
+        owner = arrows.owners(ends, Slices(thread=thread, start_ns=start, end_ns=start + duration), order)
+        kept, ids = arrows.whole(ends, owner)
         lane, cut = find_overlaps(order, start, duration, thread.astype(np.int32), tolerance=TOLERANCE_NS,
                                   max_lanes=MAX_LANES)
+        cut[empty] = np.where(cut[empty] < 0, 1, cut[empty])
+        if len(pairs.end):
+            _end_before_begin(thread, start, np.where(cut < 0, duration, cut), cut, rows[num_plain:], pairs.end)
         side = [(rows, lane), (pairs.end, np.where(pairs.end < 0, 0, lane[num_plain:]))]
         if lane.any():
-            side.append((ends.row, arrows.lanes(ends, kept, slices, lane, order)))
+            side.append((ends.row, np.where(kept & (owner >= 0), lane[owner], 0)))
         side_rows, side_lanes = _chosen([np.concatenate(column) for column in zip(*side, strict=True)], 1)
         cut_rows, cut_ns = _chosen([rows[:num_plain], cut[:num_plain]], 0)
         moved_rows, moved_ns = _chosen(
@@ -195,6 +202,34 @@ class _Pairs(NamedTuple):
     end: Any
     """Event number of the end, -1 where there is none."""
     left_out: Any
+
+
+def _end_before_begin(thread: Any, start: Any, duration: Any, cut: Any, begin_row: Any, end_row: Any) -> None:
+    """Cuts a nanosecond from what ends when a B begins that stands before the E in the file: it would end that B.
+
+    Args:
+        thread: int32 a slice, pairs last.
+        start: Of each.
+        duration: Of each, cut where it sticks out.
+        cut: Of each its new duration, -1 where it keeps its own; changed in place.
+        begin_row: Event number of each B.
+        end_row: Of its E, -1 where there is none.
+    """
+    num_plain = len(thread) - len(begin_row)
+    end = start + duration
+    begun = defaultdict(list)
+    for row, place in zip(begin_row.tolist(), zip(thread[num_plain:].tolist(), start[num_plain:].tolist(), strict=True),
+                          strict=True):
+        begun[place].append(row)
+    ambiguous = {
+        place for row, place in zip(end_row.tolist(), zip(
+            thread[num_plain:].tolist(), end[num_plain:].tolist(), strict=True), strict=True)
+        if row >= 0 and any(other < row for other in begun.get(place, ()))}
+    if not ambiguous:
+        return
+    for index, place in enumerate(zip(thread.tolist(), end.tolist(), strict=True)):
+        if place in ambiguous and duration[index] > 0:
+            cut[index] = duration[index] - 1
 
 
 def _chosen(columns: list[Any], least: int) -> list[Any]:
