@@ -241,6 +241,8 @@ def main(argv: list[str] | None = None) -> None:
         code = commands.main(arguments, prog_name="distprof", standalone_mode=False) or 0
         if sys.stdout is not None:
             sys.stdout.flush()
+        if argv is None and arguments[:1] == ["merge"] and "multiprocessing" not in sys.modules:
+            os._exit(code)  # all is written; to take the interpreter down takes as long as some traces
         sys.exit(code)
     except DistprofError as error:
         _die(str(error), error.exit_code, error)

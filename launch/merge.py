@@ -45,7 +45,10 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 
     RUN is a run directory, or a folder of traces that torch.profiler wrote, or traces and tar archives of them.
     """
+    from distprof.launch.memory import reuse_memory
     from distprof.launch.progress import progress
+
+    reuse_memory()
     from distprof.merge.merging import merge as merge_run
     from distprof.merge.ranking import Naming
 

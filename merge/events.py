@@ -40,7 +40,9 @@ class _Words:
         if len(self._interner) > len(self._words):
             self._words += [_decoded(text) for text in self._interner.texts(len(self._words))]
             self._array = pa.array(self._words, pa.string())
-        return pa.DictionaryArray.from_arrays(pa.array(numbers, mask=numbers < 0), self._array)
+        unknown = numbers < 0
+        indices = pa.nulls(len(numbers), pa.int32()) if unknown.all() else pa.array(numbers, mask=unknown)
+        return pa.DictionaryArray.from_arrays(indices, self._array)
 
 
 def _decoded(text: bytes) -> str:
@@ -70,7 +72,7 @@ class EventTable:
         self._schema = schema_of(MERGED_EVENTS, metadata)
         words = [field.name for field in self._schema if pa.types.is_dictionary(field.type)]
         self._writer = pq.ParquetWriter(
-            path, self._schema, compression="zstd", compression_level=1, write_statistics=["start_ns"],
+            path, self._schema, compression="lz4", write_statistics=["start_ns"],
             use_dictionary=words, column_encoding={
                 field.name: "DELTA_BINARY_PACKED" for field in self._schema if field.name not in words})
         self._scanner, self._tags, self._steps = scanner, tags, steps
@@ -119,7 +121,10 @@ class EventTable:
         if name == "phase":
             return pa.DictionaryArray.from_arrays(pa.array(joined[name].astype(np.int32)), _PHASES)
         values = self._step(joined["start_ns"]) if name == "step" else joined[name]
-        return pa.array(values, mask=values == NONE) if column.nullable else pa.array(values)
+        if not column.nullable:
+            return pa.array(values)
+        unknown = values == NONE
+        return pa.nulls(count, pa.int64()) if unknown.all() else pa.array(values, mask=unknown)
 
     def _step(self, start_ns: Any) -> Any:
         starts, ends, numbers = self._steps

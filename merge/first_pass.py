@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import TypeVar
 
 from distprof.errors import DataError, UsageError
@@ -86,6 +85,9 @@ def _executor(traces: Sequence[TraceFile]) -> Executor:
     workers = max(1, min(len(traces), os.cpu_count() or 1))
     if is_compiled():  # it runs without the interpreter's lock
         return ThreadPoolExecutor(workers)
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
     # spawn: a forked child would inherit the locks of polars' threads
     return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
 

@@ -240,7 +240,9 @@ class _Renumber:
             new = [number for number, name in enumerate(texts, self._known_names) if name.decode("latin-1") in NAMES_OF]
             self._dropped_names = np.append(self._dropped_names, np.array(new, np.int32))
             self._known_names = len(scanner.names)
-        keep = ~lost & (phase != 0) & ~(is_meta & np.isin(scanner.column("name"), self._dropped_names))
+        keep = ~lost & (phase != 0)
+        if is_meta.any():
+            keep &= ~(is_meta & np.isin(scanner.column("name"), self._dropped_names))
         selection = self.plan.selection
         if not selection.is_all:
             keep &= is_meta | FLOWS[phase] | PAIRED[phase] | selection.kept(
@@ -290,7 +292,7 @@ class _Renumber:
 
     def _numbers(self, stays: Any) -> tuple[Any, Any]:
         threads = self._scanner.column("thread")
-        for number in np.unique(threads[stays]).tolist():
+        for number in np.flatnonzero(np.bincount(threads[stays]) > 0).tolist():
             if self._threads[number] is None:
                 thread = self._threads[number] = self._lanes.thread(*self._raw[number])
                 self._pids[number], self._tids[number] = thread.pid, thread.tid

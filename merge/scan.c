@@ -501,6 +501,12 @@ static int same(const uint8_t *a, const uint8_t *b, int64_t n) {
         return 1;
     }
     int64_t i = 0;
+#ifdef __SSE2__
+    for (; i + 16 <= n; i += 16) {
+        __m128i equal = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(a + i)), _mm_loadu_si128((const __m128i *)(b + i)));
+        if (_mm_movemask_epi8(equal) != 0xFFFF) return 0;
+    }
+#endif
     for (; i + 8 <= n; i += 8)
         if (load(a + i) != load(b + i)) return 0;
     return load(a + n - 8) == load(b + n - 8);
@@ -574,7 +580,8 @@ static int is_distinct(const Args *args) {
 
 /* Like value_end for an object of which some values become columns; `seen` is one that may be like it. */
 static const uint8_t *read_args(const uint8_t *from, const uint8_t *end, Columns *c, Args *seen, uint8_t *flags, int *ok) {
-    Args fresh = {.at = from, .row = (int32_t)c->num_rows};
+    Args fresh; /* most of it is never looked at */
+    fresh.at = from, fresh.row = (int32_t)c->num_rows, fresh.count = 0;
     uint8_t odd = 0;
     int is_new = 0; /* there is a member that `seen` has not */
     const uint8_t *p = from + 1;

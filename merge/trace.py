@@ -22,6 +22,7 @@ from distprof.merge.plans import Plans, plan_ranks
 from distprof.merge.rewrite import Member, RankPlan, rewrite
 from distprof.merge.run import Run, clock_of
 
+HEAD = b'{"displayTimeUnit":"ms","traceEvents":[\n'
 TOLD = {
     "num_left_out": "events are left out, as the options say",
     "num_side": "slices overlap others of their thread and stand in a lane beside it",
@@ -94,14 +95,19 @@ def _write(reading: FirstPass, run: Run, plans: Plans, output: Path, progress: P
     jobs = [(plan, part, tables / f"rank{plan.rank:05d}.parquet")
             for plan, part in zip(plans.ranks, parts, strict=True)]
     try:
-        members = []
-        for plan, member in zip(plans.ranks, reading.map(_rewrite, jobs), strict=True):
-            members.append(member)
-            if member.losses.damaged_events > plan.index.losses.damaged_events:  # the first pass skims
-                run.problems.extend(f"rank {plan.rank}: {problem}" for problem in losses_of(
-                    plan.trace, member.losses, member.num_read))
-            progress(len(members) / len(jobs))
-        _concatenate(output, members, _metadata(run, plans, members))
+        members: list[Member] = []
+        with output.open("wb") as file:
+            file.write(igzip.compress(HEAD, mtime=0))
+            for plan, member in zip(plans.ranks, reading.map(_rewrite, jobs), strict=True):
+                _append(file, member, is_first=not any(before.num_events for before in members))
+                member.path.unlink()
+                members.append(member)
+                if member.losses.damaged_events > plan.index.losses.damaged_events:  # the first pass skims
+                    run.problems.extend(f"rank {plan.rank}: {problem}" for problem in losses_of(
+                        plan.trace, member.losses, member.num_read))
+                progress(len(members) / len(jobs))
+            metadata = msgspec.json.encode({"distprof": _metadata(run, plans, members)})
+            file.write(igzip.compress(b'\n],"metadata":' + metadata + b"}\n", mtime=0))
     finally:
         for part in parts:
             part.unlink(missing_ok=True)
@@ -136,23 +142,15 @@ def _metadata(run: Run, plans: Plans, members: list[Member]) -> dict[str, Any]:
             "left_out": plans.remarks, "ranks": each}
 
 
-def _concatenate(output: Path, members: list[Member], metadata: dict[str, Any]) -> None:
-    head = b'{"displayTimeUnit":"ms","metadata":' + msgspec.json.encode({"distprof": metadata}) + b',"traceEvents":[\n'
-    written = [member for member in members if member.num_events]
-    with output.open("wb") as file:
-        file.write(igzip.compress(head, mtime=0))
-        for index, member in enumerate(written):
-            if index:
-                file.write(igzip.compress(b",\n", mtime=0))
-            with member.path.open("rb") as part:
-                _append(part, file)
-        file.write(igzip.compress(b"\n]}\n", mtime=0))
-
-
-def _append(part: IO[bytes], file: IO[bytes]) -> None:
+def _append(file: IO[bytes], member: Member, *, is_first: bool) -> None:
     """Copies within the kernel: the parts are as large as the merged trace."""
+    if not member.num_events:
+        return
+    if not is_first:
+        file.write(igzip.compress(b",\n", mtime=0))
     file.flush()
-    left = os.fstat(part.fileno()).st_size
-    while left > 0 and (sent := os.sendfile(file.fileno(), part.fileno(), None, left)):
-        left -= sent
+    with member.path.open("rb") as part:
+        left = os.fstat(part.fileno()).st_size
+        while left > 0 and (sent := os.sendfile(file.fileno(), part.fileno(), None, left)):
+            left -= sent
     file.seek(0, os.SEEK_END)
