@@ -25,7 +25,7 @@ _BEGIN = re.compile(rb'\{[ \t\r\n]*"(ph"[ \t\r\n]*:)?')
 _BRACE = re.compile(rb'("ph"[ \t\r\n]*:)|"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
 _ELEMENT = re.compile(rb'((?:"(?:[^"\\]|\\.)*"|[^\s{}\[\]",:]+)\s*)[,\]]', re.DOTALL)
 """Strings, numbers and words in the array of events."""
-_DECODER = json.JSONDecoder()
+_DECODER = json.JSONDecoder(strict=False)  # control characters in strings are none of our business
 _BLANK = " \t\r\n"
 
 

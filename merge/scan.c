@@ -596,6 +596,7 @@ static const uint8_t *read_args(const uint8_t *from, const uint8_t *end, Columns
                 p += like->end - like->begin;
                 goto keep;
             }
+            value = blank(value, end);
         } else {
             is_new = 1;
             p = blank(p, end);
@@ -715,6 +716,12 @@ static Args *args_of(Seen *seen, Text name) {
     return &seen->args[(hash >> 58 ^ (uint64_t)name.len) % USUAL_ARGS];
 }
 
+/* Of two equal keys the second counts: what the event said before is not so. */
+static void forget_args(Columns *c, Seen *seen) {
+    forget_wanted(c);
+    memset(seen->args, 0, sizeof seen->args);
+}
+
 /* One event; p is at its brace. NULL where the text ends inside of it, *ok 0 where it is damaged. */
 static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uint8_t *end, Columns *c, Seen *seen, int *ok) {
     int64_t row = c->num_rows, thousandfold;
@@ -732,7 +739,8 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
         const uint8_t *value, *before = p;
         int which;
         if (gap && gap->len && end - p > gap->len && same(p, gap->at, gap->len)) {
-            value = p + gap->len, which = gap->which;
+            value = blank(p + gap->len, end), which = gap->which;
+            if (value >= end) return NULL;
         } else {
             if (slot) {
                 p = blank(p, end);
@@ -765,7 +773,7 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
             if (!p) return NULL;
             p++;
         } else if (*p == '{' && which == ARGS) {
-            if (field[ARGS].len) forget_wanted(c); /* of two equal keys the second counts */
+            if (field[ARGS].len) forget_args(c, seen);
             if (c->skims && !c->num_wanted) behind = skimmed_end(p, end);
             if (behind == end) return NULL;
             p = behind ? behind : read_args(p, end, c, args_of(seen, name), &flags, ok);
@@ -784,7 +792,7 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
                 is_read[which == DUR] = behind != NULL;
                 if (behind) *(which == TS ? &c->ts_ns[row] : &c->dur_ns[row]) = thousandfold;
             }
-            if (which == ARGS && *value != '{') forget_wanted(c);
+            if (which == ARGS && *value != '{') forget_args(c, seen);
         } else if (which == PHASE) {
             c->phase[row] = quoted && p - value > 2 ? value[1] : 0;
             shape = 1 + (c->phase[row] & 7);

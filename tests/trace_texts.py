@@ -102,6 +102,19 @@ traces = st.builds(
 """The array of events, from behind its bracket on."""
 
 
+CHANGES = (
+    lambda text, number: re.sub(r"(?<=[1-9])[0-9](?![0-9.]*\")", str(number), text, count=1),
+    lambda text, _: re.sub(r"}$", ', "args": {"a": 5, "External id": 7}}', text, count=1) if len(text) > 4 else text,
+    lambda text, _: re.sub(r'"args"\s*:\s*{(?=\s*")', '"args":{"a":5,', text, count=1),
+    lambda text, number: text.replace('"a"', '"External id"' if number % 2 else '"b"', 1),
+    lambda text, number: text.replace(" ", "", number),
+    lambda text, number: re.sub(r'":(?=[^ ])', '": ', text, count=number),
+    lambda text, number: re.sub(r',(?=\s*")', ", \n", text, count=number),
+    lambda text, number: re.sub(r"}", " }", text, count=number),
+)
+"""What may change an event's text a little; some results are no JSON."""
+
+
 @st.composite
 def repetitive_traces(draw: st.DrawFn) -> bytes:
     """Traces whose events are like earlier ones but for some characters or members: strict JSON still."""
@@ -109,14 +122,7 @@ def repetitive_traces(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(1, 5))):
         event = draw(st.sampled_from(found))
         for _ in range(draw(st.integers(0, 3))):
-            changed = draw(st.sampled_from([
-                lambda text, number: re.sub(r"(?<=[1-9])[0-9](?![0-9.]*\")", str(number), text, count=1),
-                lambda text, number: re.sub(r"}$", ', "args": {"a": 5, "External id": 7}}', text, count=1)
-                if len(text) > 4 else text,
-                lambda text, number: re.sub(r'"args"\s*:\s*{(?=\s*")', '"args":{"a":5,', text, count=1),
-                lambda text, number: text.replace('"a"', '"External id"' if number % 2 else '"b"', 1),
-                lambda text, number: text.replace(" ", "", number), lambda text, _: text.replace(",", ", ", 1)
-                if '"' not in text else text]))
+            changed = draw(st.sampled_from(CHANGES))
             candidate = changed(event, draw(st.integers(0, 9)))
             event = candidate if is_object(candidate) else event
         found.append(event)
