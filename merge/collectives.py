@@ -40,3 +40,11 @@ def match_collectives(run: Run) -> pl.DataFrame:
     )
     order = pl.struct("first_ns", *key)
     return matched.with_columns((order.rank("dense") - 1).cast(pl.Int64).alias("collective")).sort("collective", "rank")
+
+
+def most_often_late(run: Run) -> int | None:
+    """The rank that came last into most collectives; None where none is known."""
+    known = match_collectives(run).filter(pl.col("arrival_spread_ns").is_not_null())
+    last = known.sort("start_ns", "rank").group_by("collective").agg(pl.col("rank").last())
+    counts = last.group_by("rank").len().sort("len", "rank", descending=[True, False])
+    return None if counts.is_empty() else int(counts["rank"][0])

@@ -51,7 +51,7 @@ def plan_ranks(run: Run, read: list[Read], options: MergeOptions) -> Plans:
                     if one.index.first_ns is not None), default=1)
     origin_ns = (first_ns - 1) // 1000 * 1000
     steps = {one.rank.number: steps_of(one) for one in read}
-    choice, remarks = _choice(read, steps, options)
+    choice, remarks = _choice(run, read, steps, options)
     chosen = [one for one in read if choice is None or one.rank.number in choice.ranks]
     numbers = _numbers(chosen)
     wanted = _wanted(options.steps, steps, choice)
@@ -88,7 +88,8 @@ def _numbers(read: list[Read]) -> int:
     return numbers
 
 
-def _choice(read: list[Read], steps: Mapping[int, Steps], options: MergeOptions) -> tuple[Choice | None, list[str]]:
+def _choice(run: Run, read: list[Read], steps: Mapping[int, Steps],
+            options: MergeOptions) -> tuple[Choice | None, list[str]]:
     """Ranks and steps that fit into --max-size; None where all do."""
     sizes = {one.rank.number: one.index.num_bytes for one in read}
     if options.max_bytes is None or sum(sizes.values()) <= options.max_bytes:
@@ -96,7 +97,7 @@ def _choice(read: list[Read], steps: Mapping[int, Steps], options: MergeOptions)
     shares = {one.rank.number: _shares(one.index, steps[one.rank.number]) for one in read}
     slowness = {rank: max((end - start for start, end, _ in zip(*steps[rank], strict=True)), default=0.0)
                 for rank in sizes}
-    choice = fit(sizes, order_of(slowness, None), shares, options.max_bytes)
+    choice = fit(sizes, order_of(slowness, _late(run)), shares, options.max_bytes)
     if not choice.ranks:
         raise UsageError(f"expected a larger --max-size, found {size(options.max_bytes)}: not one step of a rank fits",
                          hint=f"all ranks are {size(sum(sizes.values()))} of text")
@@ -108,6 +109,14 @@ def _choice(read: list[Read], steps: Mapping[int, Steps], options: MergeOptions)
         remarks.append("of these only steps "
                        + ", ".join(f"{step} ({why})" for step, why in sorted(choice.steps.items())))
     return choice, remarks
+
+
+def _late(run: Run) -> int | None:
+    if run.kind != "distprof":
+        return None  # its collectives carry no labels
+    from distprof.merge.collectives import most_often_late
+
+    return most_often_late(run)
 
 
 def _shares(index: Index, steps: Steps) -> list[tuple[int, float]]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import polars as pl
 import pytest
 from conftest import SCRIPTS, distprof, merged, record_run
+
+from distprof.merge.collectives import most_often_late
+from distprof.merge.run import open_run
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +70,15 @@ def test_all_are_matched_over_their_group(rows):
     # nobody leaves before the last one came: the clocks of one host agree
     for _, one in ends.group_by("collective"):
         assert one["finish_ns"].min() >= one["start_ns"].max()
+
+
+def test_the_rank_that_is_late_is_one_that_a_small_merge_keeps(run, rows):
+    last = Counter(max(one.rows(named=True), key=lambda row: (row["enqueue_ns"], row["rank"]))["rank"]
+                   for _, one in rows.filter(pl.col("arrival_spread_ns").is_not_null()).group_by("collective"))
+    late = most_often_late(open_run(run))
+    assert last[late] == max(last.values())
+    told = distprof("merge", run, "--force", "--max-size", "450kB").stdout
+    assert f"{late} (most often late)" in told or f"{late} (slowest)" in told, told
 
 
 def test_end_is_null_where_the_backend_does_not_tell(rows):
