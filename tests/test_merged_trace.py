@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import polars as pl
 import pytest
 from conftest import distprof
 from perfetto import ERRORS, FLOWS, SLICES, THREADS, ask, rank_of
@@ -46,8 +47,23 @@ def test_every_slice_that_a_rank_recorded_is_there(run, answer):
     shown = {rank_of(row["process"]): row["n"] for row in answer.results[1]}
     wanted = {rank: sum(event["ph"] == "X" for event in recorded(path)["traceEvents"])
               for rank, path in enumerate(rank_traces(run))}
-    assert shown == wanted
+    steps = {rank: count - wanted[rank] for rank, count in shown.items()}
+    assert steps == dict.fromkeys(range(4), 2), "and the two steps that were traced"
     assert min(wanted.values()) > 1000
+
+
+def test_steps_are_drawn_on_a_track_of_each_rank(run):
+    whole = json.loads(gzip.decompress((run / "merged" / "trace.json.gz").read_bytes()))
+    origin = whole["metadata"]["distprof"]["origin_ns"]
+    table = pl.read_parquet(run / "merged" / "steps.parquet").filter(pl.col("pass") == "trace")
+    wanted = {(row["rank"], f"step {row['step']}", max(row["start_ns"] - origin, 0), row["end_ns"] - origin)
+              for row in table.to_dicts()}
+    drawn = [event for event in whole["traceEvents"] if event.get("cat") == "distprof"]
+    assert {(event["pid"] // 16384, event["name"], round(event["ts"] * 1000),
+             round((event["ts"] + event["dur"]) * 1000)) for event in drawn} == wanted and len(wanted) == 8
+    names = {(event["pid"], event["tid"]): event["args"]["name"] for event in whole["traceEvents"]
+             if event["ph"] == "M" and event["name"] == "thread_name"}
+    assert {names[event["pid"], event["tid"]] for event in drawn} == {"steps"}
 
 
 def test_no_arrow_joins_two_ranks(run, answer):
@@ -83,7 +99,8 @@ def test_events_pass_through_untouched_but_for_numbers(run):
     events = json.loads(gzip.decompress((run / "merged" / "trace.json.gz").read_bytes()))["traceEvents"]
     touched = ("pid", "tid", "ts", "id", "s")
     for rank, path in enumerate(rank_traces(run)):
-        mine = [event for event in events if event["pid"] // 16384 == rank and event["ph"] != "M"]
+        mine = [event for event in events if event["pid"] // 16384 == rank and event["ph"] != "M"
+                and event.get("cat") != "distprof"]
         raw = [event for event in recorded(path)["traceEvents"] if event["ph"] != "M"]
         keep = [[{key: value for key, value in event.items() if key not in touched} for event in some]
                 for some in (raw, mine)]
@@ -96,7 +113,8 @@ def test_times_are_on_one_clock_and_keep_nanoseconds(run):
     assert min(event["ts"] for event in whole["traceEvents"] if "ts" in event) >= 0
     for rank, path in enumerate(rank_traces(run)):
         trace = recorded(path)
-        mine = [event for event in whole["traceEvents"] if event["pid"] // 16384 == rank and event["ph"] == "X"]
+        mine = [event for event in whole["traceEvents"] if event["pid"] // 16384 == rank and event["ph"] == "X"
+                and event["cat"] != "distprof"]
         raw = [event for event in trace["traceEvents"] if event["ph"] == "X"]
         for new, old in zip(mine[::97], raw[::97], strict=True):
             absolute = trace["baseTimeNanoseconds"] + round(old["ts"] * 1000)
