@@ -87,10 +87,10 @@ class ChromeFile:
             if status is Status.FULL:
                 continue
             if status is Status.ENDED:
-                at = window.look_ahead(at, source)
+                at = window.look_ahead(at - 1, source)  # the bracket, behind which an event may follow
                 if self._is_end(window, at):
                     if not self._is_array:
-                        self._keys(source, window.cut(at, window.end), first=False)
+                        self._keys(source, window.cut(at + 1, window.end), first=False)
                     return
             elif status is Status.MORE and window.end - at < MOST_EVENT_BYTES:
                 if window.slide(at, source):
@@ -123,8 +123,8 @@ class ChromeFile:
         return fresh
 
     def _is_end(self, window: Window, at: int) -> bool:
-        """False where more events come: for an end that damage made, or that reading fell into behind it."""
-        view = window.cut(at, at + AHEAD_BYTES).decode("latin-1")
+        """False where more events come: for a bracket that damage made, or that reading fell into behind it."""
+        view = window.cut(at + 1, at + AHEAD_BYTES).decode("latin-1")
         try:
             if not view[_keys_end(view):].strip():
                 return True
@@ -180,19 +180,20 @@ class ChromeFile:
                 place = _skip(view, done, _BLANK + ",")
                 if view[place] == "}":
                     break
-                key, place = _DECODER.raw_decode(view, place)
+                begin, (key, place) = place, _DECODER.raw_decode(view, place)
+                key_text = view[begin:place]
                 place = _skip(view, place, _BLANK)
                 _expect(view[place] == ":" and isinstance(key, str))
-                place = _skip(view, place + 1, _BLANK)
+                begin = place = _skip(view, place + 1, _BLANK)
                 if key == "traceEvents" and view[place] == "[":
                     _expect(first)
                     return view[place + 1:].encode("latin-1")
-                value, place = _DECODER.raw_decode(view, place)
+                _, place = _DECODER.raw_decode(view, place)
                 view[_skip(view, place, _BLANK)]  # a number may go on behind the chunk
-                self.metadata[key] = _utf8(value)
+                self.metadata[_value(key_text)] = _value(view[begin:place])
                 done = place
             except (ValueError, IndexError, RecursionError) as error:
-                more = source.next()
+                more = _more(source, len(view) - done)
                 if not more or len(view) - done > MOST_METADATA_BYTES:
                     self._no_more(error, first=first)
                     return None
@@ -210,10 +211,21 @@ class ChromeFile:
         self.losses.is_cut = True
 
 
+def _more(source: Feed, num_bytes: int) -> bytes:
+    """So much text or more, if there is any: a long value is read again from its begin, which has to pay."""
+    chunks, left = [], num_bytes
+    while (chunk := source.next()):
+        chunks.append(chunk)
+        left -= len(chunk)
+        if left <= 0:
+            break
+    return b"".join(chunks)
+
+
 def next_event(window: Window, at: int) -> int | None:
     """Where behind `at` an event seems to begin: behind another one and a comma, or with its phase."""
     for found in _BEGIN.finditer(window.text, at + 1, window.end):
-        before = window.cut(max(at, found.start() - 256), found.start()).rstrip()
+        before = window.cut(max(at, found.start() - 256, 0), found.start()).rstrip()
         follows = before.endswith(b",") and before[:-1].rstrip().endswith(b"}")
         if found[1] or (follows and _has_phase(window.cut(found.start(), found.start() + AHEAD_BYTES))):
             return found.start()
@@ -274,10 +286,15 @@ def _expect(condition: bool) -> None:  # noqa: FBT001
         raise ValueError
 
 
-def _utf8(value: Any) -> Any:
-    """What was decoded a character a byte, as the text it is."""
+def _value(raw: str) -> Any:
+    """JSON that was read a character a byte, as the text it is; halves of characters become U+FFFD."""
+    text = raw if raw.isascii() else raw.encode("latin-1").decode("utf-8", "replace")
+    return _whole(_DECODER.decode(text))
+
+
+def _whole(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("latin-1", "replace").decode("utf-8", "replace") if not value.isascii() else value
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_utf8(key): _utf8(item) for key, item in value.items()}
-    return [_utf8(item) for item in value] if isinstance(value, list) else value
+        return {_whole(key): _whole(item) for key, item in value.items()}
+    return [_whole(item) for item in value] if isinstance(value, list) else value

@@ -43,9 +43,10 @@ class Interner:
         if first >= count:
             return []
         ends = np.ctypeslib.as_array(_library().interner_ends(self._handle), (count,))
-        begins = [int(ends[first - 1]) if first else 0, *ends[first:-1].tolist()]
-        arena = ctypes.string_at(_library().interner_arena(self._handle), int(ends[-1]))
-        return [arena[begin:end] for begin, end in zip(begins, ends[first:].tolist(), strict=True)]
+        since = int(ends[first - 1]) if first else 0
+        places = (ends[first:] - since).tolist()
+        arena = (ctypes.c_char * places[-1]).from_address(_library().interner_arena(self._handle) + since).raw
+        return [arena[begin:end] for begin, end in zip([0, *places], places, strict=False)]
 
     @property
     def handle(self) -> Any:

@@ -111,7 +111,9 @@ def damages(trace: TraceFile, index: Index) -> Iterator[str]:
 
 def losses_of(trace: TraceFile, losses: Losses, num_events: int) -> Iterator[str]:
     """What is lost of the text of a trace, in words."""
-    if losses.is_cut:
+    if losses.is_cut and not losses.lost_bytes:
+        yield f"{trace.name} ends before its last bracket: none of its {num_events} events is lost"
+    elif losses.is_cut:
         yield (f"{trace.name} ends inside of an event: {losses.lost_bytes} bytes are lost, {num_events} events are "
                "whole")
     elif losses.damaged_events:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from distprof.merge.chrome_file import ChromeFile, Losses
@@ -19,6 +18,7 @@ from distprof.merge.phases import META, SLICE
 from distprof.merge.repair import repaired
 from distprof.merge.selection import Selection
 from distprof.merge.streams import ChunkReader, TraceFile
+from distprof.merge.thread_names import thread_of
 
 ALL = Selection()
 LATEST_NS = 1 << 62
@@ -97,7 +97,7 @@ def index_trace(trace: TraceFile, selection: Selection = ALL, *, base_ns: int = 
         index.num_events += scanner.num_rows
     index.num_bytes, index.damage = file.num_bytes, reader.damage
     index.base_ns = base_ns_of(file.metadata)
-    index.threads = [_thread(key) for key in scanner.threads.texts()]
+    index.threads = [thread_of(key) for key in scanner.threads.texts()]
     index.steps = [(step, start + index.base_ns, end + index.base_ns) for step, start, end in steps.found]
     span, index.layout = rows.span(), rows.layout()
     if span is not None:
@@ -112,24 +112,8 @@ def _meta(scanner: Scanner, text: Text, rows: Any) -> Iterator[Meta]:
         except (ValueError, RecursionError):
             continue
         kind, args = event.get("name"), event.get("args")
-        if kind in NAMES_OF and isinstance(args, dict):
+        if isinstance(kind, str) and kind in NAMES_OF and isinstance(args, dict):
             yield Meta(kind=kind, pid=str(event.get("pid", "")), tid=str(event.get("tid", "")), args=args)
-
-
-def _thread(key: bytes) -> tuple[str, str]:
-    """JSON texts of a pid and a tid, a blank between -> both as text; a string may hold blanks, a number may not."""
-    text = key.decode("utf-8", "replace")
-    end = text.index('" ', 1) + 1 if text.startswith('"') and '" ' in text[1:] else text.index(" ")
-    return _plain(text[:end]), _plain(text[end + 1:])
-
-
-def _plain(text: str) -> str:
-    if not text:
-        return ""
-    try:
-        return str(msgspec.json.decode(text))
-    except msgspec.DecodeError:
-        return text
 
 
 def base_ns_of(metadata: Mapping[str, Any]) -> int:

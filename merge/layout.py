@@ -14,6 +14,7 @@ from distprof.merge.engine import BIND_ID, ENCLOSING, FLOW_IN, FLOW_OUT, NONE, I
 from distprof.merge.pairs import Halves, paired
 from distprof.merge.phases import BEGIN, FLOW_END, FLOW_START, FLOW_STEP, FLOWS, META, PAIRED, SLICE
 from distprof.merge.selection import Selection
+from distprof.merge.thread_names import thread_of
 
 TOLERANCE_NS = 1000
 """Slices that stick out of each other by no more are cut: rounding, not another order of things."""
@@ -135,15 +136,16 @@ class Rows:
         # of what happens in one nanosecond Perfetto may read the E before the B, and would see no end
         empty = num_plain + np.flatnonzero(duration[num_plain:] == 0)
         duration[empty] = 1
+        thread = self._same_threads(thread)
         order = _by_thread_and_start(rows, thread, start, duration, num_plain)
-        ends = self._arrow_ends(pairs.left_out)
-        owner = arrows.owners(ends, Slices(thread=thread, start_ns=start, end_ns=start + duration), order)
-        kept, ids = arrows.whole(ends, owner)
         lane, cut = find_overlaps(order, start, duration, thread.astype(np.int32), tolerance=TOLERANCE_NS,
                                   max_lanes=MAX_LANES)
         cut[empty] = np.where(cut[empty] < 0, 1, cut[empty])
         if len(pairs.end):
             _end_before_begin(thread, start, np.where(cut < 0, duration, cut), cut, rows[num_plain:], pairs.end)
+        ends, end_ns = self._arrow_ends(pairs.left_out), start + np.where(cut < 0, duration, cut)
+        owner = arrows.owners(ends, Slices(thread=thread, start_ns=start, end_ns=end_ns), order)
+        kept, ids = arrows.whole(ends, owner)
         side = [(rows, lane), (pairs.end, np.where(pairs.end < 0, 0, lane[num_plain:]))]
         if lane.any():
             side.append((ends.row, np.where(kept & (owner >= 0), lane[owner], 0)))
@@ -157,6 +159,13 @@ class Rows:
             reused_rows=ends.row[ids != NONE], reused_ids=ids[ids != NONE], left_out_rows=pairs.left_out,
             num_left_out=self._num_left_out + len(pairs.left_out))
 
+    def _same_threads(self, thread: Any) -> Any:
+        """The thread numbers of rows, with one for all spellings of a thread: 7 and "7" are written as the same."""
+        first: dict[tuple[str, str], int] = {}
+        texts = self._scanner.threads.texts()
+        numbers = [first.setdefault(thread_of(text), number) for number, text in enumerate(texts)]
+        return thread if len(first) == len(texts) else np.array(numbers, thread.dtype)[thread]
+
     def _all(self) -> tuple[Any, ...]:
         """All slices as one part."""
         if len(self._slices) != 1:
@@ -169,9 +178,8 @@ class Rows:
             there = ~np.isin(row, left_out)
             row, at, thread, phase, name, category, link, binds_next, is_slice = (
                 column[there] for column in (row, at, thread, phase, name, category, link, binds_next, is_slice))
-        key = np.unique(np.stack([link, name, category]), axis=1, return_inverse=True)[1] if len(row) else link
-        return Ends(row=row, at_ns=at, key=key, thread=thread, phase=phase, binds_next=binds_next.astype(bool),
-                    is_slice=is_slice.astype(bool))
+        return Ends(row=row, at_ns=at, key=_keys(link, name, category), thread=self._same_threads(thread), phase=phase,
+                    binds_next=binds_next.astype(bool), is_slice=is_slice.astype(bool))
 
     def _pairs(self) -> _Pairs:
         row, at, thread, phase, name, category, link = _joined(self._halves, 7)
@@ -179,6 +187,7 @@ class Rows:
         if not len(row):
             return _Pairs((nothing,) * 4, nothing, nothing)
         blanks = [number for number, text in enumerate(self._scanner.names.texts()) if not text]
+        thread = self._same_threads(thread)
         begin, end = paired(Halves(row=row, at_ns=at, thread=thread, phase=phase, link=link, category=category,
                                    name=np.where(np.isin(name, blanks), -1, name)))
         last = int(self._all()[1].max(initial=at.max()))
@@ -230,6 +239,18 @@ def _end_before_begin(thread: Any, start: Any, duration: Any, cut: Any, begin_ro
     for index, place in enumerate(zip(thread.tolist(), end.tolist(), strict=True)):
         if place in ambiguous and duration[index] > 0:
             cut[index] = duration[index] - 1
+
+
+def _keys(*columns: Any) -> Any:
+    """A number a row, equal where all columns are."""
+    order = np.lexsort(columns)
+    changes = np.zeros(len(order), bool)
+    for column in columns:
+        ordered = column[order]
+        changes[1:] |= ordered[1:] != ordered[:-1]
+    keys = np.empty(len(order), np.int64)
+    keys[order] = np.cumsum(changes)
+    return keys
 
 
 def _chosen(columns: list[Any], least: int) -> list[Any]:

@@ -72,7 +72,7 @@ def steps_of(one: Read) -> Steps:
         starts, ends, numbers = (frame[column].cast(pl.Int64).to_numpy() for column in ("start_ns", "end_ns", "step"))
         return starts, ends, numbers
     found = sorted({(start, end, int(marked[1])) for name, start, end in one.index.steps
-                    if (marked := re.fullmatch(r"ProfilerStep#(\d+)", name))})
+                    if (marked := re.fullmatch(r"ProfilerStep#([0-9]{1,18})", name))})
     columns = np.array(found, np.int64).reshape(-1, 3)
     return columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()
 

@@ -99,12 +99,26 @@ def rewrite(plan: RankPlan, output: Path, table: Path | None = None) -> Member:
     if not plan.selection.is_all:
         plan = replace(plan, index=index_trace(
             plan.trace, plan.selection, base_ns=plan.index.base_ns))
-    member = _rewrite(plan, output, table)
-    if member.num_read != plan.index.num_events:  # the first pass skims; damage within args made it count otherwise
-        plan = replace(plan, index=index_trace(
-            plan.trace, plan.selection, base_ns=plan.index.base_ns, strict=True))
+    try:
         member = _rewrite(plan, output, table)
-    return member
+        if _is_same(member, plan.index):
+            return member
+    except _OtherThreadsError:
+        pass
+    # the first pass skims: damage within args made it read other events
+    plan = replace(plan, index=index_trace(
+        plan.trace, plan.selection, base_ns=plan.index.base_ns, strict=True))
+    return _rewrite(plan, output, table)
+
+
+class _OtherThreadsError(Exception):
+    """The second pass met a thread that the first did not."""
+
+
+def _is_same(member: Member, index: Index) -> bool:
+    found, before = member.losses, index.losses
+    return (member.num_read, found.damaged_events, found.lost_bytes) == (
+        index.num_events, before.damaged_events, before.lost_bytes)
 
 
 def _rewrite(plan: RankPlan, output: Path, table: Path | None) -> Member:
@@ -119,16 +133,18 @@ def _rewrite(plan: RankPlan, output: Path, table: Path | None) -> Member:
     if table is not None:
         events = EventTable(table, scanner, tags=plan.tags, threads=renumber.described(), steps=_on_common(plan),
                             metadata=plan.table_metadata)
-    with output.open("wb") as raw:
-        # no name and no time in the header: the same input gives the same bytes
-        packer = isal_zlib.compressobj(LEVEL, wbits=GZIP)
-        for part in _parts(file, renumber, events, lanes):
-            packed = packer.compress(part)
-            if packed:
-                raw.write(packed)
-        raw.write(packer.flush())
-    if events is not None:
-        events.close()
+    try:
+        with output.open("wb") as raw:
+            # no name and no time in the header: the same input gives the same bytes
+            packer = isal_zlib.compressobj(LEVEL, wbits=GZIP)
+            for part in _parts(file, renumber, events, lanes):
+                packed = packer.compress(part)
+                if packed:
+                    raw.write(packed)
+            raw.write(packer.flush())
+    finally:
+        if events is not None:
+            events.close()
     member.num_bytes = file.num_bytes
     return member
 
@@ -209,6 +225,8 @@ class _Renumber:
     def __call__(self, text: Text, events: EventTable | None) -> memoryview:
         """The text of the last scan's events in the merged trace."""
         scanner, member = self._scanner, self._member
+        if len(scanner.threads) > len(self._raw):
+            raise _OtherThreadsError
         phase = scanner.column("phase")
         raw_ts, raw_dur = scanner.column("ts_ns"), scanner.column("dur_ns")
         is_meta, is_slice = phase == META, phase == SLICE

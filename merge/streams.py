@@ -125,9 +125,11 @@ class ChunkReader:
         Returns:
             Bytes that were read; 0 at the end, and where only iterating goes on.
         """
-        if self._plain is None or self._plain.tell() != self.num_bytes:
+        if self._plain is None:
             return 0
         with self._readable():
+            if self._plain.tell() != self.num_bytes:
+                return 0
             count = self._plain.readinto(room) or 0
         self.num_bytes += count
         return count

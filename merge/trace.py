@@ -7,6 +7,7 @@ is a gzip member of its own, made where the rank was read; the file is their con
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -150,7 +151,10 @@ def _append(file: IO[bytes], member: Member, *, is_first: bool) -> None:
         file.write(igzip.compress(b",\n", mtime=0))
     file.flush()
     with member.path.open("rb") as part:
-        left = os.fstat(part.fileno()).st_size
-        while left > 0 and (sent := os.sendfile(file.fileno(), part.fileno(), None, left)):
-            left -= sent
+        try:
+            while os.sendfile(file.fileno(), part.fileno(), None, 1 << 30):
+                pass
+        except OSError:  # some file systems cannot; what was sent is sent
+            file.seek(0, os.SEEK_END)
+            shutil.copyfileobj(part, file)
     file.seek(0, os.SEEK_END)

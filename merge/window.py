@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-CHUNK_BYTES = 1 << 21
+CHUNK_BYTES = 1 << 22
 """So much is added to the window at once, or more."""
 AHEAD_BYTES = 1 << 12
 """So much text is looked at to tell what stands behind damage."""

@@ -11,7 +11,7 @@ from engines import ENGINES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.merge import chrome_file, window
+from distprof.merge import chrome_file, reference, window
 from distprof.merge.chrome_file import ChromeFile
 
 HEAD, TAIL = b'{"schemaVersion":1,"traceEvents":[', b'],"traceName":"x [1,2]","more":[{"a":1},{"b":[2]}]}\n'
@@ -135,3 +135,37 @@ def test_a_long_file_with_many_damages(engine, monkeypatch, first):
     fixed = file.losses.repaired_events  # zeros within a string
     assert len(found) >= 4000 - len(broken) and file.losses.damaged_events >= len(broken) - fixed
     assert set(found) >= {one for number, one in enumerate(whole) if number not in broken}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_keys_beside_the_events_are_text_however_they_are_written(engine):
+    about = {"host": "caf\u00e9 \u4e2d \U0001f600", "half": "x\ud83d", "n\u00e9": [{"\u4e2d": "\u00e9"}]}
+    for ascii_only in (True, False):
+        text = json.dumps(about, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+        file, found = read(engine, text[:-1] + b',"traceEvents":[' + event(0) + b'],"last":"\xe9 \xc3\xa9"}', chunk=5)
+        assert found == [event(0)] and file.metadata["last"] == "\ufffd \u00e9"
+        assert file.metadata["host"] == about["host"] and file.metadata["n\u00e9"] == about["n\u00e9"]
+        json.dumps(file.metadata, ensure_ascii=False).encode()
+
+
+def test_long_values_before_the_events_are_read_a_few_times(monkeypatch):
+    value, tried = json.dumps(["x" * 60] * 4000).encode(), []
+
+    class Decoder(json.JSONDecoder):
+        def raw_decode(self, text: str, idx: int = 0) -> Any:
+            tried.append(len(text))
+            return super().raw_decode(text, idx)
+
+    monkeypatch.setattr(chrome_file, "_DECODER", Decoder(strict=False))
+    file, found = read(reference, b'{"long":' + value + b',"traceEvents":[' + event(0) + b"]}", chunk=100)
+    assert found == [event(0)] and file.metadata["long"] == json.loads(value)
+    assert sum(tried) < 12 * len(value)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("between", [b"", b",", b" , "])
+def test_events_behind_an_end_that_is_none_are_read(engine, between):
+    events = [event(number) for number in range(4)]
+    text = HEAD + b",".join(events[:2]) + b"]" + between + b",".join(events[2:]) + TAIL
+    file, found = read(engine, text)
+    assert found == events and file.losses.damaged_events == 1 and file.metadata["traceName"] == "x [1,2]"

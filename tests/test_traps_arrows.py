@@ -199,3 +199,12 @@ def test_ids_in_args_are_told_apart_by_rank(tmp_path):
     table = pl.read_parquet(found.path.parent / "events.parquet")
     assert len(table) == 10 and table["correlation"].n_unique() == 5
     assert table.select("rank", "correlation").n_unique() == 10
+
+
+def test_an_end_in_the_part_of_a_slice_that_is_cut_lies_in_none(tmp_path):
+    """Trap 24 and 14: what rounding cuts of a slice has no room for arrows."""
+    events = [slice_of("a", 10, 100, tid=1), slice_of("b", 50, 60.9, tid=1), slice_of("c", 200, 10, tid=2),
+              *ends(1, (110.5, 1), (201, 2))]
+    found = merge(tmp_path, events)
+    assert found.found.total("num_cut") == 1 and found.found.total("num_hanging") == 2
+    assert ask(found.path, ERRORS).results[0] == []

@@ -165,3 +165,23 @@ def test_a_process_of_another_writer_keeps_its_name(tmp_path: Path):
     names = {event["pid"]: event["args"]["name"] for event in found.events if event["name"] == "process_name"}
     assert [names[event["pid"]] for event in found.of(0, "X")] == [
         "rank 0 | host7 | MainProcess (pid 5)", "rank 0 | host7 | worker (pid 6)", "rank 0 | host7 | cpu (pid 8)"]
+
+
+def test_a_thread_that_is_spelled_in_several_ways_is_one(tmp_path: Path):
+    """Trap 3: 7 and "7" are written as the same number; slices, arrows and pairs of both belong together."""
+    events = [slice_of("a", 10, 100, pid=1, tid=1), slice_of("b", 60, 100, pid="1", tid="1"),
+              {"ph": "B", "name": "c", "pid": 1, "tid": 1, "ts": 300}, {"ph": "E", "pid": "1", "tid": 1, "ts": 400}]
+    found = merge(tmp_path, events)
+    answer = ask(found.path, ERRORS, PLACES)
+    assert answer.results[0] == [] and found.found.total("num_side") == 1
+    assert {row["slice"]: row["dur"] for row in answer.results[1]} == {"a": 100_000, "b": 100_000, "c": 100_000}
+
+
+def test_names_that_are_no_text_are_no_names(tmp_path: Path):
+    """What other writers put into metadata stops nothing."""
+    names = (["x"], {"a": 1}, 5, None, "thread_name")
+    odd = [{"ph": "M", "name": name, "pid": 1, "tid": 1, "args": args} for name in names
+           for args in ({}, [], None, {"name": ["y"]})]
+    found = merge(tmp_path, [*odd, slice_of("ProfilerStep#99999999999999999999", 1, 2), slice_of("a", 10, 1)])
+    answer = ask(found.path, ERRORS, PLACES)
+    assert answer.results[0] == [] and len(answer.results[1]) == 2

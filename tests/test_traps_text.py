@@ -167,3 +167,23 @@ def test_text_is_read_once_more_by_every_json_parser(tmp_path):
     text = text_of([slice_of("a", float("nan"), 1), slice_of("b", 5, 1, args={"x": float("inf"), "y": 2**70})])
     found = merge(tmp_path, text, text.replace(b"b", b"\xff"))
     assert json.loads(gzip.decompress(found.path.read_bytes()).decode("utf-8", "strict")) == found.whole
+
+
+PLAIN = '{"ph": "X", "name": "%s", "ts": %d, "dur": 100, "pid": 1, "tid": %d}'
+HIDDEN = """{"ph":"X","ts":%d,"dur":7,"pid":1,"tid":%d,"name":"%s","args":{
+ "s": %s
+}}"""
+MISREAD = '"a\n  }, b",\n "t": 1'
+
+
+@pytest.mark.parametrize("thread", [1, 7])
+def test_damage_in_args_that_only_the_second_pass_sees(tmp_path, thread):
+    """The first pass skims args, and may lose other events than the second: what overlaps is looked at again."""
+    lines = [PLAIN % ("a", 10, 1), HIDDEN % (200, thread, "raw newline", MISREAD), PLAIN % ("A", 300, 1),
+             PLAIN % ("B", 350, 1), HIDDEN % (210, 2, "damaged", "tru"), PLAIN % ("C", 500, 1), PLAIN % ("D", 700, 2)]
+    found = merge(tmp_path, '{"traceEvents":[\n' + ",\n".join(lines) + "\n]}")
+    answer = ask(found.path, ERRORS, PLACES)
+    assert answer.results[0] == [] and shown(answer) == ["A", "B", "C", "D", "a", "raw newline"]
+    assert found.found.total("num_side") == 1 and found.found.members[0].losses.damaged_events == 1
+    lanes = {row["slice"]: row["thread"] for row in answer.results[1]}
+    assert [name for name, lane in lanes.items() if "overlapping" in lane] == ["B"]
