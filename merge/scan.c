@@ -468,7 +468,7 @@ typedef struct {
  * are those that it had before. What is equal to text that was read before, in the same place, is not read again. All of
  * this is of one scan: pointers are into its text. */
 
-enum { SLOTS = 16, SHAPES = 9, MEMBERS = 12, USUAL_ARGS = 64 };
+enum { SLOTS = 16, SHAPES = 9, MEMBERS = 12, USUAL_ARGS = 256 };
 
 typedef struct {
     const uint8_t *at; /* from behind a value, or from the brace of the event, up to the next value */
@@ -488,8 +488,11 @@ typedef struct {
 } Args;
 
 typedef struct {
-    Text last[2]; /* pid and tid of the last event */
+    Text last[2];    /* pid and tid of the last event */
+    int is_plain[2]; /* they are digits, and few: what is equal to them needs no look */
     int32_t last_thread;
+    int32_t last_number; /* of the last category */
+    Text last_category;
     Gap gaps[SHAPES][SLOTS]; /* by phase, as far as it is known, and by place in the event */
     Args args[USUAL_ARGS];   /* by name */
 } Seen;
@@ -526,7 +529,7 @@ static int64_t eight_digits(const uint8_t *p) {
 static const uint8_t *usual_number(const uint8_t *p, const uint8_t *end, int64_t *value) {
     if (end - p < 32) return NULL;
     const uint8_t *from = p;
-    int64_t number = eight_digits(p);
+    int64_t number = p[7] >= '0' && p[7] <= '9' ? eight_digits(p) : -1;
     if (number >= 0) p += 8;
     else number = 0;
     while (*p >= '0' && *p <= '9' && p - from < 16) number = 10 * number + (*p++ - '0');
@@ -694,6 +697,16 @@ static const uint8_t *skimmed_end(const uint8_t *p, const uint8_t *end) {
     return p >= end ? end : *p == ',' || *p == '}' ? brace + 1 : NULL;
 }
 
+/* The pid or tid at p is that of the last event, and does not go on. */
+static int is_last(const Seen *seen, int which, const uint8_t *p, const uint8_t *end) {
+    const Text *last = &seen->last[which];
+    return seen->is_plain[which] && end - p > last->len && same(p, last->at, last->len) && !IN_SCALAR[p[last->len]];
+}
+
+static int is_plain(Text number) {
+    return number.len && number.len < 16 && *number.at != '0' && digits(number.at, number.at + number.len) == number.at + number.len;
+}
+
 static int32_t thread_of(Columns *c, Text pid, Text tid, Seen *seen) {
     Text *last = seen->last;
     if (seen->last_thread >= 0 && last[0].len == pid.len && last[1].len == tid.len && same(last[0].at, pid.at, pid.len)
@@ -705,15 +718,25 @@ static int32_t thread_of(Columns *c, Text pid, Text tid, Seen *seen) {
     key[pid.len] = ' ';
     memcpy(key + pid.len + 1, tid.at, tid.len);
     last[0] = pid, last[1] = tid;
+    seen->is_plain[0] = is_plain(pid), seen->is_plain[1] = is_plain(tid);
     seen->last_thread = interner_add(c->threads, key, len);
     if (key != usual) free(key);
     return seen->last_thread;
 }
 
+static int32_t category_of(Columns *c, Text category, Seen *seen) {
+    Text *last = &seen->last_category;
+    if (!last->at || last->len != category.len || !same(last->at, category.at, category.len)) {
+        *last = category;
+        seen->last_number = interner_add(c->categories, category.at, category.len);
+    }
+    return seen->last_number;
+}
+
 /* Where arguments of an event of this name may have been seen. */
 static Args *args_of(Seen *seen, Text name) {
     uint64_t hash = name.len >= 8 ? load(name.at + name.len - 8) * UINT64_C(0x9e3779b97f4a7c15) : 0;
-    return &seen->args[(hash >> 58 ^ (uint64_t)name.len) % USUAL_ARGS];
+    return &seen->args[(hash >> 56 ^ (uint64_t)name.len) % USUAL_ARGS];
 }
 
 /* Of two equal keys the second counts: what the event said before is not so. */
@@ -769,9 +792,15 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
         int quoted = *p == '"';
         const uint8_t *behind = NULL;
         if (quoted) {
-            p = string_end(p + 1, end, &flags);
-            if (!p) return NULL;
-            p++;
+            if (which == PHASE && end - p > 2 && p[2] == '"' && !IN_STRING[p[1]] && p[1] < 128) {
+                p += 3;
+            } else {
+                p = string_end(p + 1, end, &flags);
+                if (!p) return NULL;
+                p++;
+            }
+        } else if ((which == PID || which == TID) && is_last(seen, which == TID, p, end)) {
+            p += seen->last[which == TID].len;
         } else if (*p == '{' && which == ARGS) {
             if (field[ARGS].len) forget_args(c, seen);
             if (c->skims && !c->num_wanted) behind = skimmed_end(p, end);
@@ -821,7 +850,7 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
     }
     c->start[row] = (int32_t)(from - buf), c->end[row] = (int32_t)(p - buf);
     c->name[row] = interner_add(c->names, name.at, name.len);
-    c->category[row] = has_category ? interner_add(c->categories, category.at, category.len) : -1;
+    c->category[row] = has_category ? category_of(c, category, seen) : -1;
     c->thread[row] = thread_of(c, field[PID], field[TID], seen);
     c->flags[row] = flags;
     c->num_rows++;
