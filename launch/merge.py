@@ -24,7 +24,7 @@ STRICT = click.option("--strict", is_flag=True, help="Exit with 3 if anything is
 @click.option("--min-duration", metavar="5us", help="Without shorter slices.")
 @click.option("--max-size", metavar="1GB",
               help="No more than this as text, which is what a viewer has to read: keeps the ranks and steps that tell "
-                   "most (slowest, median, fastest) and says what it left out.")
+                   "most (slowest, most often late, median, fastest) and says what it left out.")
 @click.option("--format", "format_", type=click.Choice(["chrome", "perfetto-tar"]), default="chrome",
               show_default=True,
               help="One Chrome trace; or the ranks' files as they are, in an archive for Perfetto 58.")
