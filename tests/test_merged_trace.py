@@ -164,6 +164,17 @@ def fresh(path: Path) -> Path:
     return path
 
 
+def test_both_engines_write_the_same(run, tmp_path):
+    """Without a C compiler everything is as it is with one, in processes instead of threads."""
+    outs = [tmp_path / name for name in ("compiled", "reference")]
+    for out, environ in zip(outs, ({}, {"DISTPROF_REFERENCE_ENGINE": "1"}), strict=True):
+        done = distprof("merge", run, "--out", out, **environ)
+        assert done.returncode == 0, done.stderr
+    assert (outs[0] / "trace.json.gz").read_bytes() == (outs[1] / "trace.json.gz").read_bytes()
+    tables = [pl.read_parquet(out / "events.parquet" / "*.parquet") for out in outs]
+    assert tables[0].equals(tables[1]) and len(tables[0]) > 4000
+
+
 def test_the_usual_script_fails_the_same_checks(run, tmp_path):
     output = tmp_path / "usual.json"
     usual_merge(rank_traces(run), output)
