@@ -126,6 +126,7 @@ class ClockRecorder:
         self._wake = threading.Event()
         self._searching: threading.Thread | None = None
         self._meetings = 0
+        self._closed = False
         self._spent_s = 0.0
 
     def pair(self) -> None:
@@ -144,8 +145,9 @@ class ClockRecorder:
         self._meetings = min(self._meetings + 1, 255)
         left_s = TOTAL_S - self._spent_s
         allowed_s = left_s if last else min(MEETING_S, left_s)
-        began = time.monotonic()
+        began, before = time.monotonic(), len(self.samples)
         self._within(allowed_s, self._sample)
+        self._closed = last and len(self.samples) > before
         self._spent_s += min(time.monotonic() - began, allowed_s)  # what a busy machine adds is not what we waited for
 
     def stop(self) -> None:
@@ -168,7 +170,10 @@ class ClockRecorder:
 
     def to_json(self) -> dict[str, Any]:
         """Keys of rank.json."""
-        return {"clock": self.pairs, "clock_sync": [asdict(sample) for sample in self.samples],
+        samples = list(self.samples)
+        if samples and not self._closed:  # nobody was asked at the end: the uncertainty has to hold until then
+            samples.append(ClockSample(peer=self._peer, at_ns=time.time_ns()))
+        return {"clock": self.pairs, "clock_sync": [asdict(sample) for sample in samples],
                 "clock_note": self.note}
 
     def _within(self, seconds: float, work: Callable[[float], None]) -> None:
@@ -266,31 +271,39 @@ class ClockRecorder:
         sample = ClockSample(peer=self._peer, at_ns=time.time_ns())
         if connection is not None:
             try:
-                sample = _best_of(connection, self._peer, until)
+                sample, late = _best_of(connection, self._peer, until)
+                if late is not None:
+                    raise late
                 connection.sendall(bytes([self._meetings]))
                 self.note = None
             except OSError as error:  # an answer that comes late would be taken for that of the next question
-                self.note = f"rank {self._peer} did not answer: {error}"
+                self.note = f"rank {self._peer} did not answer: {error}" if sample.offset_ns is None else None
                 self._disconnect()
         else:
             self.note = self.note or f"none of the ranks {self._place.peers if self._place else ()} records"
         self.samples.append(sample)
 
 
-def _best_of(connection: socket.socket, peer: int, until: float) -> ClockSample:
+def _best_of(connection: socket.socket, peer: int, until: float) -> tuple[ClockSample, OSError | None]:
+    """The best of some rounds, and what ended them early."""
     best: ClockSample | None = None
     rounds = 0
     # once in any case: on a busy machine the time may be over before the first question
     while not rounds or (time.monotonic() < until and (
             rounds < ENOUGH_ROUNDS or best is None or (best.bound_ns or 0) > GOOD_NS)):
         connection.settimeout(max(until - time.monotonic(), MEETING_S))
-        found = compared(peer, *_ask_once(connection))
+        try:
+            found = compared(peer, *_ask_once(connection))
+        except OSError as error:
+            if best is None:
+                raise
+            return replace(best, rounds=rounds), error
         rounds += 1
         if found is not None and (best is None or (found.bound_ns or 0) < (best.bound_ns or 0)):
             best = found
     if best is None:
         raise TimeoutError(f"no answer of {rounds} is of use")
-    return replace(best, rounds=rounds)
+    return replace(best, rounds=rounds), None
 
 
 def compared(peer: int, asked_ns: int, there_ns: int, left_ns: int, back_ns: int) -> ClockSample | None:
@@ -329,7 +342,10 @@ def _ask_once(connection: socket.socket) -> tuple[int, int, int, int]:
 
 
 def _pair() -> dict[str, int]:
-    return {"realtime_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns()}
+    """Both clocks at one time: the best of some readings, since anything may run between two of them."""
+    readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
+    before, at, behind = min(readings, key=lambda one: one[2] - one[0])
+    return {"realtime_ns": at, "monotonic_ns": (before + behind) // 2}
 
 
 def _in_process_group() -> bool:

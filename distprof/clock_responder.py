@@ -5,6 +5,7 @@ Nobody has to meet: a thread answers whenever somebody asks. It waits in the ker
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import selectors
 import socket
@@ -52,6 +53,8 @@ class ClockResponder:
 
     def close(self) -> None:
         """Ends the thread and closes every connection."""
+        with contextlib.suppress(OSError):
+            self._waker.send(b"\0")  # where a fork of its own holds it too, closing it tells nothing
         self._waker.close()
         self._thread.join(timeout=1)
 
@@ -80,13 +83,21 @@ class ClockResponder:
     def _accept(self) -> None:
         try:
             client, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:  # no file descriptors are left, say: the listener would call again and again
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            return
+        try:
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:
+            client.close()
             return
         if len(self._selector.get_map()) > MAX_CLIENTS:
             client.close()
             return
-        client.setblocking(False)
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._strangers[client] = ""
         self._selector.register(client, selectors.EVENT_READ)
 
@@ -96,6 +107,8 @@ class ClockResponder:
             if client in self._strangers:
                 return self._introduced(client)
             said = client.recv(64)
+            if len(said) > 1:  # not all of it may have been there
+                now_ns = time.time_ns()
             for byte in said:
                 if byte == ASK:
                     client.send(ANSWER.pack(now_ns, time.time_ns()))

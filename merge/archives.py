@@ -83,7 +83,7 @@ class _Content:
     def read(self, size: int, /) -> bytes:
         try:
             return bytes(self._file.read(size))
-        except tarfile.ReadError:
+        except tarfile.TarError:
             return b""
 
 

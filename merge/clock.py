@@ -60,6 +60,8 @@ class Alignment:
     uncertainty_ns: int | None = None
     """The true offset differs by this at most while the rank was recorded; None: not known, and nothing is shifted."""
     drift_uncertainty_ppm: float | None = None
+    window: tuple[int, int] | None = None
+    """First and last time, on the rank's clock, for which the uncertainty holds; None: always."""
     clock: int = 0
     """Ranks with the same number read the same clock; 0 is that of rank 0."""
 

@@ -13,8 +13,8 @@ import polars as pl
 from distprof.merge.clock import Alignment, Check, Clock
 from distprof.merge.clock_fit import Fit, fit
 
-SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Collectives that end on no rank before they began on all."""
+SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "barrier")
+"""Collectives that end on no rank before they began on all; in all_to_all a rank may have nothing to wait for."""
 ENOUGH = 20
 """Collectives of two hosts from which on their clocks are compared."""
 COLUMNS = ("collective", "rank", "start_ns", "end_ns")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,12 +37,27 @@ class Fit:
     excess_ns: int
     """By how much the bounds had to give way so that a line could pass; 0 where they fit together."""
 
+    window: tuple[int, int] = (0, 0)
+
+    def widened(self, more_ns: int) -> Fit:
+        """The same line, less sure."""
+        return replace(self, uncertainty_ns=self.uncertainty_ns + more_ns)
+
     def through(self, peer: Alignment, *, number: int) -> Alignment:
         """Over the peer's own line to the common clock; errors add up. `number` is that of the new clock."""
-        behind_ns = peer.uncertainty_ns or 0
-        return Alignment(line=self.line.then(peer.line), clock=number,
+        behind_ns = (peer.uncertainty_ns or 0) + self._outside_ns(peer)
+        return Alignment(line=self.line.then(peer.line), clock=number, window=self.window,
                          uncertainty_ns=self.uncertainty_ns + behind_ns + math.ceil(behind_ns * MAX_DRIFT_PPM * 1e-6),
                          drift_uncertainty_ppm=self.drift_uncertainty_ppm + (peer.drift_uncertainty_ppm or 0.0))
+
+
+    def _outside_ns(self, peer: Alignment) -> int:
+        """What the peer's line may be wrong by more where this one's window goes beyond the peer's."""
+        if peer.window is None:
+            return 0
+        begin, end = (self.line.shift(at_ns) for at_ns in self.window)
+        outside_ns = max(peer.window[0] - begin, end - peer.window[1], 0)
+        return math.ceil(outside_ns * (peer.drift_uncertainty_ppm or 0.0) * 1e-6)
 
 
 def fit(lower: Sequence[Bound], upper: Sequence[Bound], *, window: tuple[int, int],
@@ -75,7 +90,8 @@ def fit(lower: Sequence[Bound], upper: Sequence[Bound], *, window: tuple[int, in
     slowest, fastest = (float(corridor.drifts[end]) / NS_PER_S_PER_PPM for end in (0, -1))
     return Fit(line=RankClock(offset_ns=base + round(wanted[0]), drift_ppm=drift, reference_ns=begin),
                uncertainty_ns=math.ceil(worst + 2 * corridor.excess) + 2,  # whole ns at both ends
-               drift_uncertainty_ppm=max(fastest - drift, drift - slowest, 0.0), excess_ns=math.ceil(corridor.excess))
+               drift_uncertainty_ppm=max(fastest - drift, drift - slowest, 0.0), excess_ns=math.ceil(corridor.excess),
+               window=window)
 
 
 def _local(bounds: Sequence[Bound], begin: int, base: int) -> Floats:

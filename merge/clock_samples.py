@@ -15,6 +15,10 @@ REFERENCE = 0
 """The rank whose clock is the common one; it need not be there itself."""
 
 
+NOISE_NS = 20_000
+"""Two clocks of one rank are not read at the same time: what differs by less was not set."""
+
+
 class Sample(msgspec.Struct, frozen=True):
     """One comparison with a peer, as in rank.json."""
 
@@ -44,6 +48,8 @@ class SampledRank:
     """Equal on ranks that run under one kernel; None where that is not known."""
     samples: Sequence[Sample]
     """In the order of time; those without an answer as well."""
+    set_by_ns: int = 0
+    """How far its clock was set while it was recorded."""
 
     @property
     def answered(self) -> list[Sample]:
@@ -61,7 +67,9 @@ def clock_by_samples(ranks: Sequence[SampledRank]) -> Clock:
     Ranks of one host read the same clock unless a sample between them says otherwise.
     """
     domains = _domains(ranks)
-    edges = {(this, other): _line(members, domains, other) for (this, other), members in _pairs(ranks, domains).items()}
+    set_by = _set_by(ranks, domains)
+    edges = {(this, other): _line(members, domains, other).widened(set_by.get(this, 0) + set_by.get(other, 0))
+             for (this, other), members in _pairs(ranks, domains).items()}
     root = _root(domains, edges)
     reached: dict[Domain, Alignment] = {root: Alignment(uncertainty_ns=0, drift_uncertainty_ppm=0.0)}
     excess_ns = 0
@@ -74,6 +82,15 @@ def clock_by_samples(ranks: Sequence[SampledRank]) -> Clock:
     clocks = {rank: known or Alignment(clock=len(reached) + others.index(domains[rank]))
               for rank, known in alignments.items()}
     return _described(ranks, clocks, excess_ns)
+
+
+def _set_by(ranks: Sequence[SampledRank], domains: Mapping[int, Domain]) -> dict[Domain, int]:
+    """How far each clock was set; between two samples that looks like a drift."""
+    found: dict[Domain, int] = defaultdict(int)
+    for rank in ranks:
+        if rank.set_by_ns > NOISE_NS:
+            found[domains[rank.rank]] = max(found[domains[rank.rank]], rank.set_by_ns)
+    return found
 
 
 def _root(domains: Mapping[int, Domain], edges: Mapping[tuple[Domain, Domain], Fit]) -> Domain:
@@ -108,9 +125,9 @@ def _domains(ranks: Sequence[SampledRank]) -> dict[int, Domain]:
     domains: dict[int, Domain] = {
         rank.rank: ("rank", rank.rank) if rank.host is None or _contradicts(rank, hosts) else ("host", rank.host)
         for rank in ranks}
-    for (_, other), members in _pairs(ranks, domains).items():
-        if len(members) > 1 and _line(members, domains, other).excess_ns:
-            domains |= {member.rank: ("rank", member.rank) for member in members}
+    while split := [member.rank for (_, other), members in _pairs(ranks, domains).items()
+                    if len(members) > 1 and _line(members, domains, other).excess_ns for member in members]:
+        domains |= {rank: ("rank", rank) for rank in split}
     return domains
 
 

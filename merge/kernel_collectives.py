@@ -22,7 +22,7 @@ from distprof.merge.streams import ChunkReader
 
 KERNEL = re.compile(rb"(?:nccl|rccl)\w*?(AllReduce|AllGather|ReduceScatter)", re.IGNORECASE)
 """Kernels that end on no rank before they began on all. SendRecv may be a pair of two ranks."""
-GLOO = re.compile(rb"gloo:(all_reduce|all_gather|reduce_scatter|all_to_all|barrier)")
+GLOO = re.compile(rb"gloo:(all_reduce|all_gather|reduce_scatter|barrier)")
 COLUMNS = ("collective", "rank", "start_ns", "end_ns")
 
 
@@ -69,8 +69,13 @@ def _read(rank: Rank) -> Iterator[Call]:
     for _ in file.scanned():
         names += [_op(name) for name in scanner.names.texts(len(names))]
         wanted = np.array([name is not None for name in names], bool)
+        # the calls that launch kernels have names like theirs, and end before
+        kernels = np.array([text.lower() == b"kernel" for text in scanner.categories.texts()] + [False], bool)
+        is_nccl = np.array([bool(KERNEL.search(text)) for text in scanner.names.texts()], bool)
         start, duration = scanner.column("ts_ns"), scanner.column("dur_ns")
-        rows = wanted[scanner.column("name")] & (scanner.column("phase") == SLICE) & (start != NONE) & (duration > 0)
+        name, category = scanner.column("name"), scanner.column("category")
+        rows = wanted[name] & (~is_nccl[name] | kernels[category])
+        rows &= (scanner.column("phase") == SLICE) & (start != NONE) & (duration > 0)
         for row in np.flatnonzero(rows).tolist():
             found.append((int(scanner.interned["Comms Id"][row]), int(scanner.interned["Process Group Name"][row]),
                           int(scanner.integers["Seq"][row]), int(scanner.arrays["name"][row]), int(start[row]),

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
+import secrets
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from distprof.contract import MERGED, SUMMARY_JSON
+from distprof.contract import (
+    MERGED,
+    MERGED_COLLECTIVES,
+    MERGED_EVENTS,
+    MERGED_MODULES,
+    MERGED_STEPS,
+    SUMMARY_JSON,
+    TRACE_JSON,
+    TRACE_TAR,
+)
 from distprof.errors import IncompleteError, OutputError, UsageError
 from distprof.files import sync
 from distprof.merge.archives import unpack
@@ -18,6 +31,10 @@ from distprof.merge.ranking import Naming
 from distprof.merge.run import Run, open_run
 
 EVERYTHING = MergeOptions()
+OURS = frozenset((SUMMARY_JSON, TRACE_JSON, TRACE_TAR, MERGED_EVENTS.file, MERGED_MODULES.file, MERGED_COLLECTIVES.file,
+                  MERGED_STEPS.file, "report.html"))
+"""What a merge holds."""
+DAY_S = 86_400
 
 
 def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = None, naming: Naming | None = None,
@@ -40,24 +57,22 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         IncompleteError: Something is missing and `strict` is set; what there is was merged.
     """
     run = open_run(*paths, naming=naming)
-    merged = _free(out if out is not None else _beside(paths), force=force)
-    temporary = merged.with_name(f".{merged.name}.tmp")
+    merged = _free(out if out is not None else _beside(paths), paths, force=force)
+    temporary: Path | None = None
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        merged.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _temporary(merged)
         with _unpacked(run, temporary) as unpacked, FirstPass(unpacked, options) as reading:
             from distprof.merge import writing  # takes a while, and the first pass runs meanwhile
 
             written = writing.write_merge(unpacked, reading, temporary, options, progress)
-        if merged.exists():
-            shutil.rmtree(merged)
-        temporary.rename(merged)
-        sync(merged.parent)
+        _swap(temporary, merged)
     except OSError as error:
         raise OutputError(f"cannot write {merged}: {error.strerror or error}", hint="make room or change permissions "
                           "there, or write elsewhere with --out DIR") from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
     check(written.problems, strict=strict)
     return writing.told(written, merged)
 
@@ -81,17 +96,67 @@ def _beside(paths: Sequence[Path]) -> Path:
     raise UsageError("expected --out DIR, found none: only a folder has a place for its merge", hint="add --out merged")
 
 
-def _free(merged: Path, *, force: bool) -> Path:
+def _temporary(merged: Path) -> Path:
+    """A new folder on the same file system, so that it can be renamed: another merge may run at the same time."""
+    inside = merged.is_dir() and (os.path.ismount(merged) or not os.access(merged.parent, os.W_OK))
+    parent = merged if inside else merged.parent
+    for left in parent.glob(f".{merged.name}.????????.tmp"):  # of a merge that was killed
+        if time.time() - left.stat().st_mtime > DAY_S:
+            shutil.rmtree(left, ignore_errors=True)
+    folder = parent / f".{merged.name}.{secrets.token_hex(4)}.tmp"
+    folder.mkdir()
+    return folder
+
+
+def _swap(temporary: Path, merged: Path) -> None:
+    """Puts a whole merge in the place of an earlier one, or of nothing; what was there stays until that is done."""
+    if temporary.parent == merged:  # a place that cannot be renamed
+        for name in OURS:
+            _remove(merged / name)
+        for path in temporary.iterdir():
+            path.rename(merged / path.name)
+    elif merged.exists():
+        old = temporary.with_suffix(".old")
+        merged.rename(old)
+        temporary.rename(merged)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        temporary.rename(merged)
+    sync(merged.parent)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _free(merged: Path, paths: Sequence[Path], *, force: bool) -> Path:
     """The path, if a merge may be written there. Nothing but a merge is ever replaced."""
-    merged = merged.resolve() if merged.name in ("", "..") else merged
+    merged = merged.resolve()
     if merged.is_dir() and not any(merged.iterdir()):
         return merged
-    if merged.exists() and not (merged.is_dir() and (merged / SUMMARY_JSON).is_file()):
+    if merged.exists() and not _is_merge(merged):
         raise OutputError(f"expected a new or empty folder or an earlier merge, found other files at {merged}",
+                          hint="choose another --out")
+    if any(merged == path.resolve() or merged in path.resolve().parents for path in paths):
+        raise OutputError(f"expected another folder than that of the traces, found {merged}",
                           hint="choose another --out")
     if merged.exists() and not force:
         raise OutputError(f"expected no earlier merge, found {merged}", hint="--force replaces it")
     return merged
+
+
+def _is_merge(folder: Path) -> bool:
+    """True where a folder holds a merge and nothing else."""
+    if not folder.is_dir() or any(path.name not in OURS and not path.name.startswith(".") for path in folder.iterdir()):
+        return False
+    try:
+        found = json.loads((folder / SUMMARY_JSON).read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"format", "world_size", "per_gpu"} <= found.keys()
 
 
 def check(problems: list[str], *, strict: bool) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
+
+from distprof.merge.trace_identity import MOST_RANKS
 
 SUFFIX = re.compile(r"(\.pt)?(\.trace|_trace)?\.json(\.gz)?$")
 RANK = re.compile(r"(?<![a-z])(?:([a-z]+)[-_])?rank[-_.= ]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -47,7 +50,7 @@ def ranks_of_places(places: Sequence[Place]) -> list[int] | None:
         told = [tuple(place.get(axis, 0) for axis in axes) for place in places]
         if len(set(told)) == len(told):
             sizes = [max(column) + 1 for column in zip(*told, strict=True)]
-            return [_flat(index, sizes) for index in told]
+            return [_flat(index, sizes) for index in told] if math.prod(sizes) <= MOST_RANKS else None
     return None
 
 

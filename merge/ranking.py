@@ -75,8 +75,9 @@ def _by_pattern(candidates: Iterable[Candidate], pattern: str) -> list[int | Non
     ranks: list[int | None] = []
     for one in candidates:
         match = search.search(str(one.where))
-        if match is not None and not (match[1] or "").isdecimal():
-            raise UsageError(f"expected digits in the group of --rank-pattern, found {match[1]!r} in {one.where}")
+        if match is not None and not ((match[1] or "").isdecimal() and len(match[1]) < 7):
+            raise UsageError(f"expected a rank in the group of --rank-pattern, found {match[1]!r} in {one.where}",
+                             hint="one to six digits")
         ranks.append(int(match[1]) if match is not None else None)
     return ranks
 

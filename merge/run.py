@@ -292,8 +292,9 @@ def clock_of_ranks(ranks: Sequence[Rank]) -> Clock:
 def sampled(rank: Rank) -> SampledRank:
     """What a rank knows of its clock. A trace of another program tells its host by name only."""
     info = rank.info
-    host = (info.host, info.boot_id) if info.boot_id or (rank.plain and info.host) else None
-    return SampledRank(rank=rank.number, host=host, samples=info.clock_sync)
+    is_name = bool(info.host) and not info.host.startswith("localhost")
+    host = (info.host, info.boot_id) if info.boot_id or (rank.plain and is_name) else None
+    return SampledRank(rank=rank.number, host=host, samples=info.clock_sync, set_by_ns=_clock_set_by(info.clock))
 
 
 def clock_of(run: Run) -> dict[str, Any]:

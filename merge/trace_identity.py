@@ -79,7 +79,11 @@ def _parsed(value: Any) -> Any:
         return None
 
 
+MOST_RANKS = 1 << 20
+"""What says that it is a rank beyond is none."""
+
+
 def _whole(value: Any) -> int | None:
     if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_RANKS else None

@@ -192,6 +192,39 @@ def test_out_replaces_nothing_but_a_merge(run, tmp_path, flags):
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.parametrize("summary", ["{}", '{"format": 1, "world_size": 1, "per_gpu": {}}'])
+def test_traces_are_never_replaced_by_their_merge(tmp_path, summary):
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for rank in range(2):
+        (folder / f"rank{rank}.json").write_text('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 2, "pid": 1}]}')
+    (folder / "summary.json").write_text(summary)
+    for out in (folder, tmp_path):
+        (out / "summary.json").write_text(summary)
+        done = distprof("merge", folder, "--out", out, "--force")
+        assert done.returncode == 1 and "choose another --out" in done.stderr, done.stderr
+    assert {path.name for path in folder.iterdir()} == {"rank0.json", "rank1.json", "summary.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"traces", "summary.json"}
+
+
+def test_two_merges_of_a_run_at_once_do_not_meet(run):
+    jobs = [subprocess.Popen([sys.executable, "-m", "distprof", "merge", run, "--force"], stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True, env=clean_environ()) for _ in range(2)]
+    told = [job.communicate(timeout=120)[0] for job in jobs]
+    assert 0 in [job.returncode for job in jobs], told
+    assert "4 of 4 ranks" in distprof("merge", run, "--force").stdout and not list(run.glob(".*"))
+
+
+def test_out_may_be_a_link_to_an_empty_folder(run, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for flags in ((), ("--force",)):
+        done = distprof("merge", run, "--out", tmp_path / "link", *flags)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "real" / "trace.json.gz").exists() and (tmp_path / "link").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} - {"run"} == {"real", "link"}
+
+
 def test_an_earlier_merge_is_kept_without_force(run):
     assert distprof("merge", run).returncode == 0
     before = (run / "merged" / "trace.json.gz").stat().st_mtime_ns

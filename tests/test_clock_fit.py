@@ -328,3 +328,34 @@ def test_bounds_that_contradict_each_other_give_way_and_that_is_said(points, bas
 def test_a_fit_needs_bounds_on_both_sides():
     with pytest.raises(ValueError, match="both sides"):
         fit([(NOW, 1)], [], window=(NOW, NOW))
+
+
+def test_a_host_whose_clock_stepped_is_taken_apart_with_all_that_asked_it():
+    stepped = [sample(0, 0, 20_000), sample(1, 0, 20_000), sample(2, 50_000_000, 20_000), sample(3, 0, 20_000)]
+    behind = [sample(0, 0, 20_000, peer=2), sample(3, 0, 20_000, peer=2)]
+    found = clock_by_samples([
+        SampledRank(rank=rank, host=host, samples=samples)
+        for host, ranks, samples in (("a", (0, 1), []), ("b", (2, 3), stepped), ("c", (4, 5), behind))
+        for rank in ranks])
+    assert found.aligned and all((found.ranks[rank].uncertainty_ns or 0) > 10_000_000 for rank in (2, 3, 4, 5))
+
+
+def test_beyond_the_peers_own_samples_its_drift_is_not_known():
+    """Both drift by 38 ppm, which their samples of one second allow; after a minute that is 4.52 ms."""
+    middle = SampledRank(rank=1, host="b", samples=[sample(0, 0, 20_000), sample(1, 0, 20_000)])
+    last = SampledRank(rank=2, host="c", samples=[
+        sample(0, 0, 20_000, peer=1), sample(1, 0, 20_000, peer=1), sample(60, None, None, peer=1)])
+    found = clock_by_samples([SampledRank(rank=0, host="a", samples=[]), middle, last])
+    assert (found.ranks[2].uncertainty_ns or 0) >= 2 * (38_000 * 60 - 19_000)
+
+
+def test_a_clock_that_was_set_between_two_samples_is_not_sure():
+    """A step of 5 ms looks like a drift of 250 ppm, which the truth differs from by up to 5 ms."""
+    samples = [sample(0, 0, 20_000), sample(20, 5_000_000, 20_000)]
+    for here, there in ((5_000_000, 0), (0, 5_000_000)):
+        found = clock_by_samples([SampledRank(rank=0, host="a", samples=[], set_by_ns=there),
+                                  SampledRank(rank=1, host="b", samples=samples, set_by_ns=here)])
+        assert (found.ranks[1].uncertainty_ns or 0) > 5_000_000
+    found = clock_by_samples([SampledRank(rank=0, host="a", samples=[], set_by_ns=9_000),
+                              SampledRank(rank=1, host="b", samples=samples, set_by_ns=9_000)])
+    assert (found.ranks[1].uncertainty_ns or 0) < 50_000

@@ -21,7 +21,7 @@ from perfetto import ERRORS, FLOWS, SLICES, ask, rank_of
 from distprof.contract import SUMMARY_KEYS
 from distprof.errors import DataError, UsageError
 from distprof.merge.mesh_of_groups import mesh_of
-from distprof.merge.rank_names import place_in, rank_in, suggested_pattern
+from distprof.merge.rank_names import place_in, rank_in, ranks_of_places, suggested_pattern
 from distprof.merge.ranking import Naming
 from distprof.merge.run import Run, open_run
 from distprof.merge.trace_identity import Group, identity_of
@@ -207,7 +207,7 @@ def test_files_may_be_numbered_in_their_order(tmp_path):
 
 @pytest.mark.parametrize(("naming", "words"), [
     (Naming(pattern="("), "expected a regular expression"), (Naming(pattern="trace"), "expected one group"),
-    (Naming(pattern="(t)race"), "expected digits"), (Naming(pattern=r"(\d)", in_order=True), "expected one of"),
+    (Naming(pattern="(t)race"), "expected a rank"), (Naming(pattern=r"(\d)", in_order=True), "expected one of"),
 ])
 def test_a_naming_that_makes_no_sense_is_refused(tmp_path, naming, words):
     plain(tmp_path, ["trace_0.json", "trace_1.json"])
@@ -604,3 +604,13 @@ def test_a_real_rank_of_three_hundred(tmp_path):
     done = distprof("merge", GLOO, "--out", tmp_path / "out")
     assert done.returncode == 0 and "1 of 300 ranks" in done.stdout
     assert "incomplete: ranks 0-33, 35-299 of 300 are missing" in done.stdout
+
+
+def test_ranks_beyond_all_jobs_are_none(tmp_path):
+    """Numbers of jobs and times are found by patterns too."""
+    for rank in range(2):
+        (tmp_path / f"job_1700000000000_rank{rank}.json").write_text('{"traceEvents": []}')
+    done = distprof("merge", tmp_path, "--rank-pattern", r"job_(\d+)")
+    assert done.returncode == 2 and "expected a rank" in done.stderr and "one to six digits" in done.stderr
+    assert identity_of({"distributedInfo": {"rank": 10**12, "world_size": 10**13}}).rank is None
+    assert ranks_of_places([{"tp": 99999, "pp": 0, "dp": 5}, {"tp": 0, "pp": 99999, "dp": 5}]) is None
