@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from distprof.contract import AXES, FORMAT, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, TRACE_JSON, Table
 from distprof.errors import DataError, FormatError
@@ -294,7 +295,7 @@ def sampled(rank: Rank) -> SampledRank:
     info = rank.info
     is_name = bool(info.host) and not info.host.startswith("localhost")
     host = (info.host, info.boot_id) if info.boot_id or (rank.plain and is_name) else None
-    return SampledRank(rank=rank.number, host=host, samples=info.clock_sync, set_by_ns=_clock_set_by(info.clock))
+    return SampledRank(rank=rank.number, host=host, samples=info.clock_sync, set_by_ns=_clock_stepped_by(info.clock))
 
 
 def clock_of(run: Run) -> dict[str, Any]:
@@ -307,3 +308,18 @@ def _clock_set_by(samples: list[ClockPair]) -> int:
     """How far the wall clock was moved against the one that is never set, in ns."""
     gaps = [sample.realtime_ns - sample.monotonic_ns for sample in samples]
     return max(gaps) - min(gaps) if gaps else 0
+
+
+def _clock_stepped_by(samples: list[ClockPair]) -> int:
+    """The same without what runs on steadily, as a drift does: that the samples of clocks see themselves.
+
+    Beside the line from the first reading to the last, a step shows but for the share of the time in which it fell.
+    """
+    most = _clock_set_by(samples)
+    if len(samples) < 3:
+        return most
+    times = np.array([sample.monotonic_ns for sample in samples], np.int64)
+    gaps = np.array([sample.realtime_ns for sample in samples], np.int64) - times
+    since, gaps = times - times[0], gaps - gaps[0]
+    share = float(np.diff(since).max() / since[-1]) if since[-1] > 0 else 1.0
+    return min(most, round(float(np.ptp(gaps - gaps[-1] * (since / since[-1]))) / (1 - share))) if share < 1 else most

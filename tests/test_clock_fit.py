@@ -17,6 +17,7 @@ from distprof.merge.clock import Alignment, Clock, RankClock
 from distprof.merge.clock_collectives import check, clock_by_collectives
 from distprof.merge.clock_fit import fit
 from distprof.merge.clock_samples import Sample, SampledRank, clock_by_samples
+from distprof.merge.run import ClockPair, _clock_stepped_by
 
 DLRM = ROOT.parent / "shared" / "traces" / "dlrm8" / "kineto"
 NOW = 1_795_273_665_086_560_780
@@ -359,3 +360,14 @@ def test_a_clock_that_was_set_between_two_samples_is_not_sure():
     found = clock_by_samples([SampledRank(rank=0, host="a", samples=[], set_by_ns=9_000),
                               SampledRank(rank=1, host="b", samples=samples, set_by_ns=9_000)])
     assert (found.ranks[1].uncertainty_ns or 0) < 50_000
+
+
+def test_a_step_is_told_from_a_drift():
+    pairs = [(at, at * SECOND + at * 100_000) for at in range(6)]  # 100 ppm
+    drifting = [ClockPair(realtime_ns=real, monotonic_ns=at * SECOND) for at, real in pairs]
+    assert _clock_stepped_by(drifting) == 0 and _clock_stepped_by(drifting[:2]) == 100_000
+    for number in range(1, 6):
+        stepped = drifting[:number] + [
+            ClockPair(realtime_ns=pair.realtime_ns + 5_000_000, monotonic_ns=pair.monotonic_ns)
+            for pair in drifting[number:]]
+        assert 4_999_000 <= _clock_stepped_by(stepped) <= 10_000_000
