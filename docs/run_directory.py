@@ -86,13 +86,13 @@ spends a quarter of a second at most on this in a recording.
 | `uncertainty_ns` | largest of all ranks; null where one is not aligned |
 | `excess_ns` | by how much the bounds contradict clocks of constant drift; it is in the uncertainty |
 | `residual_ns` | last minus first end of a collective on the common clock: `p50`, `p95`, `max` |
-| `causality` | no rank leaves an all_reduce, all_gather, reduce_scatter, all_to_all or barrier before the last one has entered it: collectives that were looked at, `violations` of that and the largest; `contradicts` is true where it is more than the uncertainty explains |
+| `causality` | no rank leaves an all_reduce, all_gather, reduce_scatter or barrier before the last one has entered it: collectives that were looked at, `violations` of that and the largest; `contradicts` is true where it is more than the uncertainty explains |
 | `ranks` | of each rank: which `clock` it reads, `offset_ns` to be added at `reference_ns` (own clock), `drift_ppm` by which the offset grows and what it may be wrong by, `uncertainty_ns` of the sum |
 | `set_by_ns` | by how much a wall clock was set while recording |
 
 `uncertainty_ns` holds between the first and the last sample (the first and the last collective) if the clocks drift
 apart by a constant rate below 1000 ppm: of all offsets and drifts that keep every bound, none is farther from the one
-that is used.
+that is used. Where a recording ends without a sample it holds until then; by how much a clock was set in steps is added.
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from distprof.contract import FORMAT, QUANTITIES, SUMMARY_KEYS, TIMES
@@ -32,6 +33,13 @@ def described(run: Run) -> dict[str, Any]:
         "remarks": run.remarks,
         "clock": clock_of(run),
     }
+
+
+def table_metadata(run: Run) -> dict[str, str]:
+    """What the schema of every merged table carries."""
+    return {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id, "distprof.world_size": str(run.world_size),
+            "distprof.mp_size": str(run.mp_size), "distprof.dp_size": str(run.dp_size),
+            "distprof.topology": json.dumps(run.topology)}
 
 
 def without_tables(run: Run) -> dict[str, Any]:

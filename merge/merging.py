@@ -118,8 +118,14 @@ def _swap(temporary: Path, merged: Path) -> None:
     elif merged.exists():
         old = temporary.with_suffix(".old")
         merged.rename(old)
-        temporary.rename(merged)
-        shutil.rmtree(old, ignore_errors=True)
+        try:
+            temporary.rename(merged)
+        except OSError:  # another merge was faster, or there is none now: then the old one comes back
+            if not merged.exists():
+                old.rename(merged)
+            raise
+        finally:
+            shutil.rmtree(old, ignore_errors=True)
     else:
         temporary.rename(merged)
     sync(merged.parent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from distprof.contract import FORMAT, STEPS
+from distprof.contract import STEPS
 from distprof.errors import DataError, UsageError
 from distprof.merge.budget import Choice, fit, order_of
 from distprof.merge.clock import RankClock
+from distprof.merge.description import table_metadata
 from distprof.merge.first_pass import Read
 from distprof.merge.index import Index
 from distprof.merge.lanes import NUMBERS_PER_RANK
@@ -58,7 +58,7 @@ def plan_ranks(run: Run, read: list[Read], options: MergeOptions) -> Plans:
     return Plans(origin_ns=origin_ns, remarks=remarks, ranks=[
         RankPlan(trace=one.trace, rank=one.rank.number, title=_title(one.rank), index=one.index,
                  clock=clocks[one.rank.number], origin_ns=origin_ns, tags=_tags(run, one.rank),
-                 steps=steps[one.rank.number], numbers=numbers, table_metadata=_table_metadata(run),
+                 steps=steps[one.rank.number], numbers=numbers, table_metadata=table_metadata(run),
                  selection=_selection(options, wanted.get(one.rank.number), clocks[one.rank.number], first_ns))
         for one in chosen])
 
@@ -157,12 +157,6 @@ def _selection(options: MergeOptions, steps: list[tuple[int, int]] | None, clock
 
 def _tags(run: Run, rank: Rank) -> dict[str, int]:
     return {"rank": rank.number, "mp_size": run.mp_size, "dp_size": run.dp_size}
-
-
-def _table_metadata(run: Run) -> dict[str, str]:
-    return {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id,
-            "distprof.world_size": str(run.world_size), "distprof.mp_size": str(run.mp_size),
-            "distprof.dp_size": str(run.dp_size), "distprof.topology": json.dumps(run.topology)}
 
 
 def _title(rank: Rank) -> str:

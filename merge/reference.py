@@ -156,19 +156,7 @@ class Scanner(Rows):
 
     def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, links: Any,
                 ids: Interner, first_id: int) -> memoryview:
-        """The events of the last scan with other numbers, joined by a comma and a newline; valid until the next call.
-
-        Args:
-            text: What was scanned.
-            keep: uint8 a row; 0 leaves it out, `NO_ARROW` takes its arrow away.
-            pid: int64 a row.
-            tid: int64 a row.
-            ts_ns: int64 a row, `NONE` leaves it as it is.
-            dur_ns: int64 a row, likewise.
-            links: int64 a row, an id instead of the one it has; `NONE` gives that a new number.
-            ids: Takes in ids that are no small numbers.
-            first_id: Added to every id.
-        """
+        """The same as `compiled_engine.Scanner.rewrite`, where its arguments are described."""
         columns = self.columns_of(text, keep=(keep, np.uint8), pid=(pid, np.int64), tid=(tid, np.int64),
                                   ts_ns=(ts_ns, np.int64), dur_ns=(dur_ns, np.int64), links=(links, np.int64))
         rows = np.flatnonzero(columns[0])

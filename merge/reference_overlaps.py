@@ -12,20 +12,7 @@ _NEVER = 2**63 - 1
 
 
 def find_overlaps(order: Any, start: Any, dur: Any, thread: Any, *, tolerance: int, max_lanes: int) -> tuple[Any, Any]:
-    """Slices that stick out of the one they begin in.
-
-    Args:
-        order: Row numbers by thread, start, longest first; int64.
-        start: Start of each row in ns.
-        dur: Duration of each row in ns.
-        thread: int32 a row.
-        tolerance: So much, in ns, may be cut of the slice's end or of those it sticks out of, whichever is less; else
-            it goes to a lane of its own.
-        max_lanes: Lanes of a thread, the thread itself included.
-
-    Returns:
-        Lane of each row, 0 for the thread itself; and new durations, -1 where the old one stays.
-    """
+    """The same as `compiled_engine.find_overlaps`, where its arguments are described."""
     order, start, dur, thread = slices_of(order, start, dur, thread)
     if max_lanes < 1:
         raise ValueError(f"expected a lane or more, found {max_lanes}")
@@ -78,13 +65,7 @@ class _Found:
 
 
 def find_innermost(start: Any, end: Any, at: Any) -> Any:
-    """Of each time, the number of the last slice that has begun by then and not ended before; -1 without one.
-
-    Args:
-        start: Start of each slice, int64, ascending.
-        end: End of each.
-        at: Times, int64, ascending.
-    """
+    """The same as `compiled_engine.find_innermost`, where its arguments are described."""
     starts, ends, times = (array.tolist() for array in times_of(start, end, at))
     found: list[int] = []
     opened: list[int] = []

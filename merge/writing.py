@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from distprof.contract import FORMAT, MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS, STEPS, SUMMARY_JSON
+from distprof.contract import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS, STEPS, SUMMARY_JSON
 from distprof.errors import DataError
 from distprof.files import write_json
 from distprof.merge.alignment import aligned
 from distprof.merge.clock_text import clock_line
-from distprof.merge.description import problems_of, without_tables
+from distprof.merge.description import problems_of, table_metadata, without_tables
 from distprof.merge.first_pass import FirstPass, Progress
 from distprof.merge.options import MergeOptions
 from distprof.merge.page import Page
@@ -51,7 +50,7 @@ def write_merge(run: Run, reading: FirstPass, folder: Path, options: MergeOption
 
 def _write_no_tables(run: Run, folder: Path) -> None:
     for table in (MERGED_MODULES, MERGED_COLLECTIVES, MERGED_STEPS):
-        write_table(folder, table, [], tags={}, metadata=_metadata(run))
+        write_table(folder, table, [], tags={}, metadata=table_metadata(run))
     write_json(folder / SUMMARY_JSON, without_tables(run))
 
 
@@ -63,16 +62,10 @@ def _write_tables(run: Run, folder: Path) -> None:
 
     collectives = match_collectives(run)
     reduction = reduce(run)  # last: what reading found damaged is in it
-    write(folder, MERGED_MODULES, reduction.modules, _metadata(run))
-    write(folder, MERGED_COLLECTIVES, collectives, _metadata(run))
-    write(folder, MERGED_STEPS, on_common_clock(run, load(run, STEPS), ("start_ns", "end_ns")), _metadata(run))
+    write(folder, MERGED_MODULES, reduction.modules, table_metadata(run))
+    write(folder, MERGED_COLLECTIVES, collectives, table_metadata(run))
+    write(folder, MERGED_STEPS, on_common_clock(run, load(run, STEPS), ("start_ns", "end_ns")), table_metadata(run))
     write_json(folder / SUMMARY_JSON, reduction.summary)
-
-
-def _metadata(run: Run) -> dict[str, str]:
-    return {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id,
-            "distprof.world_size": str(run.world_size), "distprof.mp_size": str(run.mp_size),
-            "distprof.dp_size": str(run.dp_size), "distprof.topology": json.dumps(run.topology)}
 
 
 def told(written: Written, merged: Path) -> str:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import SCRIPTS, clean_environ, distprof
 
+from distprof.merge.merging import merge
+
 
 @pytest.fixture
 def run(ddp, tmp_path) -> Path:
@@ -223,6 +225,19 @@ def test_out_may_be_a_link_to_an_empty_folder(run, tmp_path):
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "real" / "trace.json.gz").exists() and (tmp_path / "link").is_symlink()
     assert {path.name for path in tmp_path.iterdir()} - {"run"} == {"real", "link"}
+
+
+def test_out_may_be_a_mount_point_which_cannot_be_renamed(run, tmp_path, monkeypatch):
+    out = tmp_path / "mount"
+    out.mkdir()
+    inode = out.stat().st_ino
+    monkeypatch.setattr("os.path.ismount", lambda path: Path(path) == out)
+    for force in (False, True):
+        assert "4 of 4 ranks" in merge(run, out=out, force=force)
+        assert {path.name for path in out.iterdir()} == {
+            "trace.json.gz", "summary.json", "events.parquet",
+            *(f"{table}.parquet" for table in ("modules", "collectives", "steps"))}
+    assert out.stat().st_ino == inode
 
 
 def test_an_earlier_merge_is_kept_without_force(run):
