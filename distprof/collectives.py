@@ -60,12 +60,16 @@ class CollectiveCall:
     size_bytes: int
     dtype: str | None
     peer: int | None
+    tag: int | None
+    split_bytes: list[int] | None
     asynchronous: bool
     module_path: str | None
     phase: str | None
     step: int
     enqueue_ns: int
+    start_ns: int | None = field(default=None)
     end_ns: int | None = field(default=None)
+    timed_by: str | None = field(default=None)
 
 
 class CollectiveRecorder:
@@ -122,6 +126,8 @@ class CollectiveRecorder:
             size_bytes=0 if op == "barrier" else sum(tensor.numel() * tensor.element_size() for tensor in data),
             dtype=dtype_name(data[0].dtype) if data and op != "barrier" else None,
             peer=_peer(given, group),
+            tag=given.get("tag"),
+            split_bytes=None,
             asynchronous=bool(given.get("async_op", True)),
             module_path=frame.site.path if frame is not None else None,
             phase=phase or _phase(frame),
@@ -152,7 +158,7 @@ def _peer(given: dict[str, Any], group: Any) -> int | None:
 
 def _stamp_end(call: CollectiveCall, work: Any) -> None:
     def done(_future: Any) -> None:
-        call.end_ns = time.time_ns()
+        call.end_ns, call.timed_by = time.time_ns(), "future"
 
     try:
         dist.Work.unbox(work).get_future().then(done)

@@ -206,10 +206,17 @@ COLLECTIVES = Table(
         _text("dtype", "Element type of the first tensor, like float32.", nullable=True),
         _int("peer", "Global rank of the other side of a send or receive, else the root of a rooted op.",
              nullable=True),
+        _int("tag", "Tag of a send or receive.", nullable=True),
+        Column(name="split_bytes", type="list<int64>", doc="Bytes that go to each rank of the group in an all_to_all.",
+               nullable=True),
         Column(name="asynchronous", type="bool", doc="True where the caller did not ask to wait at once."),
         _int("enqueue_ns", "When this rank called the op; ns since the epoch, this rank's clock."),
-        _int("end_ns", "When the op had completed on this rank. Null where the backend does not tell.",
+        _int("start_ns", "When the backend began with it: a thread of gloo took it out of its queue, a kernel of NCCL "
+             "began. Null where the timeline does not tell.", nullable=True),
+        _int("end_ns", "When the op had completed on this rank. Null where neither timeline nor backend tell.",
              nullable=True),
+        _text("timed_by", "What `end_ns` comes from: timeline (exact), or future (a callback, late by the time that the "
+              "interpreter was busy with other things).", nullable=True),
         _MODULE_PATH,
         _text("phase", "forward, backward, recompute or optimizer: what the rank was doing. Null: none of them.",
               nullable=True),
@@ -318,18 +325,40 @@ MERGED_MODULES = Table(
     ),
 )
 
+_UNKNOWN_ELSEWHERE = ("group", "group_description", "group_ranks", "sequence", "group_sequence", "num_elements",
+                      "size_bytes", "asynchronous", "enqueue_ns", "step")
+"""Columns of the collectives that traces of other programs may lack."""
+
 MERGED_COLLECTIVES = Table(
     file="collectives.parquet",
-    doc="Rows of all ranks with the numbers of the collective they belong to.",
+    doc="Rows of all ranks, times on the common clock, with the numbers of the collective they belong to.",
     columns=(
-        *COLLECTIVES.columns,
-        _int("collective", "Number of the collective in the run, by its first arrival."),
-        _int("num_ranks", "Ranks of the group whose row was found."),
-        Column(name="complete", type="bool", doc="True where all ranks of the group are there with equal op."),
-        _int("arrival_spread_ns", "Last minus first enqueue over the ranks of the collective. Null where not all are "
+        *(replace(column, doc=column.doc.replace("this rank's clock", "the common clock"),
+                  nullable=column.nullable or column.name in _UNKNOWN_ELSEWHERE) for column in COLLECTIVES.columns),
+        _text("comms_id", "Id that the backend gives to the collective, equal on all its ranks.", nullable=True),
+        _int("collective", "Number of the collective in the run, by its first arrival; a send and its receive are one."),
+        _text("matched_by", "How its rows were found on the ranks: id (of the backend), sequence (of the group), label "
+              "(sequences of like ops, aligned), order (the same where labels are not known), peer (send and receive)."),
+        _int("num_ranks", "Ranks whose row was found."),
+        Column(name="complete", type="bool", doc="True where all ranks of the group are there and agree."),
+        _text("mismatch", "What is not as it must be: ranks that never entered, different ops, types or sizes.",
+              nullable=True),
+        _int("arrival_ns", "When this rank was there: start_ns, else enqueue_ns.", nullable=True),
+        _int("arrival_spread_ns", "Last minus first arrival over the ranks of the collective. Null where not all are "
              "there, for one rank, and for send and receive.", nullable=True),
-        _int("start_ns", "enqueue_ns on the common clock."),
-        _int("finish_ns", "end_ns on the common clock.", nullable=True),
+        _int("late_rank", "The rank that arrived last. Null where the spread is.", nullable=True),
+        _int("end_spread_ns", "Last minus first end over its ranks. Null where one is not known.", nullable=True),
+        _int("wait_ns", "Time from this rank's arrival to the last one's, but not more than it was in the collective. "
+             "Null where arrivals or this rank's end are not known, or the op does not wait for all.", nullable=True),
+        _int("transfer_ns", "The rest of the time that this rank was in the collective.", nullable=True),
+        _int("clock_free_wait_ns", "Time in the collective beyond that of the rank which was shortest in it: waiting, "
+             "by durations alone.", nullable=True),
+        _int("clock_free_transfer_ns", "Time in it of the rank which was shortest in it.", nullable=True),
+        _real("algbw", "Algorithm bandwidth, as nccl-tests define it: size / transfer time; bytes a second.",
+              nullable=True),
+        _real("busbw", "Bus bandwidth, as nccl-tests define it: algbw times a factor of op and ranks; bytes a second.",
+              nullable=True),
+        Column(name="between_hosts", type="bool", doc="True where its ranks are on several hosts.", nullable=True),
     ),
 )
 
