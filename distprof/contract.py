@@ -23,6 +23,8 @@ SUMMARY_JSON = "summary.json"
 PARTIAL_SUFFIX = ".partial"
 """Ends the name of a rank folder that is being written; a rank that died leaves it so."""
 
+WAIT_SLICE = "Work.wait"
+"""Name of the slices in which a thread waits for a collective."""
 PASSES = ("wait", "count", "time", "trace")
 PHASES = ("forward", "backward", "recompute")
 """Parts of a step in which modules work; recompute: forward work that activation checkpointing repeats in backward."""
@@ -215,7 +217,7 @@ COLLECTIVES = Table(
              "began. Null where the timeline does not tell.", nullable=True),
         _int("end_ns", "When the op had completed on this rank. Null where neither timeline nor backend tell.",
              nullable=True),
-        _text("timed_by", "What `end_ns` comes from: timeline (exact), or future (a callback, late by the time that the "
+        _text("timed_by", "What `end_ns` comes from: timeline (exact), or future (a callback, late by as long as the "
               "interpreter was busy with other things).", nullable=True),
         _MODULE_PATH,
         _text("phase", "forward, backward, recompute or optimizer: what the rank was doing. Null: none of them.",
@@ -336,9 +338,11 @@ MERGED_COLLECTIVES = Table(
         *(replace(column, doc=column.doc.replace("this rank's clock", "the common clock"),
                   nullable=column.nullable or column.name in _UNKNOWN_ELSEWHERE) for column in COLLECTIVES.columns),
         _text("comms_id", "Id that the backend gives to the collective, equal on all its ranks.", nullable=True),
-        _int("collective", "Number of the collective in the run, by its first arrival; a send and its receive are one."),
+        _int("collective", "Number of the collective in the run, by its first arrival; a send and its receive are "
+             "one."),
         _text("matched_by", "How its rows were found on the ranks: id (of the backend), sequence (of the group), label "
-              "(sequences of like ops, aligned), order (the same where labels are not known), peer (send and receive)."),
+              "(sequences of like ops, aligned), order (the same where labels are not known), peer (send and receive)"
+              "."),
         _int("num_ranks", "Ranks whose row was found."),
         Column(name="complete", type="bool", doc="True where all ranks of the group are there and agree."),
         _text("mismatch", "What is not as it must be: ranks that never entered, different ops, types or sizes.",

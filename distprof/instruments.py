@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from distprof.awaits import Awaits
 from distprof.collectives import CollectiveRecorder
 from distprof.compiled import ForcedEager
 from distprof.counting.count_pass import CountPass
@@ -34,6 +35,7 @@ class Instruments:
         self.time = TimePass(self.scopes, guard)
         self.timeline = Timeline(self.scopes, note, tags)
         self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phase), guard)
+        self._awaits = Awaits()
         self.running: str | None = None
         """The pass that is on."""
 
@@ -46,6 +48,7 @@ class Instruments:
         elif ending == "time":
             self.time.stop()
         elif ending == "trace":
+            self._awaits.stop()
             self.collectives.stop()
             self.timeline.stop()
         self._begin(name)
@@ -61,6 +64,7 @@ class Instruments:
             self.timeline.start()
             if dist.is_available():
                 self.collectives.start()
+                self._awaits.start()
 
     def next_step(self) -> None:
         """Tells the running pass that a step ended."""

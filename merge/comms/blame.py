@@ -1,0 +1,185 @@
+"""Who made the others wait, and with what: waits and activities of all ranks come in, shares of blame go out.
+
+A rank that comes late to a collective since its group last met has spent more time than the others on something. That
+may be waiting in another group: then those answer for it that made it wait there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.comms.lane import Activities, Activity, Lane
+from distprof.merge.comms.waits import Calls
+
+COVERED = 0.995
+"""Share of all waiting whose causes are looked for; the rest is in collectives that cost next to nothing."""
+MOST = 20_000
+"""Collectives whose causes are looked for, at most: those that cost most."""
+
+
+class Cause(NamedTuple):
+    """What made others wait."""
+
+    rank: int | None
+    """None: communication itself, which was slower for some."""
+    activity: int | None
+    """Number of an activity; None where no timeline says."""
+
+
+Shares = Mapping[Cause, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """One collective that all ranks of its group leave only after all have come."""
+
+    number: int
+    group: int
+    step: int
+    ranks: Any
+    arrival_ns: Any
+    end_ns: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Exposed waiting of a rank in a collective."""
+
+    collective: int
+    step: int
+    rank: int
+    waited_ns: int
+
+
+def meetings(rows: pl.DataFrame) -> list[Meeting]:
+    """Collectives in which ranks can wait for each other, by last arrival.
+
+    Args:
+        rows: `MERGED_COLLECTIVES`.
+    """
+    known = rows.filter(pl.col("wait_ns").is_not_null().all().over("collective"), pl.col("num_ranks") > 1)
+    table = known.sort("collective", "rank").select(
+        "collective", pl.struct("group", "group_ranks").rank("dense").cast(pl.Int64).alias("group_number"),
+        pl.col("step").fill_null(-1), "rank", "arrival_ns", "end_ns")
+    columns = [table[name].to_numpy() for name in table.columns]
+    edges = np.flatnonzero(np.diff(columns[0], prepend=-1, append=-1)) if len(table) else np.zeros(1, np.int64)
+    found = [Meeting(number=int(columns[0][first]), group=int(columns[1][first]), step=int(columns[2][first]),
+                     ranks=columns[3][first:last], arrival_ns=columns[4][first:last], end_ns=columns[5][first:last])
+             for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
+    return sorted(found, key=lambda one: int(one.arrival_ns.max()))
+
+
+def costs(calls: Mapping[int, Calls], blocked: Mapping[int, Any]) -> list[Cost]:
+    """What each rank's waits cost it: the part in which it computed nothing.
+
+    Args:
+        calls: Collectives by rank.
+        blocked: When each rank's communication was exposed; where that is not known all of a wait counts.
+    """
+    found = []
+    for rank, mine in calls.items():
+        lane = mine.waits()
+        exposed = blocked.get(rank)
+        waited = lane.ends - lane.starts if exposed is None else exposed.within(lane.starts, lane.ends)
+        steps = dict(zip(mine.collective.tolist(), mine.step.tolist(), strict=True))
+        for number, length in zip(Activities.waiting_for(lane.labels).tolist(), waited.tolist(), strict=True):
+            if length:
+                found.append(Cost(collective=number, step=steps[number], rank=rank, waited_ns=length))
+    return found
+
+
+class Blame:
+    """Shares of blame of collectives, each made when its causes are known."""
+
+    def __init__(self, lanes: Mapping[int, Lane], activities: Activities) -> None:
+        """Takes in what each rank was doing.
+
+        Args:
+            lanes: By rank: activities, `communication`, and waits for collectives.
+            activities: Names of them.
+        """
+        self.shares: dict[int, Shares] = {}
+        self._communication = activities.number(Activity("communication"))
+        self._lanes = lanes
+        self._seen: dict[int, list[Meeting]] = defaultdict(list)
+        self._left: dict[int, list[int]] = defaultdict(list)
+
+    def add(self, meeting: Meeting, *, look: bool) -> None:
+        """Finds out who answers for the waiting in a collective; by last arrival, one after the other.
+
+        Args:
+            meeting: The collective.
+            look: False where its causes do not matter: then the late rank answers.
+        """
+        late = int(np.argmax(meeting.arrival_ns))
+        self.shares[meeting.number] = (self._shares(meeting, late) if look else None) or {
+            Cause(int(meeting.ranks[late]), None): 1.0}
+        left = self._left[meeting.group]
+        left.append(max(int(meeting.end_ns.max()), left[-1] if left else 0))
+        self._seen[meeting.group].append(meeting)
+
+    def _shares(self, meeting: Meeting, late: int) -> Shares | None:
+        before = self._met_before(meeting)
+        if before is None:
+            return None
+        left_ns = before.end_ns
+        split = [self._lanes[rank].split(start, end) if rank in self._lanes else {} for rank, start, end in zip(
+            meeting.ranks.tolist(), left_ns.tolist(), meeting.arrival_ns.tolist(), strict=True)]
+        excess = _excess(split, late)
+        # it may have been let go late the last time they met
+        others = np.delete(left_ns, late)
+        excess[self._communication] = excess.get(self._communication, 0) + max(
+            float(left_ns[late] - np.median(others)), 0.0)
+        total = sum(excess.values())
+        return self._resolved(int(meeting.ranks[late]), {label: part / total for label, part in excess.items()
+                                                         if part > 0}) if total > 0 else None
+
+    def _met_before(self, meeting: Meeting) -> Meeting | None:
+        """The last time that the group had met, and all had left, before the first came to this meeting."""
+        left = self._left[meeting.group]
+        place = int(np.searchsorted(left, meeting.arrival_ns.min(), "right")) - 1
+        return self._seen[meeting.group][place] if place >= 0 else None
+
+    def _resolved(self, rank: int, shares: Mapping[int, float]) -> Shares:
+        """Waits for another collective become its causes."""
+        found: dict[Cause, float] = defaultdict(float)
+        for label, share in shares.items():
+            if label < 0:
+                for cause, part in self.shares.get(int(Activities.waiting_for(label)), {
+                        Cause(None, self._communication): 1.0}).items():
+                    found[cause] += share * part
+            elif label == self._communication:
+                found[Cause(None, label)] += share
+            else:
+                found[Cause(rank, label)] += share
+        return {cause: share for cause, share in found.items() if share > 1e-3}
+
+
+def _excess(split: list[dict[int, int]], late: int) -> dict[int, float]:
+    """By how much the late rank spent more on each thing than the others did in the median."""
+    mine = split[late]
+    others = [one for index, one in enumerate(split) if index != late]
+    return {label: max(float(spent - np.median([one.get(label, 0) for one in others])), 0.0)
+            for label, spent in mine.items()}
+
+
+def matter(costs_of: list[Cost]) -> set[int]:
+    """The collectives whose waiting is worth a look."""
+    totals: dict[int, int] = defaultdict(int)
+    for one in costs_of:
+        totals[one.collective] += one.waited_ns
+    ranked = sorted(totals, key=lambda number: -totals[number])[:MOST]
+    limit, reached = COVERED * sum(totals.values()), 0
+    chosen = set()
+    for number in ranked:
+        if reached >= limit:
+            break
+        chosen.add(number)
+        reached += totals[number]
+    return chosen

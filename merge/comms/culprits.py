@@ -1,0 +1,174 @@
+"""Ranks that made others wait: shares of blame and costs come in, culprits with cause, cost and certainty go out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.comms.blame import Cost, Shares
+from distprof.merge.comms.lane import Activity
+from distprof.merge.comms.significance import p_values
+
+SURE = 0.01
+"""Largest probability of chance with which a rank is called a culprit."""
+MATERIAL = 0.02
+"""Smallest share of a step that is worth a word."""
+OF_MODULES = ("forward", "backward", "recompute")
+HALF = 0.5
+"""A rank that waited less than this part of what another did is no victim."""
+MOST_OF = 0.8
+"""Share of a cause that the module which is named for it has to explain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """One thing that a rank spent more time on than the others."""
+
+    kind: str
+    """forward, backward, recompute, data, optimizer, host, annotation, batch; or unknown."""
+    where: str | None
+    """Module path; None for what is in none."""
+    share: float
+    """Its part of the rank's cost."""
+    spent_ns: float | None = None
+    """What the rank spends on it in a step."""
+    median_ns: float | None = None
+    """What the other ranks spend on it, in the median."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Its time over that of the median rank."""
+        return self.spent_ns / self.median_ns if self.spent_ns is not None and self.median_ns else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A rank that others waited for because of what it did itself."""
+
+    rank: int
+    victims: list[int]
+    """Ranks that waited for it: those with at least half of what the one that waited longest did."""
+    cost_ns: float
+    """Exposed waiting a step that it caused, mean over the victims."""
+    total_ns: float
+    """The same summed over all ranks."""
+    share: float | None
+    """`cost_ns` as part of a step; None where steps are not known."""
+    each_step_ns: list[float]
+    """`cost_ns` of each step."""
+    p_value: float | None
+    """Probability that a rank of a balanced job stands out as much; None where the steps are too few to tell."""
+    explanations: list[Explanation]
+    """The largest first."""
+
+    @property
+    def certain(self) -> bool:
+        """True where it is no chance, and worth a word."""
+        return (self.p_value is not None and self.p_value <= SURE and self.share is not None
+                and self.share >= MATERIAL)
+
+
+def culprits(costs: Sequence[Cost], shares: Mapping[int, Shares], *, ranks: Sequence[int], steps: Sequence[int],
+             step_ns: float | None) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
+    """Adds up what each rank cost the others.
+
+    Args:
+        costs: Exposed waiting by rank and collective.
+        shares: Who answers for each collective.
+        ranks: All that were there.
+        steps: Those that count.
+        step_ns: Mean time of a step.
+
+    Returns:
+        Ranks by cost, the largest first, without explanations; and by rank the cost of each activity a step.
+    """
+    rows, columns = ({one: index for index, one in enumerate(known)} for known in (ranks, steps))
+    waited = np.zeros((len(ranks), len(ranks), len(steps)))  # by culprit, victim and step
+    by_activity: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for cost in costs:
+        for cause, share in shares.get(cost.collective, {}).items():
+            # what comes back to the rank that began it is no cost of the others
+            if cause.rank is not None and cause.rank != cost.rank and cause.rank in rows and cost.step in columns:
+                part = cost.waited_ns * share
+                waited[rows[cause.rank], rows[cost.rank], columns[cost.step]] += part
+                by_activity[cause.rank][-1 if cause.activity is None else cause.activity] += part / len(steps)
+    chances = p_values(waited.sum(axis=1))
+    found = [_culprit(rank, waited[index], ranks, chances[index], step_ns) for rank, index in rows.items()]
+    return sorted((one for one in found if one is not None), key=lambda one: -one.total_ns), by_activity
+
+
+def _culprit(rank: int, waited: Any, ranks: Sequence[int], chance: float, step_ns: float | None) -> Culprit | None:
+    """From what each rank waited for it in each step."""
+    means = waited.mean(axis=1) if waited.shape[1] else np.zeros(len(ranks))
+    if not means.any():
+        return None
+    victims = np.flatnonzero(means >= means.max() * HALF)
+    each = waited[victims].mean(axis=0)
+    cost = float(each.mean())
+    return Culprit(rank=rank, victims=[ranks[index] for index in victims.tolist()], cost_ns=cost,
+                   total_ns=float(means.sum()), share=cost / step_ns if step_ns else None, each_step_ns=each.tolist(),
+                   p_value=None if np.isnan(chance) else float(chance), explanations=[])
+
+
+def explained(costs: Mapping[int, float], known: Sequence[Activity], spent: Mapping[int, Mapping[Activity, float]],
+              rank: int) -> list[Explanation]:
+    """What a rank's cost comes from, told by the smallest parts that explain most of it.
+
+    Args:
+        costs: Cost a step by number of the activity, -1 where none is known.
+        known: Activities by number.
+        spent: Time a step by rank and activity.
+        rank: Whose cost it is.
+    """
+    by_kind: dict[str, dict[str | None, float]] = defaultdict(dict)
+    for number, cost in costs.items():
+        activity = known[number] if number >= 0 else Activity("unknown")
+        by_kind[activity.kind][activity.where] = by_kind[activity.kind].get(activity.where, 0.0) + cost
+    found, total = [], sum(costs.values())
+    for kind, parts in by_kind.items():
+        where = _deepest(parts) if kind in OF_MODULES else max(parts, key=lambda one: parts[one])
+        mine = _time(spent.get(rank, {}), kind, where)
+        others = [_time(times, kind, where) for other, times in spent.items() if other != rank]
+        found.append(Explanation(kind=kind, where=where, share=sum(parts.values()) / total,
+                                 spent_ns=mine if kind != "unknown" else None,
+                                 median_ns=float(np.median(others)) if others and kind != "unknown" else None))
+    return sorted(found, key=lambda one: -one.share)
+
+
+def _deepest(parts: Mapping[str | None, float]) -> str | None:
+    """The deepest module in which most of it lies."""
+    total, path = sum(parts.values()), ""
+    if sum(cost for where, cost in parts.items() if where is not None) < MOST_OF * total:
+        return None
+    while True:
+        inside: dict[str, float] = defaultdict(float)
+        for where, cost in parts.items():
+            if where is not None and where != path and _is_in(where, path):
+                inside[_child(where, path)] += cost
+        best = max(inside, key=lambda one: inside[one], default=None)
+        if best is None or inside[best] < MOST_OF * total:
+            return path
+        path = best
+
+
+def _is_in(where: str, path: str) -> bool:
+    return not path or where == path or where.startswith(f"{path}.")
+
+
+def _child(where: str, path: str) -> str:
+    start = len(path) + 1 if path else 0
+    end = where.find(".", start)
+    return where if end < 0 else where[:end]
+
+
+def _time(times: Mapping[Activity, float], kind: str, where: str | None) -> float:
+    """Time of a module with those inside it, or of anything else that has a name."""
+    if kind in OF_MODULES and where is not None:
+        return sum(time for activity, time in times.items()
+                   if activity.kind == kind and activity.where is not None and _is_in(activity.where, where))
+    return sum(time for activity, time in times.items()
+               if activity.kind == kind and (where is None or activity.where == where))

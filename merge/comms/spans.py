@@ -1,0 +1,82 @@
+"""Sets of time as sorted arrays: intervals come in, their union, what they share and how long they are go out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spans:
+    """Disjoint half-open intervals of time, ascending; int64 ns."""
+
+    starts: Any
+    ends: Any
+
+    @classmethod
+    def of(cls, starts: Any, ends: Any) -> Spans:
+        """The union of intervals in any order; empty and negative ones are nothing."""
+        starts, ends = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
+        held = ends > starts
+        starts, ends = starts[held], ends[held]
+        if not len(starts):
+            return NOTHING
+        order = np.argsort(starts, kind="stable")
+        starts, reach = starts[order], np.maximum.accumulate(ends[order])
+        begins = np.append(True, starts[1:] > reach[:-1])
+        return cls(starts=starts[begins], ends=reach[np.append(begins[1:], True)])
+
+    @cached_property
+    def _before(self) -> Any:
+        """Length of all intervals in front of each one, and of all."""
+        return np.concatenate(([0], np.cumsum(self.ends - self.starts)))
+
+    @property
+    def total_ns(self) -> int:
+        """Length of all together."""
+        return int(self._before[-1])
+
+    def until(self, times: Any) -> Any:
+        """How much of the set lies before each of these times."""
+        times = np.asarray(times, np.int64)
+        if not len(self.starts):
+            return np.zeros(times.shape, np.int64)
+        index = np.searchsorted(self.starts, times, "right") - 1
+        inside = np.minimum(times, self.ends[np.maximum(index, 0)]) - self.starts[np.maximum(index, 0)]
+        return np.where(index < 0, 0, self._before[np.maximum(index, 0)] + inside)
+
+    def within(self, starts: Any, ends: Any) -> Any:
+        """How much of the set lies in each of these intervals, which may overlap each other."""
+        return np.where(np.asarray(ends) > np.asarray(starts), self.until(ends) - self.until(starts), 0)
+
+    def __and__(self, other: Spans) -> Spans:
+        edges = np.unique(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
+        return self._of_edges(edges, self.covers(edges[:-1]) & other.covers(edges[:-1])) if len(edges) else NOTHING
+
+    def __sub__(self, other: Spans) -> Spans:
+        edges = np.unique(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
+        return self._of_edges(edges, self.covers(edges[:-1]) & ~other.covers(edges[:-1])) if len(edges) else NOTHING
+
+    def __or__(self, other: Spans) -> Spans:
+        return Spans.of(np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends)))
+
+    def covers(self, times: Any) -> Any:
+        """True where a time lies in the set."""
+        if not len(self.starts):
+            return np.zeros(np.shape(times), bool)
+        index = np.searchsorted(self.starts, times, "right") - 1
+        return (index >= 0) & (times < self.ends[np.maximum(index, 0)])
+
+    def outside(self, start: int, end: int) -> Spans:
+        """What lies in a window and not in the set."""
+        return Spans.of([start], [end]) - self
+
+    @staticmethod
+    def _of_edges(edges: Any, kept: Any) -> Spans:
+        return Spans.of(edges[:-1][kept], edges[1:][kept])
+
+
+NOTHING = Spans(starts=np.empty(0, np.int64), ends=np.empty(0, np.int64))
