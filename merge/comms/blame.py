@@ -40,9 +40,9 @@ class Meeting:
     """One collective that all ranks of its group leave only after all have come."""
 
     number: int
-    group: int
     step: int
     ranks: Any
+    """Ascending."""
     arrival_ns: Any
     end_ns: Any
 
@@ -65,12 +65,11 @@ def meetings(rows: pl.DataFrame) -> list[Meeting]:
     """
     known = rows.filter(pl.col("wait_ns").is_not_null().all().over("collective"), pl.col("num_ranks") > 1)
     table = known.sort("collective", "rank").select(
-        "collective", pl.struct("group", "group_ranks").rank("dense").cast(pl.Int64).alias("group_number"),
-        pl.col("step").fill_null(-1), "rank", "arrival_ns", "end_ns")
+        "collective", pl.col("step").fill_null(-1), "rank", "arrival_ns", "end_ns")
     columns = [table[name].to_numpy() for name in table.columns]
     edges = np.flatnonzero(np.diff(columns[0], prepend=-1, append=-1)) if len(table) else np.zeros(1, np.int64)
-    found = [Meeting(number=int(columns[0][first]), group=int(columns[1][first]), step=int(columns[2][first]),
-                     ranks=columns[3][first:last], arrival_ns=columns[4][first:last], end_ns=columns[5][first:last])
+    found = [Meeting(number=int(columns[0][first]), step=int(columns[1][first]), ranks=columns[2][first:last],
+                     arrival_ns=columns[3][first:last], end_ns=columns[4][first:last])
              for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
     return sorted(found, key=lambda one: int(one.arrival_ns.max()))
 
@@ -107,8 +106,9 @@ class Blame:
         self.shares: dict[int, Shares] = {}
         self._communication = activities.number(Activity("communication"))
         self._lanes = lanes
-        self._seen: dict[int, list[Meeting]] = defaultdict(list)
-        self._left: dict[int, list[int]] = defaultdict(list)
+        self._seen: dict[tuple[int, ...], list[Meeting]] = defaultdict(list)
+        self._left: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        self._around: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
 
     def add(self, meeting: Meeting, *, look: bool) -> None:
         """Finds out who answers for the waiting in a collective; by last arrival, one after the other.
@@ -120,15 +120,28 @@ class Blame:
         late = int(np.argmax(meeting.arrival_ns))
         self.shares[meeting.number] = (self._shares(meeting, late) if look else None) or {
             Cause(int(meeting.ranks[late]), None): 1.0}
-        left = self._left[meeting.group]
+        members = tuple(meeting.ranks.tolist())
+        if members not in self._around:
+            self._join(members)
+        left = self._left[members]
         left.append(max(int(meeting.end_ns.max()), left[-1] if left else 0))
-        self._seen[meeting.group].append(meeting)
+        self._seen[members].append(meeting)
+
+    def _join(self, members: tuple[int, ...]) -> None:
+        """A new set of ranks: meetings of those around it bring it together too."""
+        mine = frozenset(members)
+        self._around[members] = [members]
+        for other, around in self._around.items():
+            if other != members and mine <= set(other):
+                self._around[members].append(other)
+            elif other != members and mine >= set(other):
+                around.append(members)
 
     def _shares(self, meeting: Meeting, late: int) -> Shares | None:
         before = self._met_before(meeting)
         if before is None:
             return None
-        left_ns = before.end_ns
+        left_ns = before.end_ns[np.searchsorted(before.ranks, meeting.ranks)]
         split = [self._lanes[rank].split(start, end) if rank in self._lanes else {} for rank, start, end in zip(
             meeting.ranks.tolist(), left_ns.tolist(), meeting.arrival_ns.tolist(), strict=True)]
         excess = _excess(split, late)
@@ -141,10 +154,14 @@ class Blame:
                                                          if part > 0}) if total > 0 else None
 
     def _met_before(self, meeting: Meeting) -> Meeting | None:
-        """The last time that the group had met, and all had left, before the first came to this meeting."""
-        left = self._left[meeting.group]
-        place = int(np.searchsorted(left, meeting.arrival_ns.min(), "right")) - 1
-        return self._seen[meeting.group][place] if place >= 0 else None
+        """The last time that all these ranks had met and left before the first of them came to this meeting."""
+        first, found, left_ns = int(meeting.arrival_ns.min()), None, -1
+        for members in self._around.get(tuple(meeting.ranks.tolist()), ()):
+            left = self._left[members]
+            place = int(np.searchsorted(left, first, "right")) - 1
+            if place >= 0 and left[place] > left_ns:
+                found, left_ns = self._seen[members][place], left[place]
+        return found
 
     def _resolved(self, rank: int, shares: Mapping[int, float]) -> Shares:
         """Waits for another collective become its causes."""
