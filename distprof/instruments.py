@@ -60,7 +60,7 @@ class Instruments:
         elif name == "trace":
             self.timeline.start()
             if dist.is_available():
-                self.collectives.start()
+                self.collectives.start(timeline=self.timeline.recording)
 
     def next_step(self) -> None:
         """Tells the running pass that a step ended."""
