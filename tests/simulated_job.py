@@ -14,8 +14,8 @@ from distprof.merge.comms.spans import Spans
 from distprof.merge.comms.waits import calls_of_ranks
 
 SCHEMA = {"rank": pl.Int64, "collective": pl.Int64, "step": pl.Int64, "group": pl.String,
-          "group_ranks": pl.List(pl.Int64), "num_ranks": pl.Int64, "enqueue_ns": pl.Int64, "arrival_ns": pl.Int64,
-          "end_ns": pl.Int64, "wait_ns": pl.Int64}
+          "group_ranks": pl.List(pl.Int64), "op": pl.String, "num_ranks": pl.Int64, "enqueue_ns": pl.Int64,
+          "arrival_ns": pl.Int64, "end_ns": pl.Int64, "wait_ns": pl.Int64}
 
 
 @dataclass
@@ -45,8 +45,20 @@ class Job:
             end = last + self.transfer_ns
             self.rows.append({
                 "rank": rank, "collective": self.num_meetings, "step": self.step, "group": str(ranks),
-                "group_ranks": list(ranks), "num_ranks": len(ranks), "enqueue_ns": self.now[rank],
+                "group_ranks": list(ranks), "op": "all_reduce", "num_ranks": len(ranks), "enqueue_ns": self.now[rank],
                 "arrival_ns": self.now[rank], "end_ns": end, "wait_ns": last - self.now[rank]})
+            self.now[rank] = end
+        self.num_meetings += 1
+
+    def send(self, source: int, target: int) -> None:
+        """The sender goes on at once; the receiver when the message is there."""
+        sent, asked = self.now[source], self.now[target]
+        for rank, op, start, end in ((source, "send", sent, sent + 1),
+                                     (target, "recv", asked, max(sent, asked) + self.transfer_ns)):
+            self.rows.append({
+                "rank": rank, "collective": self.num_meetings, "step": self.step, "group": "pipe", "op": op,
+                "group_ranks": [source, target], "num_ranks": 2, "enqueue_ns": start, "arrival_ns": start,
+                "end_ns": end, "wait_ns": None})
             self.now[rank] = end
         self.num_meetings += 1
 
@@ -69,6 +81,6 @@ class Job:
         """All that each rank waited from step 1 on."""
         total = np.zeros(self.num_ranks, np.int64)
         for row in self.rows:
-            if row["step"]:
+            if row["step"] and row["op"] == "all_reduce":
                 total[row["rank"]] += row["wait_ns"]
         return dict(enumerate(total.tolist()))

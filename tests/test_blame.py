@@ -75,6 +75,36 @@ def test_half_of_it_is_somebody_elses():
     assert by_activity == {1: {MLP: pytest.approx(200 + 200)}, 0: {HEAD: pytest.approx(100 + 100)}}
 
 
+def test_a_balanced_pipeline_has_no_culprit():
+    job = Job(2)
+    for job.step in range(STEPS):
+        for rank, path in enumerate(("first", "second")):
+            if rank:
+                job.send(0, 1)
+            job.works(rank, Activity("forward", path), 100)
+        for rank, path in ((1, "second"), (0, "first")):
+            if rank == 0:
+                job.send(1, 0)
+            job.works(rank, Activity("backward", path), 200)
+    found, _ = job.culprits()
+    assert not found, "the bubble is nobody's fault"
+
+
+def test_blame_goes_through_messages():
+    """Two pipelines of two stages: the first stage of one is slow, and the second stage meets that of the other."""
+    job = Job(4)
+    for job.step in range(STEPS):
+        for rank in (0, 2):
+            job.works(rank, MLP, 100 + (200 if rank == 2 else 0))
+            job.send(rank, rank + 1)
+            job.works(rank + 1, HEAD, 100)
+        job.meet(1, 3)
+        job.meet(0, 2)
+    found, by_activity = job.culprits()
+    assert [one.rank for one in found] == [2]
+    assert by_activity == {2: {MLP: pytest.approx(400, rel=0.03)}}, "200 from rank 0 and 200 from rank 1"
+
+
 def test_communication_that_let_one_go_late_is_nobodys_fault():
     job = Job(2)
     for job.step in range(STEPS):

@@ -15,7 +15,8 @@ import numpy as np
 import polars as pl
 
 from distprof.merge.comms.lane import Activities, Activity, Lane
-from distprof.merge.comms.waits import Calls
+from distprof.merge.comms.ops import POINT_TO_POINT
+from distprof.merge.comms.waits import Calls, with_receivers
 
 COVERED = 0.995
 """Share of all waiting whose causes are looked for; the rest is in collectives that cost next to nothing."""
@@ -55,15 +56,20 @@ class Cost:
     step: int
     rank: int
     waited_ns: int
+    together: bool
+    """False for a receiver that waited for a sender."""
 
 
 def meetings(rows: pl.DataFrame) -> list[Meeting]:
-    """Collectives in which ranks can wait for each other, by last arrival.
+    """Collectives in which ranks can wait for each other, by last arrival; messages in which a receiver waited too.
 
     Args:
         rows: `MERGED_COLLECTIVES`.
     """
-    known = rows.filter(pl.col("wait_ns").is_not_null().all().over("collective"), pl.col("num_ranks") > 1)
+    one_sided = pl.col("op").is_in(POINT_TO_POINT)
+    waited = pl.when(one_sided).then((pl.col("wait_ns") > 0).any()).otherwise(pl.col("wait_ns").is_not_null().all())
+    known = with_receivers(rows).filter(waited.over("collective"), pl.col("num_ranks") > 1)
+    known = known.filter(pl.col("end_ns").is_not_null().all().over("collective"))
     table = known.sort("collective", "rank").select(
         "collective", pl.col("step").fill_null(-1), "rank", "arrival_ns", "end_ns")
     columns = [table[name].to_numpy() for name in table.columns]
@@ -86,10 +92,12 @@ def costs(calls: Mapping[int, Calls], blocked: Mapping[int, Any]) -> list[Cost]:
         lane = mine.waits()
         exposed = blocked.get(rank)
         waited = lane.ends - lane.starts if exposed is None else exposed.within(lane.starts, lane.ends)
-        steps = dict(zip(mine.collective.tolist(), mine.step.tolist(), strict=True))
+        whole = {number: (step, together) for number, step, together in zip(
+            mine.collective.tolist(), mine.step.tolist(), mine.together.tolist(), strict=True)}
         for number, length in zip(Activities.waiting_for(lane.labels).tolist(), waited.tolist(), strict=True):
             if length:
-                found.append(Cost(collective=number, step=steps[number], rank=rank, waited_ns=length))
+                step, together = whole[number]
+                found.append(Cost(collective=number, step=step, rank=rank, waited_ns=length, together=together))
     return found
 
 
