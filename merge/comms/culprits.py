@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.comms.blame import Costs, Shares
+from distprof.merge.comms.blame import Cause, Costs, Shares
 from distprof.merge.comms.lane import Activity
 from distprof.merge.comms.significance import p_values
 
@@ -111,25 +111,38 @@ def culprits(costs: Costs, shares: Mapping[int, Shares], *, ranks: Sequence[int]
 
 
 def _parts(costs: Costs, shares: Mapping[int, Shares]) -> Any:
-    """Rows of culprit, victim, step, activity and time."""
+    """Rows of culprit, victim, step, activity and time; of unlike causes one after the other, the rest at once."""
+    if not len(costs.collective):
+        return np.empty((0, 5))
     order = np.argsort(costs.collective, kind="stable")
     numbers, firsts = np.unique(costs.collective[order], return_index=True)
-    found = []
-    for number, places in zip(numbers.tolist(), np.split(order, firsts[1:]) if len(order) else (), strict=True):
-        causes = list(shares.get(number, {}).items())
-        if not causes:
-            continue
-        who = np.array([-1 if cause.rank is None else cause.rank for cause, _ in causes])
-        what = np.array([-1 if cause.activity is None else cause.activity for cause, _ in causes])
-        victim = costs.rank[places]
-        # what comes back to the rank that waits is not why it waits: it was there early all the same
-        share = np.array([part for _, part in causes]) * (who != victim[:, None])
-        whole = share.sum(axis=1, keepdims=True)
-        time = np.divide(share, whole, out=np.zeros_like(share), where=whole > 0) * costs.waited_ns[places][:, None]
-        found.append(np.stack(np.broadcast_arrays(
-            who, victim[:, None], costs.step[places][:, None], what, time), axis=-1).reshape(-1, 5))
-    table = np.concatenate(found) if found else np.empty((0, 5))
+    causes = [list(shares.get(number, {}).items()) for number in numbers.tolist()]
+    single = np.array([len(one) == 1 for one in causes], bool)
+    found = [np.empty((0, 5))]
+    found += [_of_several(causes[place], costs.where(order[firsts[place]:last])) for place, last in enumerate(
+        np.append(firsts[1:], len(order)).tolist()) if len(causes[place]) > 1]
+    if single.any():
+        names = np.array([_numbers(one[0][0]) if len(one) == 1 else (-1, -1) for one in causes])
+        place = np.searchsorted(numbers, costs.collective)
+        alone = costs.where(single[place])
+        who, what = names[place[single[place]]].T
+        found.append(np.stack((who, alone.rank, alone.step, what, alone.waited_ns), axis=-1)[who != alone.rank])
+    table = np.concatenate(found)
     return table[(table[:, 0] >= 0) & (table[:, 4] > 0)]
+
+
+def _numbers(cause: Cause) -> tuple[int, int]:
+    return -1 if cause.rank is None else cause.rank, -1 if cause.activity is None else cause.activity
+
+
+def _of_several(causes: Sequence[tuple[Cause, float]], costs: Costs) -> Any:
+    who, what = np.array([_numbers(cause) for cause, _ in causes]).T
+    victim = costs.rank[:, None]
+    # what comes back to the rank that waits is not why it waits: it was there early all the same
+    share = np.array([part for _, part in causes]) * (who != victim)
+    whole = share.sum(axis=1, keepdims=True)
+    time = np.divide(share, whole, out=np.zeros_like(share), where=whole > 0) * costs.waited_ns[:, None]
+    return np.stack(np.broadcast_arrays(who, victim, costs.step[:, None], what, time), axis=-1).reshape(-1, 5)
 
 
 def _culprit(rank: int, waited: Any, ranks: Sequence[int], chance: float, step_ns: float | None) -> Culprit:
