@@ -48,7 +48,8 @@ def doing(events: pl.DataFrame, in_flight: Spans, ends: Any, activities: Activit
         activities: Takes in what is met.
         waits_drawn: True where slices show all waits of Python.
     """
-    events = events.filter(pl.col("duration_ns").is_not_null())
+    events = events.filter(pl.col("duration_ns") > 0, ~pl.any_horizontal(
+        pl.col("name").str.starts_with(prefix) for prefix in (STEP, GLOO)))
     is_kernel = pl.col("category").str.to_lowercase() == "kernel"
     kernels = events.filter(is_kernel, ~pl.col("name").str.contains(NCCL))
     lane = _between(Lane.of((start, end, activities.number(what)) for start, end, what in
@@ -81,7 +82,7 @@ def _pauses(computing: Spans, in_flight: Spans, ends: Any) -> Spans:
     ends = np.sort(np.asarray(ends, np.int64))
     begins = np.concatenate((in_flight.starts[:1], computing.ends))
     resumed = np.append(computing.starts, max(int(computing.ends[-1]), int(ends[-1])))
-    late = np.clip(resumed - begins, 0, RESUMED_NS)
+    late = np.minimum(in_flight.within(begins, resumed), RESUMED_NS)
     last = np.searchsorted(ends, resumed + late, "right") - 1
     ended = np.where(last >= 0, ends[np.maximum(last, 0)], 0)
     return Spans.of(begins, np.where(ended > begins, np.minimum(ended, resumed), begins)) & in_flight
@@ -111,12 +112,3 @@ def _on_device(kernels: pl.DataFrame, events: pl.DataFrame, lane: Lane) -> Lane:
     begins = np.maximum(starts, before)  # of kernels that overlap the one that began first counts
     held = known & (reach > begins)
     return Lane(starts=begins[held], ends=reach[held], labels=labels[held])
-
-
-def relevant(events: pl.LazyFrame) -> pl.LazyFrame:
-    """The columns of a timeline that count here, and the rows without frames of Python and the like."""
-    return events.select(
-        pl.col("name").cast(pl.String), pl.col("category").cast(pl.String), "start_ns", "duration_ns",
-        "sequence_number", "correlation",
-    ).filter(pl.col("category").is_in(["cpu_op", "user_annotation", "kernel", "cuda_runtime", "cuda_driver"]),
-             ~pl.col("name").str.starts_with(STEP), ~pl.col("name").str.starts_with(GLOO))

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.contract import EVENTS, STEPS
-from distprof.merge.comms.activities import Doing, doing, relevant
+from distprof.merge.comms.activities import Doing, doing
 from distprof.merge.comms.blame import Blame, costs_of, matter, meetings
 from distprof.merge.comms.culprits import OF_MODULES, Culprit, Explanation, culprits, explained
 from distprof.merge.comms.lane import Activities, Activity, Lane
+from distprof.merge.comms.timelines import steps_of, timeline
 from distprof.merge.comms.waits import Calls, calls_of_ranks
 from distprof.merge.run import Run
-from distprof.merge.tables import UNREADABLE, load, on_common_clock
 
 SETTLES = 3
 """From this many traced steps on the first is left out: the profiler warms up in it, on each rank in its own time."""
@@ -44,7 +43,8 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
         run: On one clock.
         rows: `MERGED_COLLECTIVES` of it.
     """
-    windows = on_common_clock(run, load(run, STEPS).filter(pl.col("pass") == "trace"), ("start_ns", "end_ns"))
+    timelines = {rank.number: events for rank in run.ranks if (events := timeline(run, rank)) is not None}
+    windows = steps_of(run, timelines)
     steps = sorted(set(windows["step"].to_list()) or set(rows["step"].drop_nulls().to_list()))
     remarks = []
     if len(steps) >= SETTLES:
@@ -53,7 +53,9 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
     windows = windows.filter(pl.col("step").is_in(steps))
     activities = Activities()
     calls = calls_of_ranks(rows)
-    did = _doing(run, calls, activities)
+    did = {rank: doing(events, calls[rank].in_flight, calls[rank].end_ns, activities,
+                       waits_drawn=run.kind == "distprof")
+           for rank, events in timelines.items() if rank in calls and len(events)}
     breakdown = step_breakdown(windows, calls, did, activities)
     step_ns = float(breakdown["duration_ns"].mean()) if len(breakdown) else None  # type: ignore[arg-type]
     found, by_activity = weigh(rows, calls, did, activities, steps=steps, step_ns=step_ns,
@@ -77,23 +79,6 @@ def weigh(rows: pl.DataFrame, calls: Mapping[int, Calls], did: Mapping[int, Doin
     for meeting in met:
         blame.add(meeting, look=meeting.number in worth)
     return culprits(costs, blame.shares, ranks=ranks, steps=steps, step_ns=step_ns)
-
-
-def _doing(run: Run, calls: Mapping[int, Calls], activities: Activities) -> dict[int, Doing]:
-    """What every rank that has a timeline was doing."""
-    found = {}
-    for rank in run.ranks:
-        if rank.has(EVENTS) and rank.number in calls:
-            try:
-                events = relevant(pl.scan_parquet(rank.folder / EVENTS.file)).collect()
-            except UNREADABLE:
-                continue  # it was told when the tables were read
-            numbers = pl.lit(rank.number, pl.Int64).alias("rank")
-            events = on_common_clock(run, events.with_columns(numbers), ("start_ns",))
-            mine = calls[rank.number]
-            found[rank.number] = doing(events, mine.in_flight, mine.end_ns, activities,
-                                       waits_drawn=run.kind == "distprof")
-    return found
 
 
 def _lane(did: Doing | None, calls: Calls, activities: Activities) -> Lane:
