@@ -10,6 +10,7 @@ from distprof.merge.comms.activities import doing
 from distprof.merge.comms.lane import Activities, Activity
 from distprof.merge.comms.spans import NOTHING, Spans
 from distprof.merge.comms.timelines import SCHEMA
+from distprof.merge.comms.waits import Calls
 
 US = 1000
 
@@ -25,9 +26,11 @@ def events(*rows: tuple) -> pl.DataFrame:
 def seen(found: pl.DataFrame, *, in_flight: tuple = (), waits_drawn: bool = True):
     """Activities by us, those with a name of their own, and what else was found."""
     activities = Activities()
-    flight = Spans.of([start * US for start, _ in in_flight], [end * US for _, end in in_flight])
-    did = doing(found, flight, np.array([end * US for _, end in in_flight], np.int64), activities,
-                waits_drawn=waits_drawn)
+    times = np.array(in_flight, np.int64).reshape(-1, 2) * US
+    calls = Calls(collective=np.arange(len(times)), step=np.zeros(len(times), np.int64), enqueue_ns=times[:, 0],
+                  arrival_ns=times[:, 0], end_ns=times[:, 1], last_arrival_ns=times[:, 0],
+                  together=np.ones(len(times), bool))
+    did = doing(found, calls, activities, waits_drawn=waits_drawn)
     lane = [(int(start / US), int(end / US), activities.known[label]) for start, end, label in zip(
         did.lane.starts, did.lane.ends, did.lane.labels.tolist(), strict=True)]
     return did, joined(lane)

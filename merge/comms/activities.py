@@ -11,6 +11,7 @@ import polars as pl
 from distprof.merge.comms.lane import Activities, Activity, Lane
 from distprof.merge.comms.markers import COMMUNICATION, GLOO, STEP, WAITS, markers, scopes_to_intervals
 from distprof.merge.comms.spans import Spans
+from distprof.merge.comms.waits import Calls
 
 RESUMED_NS = 10_000_000
 """A thread that waited goes on about when the collective ends: by at most this earlier than gloo's own thread says so,
@@ -34,7 +35,7 @@ class Doing:
     """True where `computing` is what a GPU did."""
 
 
-def doing(events: pl.DataFrame, in_flight: Spans, ends: Any, activities: Activities, *, waits_drawn: bool) -> Doing:
+def doing(events: pl.DataFrame, calls: Calls, activities: Activities, *, waits_drawn: bool) -> Doing:
     """What a rank was doing.
 
     With a GPU communication is exposed while no other kernel runs. Without one, where a thread waits for it: in slices
@@ -43,8 +44,7 @@ def doing(events: pl.DataFrame, in_flight: Spans, ends: Any, activities: Activit
 
     Args:
         events: The rank's timeline, times on the common clock.
-        in_flight: From when the rank called a collective until it had ended there.
-        ends: When its collectives ended.
+        calls: Its collectives.
         activities: Takes in what is met.
         waits_drawn: True where slices show all waits of Python.
     """
@@ -57,12 +57,12 @@ def doing(events: pl.DataFrame, in_flight: Spans, ends: Any, activities: Activit
     if len(kernels):
         computing = _spans(kernels)
         return Doing(lane=lane.under(_on_device(kernels, events, lane)), computing=computing,
-                     blocked=in_flight - computing, on_device=True)
+                     blocked=calls.running - computing, on_device=True)
     ours = events.filter((pl.col("category") == "cpu_op") & ~pl.any_horizontal(
         pl.col("name").str.starts_with(prefix) for prefix in COMMUNICATION))
     computing = _spans(ours)
     drawn = _spans(events.filter(pl.col("name").is_in(WAITS)))
-    pauses = _pauses(computing, in_flight, ends)
+    pauses = _pauses(computing, calls.in_flight, calls.end_ns)
     if waits_drawn:
         kinds = [number for number, one in enumerate(activities.known)
                  if one.kind in CALLED or (one.kind == "backward" and one.where is not None)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from distprof.merge.comms.activities import Doing, doing
 from distprof.merge.comms.blame import Blame, costs_of, matter, meetings
+from distprof.merge.comms.breakdown import step_breakdown
 from distprof.merge.comms.culprits import OF_MODULES, Culprit, Explanation, culprits, explained
 from distprof.merge.comms.lane import Activities, Activity, Lane
 from distprof.merge.comms.timelines import steps_of, timeline
@@ -53,8 +53,7 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
     windows = windows.filter(pl.col("step").is_in(steps))
     activities = Activities()
     calls = calls_of_ranks(rows)
-    did = {rank: doing(events, calls[rank].in_flight, calls[rank].end_ns, activities,
-                       waits_drawn=run.kind == "distprof")
+    did = {rank: doing(events, calls[rank], activities, waits_drawn=run.kind == "distprof")
            for rank, events in timelines.items() if rank in calls and len(events)}
     breakdown = step_breakdown(windows, calls, did, activities)
     step_ns = float(breakdown["duration_ns"].mean()) if len(breakdown) else None  # type: ignore[arg-type]
@@ -88,51 +87,6 @@ def _lane(did: Doing | None, calls: Calls, activities: Activities) -> Lane:
     moving = Lane(starts=flight.starts, ends=flight.ends, labels=np.full(len(flight.starts), number))
     exposed = moving.under(calls.waits().within(flight))
     return exposed if did is None else did.lane.under(exposed)
-
-
-PARTS = ("compute", "waiting", "moving", "data", "optimizer", "host")
-"""What a step is split into; they add up to it."""
-
-
-def step_breakdown(windows: pl.DataFrame, calls: Mapping[int, Calls], did: Mapping[int, Doing],
-                   activities: Activities) -> pl.DataFrame:
-    """Splits every step of every rank that has a timeline.
-
-    `waiting_ns` and `moving_ns` are exposed communication: before and after the last rank had come. `data_ns` is
-    loading, `optimizer_ns` the optimizer, `compute_ns` operators (kernels, with a GPU) elsewhere, `host_ns` the rest.
-    `overlapped_ns` is communication behind computation, and part of none of these; `overlap_ratio` its share of all
-    communication, null without any.
-    """
-    found = [_split(row, calls[row["rank"]], did[row["rank"]], activities)
-             for row in windows.select("rank", "step", "start_ns", "end_ns", "duration_ns").iter_rows(named=True)
-             if row["rank"] in did]
-    schema = {"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64, **{f"{part}_ns": pl.Int64 for part in PARTS},
-              "overlapped_ns": pl.Int64, "overlap_ratio": pl.Float64}
-    return pl.DataFrame(found, schema=schema)
-
-
-def _split(row: dict[str, Any], calls: Calls, did: Doing, activities: Activities) -> dict[str, Any]:
-    start, end = row["start_ns"], row["end_ns"]
-    waits = calls.waits().within(did.blocked)
-    waiting = waits.spans(np.unique(waits.labels))
-    rest = did.lane.within(did.blocked.outside(start, end))
-    kinds = [one.kind for one in activities.known]
-    data, optimizer = (rest.spans([number for number, kind in enumerate(kinds) if kind == name])
-                       for name in ("data", "optimizer"))
-    computing = did.computing - data - optimizer - did.blocked
-
-    def inside(spans: Any) -> int:
-        return int(spans.within(start, end))
-
-    parts = {"compute": inside(computing), "waiting": inside(waiting), "data": inside(data),
-             "optimizer": inside(optimizer)}
-    parts["moving"] = inside(did.blocked) - parts["waiting"]
-    flight = inside(calls.in_flight)
-    overlapped = flight - inside(did.blocked & calls.in_flight)
-    return {"rank": row["rank"], "step": row["step"], "duration_ns": row["duration_ns"],
-            **{f"{part}_ns": parts[part] for part in PARTS if part != "host"},
-            "host_ns": row["duration_ns"] - sum(parts.values()), "overlapped_ns": overlapped,
-            "overlap_ratio": overlapped / flight if flight else None}
 
 
 def _spent(did: Mapping[int, Doing], windows: pl.DataFrame, activities: Activities,
