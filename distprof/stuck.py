@@ -52,6 +52,7 @@ class Collective(msgspec.Struct, kw_only=True):
     state: str | None
     """scheduled, started or completed; gloo leaves it at scheduled."""
     completed: bool
+    """True where it is over, well or with an error."""
     input_sizes: list[list[int]]
     input_dtypes: list[str]
     output_sizes: list[list[int]]

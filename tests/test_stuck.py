@@ -159,17 +159,25 @@ def test_a_collective_that_gives_up_is_an_error_with_its_place(start):
     assert checks(waited).last_called == DURING + 1
 
 
-def test_different_sizes_are_seen_side_by_side(start):
-    job = start("sizes", DURING, DISTPROF_HANG_SECONDS="1.5")
-    deadline = time.monotonic() + 20
-    while job.process.poll() is None and time.monotonic() < deadline and not all(
-            (job.folder(rank) / STUCK_JSON).exists() for rank in (0, 1)):
-        time.sleep(0.1)
-    if job.process.poll() is None:
-        job.end(signal.SIGTERM)
-    sizes = {rank: checks(job.stuck(rank)).collectives[DURING].input_sizes for rank in (0, 1)
-             if (job.folder(rank) / STUCK_JSON).exists()}
-    assert sizes == {0: [[3]], 1: [[5]]}
+def test_different_ops_are_seen_side_by_side(start):
+    job = start("ops", DURING, DISTPROF_HANG_SECONDS="1.5")
+    job.wait_for(*(job.folder(rank) / STUCK_JSON for rank in (0, 1)))
+    time.sleep(0.5)
+    found = [checks(job.stuck(rank)) for rank in (0, 1)]
+    assert [group.collectives[DURING].op for group in found] == ["all_reduce", "barrier"]
+    assert [group.collectives[DURING].number for group in found] == [DURING + 1] * 2
+    assert not any(group.collectives[DURING].completed for group in found)
+
+
+def test_different_sizes_are_an_error_that_shows_them(start):
+    """gloo ends the process that gets more than it expects at once: only the other one can tell."""
+    job = start("sizes", DURING)
+    told = job.process.communicate(timeout=90)[1]
+    assert job.process.returncode != 0, told
+    told = {rank: job.stuck(rank) for rank in (0, 1) if (job.folder(rank) / STUCK_JSON).exists()}
+    assert told and all(stuck.cause in ("error", "signal") for stuck in told.values())
+    for rank, stuck in told.items():
+        assert checks(stuck).collectives[DURING].input_sizes == [[5 if rank else 3]]
 
 
 def test_an_error_of_the_script_itself_is_no_hang(tmp_path):

@@ -1,7 +1,8 @@
 """Two or more ranks get stuck in front of step STEP: `stuck.py HOW STEP MARK`.
 
-absent: rank 1 sleeps and never enters the all_reduce of the others. sizes: rank 1 brings another size. timeout: rank 1
-sleeps and the others give up after two seconds. pause: rank 1 sleeps for four seconds, then all go on.
+absent: rank 1 sleeps and never enters the all_reduce of the others. sizes: rank 1 brings another size. ops: rank 1
+enters a barrier instead. timeout: rank 1 sleeps and the
+others give up after two seconds. pause: rank 1 sleeps for four seconds, then all go on.
 Ranks that wait write MARK.RANK first.
 """
 
@@ -31,7 +32,9 @@ def oversleep(seconds):
 for step in range(stop + 2):
     if step == stop:
         Path(f"{mark}.{rank}").touch()
-        if rank == 1 and how != "sizes":
+        if rank == 1 and how == "ops":
+            dist.barrier(group=group)
+        elif rank == 1 and how != "sizes":
             oversleep({"absent": 300, "timeout": 4, "pause": 4}[how])
     dist.all_reduce(torch.zeros(5 if how == "sizes" and step == stop and rank == 1 else 3), group=group)
     model(torch.zeros(2, 4)).sum().backward()
