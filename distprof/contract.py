@@ -338,11 +338,11 @@ MERGED_COLLECTIVES = Table(
         *(replace(column, doc=column.doc.replace("this rank's clock", "the common clock"),
                   nullable=column.nullable or column.name in _UNKNOWN_ELSEWHERE) for column in COLLECTIVES.columns),
         _text("comms_id", "Id that the backend gives to the collective, equal on all its ranks.", nullable=True),
-        _int("collective", "Number of the collective in the run, by its first arrival; a send and its receive are "
-             "one."),
+        _int("collective", "Number of the collective in the run, by its first arrival; a send and its receive "
+             "are one."),
         _text("matched_by", "How its rows were found on the ranks: id (of the backend), sequence (of the group), label "
-              "(sequences of like ops, aligned), order (the same where labels are not known), peer (send and receive)"
-              "."),
+              "(sequences of like ops, aligned), order (the same where only the op is known), peer (send and "
+              "receive)."),
         _int("num_ranks", "Ranks whose row was found."),
         Column(name="complete", type="bool", doc="True where all ranks of the group are there and agree."),
         _text("mismatch", "What is not as it must be: ranks that never entered, different ops, types or sizes.",
@@ -358,11 +358,19 @@ MERGED_COLLECTIVES = Table(
         _int("clock_free_wait_ns", "Time in the collective beyond that of the rank which was shortest in it: waiting, "
              "by durations alone.", nullable=True),
         _int("clock_free_transfer_ns", "Time in it of the rank which was shortest in it.", nullable=True),
-        _real("algbw", "Algorithm bandwidth, as nccl-tests define it: size / transfer time; bytes a second.",
+        Column(name="unsure", type="bool", doc="True where the spread is within what the clocks of its ranks may be "
+               "wrong, or these were never compared: who came last is not known. Null where the spread is.",
+               nullable=True),
+        Column(name="disagrees", type="bool", doc="True where wait_ns and clock_free_wait_ns are further apart than "
+               "the uncertainty of the clocks and clock_free_transfer_ns explain.", nullable=True),
+        _real("algbw", "Algorithm bandwidth, as nccl-tests define it: size / time, from the last arrival to the last "
+              "end, or clock_free_transfer_ns where clocks were not compared; bytes a second. Of a send: until it was "
+              "received. Null for one rank, for no bytes, for an end that is not known, and for ops with a root.",
               nullable=True),
         _real("busbw", "Bus bandwidth, as nccl-tests define it: algbw times a factor of op and ranks; bytes a second.",
               nullable=True),
-        Column(name="between_hosts", type="bool", doc="True where its ranks are on several hosts.", nullable=True),
+        Column(name="between_hosts", type="bool", doc="True where its ranks are on several hosts. Null where "
+               "that is not known.", nullable=True),
     ),
 )
 

@@ -23,7 +23,7 @@ from distprof.contract import (
 from distprof.errors import DataError, UsageError
 from distprof.merge import comms_text, stats_text
 from distprof.merge.alignment import aligned
-from distprof.merge.collectives import match_collectives
+from distprof.merge.comms.collectives import collectives_of
 from distprof.merge.description import problems_of
 from distprof.merge.discovery import is_recorded, trace_times
 from distprof.merge.merging import check
@@ -116,7 +116,7 @@ def comms(path: Path, *, as_json: bool = False, strict: bool = False, op: str | 
     """Collectives of a run as a table and a timeline; see `merge` for errors."""
     run = aligned(open_run(path))
     _refuse_traces(run.kind, path, "collectives")
-    rows = match_collectives(run)
+    rows = collectives_of(run)
     _check_choice("--op", op, sorted(set(rows["op"])))
     _check_choice("--step", step, sorted(set(rows["step"])))
     for column, value in (("op", op), ("step", step)):

@@ -19,12 +19,12 @@ IDLE = "."
 
 def by_collective(rows: pl.DataFrame) -> list[dict[str, Any]]:
     """One mapping per collective: what it was, who was in it, arrival spread, time on the ranks."""
-    held = pl.col("finish_ns") - pl.col("start_ns")
+    held = pl.col("end_ns") - pl.col("arrival_ns")
     frame = rows.group_by("collective", maintain_order=True).agg(
         pl.col("step", "op", "group", "group_description", "group_ranks", "sequence", "dtype", "module_path",
                "phase", "complete", "arrival_spread_ns", "peer").first(),
-        pl.col("size_bytes").max(), pl.col("num_ranks").first(), pl.col("start_ns").min(),
-        pl.col("finish_ns").max(), pl.col("rank").sort_by("start_ns").last().alias("last_rank"),
+        pl.col("size_bytes").max(), pl.col("num_ranks").first(), pl.col("arrival_ns").min(),
+        pl.col("end_ns").max(), pl.col("late_rank").first().alias("last_rank"),
         held.min().alias("shortest_ns"), held.max().alias("longest_ns"), pl.col("rank").alias("ranks"),
     )
     return frame.to_dicts()
@@ -74,13 +74,13 @@ def _row(collective: dict[str, Any]) -> tuple[str, ...]:
         str(collective["step"]), collective["op"], f"{collective['group_description']} {collective['group']}",
         str(collective["sequence"]), ranks, size(collective["size_bytes"]), collective["dtype"] or "-",
         duration(collective["arrival_spread_ns"]), duration(collective["shortest_ns"]),
-        duration(collective["longest_ns"]), "-" if alone else str(collective["last_rank"]),
+        duration(collective["longest_ns"]), "-" if collective["last_rank"] is None else str(collective["last_rank"]),
         (collective["phase"] or "-") + ("" if where is None else f" of {where or '(root)'}"),
     )
 
 
 def _timeline(rows: pl.DataFrame, step: int, run: Run, page: Page) -> None:
-    start, end = rows["start_ns"].min(), rows.select(pl.max_horizontal("start_ns", "finish_ns")).max().item()
+    start, end = rows["arrival_ns"].min(), rows.select(pl.max_horizontal("arrival_ns", "end_ns")).max().item()
     labels = {rank.number: f"rank {rank.number} {rank.place}" for rank in run.ranks}
     left = max(map(len, labels.values())) + 2
     width = max(page.width - left, 20)
@@ -96,7 +96,7 @@ def _bar(rows: pl.DataFrame, start: Any, end: Any, width: int) -> str:
     """Time from left to right; a letter where the rank is inside a collective."""
     cells = [IDLE] * width
     scale = width / max(end - start, 1)
-    for op, begin, finish in rows.select("op", "start_ns", "finish_ns").iter_rows():
+    for op, begin, finish in rows.select("op", "arrival_ns", "end_ns").iter_rows():
         first = min(int((begin - start) * scale), width - 1)
         last = first if finish is None else min(int((finish - start) * scale), width - 1)
         cells[first:last + 1] = LETTERS.get(op, "?") * (last + 1 - first)

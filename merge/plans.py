@@ -114,7 +114,7 @@ def _choice(run: Run, read: list[Read], steps: Mapping[int, Steps],
 def _late(run: Run) -> int | None:
     if run.kind != "distprof":
         return None  # its collectives carry no labels
-    from distprof.merge.collectives import most_often_late
+    from distprof.merge.comms.collectives import most_often_late
 
     return most_often_late(run)
 

@@ -9,7 +9,7 @@ import polars as pl
 from distprof.merge.alignment import unaligned
 from distprof.merge.clock import Clock
 from distprof.merge.clock_collectives import COLUMNS, SYNCHRONISING, check, clock_by_collectives
-from distprof.merge.collectives import match_collectives
+from distprof.merge.comms.collectives import matched
 from distprof.merge.kernel_collectives import kernel_collectives
 from distprof.merge.options import Align
 from distprof.merge.run import Run, sampled
@@ -35,8 +35,8 @@ def _clock(run: Run, align: Align, table: pl.DataFrame) -> Clock:
 
 def synchronising(run: Run) -> pl.DataFrame:
     """Collectives that bound the clocks of their ranks, with times as the ranks have them."""
-    rows = match_collectives(run)
+    rows = matched(run)
     return rows.filter(
         pl.col("complete"), pl.col("op").is_in(SYNCHRONISING), (pl.col("size_bytes") > 0) | (pl.col("op") == "barrier"),
         pl.col("end_ns").is_not_null().all().over("collective"), pl.col("num_ranks") > 1,
-    ).select("collective", "rank", pl.col("enqueue_ns").alias("start_ns"), "end_ns").select(COLUMNS)
+    ).select("collective", "rank", pl.coalesce("start_ns", "enqueue_ns").alias("start_ns"), "end_ns").select(COLUMNS)

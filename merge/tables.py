@@ -48,7 +48,11 @@ def _load(rank: Rank, table: Table, problems: list[str]) -> pl.DataFrame | None:
 
 
 def _columns(path: Path, table: Table) -> pl.DataFrame:
-    return pl.read_parquet(path).select(pl.col(column.name).cast(TYPES[column.type]) for column in table.columns)
+    """Columns that an older version did not write yet are null, where they may be."""
+    found = pl.read_parquet(path)
+    return found.select(
+        (pl.lit(None) if column.nullable and column.name not in found.columns else pl.col(column.name))
+        .cast(TYPES[column.type]).alias(column.name) for column in table.columns)
 
 
 def on_common_clock(run: Run, frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:

@@ -56,11 +56,11 @@ def _write_no_tables(run: Run, folder: Path) -> None:
 
 def _write_tables(run: Run, folder: Path) -> None:
     # polars takes a while to import, and traces of other programs do without
-    from distprof.merge.collectives import match_collectives
+    from distprof.merge.comms.collectives import collectives_of
     from distprof.merge.summary import reduce
     from distprof.merge.tables import load, on_common_clock, write
 
-    collectives = match_collectives(run)
+    collectives = collectives_of(run)
     reduction = reduce(run)  # last: what reading found damaged is in it
     write(folder, MERGED_MODULES, reduction.modules, table_metadata(run))
     write(folder, MERGED_COLLECTIVES, collectives, table_metadata(run))

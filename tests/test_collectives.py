@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from conftest import SCRIPTS, distprof, merged, record_run
 
-from distprof.merge.collectives import most_often_late
+from distprof.merge.comms.collectives import most_often_late
 from distprof.merge.run import open_run
 
 
@@ -64,12 +64,12 @@ def test_all_are_matched_over_their_group(rows):
     for _, one in together.group_by("collective"):
         assert one["op"].n_unique() == one["size_bytes"].n_unique() == one["group"].n_unique() == 1
         assert sorted(one["rank"]) == one["group_ranks"][0].to_list()
-        assert one["arrival_spread_ns"][0] == one["start_ns"].max() - one["start_ns"].min()
+        assert one["arrival_spread_ns"][0] == one["arrival_ns"].max() - one["arrival_ns"].min()
     ends = together.filter(pl.col("op").is_in(["all_reduce", "barrier"]))
-    assert (ends["finish_ns"] >= ends["start_ns"]).all()
+    assert (ends["end_ns"] >= ends["arrival_ns"]).all()
     # nobody leaves before the last one came: the clocks of one host agree
     for _, one in ends.group_by("collective"):
-        assert one["finish_ns"].min() >= one["start_ns"].max()
+        assert one["end_ns"].min() >= one["arrival_ns"].max()
 
 
 def test_the_rank_that_is_late_is_one_that_a_small_merge_keeps(run, rows):
@@ -82,7 +82,7 @@ def test_the_rank_that_is_late_is_one_that_a_small_merge_keeps(run, rows):
 
 
 def test_end_is_null_where_the_backend_does_not_tell(rows):
-    unknown = rows.filter(pl.col("finish_ns").is_null())
+    unknown = rows.filter(pl.col("end_ns").is_null())
     assert set(unknown["op"]) == {"send", "recv", "reduce_scatter"}, "gloo's works of these have no future"
 
 

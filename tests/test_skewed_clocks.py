@@ -111,9 +111,9 @@ def test_tables_are_on_the_common_clock(job):
         for start, end, (before, after) in zip(mine["start_ns"], mine["end_ns"], job.truth[rank]["marks"], strict=True):
             assert start - slack <= before <= after <= end + slack
     rows = pl.read_parquet(folder / "collectives.parquet").filter(pl.col("op") == "all_reduce")
-    each = rows.group_by("collective").agg(pl.col("start_ns").max(), pl.col("finish_ns").min(), pl.len())
+    each = rows.group_by("collective").agg(pl.col("arrival_ns").max(), pl.col("end_ns").min(), pl.len())
     assert set(each["len"]) == {4} and len(each) >= 24
-    assert (each["start_ns"] <= each["finish_ns"] + slack).all(), "the same as `causality`, found in another way"
+    assert (each["arrival_ns"] <= each["end_ns"] + slack).all(), "the same as `causality`, found in another way"
     assert rows["arrival_spread_ns"].max() < 10**9
 
 

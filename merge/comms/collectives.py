@@ -1,0 +1,58 @@
+"""Communication of a run: a run comes in, matched and measured rows with the columns of the contract go out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import polars as pl
+
+from distprof.contract import COLLECTIVES
+from distprof.merge.comms.matching import match
+from distprof.merge.comms.measures import measure
+from distprof.merge.comms.rows import rows_of
+from distprof.merge.run import Run, sampled
+from distprof.merge.tables import on_common_clock
+
+TIMES = ("enqueue_ns", "start_ns", "end_ns")
+
+
+def collectives_of(run: Run) -> pl.DataFrame:
+    """Every collective on every rank: the columns of `MERGED_COLLECTIVES`, sorted by `collective` and rank.
+
+    Rows are matched first, by what the ranks say; then times are put on the clock of the run, and measured.
+    """
+    return measured(run, matched(run))
+
+
+def matched(run: Run) -> pl.DataFrame:
+    """The rows with the collective each belongs to, times as the ranks have them; numbers mean nothing yet."""
+    return match(rows_of(run), ranks=seen_ranks(run), world_size=run.world_size)
+
+
+def seen_ranks(run: Run) -> Collection[int]:
+    """Ranks of which it is known what they issued."""
+    return [rank.number for rank in run.ranks if rank.has(COLLECTIVES) or (rank.plain and rank.trace is not None)]
+
+
+def measured(run: Run, rows: pl.DataFrame) -> pl.DataFrame:
+    """Numbers matched rows by their first arrival on the clock of the run, and measures them."""
+    hosts = {rank.number: sampled(rank).host for rank in run.ranks}
+    found = measure(_by_arrival(on_common_clock(run, rows, TIMES)), run.clock, hosts)
+    return found.sort("collective", "rank", maintain_order=True)
+
+
+def _by_arrival(rows: pl.DataFrame) -> pl.DataFrame:
+    first = rows.group_by("collective").agg(pl.coalesce("start_ns", "enqueue_ns").min().alias("first_ns"))
+    order = first.sort("first_ns", "collective", nulls_last=True)["collective"].to_numpy()
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return rows.with_columns(pl.Series("collective", place[rows["collective"].to_numpy()], pl.Int64))
+
+
+def most_often_late(run: Run) -> int | None:
+    """The rank that came last into most collectives; None where none is known."""
+    rows = collectives_of(run)
+    late = rows.filter(pl.col("late_rank") == pl.col("rank"))["rank"]
+    counts = late.value_counts().sort("count", "rank", descending=[True, False])
+    return None if counts.is_empty() else int(counts["rank"][0])

@@ -1,0 +1,101 @@
+"""The same communication on all ranks: rows of single ranks come in, rows that know their collective go out.
+
+Only what the ranks themselves say is used, no time: so it holds whatever their clocks show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.comms.groups import NONE, Calls, Integers, keys_of, occurrence, pack
+from distprof.merge.comms.mismatches import judged
+from distprof.merge.comms.ops import POINT_TO_POINT
+from distprof.merge.comms.peers import paired
+
+MATCHED = ("collective", "matched_by", "num_ranks", "complete", "mismatch")
+"""Columns that matching adds."""
+
+
+def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.DataFrame:
+    """Finds the collective that each row belongs to.
+
+    Args:
+        rows: As `rows_of` gives them; those of a rank in the order of issue.
+        ranks: Of which it is known what they did, with rows or without.
+        world_size: Ranks of the job.
+
+    Returns:
+        The rows and `MATCHED`; `collective` counts from 0, in no order that means anything.
+    """
+    if rows.is_empty():
+        return rows.with_columns(pl.lit(None, kind).alias(name) for name, kind in zip(
+            MATCHED, (pl.Int64, pl.String, pl.Int64, pl.Boolean, pl.String), strict=True))
+    coded = _coded(rows)
+    is_pair = coded["op"].is_in(POINT_TO_POINT)
+    coded = coded.with_columns(_corrected(coded, is_pair))
+    number, place = np.zeros(len(coded), np.int64), np.zeros(len(coded), np.int64)
+    methods = pl.Series(["peer"], dtype=pl.String).new_from_index(0, len(coded))
+    together, pairs = (np.flatnonzero(mask.to_numpy()) for mask in (~is_pair, is_pair))
+    if len(together):
+        calls = _calls(coded[together])
+        key, method = keys_of(calls)
+        place[together] = key
+        number[together] = np.unique(pack(calls.group, key), return_inverse=True)[1].reshape(-1)
+        methods = methods.scatter(together, pl.Series(method, dtype=pl.String)[calls.group])
+    if len(pairs):
+        number[pairs] = paired(coded[pairs]) + (int(number.max()) + 1 if len(together) else 0)
+    matched = coded.with_columns(
+        pl.Series("collective", number), pl.Series("place", place), methods.alias("matched_by"))
+    each = judged(matched, ranks=ranks, world_size=world_size)
+    return pl.concat([rows, matched.select("collective", "matched_by"), each[number]], how="horizontal")
+
+
+def _coded(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with integers for what is compared: group_id, loose, label, content, id."""
+    sized = rows.select(
+        _numbered(rows, "group", "group_ranks").alias("group_id"), _numbered(rows, "op").alias("loose"),
+        _numbered(rows, "op", "dtype", "size_bytes").alias("label"), _numbered(rows, "comms_id").alias("id"),
+        _numbered(rows, "dtype", "size_bytes").alias("content"))
+    return pl.concat([rows, sized], how="horizontal")
+
+
+def _numbered(rows: pl.DataFrame, *names: str) -> pl.Series:
+    """A number a row, from 0, equal where these columns are."""
+    places = rows.select(*names).with_row_index("row").group_by(*names, maintain_order=True).agg("row")
+    found = np.empty(len(rows), np.int64)
+    each = places["row"]
+    found[each.explode().to_numpy()] = np.repeat(np.arange(len(places)), each.list.len().to_numpy())
+    return pl.Series(found)
+
+
+def _corrected(coded: pl.DataFrame, is_pair: pl.Series) -> pl.Series:
+    """`group_sequence` without the sends and receives of the rank in the group before it."""
+    mine = pack(coded["group_id"].to_numpy(), coded["rank"].to_numpy())
+    order = np.argsort(mine, kind="stable")
+    counted = np.cumsum(is_pair.to_numpy()[order])
+    before = np.empty(len(mine), np.int64)
+    before[order] = counted - _before_each(mine[order], counted)
+    sequence = _integers(coded["group_sequence"])
+    return pl.Series("corrected", np.where(sequence == NONE, NONE, sequence - before))
+
+
+def _before_each(ordered: Integers, counted: Integers) -> Integers:
+    """What was counted before the run of equal values that each belongs to."""
+    first = np.arange(len(ordered)) - occurrence(ordered)
+    return np.where(first > 0, counted[first - 1], 0)
+
+
+def _calls(coded: pl.DataFrame) -> Calls:
+    comms_id = np.where(coded["comms_id"].is_null().to_numpy(), NONE, coded["id"].to_numpy())
+    return Calls(
+        group=np.unique(coded["group_id"].to_numpy(), return_inverse=True)[1].reshape(-1).astype(np.int64),
+        rank=_integers(coded["rank"]), label=_integers(coded["label"]), loose=_integers(coded["loose"]),
+        comms_id=comms_id, group_sequence=_integers(coded["group_sequence"]), corrected=_integers(coded["corrected"]),
+        sequence=_integers(coded["sequence"]), step=_integers(coded["step"]))
+
+
+def _integers(column: pl.Series) -> Integers:
+    return column.cast(pl.Int64).fill_null(NONE).to_numpy()

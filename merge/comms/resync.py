@@ -1,0 +1,141 @@
+"""Sequences that lack some of each other's elements: labels come in, the place of each in a common order goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Labels = npt.NDArray[np.int64]
+EXACT = 64
+"""Sequences whose differing parts are no longer are aligned with as many pairs as there can be."""
+FAR = 4096
+"""A longer part that only one has is not jumped over."""
+SURE = 16
+"""So many equal elements in a row, or nearly, say that the sequences are together again."""
+NEARLY = 0.9
+
+
+def common_positions(sequences: Sequence[Labels]) -> list[Labels]:
+    """Brings sequences that should be one into one order.
+
+    Each is aligned with what the ones before it have together, longest first: what one lacks shifts nothing behind it.
+
+    Returns:
+        Per sequence the ascending place of each element in the common order; equal places mean the same element.
+    """
+    order = sorted(range(len(sequences)), key=lambda index: -len(sequences[index]))
+    columns, labels, taken = np.empty(0, np.int64), np.empty(0, np.int64), 0
+    found: list[Labels] = [columns] * len(sequences)
+    for index in order:
+        own = np.asarray(sequences[index], np.int64)
+        ours, theirs = align(labels, own)
+        mine = np.full(len(own), -1, np.int64)
+        mine[theirs] = columns[ours]
+        new = np.flatnonzero(mine < 0)
+        mine[new] = np.arange(taken, taken + len(new))
+        taken += len(new)
+        found[index] = mine
+        if len(new):
+            # a new element stands behind the last common one before it, and what the others have there
+            after = np.searchsorted(theirs, new)
+            place = np.where(after < len(ours), np.append(ours, 0)[after], len(columns))
+            columns, labels = np.insert(columns, place, mine[new]), np.insert(labels, place, own[new])
+    place_of = np.empty(taken, np.int64)
+    place_of[columns] = np.arange(taken)
+    return [place_of[mine] for mine in found]
+
+
+def align(one: Labels, other: Labels) -> tuple[Labels, Labels]:
+    """Pairs equal elements of two sequences, in order; where there is a choice, the last ones.
+
+    The number of pairs is the largest possible where the parts that differ are no longer than `EXACT`; else differences
+    are resolved one after the other with a bounded look ahead, in time that grows with the length.
+
+    Returns:
+        Ascending places in `one`, and those in `other` that they are paired with.
+    """
+    shorter = min(len(one), len(other))
+    behind = _equal(one[::-1][:shorter], other[::-1][:shorter])
+    before = _equal(one[:shorter - behind], other[:shorter - behind])
+    end, other_end = len(one) - behind, len(other) - behind
+    ours, theirs = _differing(one[before:end], other[before:end + other_end - end])
+    return (np.concatenate([np.arange(before), ours + before, np.arange(end, len(one))]),
+            np.concatenate([np.arange(before), theirs + before, np.arange(other_end, len(other))]))
+
+
+def _equal(one: Any, other: Any) -> int:
+    """How many elements are equal from the begin on."""
+    differ = np.flatnonzero(one != other)
+    return int(differ[0]) if len(differ) else len(one)
+
+
+def _differing(one: Labels, other: Labels) -> tuple[Labels, Labels]:
+    pairs: list[tuple[int, int]] = []
+    at, there = 0, 0
+    while at < len(one) and there < len(other):
+        window, window_there = one[at:at + EXACT], other[there:there + EXACT]
+        is_all = len(one) - at <= EXACT and len(other) - there <= EXACT
+        if not is_all:
+            length = min(len(window), len(window_there))
+            same = _equal(window[:length], window_there[:length])
+            if same:
+                pairs += zip(range(at, at + same), range(there, there + same), strict=True)
+                at, there = at + same, there + same
+                continue
+        found = longest_common(window.tolist(), window_there.tolist())
+        if is_all:
+            pairs += [(at + ours, there + theirs) for ours, theirs in found]
+            break
+        if len(found) < SURE:
+            jump = _jump(one[at:], other[there:])
+            if jump is not None:
+                at, there = at + jump[0], there + jump[1]
+                continue
+        # what is far in the window may be better paired with what is behind it
+        kept = [pair for pair in found if max(pair) < EXACT // 2]
+        pairs += [(at + ours, there + theirs) for ours, theirs in kept]
+        step, step_there = (kept[-1][0] + 1, kept[-1][1] + 1) if kept else (EXACT // 2, EXACT // 2)
+        at, there = at + step, there + step_there
+    columns = np.array(pairs, np.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
+
+
+def longest_common(one: Sequence[int], other: Sequence[int]) -> list[tuple[int, int]]:
+    """The longest common subsequence, as pairs of places; where there is a choice, the last elements."""
+    width = len(other) + 1
+    lengths = [[0] * width for _ in range(len(one) + 1)]
+    for row, label in enumerate(one):
+        above, here = lengths[row], lengths[row + 1]
+        for column, label_there in enumerate(other):
+            here[column + 1] = above[column] + 1 if label == label_there else max(above[column + 1], here[column])
+    pairs, row, column = [], len(one), len(other)
+    while row and column:
+        if one[row - 1] == other[column - 1]:
+            row, column = row - 1, column - 1
+            pairs.append((row, column))
+        elif lengths[row - 1][column] >= lengths[row][column - 1]:
+            row -= 1
+        else:
+            column -= 1
+    return pairs[::-1]
+
+
+def _jump(one: Labels, other: Labels) -> tuple[int, int] | None:
+    """How far to go in one of both until they are together again; None where that is nowhere near."""
+    ahead, ahead_there = _first_like(one, other[:SURE]), _first_like(other, one[:SURE])
+    if ahead is None and ahead_there is None:
+        return None
+    if ahead_there is None or (ahead is not None and ahead <= ahead_there):
+        return ahead or 0, 0
+    return 0, ahead_there
+
+
+def _first_like(text: Labels, pattern: Labels) -> int | None:
+    if len(pattern) < SURE or len(text) < SURE:
+        return None
+    windows = np.lib.stride_tricks.sliding_window_view(text[:FAR + SURE], SURE)
+    found = np.flatnonzero((windows == pattern).mean(axis=1) >= NEARLY)
+    return int(found[0]) if len(found) and found[0] else None
