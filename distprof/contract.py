@@ -217,8 +217,8 @@ COLLECTIVES = Table(
              "began. Null where the timeline does not tell.", nullable=True),
         _int("end_ns", "When the op had completed on this rank. Null where neither timeline nor backend tell.",
              nullable=True),
-        _text("timed_by", "What `end_ns` comes from: timeline (exact), or future (a callback, late by as long as the "
-              "interpreter was busy with other things).", nullable=True),
+        _text("timed_by", "What `end_ns` comes from: timeline (exact), or future (a callback, late by the time that "
+              "the interpreter was busy with other things).", nullable=True),
         _MODULE_PATH,
         _text("phase", "forward, backward, recompute or optimizer: what the rank was doing. Null: none of them.",
               nullable=True),
@@ -247,6 +247,11 @@ STEPS = Table(
     ),
 )
 
+_EXTERNAL_ID = _int("external_id", "Joins an operator with the kernels it launched, within a rank.", nullable=True)
+_CORRELATION = _int("correlation", "Joins a kernel with the call that launched it, within a rank.", nullable=True)
+_SEQUENCE_NUMBER = _int("sequence_number", "Joins an operator of forward with its backward, within a rank and thread.",
+                        nullable=True)
+
 EVENTS = Table(
     file="events.parquet",
     doc="The timeline of the trace pass as a table, in the order of the trace.",
@@ -260,16 +265,18 @@ EVENTS = Table(
         _text("thread", "Thread or stream id as the profiler gives it."),
         _text("thread_name", "Name of the thread, where it has one.", nullable=True),
         _int("step", "Step in which the event starts; null outside of the recorded steps.", nullable=True),
+        _EXTERNAL_ID,
+        _CORRELATION,
+        _SEQUENCE_NUMBER,
+        _int("forward_thread", "Thread on which forward ran, as the profiler numbers threads for itself; 0 for what is "
+             "no backward work. A backward operator has the sequence_number of its forward one.", nullable=True),
     ),
 )
 
 EVENT_ARGS = (
-    (_int("external_id", "Joins an operator with the kernels it launched, within a rank.", nullable=True),
-     "External id"),
-    (_int("correlation", "Joins a kernel with the call that launched it, within a rank.", nullable=True),
-     "correlation"),
-    (_int("sequence_number", "Joins an operator of forward with its backward, within a rank and thread.",
-          nullable=True), "Sequence number"),
+    (_EXTERNAL_ID, "External id"),
+    (_CORRELATION, "correlation"),
+    (_SEQUENCE_NUMBER, "Sequence number"),
     (_text("shapes", "Shapes of the inputs, as the profiler writes them.", nullable=True), "Input Dims"),
     (_text("collective", "Collective that the event is, like allreduce.", nullable=True), "Collective name"),
     (_text("group", "Name of the process group of a collective.", nullable=True), "Process Group Name"),

@@ -63,7 +63,7 @@ class Instruments:
         elif name == "trace":
             self.timeline.start()
             if dist.is_available():
-                self.collectives.start()
+                self.collectives.start(timeline=self.timeline.recording)
                 self._awaits.start()
 
     def next_step(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from distprof.collectives import CollectiveCall
+from distprof.contract import COLLECTIVES, TAGS
 from distprof.counting.count_pass import CountPass
 from distprof.modules import ModuleMap, Site
 from distprof.params import ParamCount, count_params
@@ -112,7 +112,8 @@ def op_rows(count: CountPass) -> list[Row]:
 
 def collective_rows(calls: Iterable[CollectiveCall]) -> list[Row]:
     """One row per communication op."""
-    return [asdict(call) for call in calls]
+    names = [column.name for column in COLLECTIVES.columns if column not in TAGS]
+    return [{name: getattr(call, name) for name in names} for call in calls]
 
 
 def with_steps(events: list[Row], steps: list[Row]) -> list[Row]:

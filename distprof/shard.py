@@ -12,6 +12,7 @@ from typing import Any
 
 from distprof import results
 from distprof.clock import ClockRecorder
+from distprof.collective_times import time_calls
 from distprof.contract import COLLECTIVES, EVENTS, FORMAT, MODULES, OPS, PASSES, RUN_JSON, STEPS, TRACE_JSON
 from distprof.errors import UsageError
 from distprof.folder import RankFolder
@@ -117,16 +118,17 @@ class Shard:
                 instruments.time if instruments.time.num_steps else None))
         if ended:
             self._write(folder, STEPS, self._split_steps(instruments))
-            self._write_collectives(folder, instruments)
             if timeline:
                 self._write_timeline(folder, instruments)
+            self._write_collectives(folder, instruments)
         folder.write_rank(self._rank_json(status, why))
 
     def _write_timeline(self, folder: RankFolder, instruments: Instruments) -> None:
-        events = instruments.timeline.write(folder.path / TRACE_JSON)
-        if events:
-            folder.files[TRACE_JSON] = len(events)
-            self._write(folder, EVENTS, results.with_steps(events, self._steps))
+        written = instruments.timeline.write(folder.path / TRACE_JSON)
+        time_calls(instruments.collectives.calls, written.work)
+        if written.events:
+            folder.files[TRACE_JSON] = len(written.events)
+            self._write(folder, EVENTS, results.with_steps(written.events, self._steps))
 
     def _write_collectives(self, folder: RankFolder, instruments: Instruments) -> None:
         if any(step["pass"] == "trace" for step in self._steps) or instruments.collectives.calls:

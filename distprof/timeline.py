@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,9 +16,33 @@ from isal import igzip
 from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity
 
+from distprof.collective_times import BackendEvent, is_work
 from distprof.errors import OutputError
 from distprof.files import write_whole
 from distprof.scopes import Frame, ModuleScopes
+
+Row = dict[str, Any]
+MOST_SHAPES = 30
+"""The profiler lists the shapes of that many tensors of a list."""
+
+class Args(msgspec.Struct, gc=False):
+    """What is needed of an event's arguments, whatever the type of a value is."""
+
+    external_id: Any = msgspec.field(name="External id", default=None)
+    correlation: Any = None
+    sequence_number: Any = msgspec.field(name="Sequence number", default=None)
+    forward_thread: Any = msgspec.field(name="Fwd thread id", default=None)
+    name: Any = None
+    """Of a process or thread."""
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
+    finished: Any = None
+    """False where the session ended before the event."""
+    group: Any = msgspec.field(name="Process Group Name", default=None)
+    sequence: Any = msgspec.field(name="Seq", default=None)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+
+
+NO_ARGS = Args()
 
 
 class Event(msgspec.Struct, gc=False):
@@ -30,7 +55,7 @@ class Event(msgspec.Struct, gc=False):
     dur: float | None = None
     pid: int | str = 0
     tid: int | str = 0
-    args: msgspec.Raw = msgspec.Raw(b"")
+    args: Args | None = None
 
 
 class Trace(msgspec.Struct):
@@ -40,10 +65,13 @@ class Trace(msgspec.Struct):
     baseTimeNanoseconds: int = 0
 
 
-class Named(msgspec.Struct):
-    """args of an event that names a process or thread."""
+class Written(msgspec.Struct):
+    """What a trace says, for the tables."""
 
-    name: str = ""
+    events: list[Row]
+    """Rows of the events table, without the tags."""
+    work: list[BackendEvent]
+    """What the backends of communication did."""
 
 
 class Timeline:
@@ -72,6 +100,11 @@ class Timeline:
         self._yield_to_others()
         self._scopes.add(self)
 
+    @property
+    def recording(self) -> bool:
+        """True while a session of ours is on."""
+        return self._profile is not None and not self._stopped_early
+
     def stop(self) -> None:
         """Ends the session; its events are kept until `write`."""
         self._stop_yielding()
@@ -94,15 +127,15 @@ class Timeline:
         if scope is not None:
             scope.__exit__(None, None, None)
 
-    def write(self, path: Path) -> list[dict[str, Any]]:
-        """Writes the Chrome trace to a `.json.gz` file and gives its events as rows of the events table."""
+    def write(self, path: Path) -> Written:
+        """Writes the Chrome trace to a `.json.gz` file and gives what it says."""
         if self._profile is None:
-            return []
+            return Written(events=[], work=[])
         plain = path.with_suffix("")
         self._profile.export_chrome_trace(str(plain))
         try:
             text = plain.read_bytes()
-            found = list(rows(text))
+            found = read(text)
         except (FileNotFoundError, msgspec.MsgspecError):
             for left in (plain, plain.with_suffix(".json.tmp")):
                 left.unlink(missing_ok=True)
@@ -150,25 +183,59 @@ def _quiet() -> Iterator[None]:
             del os.environ["KINETO_LOG_LEVEL"]
 
 
-def rows(text: bytes) -> Iterator[dict[str, Any]]:
-    """Slices and instants of a Kineto trace as rows of the events table, without the tags.
+def read(text: bytes) -> Written:
+    """Slices and instants of a Kineto trace.
 
     Kineto's microseconds count from `baseTimeNanoseconds` on; the double of the file is exact to 1 ns there.
     """
     trace = msgspec.json.decode(text, type=Trace)
-    base_ns = trace.baseTimeNanoseconds
     thread_names = _thread_names(trace.traceEvents)
+    written = Written(events=[], work=[])
     for event in trace.traceEvents:
         if event.ph in ("X", "i"):
-            yield {
-                "name": event.name,
-                "category": event.cat,
-                "start_ns": base_ns + round(event.ts * 1000),
-                "duration_ns": None if event.dur is None else round(event.dur * 1000),
-                "process": str(event.pid),
-                "thread": str(event.tid),
-                "thread_name": thread_names.get((event.pid, event.tid)),
-            }
+            row = _row(event, trace.baseTimeNanoseconds, thread_names)
+            written.events.append(row)
+            if event.args is not None and is_work(event.name, event.args.group):
+                written.work.append(_work(event, event.args, row))
+    return written
+
+
+def _row(event: Event, base_ns: int, thread_names: dict[tuple[int | str, int | str], str]) -> Row:
+    args = event.args or NO_ARGS
+    return {
+        "name": event.name,
+        "category": event.cat,
+        "start_ns": base_ns + round(event.ts * 1000),
+        "duration_ns": None if event.dur is None else round(event.dur * 1000),
+        "process": str(event.pid),
+        "thread": str(event.tid),
+        "thread_name": thread_names.get((event.pid, event.tid)),
+        "external_id": _int64(args.external_id),
+        "correlation": _int64(args.correlation),
+        "sequence_number": _int64(args.sequence_number),
+        "forward_thread": _int64(args.forward_thread),
+    }
+
+
+def _int64(value: Any) -> int | None:
+    return value if type(value) is int and -2**63 <= value < 2**63 else None
+
+
+def _work(event: Event, args: Args, row: Row) -> BackendEvent:
+    start_ns, duration_ns = row["start_ns"], row["duration_ns"]
+    over = duration_ns is not None and args.finished is not False
+    return BackendEvent(name=event.name, thread=event.tid, start_ns=start_ns,
+                        end_ns=start_ns + duration_ns if over else None, elements=_elements(bytes(args.dims)),
+                        group=args.group, sequence=_int64(args.sequence), collective=args.collective)
+
+
+def _elements(dims: bytes) -> int | None:
+    """Elements of the inputs; None where there are none or more than the profiler lists."""
+    try:
+        shapes = msgspec.json.decode(dims, type=list[list[int]]) if dims else []
+    except msgspec.MsgspecError:
+        return None
+    return sum(math.prod(shape) for shape in shapes) if 0 < len(shapes) < MOST_SHAPES else None
 
 
 def _thread_names(events: list[Event]) -> dict[tuple[int | str, int | str], str]:
@@ -184,4 +251,4 @@ def _thread_names(events: list[Event]) -> dict[tuple[int | str, int | str], str]
 
 
 def _name(event: Event) -> str:
-    return msgspec.json.decode(event.args, type=Named).name
+    return str(event.args.name) if event.args is not None and event.args.name is not None else ""

@@ -22,7 +22,7 @@ def instants(pairs: list[tuple[int, int]]) -> set[int]:
 
 
 def held(found: Spans) -> set[int]:
-    assert (found.ends > found.starts).all() and (found.starts[1:] > found.ends[:-1]).all(), "disjoint, not even touching"
+    assert (found.ends > found.starts).all() and (found.starts[1:] > found.ends[:-1]).all(), "disjoint"
     return instants(list(zip(found.starts.tolist(), found.ends.tolist(), strict=True)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,25 +50,32 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
     if len(steps) >= SETTLES:
         remarks.append(f"step {steps[0]} is left out: the profiler warms up in it")
         steps = steps[1:]
+    windows = windows.filter(pl.col("step").is_in(steps))
     activities = Activities()
     calls = calls_of_ranks(rows)
     did = _doing(run, calls, activities)
-    lanes = {rank: _lane(did.get(rank), mine, activities) for rank, mine in calls.items()}
-    waits = [one for one in costs(calls, {rank: one.blocked for rank, one in did.items()}) if one.step in set(steps)]
-    blame = Blame(lanes, activities)
-    worth = matter(waits)
-    for meeting in meetings(rows):
-        blame.add(meeting, look=meeting.number in worth)
-    breakdown = step_breakdown(windows.filter(pl.col("step").is_in(steps)), calls, did, activities)
+    breakdown = step_breakdown(windows, calls, did, activities)
     step_ns = float(breakdown["duration_ns"].mean()) if len(breakdown) else None  # type: ignore[arg-type]
-    ranks = sorted({rank.number for rank in run.ranks} | set(calls))
-    found, by_activity = culprits(waits, blame.shares, ranks=ranks, steps=steps, step_ns=step_ns)
-    spent = _spent(did, windows.filter(pl.col("step").is_in(steps)), activities, len(steps))
-    samples = _samples(windows)
+    found, by_activity = weigh(rows, calls, did, activities, steps=steps, step_ns=step_ns,
+                               ranks=sorted({rank.number for rank in run.ranks} | set(calls)))
+    spent, samples = _spent(did, windows, activities, len(steps)), _samples(windows)
     return Analysis(breakdown=breakdown, steps=steps, remarks=remarks, culprits=[
         replace(one, explanations=_with_batch(explained(by_activity[one.rank], activities.known, spent, one.rank),
                                               one.rank, samples))
         for one in found])
+
+
+def weigh(rows: pl.DataFrame, calls: Mapping[int, Calls], did: Mapping[int, Doing], activities: Activities, *,
+          ranks: Sequence[int], steps: Sequence[int],
+          step_ns: float | None) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
+    """From who was where when to what each rank cost the others; see `culprits` for what comes out."""
+    lanes = {rank: _lane(did.get(rank), mine, activities) for rank, mine in calls.items()}
+    counted = set(steps)
+    waits = [one for one in costs(calls, {rank: one.blocked for rank, one in did.items()}) if one.step in counted]
+    blame, worth = Blame(lanes, activities), matter(waits)
+    for meeting in meetings(rows):
+        blame.add(meeting, look=meeting.number in worth)
+    return culprits(waits, blame.shares, ranks=ranks, steps=steps, step_ns=step_ns)
 
 
 def _doing(run: Run, calls: Mapping[int, Calls], activities: Activities) -> dict[int, Doing]:

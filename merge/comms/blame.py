@@ -15,7 +15,8 @@ import numpy as np
 import polars as pl
 
 from distprof.merge.comms.lane import Activities, Activity, Lane
-from distprof.merge.comms.waits import Calls
+from distprof.merge.comms.ops import POINT_TO_POINT
+from distprof.merge.comms.waits import Calls, with_receivers
 
 COVERED = 0.995
 """Share of all waiting whose causes are looked for; the rest is in collectives that cost next to nothing."""
@@ -40,9 +41,9 @@ class Meeting:
     """One collective that all ranks of its group leave only after all have come."""
 
     number: int
-    group: int
     step: int
     ranks: Any
+    """Ascending."""
     arrival_ns: Any
     end_ns: Any
 
@@ -55,22 +56,26 @@ class Cost:
     step: int
     rank: int
     waited_ns: int
+    together: bool
+    """False for a receiver that waited for a sender."""
 
 
 def meetings(rows: pl.DataFrame) -> list[Meeting]:
-    """Collectives in which ranks can wait for each other, by last arrival.
+    """Collectives in which ranks can wait for each other, by last arrival; messages in which a receiver waited too.
 
     Args:
         rows: `MERGED_COLLECTIVES`.
     """
-    known = rows.filter(pl.col("wait_ns").is_not_null().all().over("collective"), pl.col("num_ranks") > 1)
+    one_sided = pl.col("op").is_in(POINT_TO_POINT)
+    waited = pl.when(one_sided).then((pl.col("wait_ns") > 0).any()).otherwise(pl.col("wait_ns").is_not_null().all())
+    known = with_receivers(rows).filter(waited.over("collective"), pl.col("num_ranks") > 1)
+    known = known.filter(pl.col("end_ns").is_not_null().all().over("collective"))
     table = known.sort("collective", "rank").select(
-        "collective", pl.struct("group", "group_ranks").rank("dense").cast(pl.Int64).alias("group_number"),
-        pl.col("step").fill_null(-1), "rank", "arrival_ns", "end_ns")
+        "collective", pl.col("step").fill_null(-1), "rank", "arrival_ns", "end_ns")
     columns = [table[name].to_numpy() for name in table.columns]
     edges = np.flatnonzero(np.diff(columns[0], prepend=-1, append=-1)) if len(table) else np.zeros(1, np.int64)
-    found = [Meeting(number=int(columns[0][first]), group=int(columns[1][first]), step=int(columns[2][first]),
-                     ranks=columns[3][first:last], arrival_ns=columns[4][first:last], end_ns=columns[5][first:last])
+    found = [Meeting(number=int(columns[0][first]), step=int(columns[1][first]), ranks=columns[2][first:last],
+                     arrival_ns=columns[3][first:last], end_ns=columns[4][first:last])
              for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
     return sorted(found, key=lambda one: int(one.arrival_ns.max()))
 
@@ -87,10 +92,12 @@ def costs(calls: Mapping[int, Calls], blocked: Mapping[int, Any]) -> list[Cost]:
         lane = mine.waits()
         exposed = blocked.get(rank)
         waited = lane.ends - lane.starts if exposed is None else exposed.within(lane.starts, lane.ends)
-        steps = dict(zip(mine.collective.tolist(), mine.step.tolist(), strict=True))
+        whole = {number: (step, together) for number, step, together in zip(
+            mine.collective.tolist(), mine.step.tolist(), mine.together.tolist(), strict=True)}
         for number, length in zip(Activities.waiting_for(lane.labels).tolist(), waited.tolist(), strict=True):
             if length:
-                found.append(Cost(collective=number, step=steps[number], rank=rank, waited_ns=length))
+                step, together = whole[number]
+                found.append(Cost(collective=number, step=step, rank=rank, waited_ns=length, together=together))
     return found
 
 
@@ -107,8 +114,9 @@ class Blame:
         self.shares: dict[int, Shares] = {}
         self._communication = activities.number(Activity("communication"))
         self._lanes = lanes
-        self._seen: dict[int, list[Meeting]] = defaultdict(list)
-        self._left: dict[int, list[int]] = defaultdict(list)
+        self._seen: dict[tuple[int, ...], list[Meeting]] = defaultdict(list)
+        self._left: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        self._around: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
 
     def add(self, meeting: Meeting, *, look: bool) -> None:
         """Finds out who answers for the waiting in a collective; by last arrival, one after the other.
@@ -120,15 +128,28 @@ class Blame:
         late = int(np.argmax(meeting.arrival_ns))
         self.shares[meeting.number] = (self._shares(meeting, late) if look else None) or {
             Cause(int(meeting.ranks[late]), None): 1.0}
-        left = self._left[meeting.group]
+        members = tuple(meeting.ranks.tolist())
+        if members not in self._around:
+            self._join(members)
+        left = self._left[members]
         left.append(max(int(meeting.end_ns.max()), left[-1] if left else 0))
-        self._seen[meeting.group].append(meeting)
+        self._seen[members].append(meeting)
+
+    def _join(self, members: tuple[int, ...]) -> None:
+        """A new set of ranks: meetings of those around it bring it together too."""
+        mine = frozenset(members)
+        self._around[members] = [members]
+        for other, around in self._around.items():
+            if other != members and mine <= set(other):
+                self._around[members].append(other)
+            elif other != members and mine >= set(other):
+                around.append(members)
 
     def _shares(self, meeting: Meeting, late: int) -> Shares | None:
         before = self._met_before(meeting)
         if before is None:
             return None
-        left_ns = before.end_ns
+        left_ns = before.end_ns[np.searchsorted(before.ranks, meeting.ranks)]
         split = [self._lanes[rank].split(start, end) if rank in self._lanes else {} for rank, start, end in zip(
             meeting.ranks.tolist(), left_ns.tolist(), meeting.arrival_ns.tolist(), strict=True)]
         excess = _excess(split, late)
@@ -141,10 +162,14 @@ class Blame:
                                                          if part > 0}) if total > 0 else None
 
     def _met_before(self, meeting: Meeting) -> Meeting | None:
-        """The last time that the group had met, and all had left, before the first came to this meeting."""
-        left = self._left[meeting.group]
-        place = int(np.searchsorted(left, meeting.arrival_ns.min(), "right")) - 1
-        return self._seen[meeting.group][place] if place >= 0 else None
+        """The last time that all these ranks had met and left before the first of them came to this meeting."""
+        first, found, left_ns = int(meeting.arrival_ns.min()), None, -1
+        for members in self._around.get(tuple(meeting.ranks.tolist()), ()):
+            left = self._left[members]
+            place = int(np.searchsorted(left, first, "right")) - 1
+            if place >= 0 and left[place] > left_ns:
+                found, left_ns = self._seen[members][place], left[place]
+        return found
 
     def _resolved(self, rank: int, shares: Mapping[int, float]) -> Shares:
         """Waits for another collective become its causes."""

@@ -76,6 +76,8 @@ def culprits(costs: Sequence[Cost], shares: Mapping[int, Shares], *, ranks: Sequ
              step_ns: float | None) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
     """Adds up what each rank cost the others.
 
+    Receivers wait for senders in every pipeline, however balanced: that is its bubble, and nobody's fault.
+
     Args:
         costs: Exposed waiting by rank and collective.
         shares: Who answers for each collective.
@@ -89,11 +91,13 @@ def culprits(costs: Sequence[Cost], shares: Mapping[int, Shares], *, ranks: Sequ
     rows, columns = ({one: index for index, one in enumerate(known)} for known in (ranks, steps))
     waited = np.zeros((len(ranks), len(ranks), len(steps)))  # by culprit, victim and step
     by_activity: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for cost in costs:
-        for cause, share in shares.get(cost.collective, {}).items():
-            # what comes back to the rank that began it is no cost of the others
-            if cause.rank is not None and cause.rank != cost.rank and cause.rank in rows and cost.step in columns:
-                part = cost.waited_ns * share
+    for cost in (one for one in costs if one.together):
+        # what comes back to the rank that waits is not why it waits: it was there early all the same
+        causes = {cause: share for cause, share in shares.get(cost.collective, {}).items() if cause.rank != cost.rank}
+        whole = sum(causes.values())
+        for cause, share in causes.items():
+            if cause.rank in rows and cost.step in columns:
+                part = cost.waited_ns * share / whole
                 waited[rows[cause.rank], rows[cost.rank], columns[cost.step]] += part
                 by_activity[cause.rank][-1 if cause.activity is None else cause.activity] += part / len(steps)
     chances = p_values(waited.sum(axis=1))

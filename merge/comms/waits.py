@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from distprof.merge.comms.lane import Activities, Lane
+from distprof.merge.comms.ops import POINT_TO_POINT
 from distprof.merge.comms.spans import Spans
 
 
@@ -23,6 +24,8 @@ class Calls:
     end_ns: Any
     last_arrival_ns: Any
     """When the last rank of the collective arrived; this rank's own arrival where that is not known."""
+    together: Any
+    """False for sends and receives."""
 
     @property
     def in_flight(self) -> Spans:
@@ -51,11 +54,22 @@ def calls_of_ranks(rows: pl.DataFrame) -> dict[int, Calls]:
     Args:
         rows: `MERGED_COLLECTIVES`, of the steps that count.
     """
-    known = rows.filter(pl.col("arrival_ns").is_not_null(), pl.col("end_ns").is_not_null())
-    waiting = pl.when(pl.col("wait_ns").is_not_null()).then(pl.col("arrival_ns") + pl.col("wait_ns"))
+    known = with_receivers(rows).filter(pl.col("arrival_ns").is_not_null(), pl.col("end_ns").is_not_null())
     table = known.select(
         "rank", "collective", pl.col("step").fill_null(-1), pl.col("enqueue_ns").fill_null(pl.col("arrival_ns")),
-        "arrival_ns", "end_ns", last_arrival_ns=waiting.fill_null(pl.col("arrival_ns")),
+        "arrival_ns", "end_ns", last_arrival_ns=pl.col("arrival_ns") + pl.col("wait_ns").fill_null(0),
+        together=~pl.col("op").is_in(POINT_TO_POINT),
     ).sort("rank", "arrival_ns")
     return {int(key[0]): Calls(**{name: part[name].to_numpy() for name in part.columns if name != "rank"})
             for key, part in table.partition_by("rank", as_dict=True, maintain_order=True).items()}
+
+
+def with_receivers(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with `wait_ns` of those that wait for a sender: until the sender was there."""
+    is_pair = pl.col("op").is_in(POINT_TO_POINT) & (pl.col("num_ranks") == 2)
+    sent = rows.filter(is_pair, pl.col("op") == "send").select("collective", sent_ns="arrival_ns").unique("collective")
+    joined = rows.join(sent, on="collective", how="left", maintain_order="left")
+    waited = (pl.col("sent_ns") - pl.col("arrival_ns")).clip(0)
+    waited = pl.min_horizontal(waited, (pl.col("end_ns") - pl.col("arrival_ns")).clip(0))
+    return joined.with_columns(
+        pl.when(is_pair & (pl.col("op") == "recv")).then(waited).otherwise("wait_ns").alias("wait_ns")).drop("sent_ns")
