@@ -21,6 +21,8 @@ class Kind:
     group: str
     """Label of the group, or `64 x mesh_tp` for many that are alike."""
     num_groups: int
+    ranks: list[int] | None
+    """Of the group; None for several, and where they are not known."""
     num_ranks: int | None
     """Of one group; None where that is not known."""
     num_calls: int
@@ -81,7 +83,7 @@ def _kind(row: dict[str, Any], num_steps: int) -> Kind:
     times = num_groups * (members or 1) * (num_steps or num_calls / num_groups)
     wait, transfer = (None if row[name] is None else row[name] / times for name in ("wait_ns", "transfer_ns"))
     return Kind(op=row["kind"], group=label, num_groups=num_groups, num_calls=num_calls, num_ranks=members,
-                wait_ns=wait, transfer_ns=transfer,
-                calls_per_step=num_calls / num_groups / num_steps if num_steps else None,
+                ranks=row["ranks"] if num_groups == 1 else None, wait_ns=wait,
+                transfer_ns=transfer, calls_per_step=num_calls / num_groups / num_steps if num_steps else None,
                 **{name: row[name] for name in ("min_bytes", "max_bytes", "spread_median_ns", "spread_max_ns", "algbw",
                                                 "busbw", "between_hosts", "num_unsure")})
