@@ -117,7 +117,7 @@ def doubts(found: Findings) -> Iterator[str]:
     elif unsure_ns is None and counts.num_spreads:
         yield "waits rest on clocks that were never compared (?): who was late may be the clocks' fault"
     if counts.num_disagreeing:
-        yield (f"{some(counts.num_disagreeing)}: waits by the clocks and waits by durations alone contradict each other "
+        yield (f"{some(counts.num_disagreeing)}: waits by clocks and waits by durations alone contradict each other "
                "by more than both may be wrong")
     if counts.num_without_end:
         yield (f"{some(counts.num_without_end)} without a known end on some rank, and so without wait and transfer "
