@@ -71,8 +71,9 @@ class Job:
             blocked = calls[rank].in_flight if rank in calls else Spans.of([], [])
             did[rank] = Doing(lane=lane, computing=Spans.of(lane.starts, lane.ends), blocked=blocked, on_device=False)
         steps = list(range(1, self.step + 1))  # the first has nothing before it
-        found, by_activity = weigh(rows, calls, chosen.get("did", did), self.activities, ranks=range(self.num_ranks),
-                                   steps=steps, step_ns=(max(self.now) - 1000) / (self.step + 1))
+        found, by_activity = weigh(
+            rows, calls, chosen.get("did", did), self.activities, ranks=list(range(self.num_ranks)), steps=steps,
+            step_ns=(max(self.now) - 1000) / (self.step + 1))
         named = {rank: {self.activities.known[number] if number >= 0 else None: cost for number, cost in costs.items()}
                  for rank, costs in by_activity.items()}
         return found, named

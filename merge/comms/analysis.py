@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.contract import EVENTS, STEPS
 from distprof.merge.comms.activities import Doing, doing, relevant
-from distprof.merge.comms.blame import Blame, costs, matter, meetings
+from distprof.merge.comms.blame import Blame, costs_of, matter, meetings
 from distprof.merge.comms.culprits import OF_MODULES, Culprit, Explanation, culprits, explained
 from distprof.merge.comms.lane import Activities, Activity, Lane
 from distprof.merge.comms.waits import Calls, calls_of_ranks
@@ -70,12 +70,13 @@ def weigh(rows: pl.DataFrame, calls: Mapping[int, Calls], did: Mapping[int, Doin
           step_ns: float | None) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
     """From who was where when to what each rank cost the others; see `culprits` for what comes out."""
     lanes = {rank: _lane(did.get(rank), mine, activities) for rank, mine in calls.items()}
-    counted = set(steps)
-    waits = [one for one in costs(calls, {rank: one.blocked for rank, one in did.items()}) if one.step in counted]
-    blame, worth = Blame(lanes, activities), matter(waits)
-    for meeting in meetings(rows):
+    costs = costs_of(calls, {rank: one.blocked for rank, one in did.items()})
+    costs = costs.where(np.isin(costs.step, steps))
+    met = meetings(rows)
+    blame, worth = Blame(lanes, activities), matter(costs, {meeting.number: len(meeting.ranks) for meeting in met})
+    for meeting in met:
         blame.add(meeting, look=meeting.number in worth)
-    return culprits(waits, blame.shares, ranks=ranks, steps=steps, step_ns=step_ns)
+    return culprits(costs, blame.shares, ranks=ranks, steps=steps, step_ns=step_ns)
 
 
 def _doing(run: Run, calls: Mapping[int, Calls], activities: Activities) -> dict[int, Doing]:

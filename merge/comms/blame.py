@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +16,13 @@ import polars as pl
 
 from distprof.merge.comms.lane import Activities, Activity, Lane
 from distprof.merge.comms.ops import POINT_TO_POINT
+from distprof.merge.comms.spans import Spans
 from distprof.merge.comms.waits import Calls, with_receivers
 
 COVERED = 0.995
 """Share of all waiting whose causes are looked for; the rest is in collectives that cost next to nothing."""
-MOST = 20_000
-"""Collectives whose causes are looked for, at most: those that cost most."""
+MOST = 100_000
+"""Ranks of collectives whose causes are looked for, at most: of those that cost most."""
 
 
 class Cause(NamedTuple):
@@ -49,15 +50,20 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Exposed waiting of a rank in a collective."""
+class Costs:
+    """Exposed waiting, an element for each rank and collective; arrays of int64."""
 
-    collective: int
-    step: int
-    rank: int
-    waited_ns: int
-    together: bool
-    """False for a receiver that waited for a sender."""
+    collective: Any
+    step: Any
+    rank: Any
+    waited_ns: Any
+    together: Any
+    """bool: False for a receiver that waited for a sender."""
+
+    def where(self, held: Any) -> Costs:
+        """Those elements alone."""
+        return Costs(collective=self.collective[held], step=self.step[held], rank=self.rank[held],
+                     waited_ns=self.waited_ns[held], together=self.together[held])
 
 
 def meetings(rows: pl.DataFrame) -> list[Meeting]:
@@ -80,25 +86,27 @@ def meetings(rows: pl.DataFrame) -> list[Meeting]:
     return sorted(found, key=lambda one: int(one.arrival_ns.max()))
 
 
-def costs(calls: Mapping[int, Calls], blocked: Mapping[int, Any]) -> list[Cost]:
+def costs_of(calls: Mapping[int, Calls], blocked: Mapping[int, Spans]) -> Costs:
     """What each rank's waits cost it: the part in which it computed nothing.
 
     Args:
         calls: Collectives by rank.
         blocked: When each rank's communication was exposed; where that is not known all of a wait counts.
     """
-    found = []
-    for rank, mine in calls.items():
-        lane = mine.waits()
-        exposed = blocked.get(rank)
-        waited = lane.ends - lane.starts if exposed is None else exposed.within(lane.starts, lane.ends)
-        whole = {number: (step, together) for number, step, together in zip(
-            mine.collective.tolist(), mine.step.tolist(), mine.together.tolist(), strict=True)}
-        for number, length in zip(Activities.waiting_for(lane.labels).tolist(), waited.tolist(), strict=True):
-            if length:
-                step, together = whole[number]
-                found.append(Cost(collective=number, step=step, rank=rank, waited_ns=length, together=together))
-    return found
+    parts = [_costs_of(rank, mine, blocked.get(rank)) for rank, mine in calls.items()]
+    names = [field.name for field in fields(Costs)]
+    return Costs(**{name: np.concatenate([getattr(part, name) for part in parts]) if parts else np.empty(0, np.int64)
+                    for name in names})
+
+
+def _costs_of(rank: int, calls: Calls, exposed: Spans | None) -> Costs:
+    lane = calls.waits()
+    waited = lane.ends - lane.starts if exposed is None else exposed.within(lane.starts, lane.ends)
+    numbers = Activities.waiting_for(lane.labels)
+    order = np.argsort(calls.collective, kind="stable")
+    place = order[np.searchsorted(calls.collective[order], numbers)]
+    return Costs(collective=numbers, step=calls.step[place], rank=np.full(len(numbers), rank), waited_ns=waited,
+                 together=calls.together[place]).where(waited > 0)
 
 
 class Blame:
@@ -194,17 +202,16 @@ def _excess(split: list[dict[int, int]], late: int) -> dict[int, float]:
             for label, spent in mine.items()}
 
 
-def matter(costs_of: list[Cost]) -> set[int]:
-    """The collectives whose waiting is worth a look."""
-    totals: dict[int, int] = defaultdict(int)
-    for one in costs_of:
-        totals[one.collective] += one.waited_ns
-    ranked = sorted(totals, key=lambda number: -totals[number])[:MOST]
-    limit, reached = COVERED * sum(totals.values()), 0
-    chosen = set()
-    for number in ranked:
-        if reached >= limit:
-            break
-        chosen.add(number)
-        reached += totals[number]
-    return chosen
+def matter(costs: Costs, sizes: Mapping[int, int]) -> set[int]:
+    """The collectives whose waiting is worth a look: those that cost most, until nearly all is covered.
+
+    Args:
+        costs: All waiting.
+        sizes: Ranks by collective.
+    """
+    numbers, places = np.unique(costs.collective, return_inverse=True)
+    totals = np.bincount(places, costs.waited_ns)
+    order = np.argsort(-totals, kind="stable")
+    before = np.concatenate(([0.0], np.cumsum(totals[order])[:-1])) if len(order) else totals
+    windows = np.cumsum([sizes.get(number, 0) for number in numbers[order].tolist()])
+    return set(numbers[order][(before < COVERED * totals.sum()) & (windows <= MOST)].tolist())

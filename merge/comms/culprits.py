@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.comms.blame import Cost, Shares
+from distprof.merge.comms.blame import Cause, Costs, Shares
 from distprof.merge.comms.lane import Activity
 from distprof.merge.comms.significance import p_values
 
@@ -72,44 +72,82 @@ class Culprit:
                 and self.share >= MATERIAL)
 
 
-def culprits(costs: Sequence[Cost], shares: Mapping[int, Shares], *, ranks: Sequence[int], steps: Sequence[int],
+def culprits(costs: Costs, shares: Mapping[int, Shares], *, ranks: Sequence[int], steps: Sequence[int],
              step_ns: float | None) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
     """Adds up what each rank cost the others.
 
     Receivers wait for senders in every pipeline, however balanced: that is its bubble, and nobody's fault.
 
     Args:
-        costs: Exposed waiting by rank and collective.
+        costs: Exposed waiting.
         shares: Who answers for each collective.
         ranks: All that were there.
         steps: Those that count.
         step_ns: Mean time of a step.
 
     Returns:
-        Ranks by cost, the largest first, without explanations; and by rank the cost of each activity a step.
+        Ranks by cost, the largest first, without explanations; and by rank the cost of each activity a step, -1 where
+        none is known.
     """
-    rows, columns = ({one: index for index, one in enumerate(known)} for known in (ranks, steps))
-    waited = np.zeros((len(ranks), len(ranks), len(steps)))  # by culprit, victim and step
-    by_activity: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for cost in (one for one in costs if one.together):
-        # what comes back to the rank that waits is not why it waits: it was there early all the same
-        causes = {cause: share for cause, share in shares.get(cost.collective, {}).items() if cause.rank != cost.rank}
-        whole = sum(causes.values())
-        for cause, share in causes.items():
-            if cause.rank in rows and cost.step in columns:
-                part = cost.waited_ns * share / whole
-                waited[rows[cause.rank], rows[cost.rank], columns[cost.step]] += part
-                by_activity[cause.rank][-1 if cause.activity is None else cause.activity] += part / len(steps)
-    chances = p_values(waited.sum(axis=1))
-    found = [_culprit(rank, waited[index], ranks, chances[index], step_ns) for rank, index in rows.items()]
-    return sorted((one for one in found if one is not None), key=lambda one: -one.total_ns), by_activity
+    parts = _parts(costs.where(costs.together), shares)
+    if not len(parts) or not len(steps):
+        return [], {}
+    held = np.isin(parts[:, 0], ranks) & np.isin(parts[:, 2], steps)
+    culprit, victim, step, activity, waited = parts[held].T
+    rows, columns = np.searchsorted(ranks, culprit), np.searchsorted(steps, step)
+    total = np.zeros((len(ranks), len(steps)))
+    np.add.at(total, (rows, columns), waited)
+    chances = p_values(total)
+    found, by_activity = [], {}
+    for index in np.flatnonzero(total.any(axis=1)).tolist():
+        mine = rows == index
+        names, places = np.unique(activity[mine], return_inverse=True)
+        by_activity[ranks[index]] = dict(zip(names.astype(int).tolist(), (
+            np.bincount(places, waited[mine]) / len(steps)).tolist(), strict=True))
+        by_victim = np.zeros((len(ranks), len(steps)))
+        np.add.at(by_victim, (np.searchsorted(ranks, victim[mine]), columns[mine]), waited[mine])
+        found.append(_culprit(ranks[index], by_victim, ranks, chances[index], step_ns))
+    return sorted(found, key=lambda one: -one.total_ns), by_activity
 
 
-def _culprit(rank: int, waited: Any, ranks: Sequence[int], chance: float, step_ns: float | None) -> Culprit | None:
+def _parts(costs: Costs, shares: Mapping[int, Shares]) -> Any:
+    """Rows of culprit, victim, step, activity and time; of unlike causes one after the other, the rest at once."""
+    if not len(costs.collective):
+        return np.empty((0, 5))
+    order = np.argsort(costs.collective, kind="stable")
+    numbers, firsts = np.unique(costs.collective[order], return_index=True)
+    causes = [list(shares.get(number, {}).items()) for number in numbers.tolist()]
+    single = np.array([len(one) == 1 for one in causes], bool)
+    found = [np.empty((0, 5))]
+    found += [_of_several(causes[place], costs.where(order[firsts[place]:last])) for place, last in enumerate(
+        np.append(firsts[1:], len(order)).tolist()) if len(causes[place]) > 1]
+    if single.any():
+        names = np.array([_numbers(one[0][0]) if len(one) == 1 else (-1, -1) for one in causes])
+        place = np.searchsorted(numbers, costs.collective)
+        alone = costs.where(single[place])
+        who, what = names[place[single[place]]].T
+        found.append(np.stack((who, alone.rank, alone.step, what, alone.waited_ns), axis=-1)[who != alone.rank])
+    table = np.concatenate(found)
+    return table[(table[:, 0] >= 0) & (table[:, 4] > 0)]
+
+
+def _numbers(cause: Cause) -> tuple[int, int]:
+    return -1 if cause.rank is None else cause.rank, -1 if cause.activity is None else cause.activity
+
+
+def _of_several(causes: Sequence[tuple[Cause, float]], costs: Costs) -> Any:
+    who, what = np.array([_numbers(cause) for cause, _ in causes]).T
+    victim = costs.rank[:, None]
+    # what comes back to the rank that waits is not why it waits: it was there early all the same
+    share = np.array([part for _, part in causes]) * (who != victim)
+    whole = share.sum(axis=1, keepdims=True)
+    time = np.divide(share, whole, out=np.zeros_like(share), where=whole > 0) * costs.waited_ns[:, None]
+    return np.stack(np.broadcast_arrays(who, victim, costs.step[:, None], what, time), axis=-1).reshape(-1, 5)
+
+
+def _culprit(rank: int, waited: Any, ranks: Sequence[int], chance: float, step_ns: float | None) -> Culprit:
     """From what each rank waited for it in each step."""
-    means = waited.mean(axis=1) if waited.shape[1] else np.zeros(len(ranks))
-    if not means.any():
-        return None
+    means = waited.mean(axis=1)
     victims = np.flatnonzero(means >= means.max() * HALF)
     each = waited[victims].mean(axis=0)
     cost = float(each.mean())
