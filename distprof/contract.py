@@ -349,7 +349,7 @@ MERGED_COLLECTIVES = Table(
              "are one."),
         _text("matched_by", "How its rows were found on the ranks: id (of the backend), sequence (of the group), label "
               "(sequences of like ops, aligned), order (the same where only the op is known), peer (send and "
-              "receive)."),
+              "receive). Null for a row that nothing tells the group of.", nullable=True),
         _int("num_ranks", "Ranks whose row was found."),
         Column(name="complete", type="bool", doc="True where all ranks of the group are there and agree."),
         _text("mismatch", "What is not as it must be: ranks that never entered, different ops, types or sizes.",

@@ -10,14 +10,13 @@ from distprof.merge.alignment import unaligned
 from distprof.merge.clock import Clock
 from distprof.merge.clock_collectives import COLUMNS, SYNCHRONISING, check, clock_by_collectives
 from distprof.merge.comms.collectives import matched
-from distprof.merge.kernel_collectives import kernel_collectives
 from distprof.merge.options import Align
 from distprof.merge.run import Run, sampled
 
 
 def checked(run: Run, align: Align) -> Clock:
     """The clock that `align` asks for, held against causality."""
-    table = synchronising(run) if run.kind == "distprof" else kernel_collectives(run)
+    table = synchronising(run)
     clock = _clock(run, align, table)
     return replace(clock, check=check(table, clock))
 
@@ -36,7 +35,11 @@ def _clock(run: Run, align: Align, table: pl.DataFrame) -> Clock:
 def synchronising(run: Run) -> pl.DataFrame:
     """Collectives that bound the clocks of their ranks, with times as the ranks have them."""
     rows = matched(run)
+    certain = pl.col("matched_by").is_in(("id", "sequence"))
+    # which of alike ones a rank lacks, their order does not tell: then nothing that rests on it counts
+    certain |= pl.lit(bool(rows.filter(~certain)["complete"].all()))
     return rows.filter(
-        pl.col("complete"), pl.col("op").is_in(SYNCHRONISING), (pl.col("size_bytes") > 0) | (pl.col("op") == "barrier"),
+        certain, pl.col("complete") | pl.col("mismatch").is_null(), pl.col("op").is_in(SYNCHRONISING),
+        (pl.col("size_bytes").is_null() | (pl.col("size_bytes") > 0)) | (pl.col("op") == "barrier"),
         pl.col("end_ns").is_not_null().all().over("collective"), pl.col("num_ranks") > 1,
     ).select("collective", "rank", pl.coalesce("start_ns", "enqueue_ns").alias("start_ns"), "end_ns").select(COLUMNS)

@@ -25,8 +25,13 @@ UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, 
 
 def load(run: Run, table: Table) -> pl.DataFrame:
     """The rows of every rank that has the table; a damaged file goes to `run.problems`, the others are read."""
-    frames = [_load(rank, table, run.problems) for rank in run.ranks]
-    return pl.concat([frame for frame in frames if frame is not None] or [empty(table)])
+    return pl.concat(list(load_each(run, table).values()) or [empty(table)])
+
+
+def load_each(run: Run, table: Table) -> dict[int, pl.DataFrame]:
+    """The same by rank, without those that have no table or a damaged one."""
+    frames = {rank.number: _load(rank, table, run.problems) for rank in run.ranks}
+    return {rank: frame for rank, frame in frames.items() if frame is not None}
 
 
 def empty(table: Table) -> pl.DataFrame:

@@ -17,6 +17,8 @@ class Group:
     """`mesh_tp`, `default_pg`, `TENSOR_MODEL_PARALLEL_GROUP`."""
     ranks: tuple[int, ...]
     """Its global ranks, in the order of the group."""
+    name: str = ""
+    """As events name it; unique in a process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,8 @@ def _group(config: Any) -> Group | None:
     size = _whole(known.get("pg_size"))
     if not told or len(told) != len(ranks) or size not in (None, len(told)):
         return None
-    return Group(description=str(known.get("pg_desc", "")), ranks=tuple(told))
+    return Group(description=str(known.get("pg_desc", "")), ranks=tuple(told),
+                 name=str(known.get("pg_name", "")))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from conftest import distprof
 
 from distprof.merge.alignment import aligned
-from distprof.merge.kernel_collectives import kernel_collectives
+from distprof.merge.synchronising import synchronising
 from distprof.merge.run import open_run
 
 EPOCH_US = 1_700_000_000_000_000
@@ -59,8 +59,8 @@ def test_a_rank_that_lacks_the_first_one_shifts_nothing(tmp_path, how):
 
 
 def test_by_order_only_where_all_have_equally_many(tmp_path):
-    assert len(kernel_collectives(open_run(write(tmp_path / "traces", "order", lacks_first=2)))) == 0
-    assert len(kernel_collectives(open_run(write(tmp_path / "equal", "order")))) == 4 * 40
+    assert len(synchronising(open_run(write(tmp_path / "traces", "order", lacks_first=2)))) == 0
+    assert len(synchronising(open_run(write(tmp_path / "equal", "order")))) == 4 * 40
 
 
 def test_too_few_are_said(tmp_path):

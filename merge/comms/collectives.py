@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 import polars as pl
 
-from distprof.contract import COLLECTIVES
 from distprof.merge.comms.matching import match
 from distprof.merge.comms.measures import measure
-from distprof.merge.comms.rows import rows_of
+from distprof.merge.comms.rows import recorded
 from distprof.merge.run import Run, sampled
 from distprof.merge.tables import on_common_clock
 
@@ -22,17 +19,18 @@ def collectives_of(run: Run) -> pl.DataFrame:
 
     Rows are matched first, by what the ranks say; then times are put on the clock of the run, and measured.
     """
-    return measured(run, matched(run))
+    rows = matched(run)
+    if run.kind == "traces":
+        from distprof.merge.comms.foreign import remarks_of
+
+        run.remarks.extend(remark for remark in remarks_of(rows) if remark not in run.remarks)
+    return measured(run, rows)
 
 
 def matched(run: Run) -> pl.DataFrame:
     """The rows with the collective each belongs to, times as the ranks have them; numbers mean nothing yet."""
-    return match(rows_of(run), ranks=seen_ranks(run), world_size=run.world_size)
-
-
-def seen_ranks(run: Run) -> Collection[int]:
-    """Ranks of which it is known what they issued."""
-    return [rank.number for rank in run.ranks if rank.has(COLLECTIVES) or (rank.plain and rank.trace is not None)]
+    found = recorded(run)
+    return match(found.rows, ranks=found.ranks, world_size=run.world_size)
 
 
 def measured(run: Run, rows: pl.DataFrame) -> pl.DataFrame:

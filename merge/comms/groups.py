@@ -22,10 +22,13 @@ class Calls:
     group: Integers
     """From 0."""
     rank: Integers
+    op: Integers
+    kind: Integers
+    """Equal where op and dtype are."""
+    size: Integers
+    """Bytes."""
     label: Integers
-    """Equal where op, dtype and size are."""
-    loose: Integers
-    """Equal where the op is."""
+    """Equal where two ranks may be in one collective: op and dtype are, and size where it has to be."""
     comms_id: Integers
     group_sequence: Integers
     corrected: Integers
@@ -60,7 +63,7 @@ def keys_of(calls: Calls) -> tuple[Integers, list[str]]:
     gloo count sends and receives too, which are each rank's own.
 
     Returns:
-        A key a row, within its group, and the method a group: id, sequence, label.
+        A key a row, within its group, and the method a group: id, sequence, label, order.
     """
     num_groups = int(calls.group.max(initial=-1)) + 1
     key, method = np.full(len(calls), NONE), ["order"] * num_groups
@@ -91,7 +94,7 @@ def keys_of(calls: Calls) -> tuple[Integers, list[str]]:
         some = calls.of(rows)
         by_labels = _by_labels(some)
         if _agreeing(some, by_labels) > best[group]:
-            key[rows], method[group] = by_labels, "label"
+            key[rows], method[group] = by_labels, "order" if (some.size == NONE).all() else "label"
     return key, method
 
 
@@ -170,19 +173,30 @@ def _with_occurrence(group: Integers, rank: Integers, key: Integers) -> Integers
 
 
 def _by_labels(calls: Calls) -> Integers:
-    """Places in the common order, step by step where steps are known."""
-    if (calls.step == NONE).any():
-        calls = Calls(**{name: getattr(calls, name) for name in Calls.__slots__ if name != "step"},
-                      step=np.zeros(len(calls), np.int64))
-    found = [_aligned(calls, labels) for labels in (calls.label, calls.loose)]
+    """Places in the common order: by op, type and size where sizes are alike on the ranks, else by less."""
+    found = [_aligned(calls, labels) for labels in (_sized(calls), calls.label, calls.op)]
     return max(found, key=lambda key: _agreeing(calls, key))
 
 
+def _sized(calls: Calls) -> Integers:
+    """A number for op, type and size, without the size where most sizes of an op are not on all ranks."""
+    label = pack(calls.kind, calls.size)
+    even = np.zeros(len(calls), bool)
+    for kind in np.unique(calls.kind).tolist():
+        rows = np.flatnonzero(calls.kind == kind)
+        pairs = np.unique(np.stack([calls.size[rows], calls.rank[rows]]), axis=1)
+        on = np.unique(pairs[0], return_counts=True)[1]
+        even[rows] = 2 * np.count_nonzero(on == len(np.unique(pairs[1]))) >= len(on)
+    return np.where(even, label, -1 - calls.kind)
+
+
 def _aligned(calls: Calls, labels: Integers) -> Integers:
+    """Step by step where steps are known."""
     key = np.empty(len(calls), np.int64)
     taken = 0
-    for step in np.unique(calls.step).tolist():
-        rows = np.flatnonzero(calls.step == step)
+    steps = np.zeros(len(calls), np.int64) if (calls.step == NONE).any() else calls.step
+    for step in np.unique(steps).tolist():
+        rows = np.flatnonzero(steps == step)
         of_ranks = [rows[calls.rank[rows] == rank] for rank in np.unique(calls.rank[rows]).tolist()]
         places = common_positions([labels[mine] for mine in of_ranks])
         for mine, place in zip(of_ranks, places, strict=True):

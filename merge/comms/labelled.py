@@ -1,4 +1,4 @@
-"""Collectives that distprof recorded: the tables of the ranks come in, one frame of rows goes out."""
+"""Collectives that distprof recorded: the tables of the ranks come in, rows a rank go out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import polars as pl
 
 from distprof.contract import COLLECTIVES
 from distprof.merge.run import Run
-from distprof.merge.tables import load
+from distprof.merge.tables import load_each
 
 
-def labelled_rows(run: Run) -> pl.DataFrame:
-    """The rows of all ranks, times as the ranks have them; see `rows_of` for the columns."""
-    return load(run, COLLECTIVES).with_columns(pl.lit(None, pl.String).alias("comms_id"))
+def labelled_rows(run: Run) -> dict[int, pl.DataFrame]:
+    """Rank -> its rows, times as the rank has them; without ranks whose table is not there or damaged."""
+    return {rank: rows.with_columns(pl.lit(None, pl.String).alias("comms_id"))
+            for rank, rows in load_each(run, COLLECTIVES).items()}

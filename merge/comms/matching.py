@@ -12,11 +12,15 @@ import polars as pl
 
 from distprof.merge.comms.groups import NONE, Calls, Integers, keys_of, occurrence, pack
 from distprof.merge.comms.mismatches import judged
-from distprof.merge.comms.ops import POINT_TO_POINT
+from distprof.merge.comms.ops import EQUAL_SIZES, POINT_TO_POINT
 from distprof.merge.comms.peers import paired
 
 MATCHED = ("collective", "matched_by", "num_ranks", "complete", "mismatch")
 """Columns that matching adds."""
+METHODS = ("id", "sequence", "label", "order", "peer", None)
+"""Values of `matched_by`; None where nothing tells the group of a row, and it stays alone."""
+ALONE = -1
+"""`lane` of such a row."""
 
 
 def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.DataFrame:
@@ -36,28 +40,40 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.
     coded = _coded(rows)
     is_pair = coded["op"].is_in(POINT_TO_POINT)
     coded = coded.with_columns(_corrected(coded, is_pair))
+    is_alone = (coded["lane"] == ALONE).fill_null(False) if "lane" in coded.columns else is_pair & False
+    together, pairs, alone = (np.flatnonzero(mask.to_numpy()) for mask in (
+        ~is_pair & ~is_alone, is_pair, ~is_pair & is_alone))
     number, place = np.zeros(len(coded), np.int64), np.zeros(len(coded), np.int64)
-    methods = pl.Series(["peer"], dtype=pl.String).new_from_index(0, len(coded))
-    together, pairs = (np.flatnonzero(mask.to_numpy()) for mask in (~is_pair, is_pair))
+    methods = np.full(len(coded), METHODS.index(None))
+    taken = 0
     if len(together):
         calls = _calls(coded[together])
         key, method = keys_of(calls)
         place[together] = key
         number[together] = np.unique(pack(calls.group, key), return_inverse=True)[1].reshape(-1)
-        methods = methods.scatter(together, pl.Series(method, dtype=pl.String)[calls.group])
+        methods[together] = np.array([METHODS.index(name) for name in method])[calls.group]
+        taken = int(number.max()) + 1
     if len(pairs):
-        number[pairs] = paired(coded[pairs]) + (int(number.max()) + 1 if len(together) else 0)
-    matched = coded.with_columns(
-        pl.Series("collective", number), pl.Series("place", place), methods.alias("matched_by"))
+        number[pairs] = paired(coded[pairs]) + taken
+        methods[pairs] = METHODS.index("peer")
+        taken = int(number.max()) + 1
+    number[alone] = taken + np.arange(len(alone))
+    matched = coded.with_columns(pl.Series("collective", number), pl.Series("place", place),
+                                 pl.Series(METHODS, dtype=pl.String)[methods].alias("matched_by"))
     each = judged(matched, ranks=ranks, world_size=world_size)
     return pl.concat([rows, matched.select("collective", "matched_by"), each[number]], how="horizontal")
 
 
 def _coded(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with integers for what is compared: group_id, loose, label, content, id."""
+    """The rows with integers for what is compared: group_id, op_id, kind, label, content, id."""
+    may_differ = ~pl.col("op").is_in(EQUAL_SIZES)
+    typed = rows.select("op", pl.when(pl.col("op") != "scatter").then("dtype"),
+                        pl.when(~may_differ).then("size_bytes"))
+    group = [name for name in ("group", "group_ranks", "lane") if name in rows.columns]
     sized = rows.select(
-        _numbered(rows, "group", "group_ranks").alias("group_id"), _numbered(rows, "op").alias("loose"),
-        _numbered(rows, "op", "dtype", "size_bytes").alias("label"), _numbered(rows, "comms_id").alias("id"),
+        _numbered(rows, *group).alias("group_id"), _numbered(rows, "op").alias("op_id"),
+        _numbered(typed, "op", "dtype").alias("kind"), _numbered(typed, "op", "dtype", "size_bytes").alias("label"),
+        _numbered(rows, "comms_id").alias("id"),
         _numbered(rows, "dtype", "size_bytes").alias("content"))
     return pl.concat([rows, sized], how="horizontal")
 
@@ -92,7 +108,8 @@ def _calls(coded: pl.DataFrame) -> Calls:
     comms_id = np.where(coded["comms_id"].is_null().to_numpy(), NONE, coded["id"].to_numpy())
     return Calls(
         group=np.unique(coded["group_id"].to_numpy(), return_inverse=True)[1].reshape(-1).astype(np.int64),
-        rank=_integers(coded["rank"]), label=_integers(coded["label"]), loose=_integers(coded["loose"]),
+        rank=_integers(coded["rank"]), op=_integers(coded["op_id"]), kind=_integers(coded["kind"]),
+        size=_integers(coded["size_bytes"]), label=_integers(coded["label"]),
         comms_id=comms_id, group_sequence=_integers(coded["group_sequence"]), corrected=_integers(coded["corrected"]),
         sequence=_integers(coded["sequence"]), step=_integers(coded["step"]))
 

@@ -35,15 +35,15 @@ def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl
         pl.col("size_bytes").drop_nulls().n_unique().alias("sizes"),
         pl.col("op").is_in(EQUAL_SIZES).first().alias("sizes_must_be_equal"),
         pl.col("peer").filter(pl.col("op").is_in(ROOTED)).drop_nulls().n_unique().alias("roots"),
-        pl.col("peer").is_null().any().alias("peer_unknown"),
+        pl.col("matched_by").first(),
     ).sort("collective").with_columns(
         pl.when("is_pair").then(2).otherwise(pl.col("num_members").fill_null(world_size)).alias("wanted"),
         (pl.when("is_pair").then(False).otherwise(pl.col("ops") > 1)).alias("bad_op"),
         (pl.col("dtypes") > 1).alias("bad_dtype"),
         ((pl.col("sizes") > 1) & (pl.col("sizes_must_be_equal") | pl.col("is_pair"))).alias("bad_size"),
-        (pl.col("roots") > 1).alias("bad_root"),
+        (pl.col("roots") > 1).alias("bad_root"), pl.col("matched_by").is_null().alias("is_alone"),
     ).with_columns(
-        pl.any_horizontal("bad_op", "bad_dtype", "bad_size", "bad_root").alias("is_bad"),
+        pl.any_horizontal("bad_op", "bad_dtype", "bad_size", "bad_root", "is_alone").alias("is_bad"),
         # a rank that sends to itself has both sides
         (pl.when("is_pair").then("num_rows").otherwise("num_ranks") != pl.col("wanted")).alias("lacks"),
     )
@@ -57,7 +57,7 @@ def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl
         _tell_absent(rows, of_bad, set(ranks), texts)
     told: list[str | None] = [None] * len(each)
     for number, found in texts.items():
-        told[number] = "; ".join(found)
+        told[number] = "; ".join(found) or None
     return each.select("num_ranks").with_columns(complete.alias("complete"), pl.Series("mismatch", told, pl.String))
 
 
@@ -108,8 +108,12 @@ def _tell_absent(rows: pl.DataFrame, odd: pl.DataFrame, ranks: set[int], texts: 
     """Names the ranks that are there and did not take part."""
     spans_of = _recorded_places(rows)
     each = odd.group_by("collective", maintain_order=True).agg(
-        pl.col("op", "group_id", "place", "group_ranks", "peer", "rank").first(), pl.col("rank").alias("there"))
+        pl.col("op", "group_id", "place", "group_ranks", "peer", "rank", "matched_by").first(),
+        pl.col("rank").alias("there"))
     for one in each.iter_rows(named=True):
+        if one["matched_by"] is None:
+            texts[one["collective"]].append("its process group is not told")
+            continue
         if one["op"] in POINT_TO_POINT:
             texts[one["collective"]] += _lonely(one, ranks) if len(one["there"]) < 2 else []
             continue

@@ -1,0 +1,50 @@
+"""Names that traces give to ops and types: a text of a backend comes in, the name in our tables goes out."""
+
+from __future__ import annotations
+
+_KEYWORDS = {
+    "sendrecv": "send_recv", "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all", "broadcast": "broadcast", "barrier": "barrier", "gather": "gather", "scatter": "scatter",
+    "reduce": "reduce", "send": "send", "recv": "recv",
+}
+"""What a name without underscores has in it, the first that does -> op."""
+UNKNOWN = "unknown"
+"""For a kernel that nothing tells the op of. That of `send_recv` was for any op that is made of sends and receives."""
+_NO_OP = ("wait", "init")
+"""Notes of torch that are no communication."""
+
+_TYPES = {
+    "float32": ("float", 4), "float64": ("double", 8), "float16": ("half", 2), "bfloat16": ("bfloat16", 2),
+    "float8_e4m3fn": ("float8_e4m3fn", 1), "float8_e4m3fnuz": ("float8_e4m3fnuz", 1), "float8_e5m2": ("float8_e5m2", 1),
+    "float8_e5m2fnuz": ("float8_e5m2fnuz", 1), "int8": ("char", 1), "int16": ("short", 2), "int32": ("int", 4),
+    "int64": ("long", 8), "uint8": ("byte", 1), "uint16": ("uint16", 2), "uint32": ("uint32", 4),
+    "uint64": ("uint64", 8), "bool": ("bool", 1), "complex32": ("complexhalf", 4), "complex64": ("complexfloat", 8),
+    "complex128": ("complexdouble", 16),
+}
+"""Our name -> name of torch's scalar type in lower case, bytes."""
+_OTHER_NAMES = {
+    "long int": "int64", "short int": "int16", "signed char": "int8", "unsigned char": "uint8",
+    "unsigned int": "uint32", "unsigned short": "uint16", "unsigned long": "uint64", "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128", "c10::complex<c10::half>": "complex32",
+}
+"""As C++ calls the types, in `Input type`."""
+_BY_NAME = {scalar: name for name, (scalar, _) in _TYPES.items()} | {name: name for name in _TYPES} | _OTHER_NAMES
+
+
+def op_of(name: str) -> str | None:
+    """`all_reduce` of `ncclDevKernel_AllReduce_Sum_f32`, `c10d::allreduce_`, `_allgather_base`; None for no op."""
+    plain = name.lower().replace("_", "")
+    if plain in _NO_OP or not plain:
+        return None
+    return next((op for word, op in _KEYWORDS.items() if word in plain), None)
+
+
+def dtype_of(name: str | None) -> str | None:
+    """`bfloat16` of `BFloat16` and `c10::BFloat16`; None for what is no type we know."""
+    plain = (name or "").lower()
+    return _BY_NAME.get(plain) or _BY_NAME.get(plain.removeprefix("c10::"))
+
+
+def item_bytes(dtype: str | None) -> int | None:
+    """Bytes of an element."""
+    return _TYPES[dtype][1] if dtype in _TYPES else None
