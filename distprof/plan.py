@@ -1,4 +1,4 @@
-"""Which steps are recorded, and how: `wait=2,count=1,time=3,trace=2` in, the pass of each step out."""
+"""Which steps are recorded, and how: `wait=2,count=1,time=3,trace=6` in, the pass of each step out."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class StepPlan:
     """Steps under the FLOP counter."""
     time: int = 3
     """Steps under module timers alone."""
-    trace: int = 2
-    """Steps under the timeline recorder."""
+    trace: int = 6
+    """Steps under the timeline recorder; the profiler warms up in the first, and what is habit and what chance shows in
+    no fewer."""
 
     def __post_init__(self) -> None:
         negative = [field.name for field in fields(self) if getattr(self, field.name) < 0]
@@ -28,7 +29,7 @@ class StepPlan:
             raise UsageError(f"expected steps of 0 or more, found {negative[0]}={getattr(self, negative[0])}")
         if not self.count + self.time + self.trace:
             raise UsageError("expected at least one recorded step, found count=0, time=0, trace=0",
-                             hint="for example --steps wait=2,count=1,time=3,trace=2")
+                             hint="for example --steps wait=2,count=1,time=3,trace=6")
 
     @classmethod
     def parse(cls, text: str) -> StepPlan:
@@ -44,7 +45,7 @@ class StepPlan:
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
                 raise UsageError(f"expected passes {', '.join(names)} in --steps, found {name!r}",
-                                 hint=f"did you mean {near[0]!r}?" if near else "--steps wait=2,count=1,time=3,trace=2")
+                                 hint=f"did you mean {near[0]!r}?" if near else "--steps wait=2,count=1,time=3,trace=6")
             if not number.isdecimal():
                 raise UsageError(f"expected a number of steps after {name!r} in --steps, found {number!r}",
                                  hint=f"--steps {name}=1")

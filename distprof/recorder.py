@@ -272,7 +272,7 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), f
 
     Args:
         out: The run directory; made if it does not exist.
-        steps: Steps of each pass, like "wait=2,count=1,time=3,trace=2".
+        steps: Steps of each pass, like "wait=2,count=1,time=3,trace=6".
         force: Replaces a run that is there.
         sizes: Model-parallel sizes like {"tp": 2}; without them the device mesh is asked.
 

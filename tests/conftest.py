@@ -48,7 +48,7 @@ def merged(out: Path) -> Path:
 def ddp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo job: 4 data-parallel ranks, merged."""
     out = tmp_path_factory.mktemp("ddp") / "run"
-    record_run(out, 4, EXAMPLES / "train_ddp.py", "--steps", 9)
+    record_run(out, 4, EXAMPLES / "train_ddp.py", "--steps", 9, flags=("--steps", "wait=2,count=1,time=3,trace=2"))
     return merged(out)
 
 
@@ -56,5 +56,5 @@ def ddp(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """2-way tensor parallel x 2-way data parallel, merged."""
     out = tmp_path_factory.mktemp("tp") / "run"
-    record_run(out, 4, EXAMPLES / "train_tp.py", "--steps", 9)
+    record_run(out, 4, EXAMPLES / "train_tp.py", "--steps", 9, flags=("--steps", "wait=2,count=1,time=3,trace=2"))
     return merged(out)

@@ -43,7 +43,7 @@ def config(folder: Path, content: object) -> Path:
     return path
 
 
-def job(folder: Path, section: dict, *flags: str, steps: int = 9):
+def job(folder: Path, section: dict, *flags: str, steps: int = 13):
     script = folder / "train.py"
     script.write_text(SCRIPT.format(steps=steps))
     return distprof("run", "--config", config(folder, {"train_batch_size": 4, "flops_profiler": section}), "--out",
@@ -103,7 +103,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 def test_a_job_is_reported(tmp_path: Path) -> None:
     done = job(tmp_path, {"enabled": True, "profile_step": 1, "top_modules": 2, "recompute_fwd_factor": 1.0})
     assert done.returncode == 0, done.stderr
-    assert "recording steps wait=1,count=1,time=3,trace=2" in done.stderr
+    assert "recording steps wait=1,count=1,time=3,trace=6" in done.stderr
     text = done.stdout
     assert "Profile Summary at step 1:" in text
     assert re.search(r"params per GPU: +144 ", text)

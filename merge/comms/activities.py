@@ -11,6 +11,7 @@ import polars as pl
 from distprof.merge.comms.lane import Activities, Activity, Lane
 from distprof.merge.comms.markers import COMMUNICATION, GLOO, STEP, WAITS, markers, scopes_to_intervals
 from distprof.merge.comms.spans import Spans
+from distprof.merge.comms.waits import Calls
 
 RESUMED_NS = 10_000_000
 """A thread that waited goes on about when the collective ends: by at most this earlier than gloo's own thread says so,
@@ -34,7 +35,7 @@ class Doing:
     """True where `computing` is what a GPU did."""
 
 
-def doing(events: pl.DataFrame, in_flight: Spans, ends: Any, activities: Activities, *, waits_drawn: bool) -> Doing:
+def doing(events: pl.DataFrame, calls: Calls, activities: Activities, *, waits_drawn: bool) -> Doing:
     """What a rank was doing.
 
     With a GPU communication is exposed while no other kernel runs. Without one, where a thread waits for it: in slices
@@ -43,12 +44,12 @@ def doing(events: pl.DataFrame, in_flight: Spans, ends: Any, activities: Activit
 
     Args:
         events: The rank's timeline, times on the common clock.
-        in_flight: From when the rank called a collective until it had ended there.
-        ends: When its collectives ended.
+        calls: Its collectives.
         activities: Takes in what is met.
         waits_drawn: True where slices show all waits of Python.
     """
-    events = events.filter(pl.col("duration_ns").is_not_null())
+    events = events.filter(pl.col("duration_ns") > 0, ~pl.any_horizontal(
+        pl.col("name").str.starts_with(prefix) for prefix in (STEP, GLOO)))
     is_kernel = pl.col("category").str.to_lowercase() == "kernel"
     kernels = events.filter(is_kernel, ~pl.col("name").str.contains(NCCL))
     lane = _between(Lane.of((start, end, activities.number(what)) for start, end, what in
@@ -56,12 +57,12 @@ def doing(events: pl.DataFrame, in_flight: Spans, ends: Any, activities: Activit
     if len(kernels):
         computing = _spans(kernels)
         return Doing(lane=lane.under(_on_device(kernels, events, lane)), computing=computing,
-                     blocked=in_flight - computing, on_device=True)
+                     blocked=calls.running - computing, on_device=True)
     ours = events.filter((pl.col("category") == "cpu_op") & ~pl.any_horizontal(
         pl.col("name").str.starts_with(prefix) for prefix in COMMUNICATION))
     computing = _spans(ours)
     drawn = _spans(events.filter(pl.col("name").is_in(WAITS)))
-    pauses = _pauses(computing, in_flight, ends)
+    pauses = _pauses(computing, calls.in_flight, calls.end_ns)
     if waits_drawn:
         kinds = [number for number, one in enumerate(activities.known)
                  if one.kind in CALLED or (one.kind == "backward" and one.where is not None)]
@@ -81,7 +82,7 @@ def _pauses(computing: Spans, in_flight: Spans, ends: Any) -> Spans:
     ends = np.sort(np.asarray(ends, np.int64))
     begins = np.concatenate((in_flight.starts[:1], computing.ends))
     resumed = np.append(computing.starts, max(int(computing.ends[-1]), int(ends[-1])))
-    late = np.clip(resumed - begins, 0, RESUMED_NS)
+    late = np.minimum(in_flight.within(begins, resumed), RESUMED_NS)
     last = np.searchsorted(ends, resumed + late, "right") - 1
     ended = np.where(last >= 0, ends[np.maximum(last, 0)], 0)
     return Spans.of(begins, np.where(ended > begins, np.minimum(ended, resumed), begins)) & in_flight
@@ -111,12 +112,3 @@ def _on_device(kernels: pl.DataFrame, events: pl.DataFrame, lane: Lane) -> Lane:
     begins = np.maximum(starts, before)  # of kernels that overlap the one that began first counts
     held = known & (reach > begins)
     return Lane(starts=begins[held], ends=reach[held], labels=labels[held])
-
-
-def relevant(events: pl.LazyFrame) -> pl.LazyFrame:
-    """The columns of a timeline that count here, and the rows without frames of Python and the like."""
-    return events.select(
-        pl.col("name").cast(pl.String), pl.col("category").cast(pl.String), "start_ns", "duration_ns",
-        "sequence_number", "correlation",
-    ).filter(pl.col("category").is_in(["cpu_op", "user_annotation", "kernel", "cuda_runtime", "cuda_driver"]),
-             ~pl.col("name").str.starts_with(STEP), ~pl.col("name").str.starts_with(GLOO))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import polars as pl
 
-from distprof.contract import EVENTS, STEPS
-from distprof.merge.comms.activities import Doing, doing, relevant
+from distprof.merge.comms.activities import Doing, doing
 from distprof.merge.comms.blame import Blame, costs_of, matter, meetings
+from distprof.merge.comms.breakdown import step_breakdown
 from distprof.merge.comms.culprits import OF_MODULES, Culprit, Explanation, culprits, explained
 from distprof.merge.comms.lane import Activities, Activity, Lane
+from distprof.merge.comms.timelines import steps_of, timeline
 from distprof.merge.comms.waits import Calls, calls_of_ranks
 from distprof.merge.run import Run
-from distprof.merge.tables import UNREADABLE, load, on_common_clock
 
 SETTLES = 3
 """From this many traced steps on the first is left out: the profiler warms up in it, on each rank in its own time."""
@@ -44,7 +43,8 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
         run: On one clock.
         rows: `MERGED_COLLECTIVES` of it.
     """
-    windows = on_common_clock(run, load(run, STEPS).filter(pl.col("pass") == "trace"), ("start_ns", "end_ns"))
+    timelines = {rank.number: events for rank in run.ranks if (events := timeline(run, rank)) is not None}
+    windows = steps_of(run, timelines)
     steps = sorted(set(windows["step"].to_list()) or set(rows["step"].drop_nulls().to_list()))
     remarks = []
     if len(steps) >= SETTLES:
@@ -53,7 +53,8 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
     windows = windows.filter(pl.col("step").is_in(steps))
     activities = Activities()
     calls = calls_of_ranks(rows)
-    did = _doing(run, calls, activities)
+    did = {rank: doing(events, calls[rank], activities, waits_drawn=run.kind == "distprof")
+           for rank, events in timelines.items() if rank in calls and len(events)}
     breakdown = step_breakdown(windows, calls, did, activities)
     step_ns = float(breakdown["duration_ns"].mean()) if len(breakdown) else None  # type: ignore[arg-type]
     found, by_activity = weigh(rows, calls, did, activities, steps=steps, step_ns=step_ns,
@@ -79,23 +80,6 @@ def weigh(rows: pl.DataFrame, calls: Mapping[int, Calls], did: Mapping[int, Doin
     return culprits(costs, blame.shares, ranks=ranks, steps=steps, step_ns=step_ns)
 
 
-def _doing(run: Run, calls: Mapping[int, Calls], activities: Activities) -> dict[int, Doing]:
-    """What every rank that has a timeline was doing."""
-    found = {}
-    for rank in run.ranks:
-        if rank.has(EVENTS) and rank.number in calls:
-            try:
-                events = relevant(pl.scan_parquet(rank.folder / EVENTS.file)).collect()
-            except UNREADABLE:
-                continue  # it was told when the tables were read
-            numbers = pl.lit(rank.number, pl.Int64).alias("rank")
-            events = on_common_clock(run, events.with_columns(numbers), ("start_ns",))
-            mine = calls[rank.number]
-            found[rank.number] = doing(events, mine.in_flight, mine.end_ns, activities,
-                                       waits_drawn=run.kind == "distprof")
-    return found
-
-
 def _lane(did: Doing | None, calls: Calls, activities: Activities) -> Lane:
     """Activities, over them what was exposed of communication, over that the part which was waiting."""
     flight = calls.in_flight if did is None else did.blocked
@@ -103,51 +87,6 @@ def _lane(did: Doing | None, calls: Calls, activities: Activities) -> Lane:
     moving = Lane(starts=flight.starts, ends=flight.ends, labels=np.full(len(flight.starts), number))
     exposed = moving.under(calls.waits().within(flight))
     return exposed if did is None else did.lane.under(exposed)
-
-
-PARTS = ("compute", "waiting", "moving", "data", "optimizer", "host")
-"""What a step is split into; they add up to it."""
-
-
-def step_breakdown(windows: pl.DataFrame, calls: Mapping[int, Calls], did: Mapping[int, Doing],
-                   activities: Activities) -> pl.DataFrame:
-    """Splits every step of every rank that has a timeline.
-
-    `waiting_ns` and `moving_ns` are exposed communication: before and after the last rank had come. `data_ns` is
-    loading, `optimizer_ns` the optimizer, `compute_ns` operators (kernels, with a GPU) elsewhere, `host_ns` the rest.
-    `overlapped_ns` is communication behind computation, and part of none of these; `overlap_ratio` its share of all
-    communication, null without any.
-    """
-    found = [_split(row, calls[row["rank"]], did[row["rank"]], activities)
-             for row in windows.select("rank", "step", "start_ns", "end_ns", "duration_ns").iter_rows(named=True)
-             if row["rank"] in did]
-    schema = {"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64, **{f"{part}_ns": pl.Int64 for part in PARTS},
-              "overlapped_ns": pl.Int64, "overlap_ratio": pl.Float64}
-    return pl.DataFrame(found, schema=schema)
-
-
-def _split(row: dict[str, Any], calls: Calls, did: Doing, activities: Activities) -> dict[str, Any]:
-    start, end = row["start_ns"], row["end_ns"]
-    waits = calls.waits().within(did.blocked)
-    waiting = waits.spans(np.unique(waits.labels))
-    rest = did.lane.within(did.blocked.outside(start, end))
-    kinds = [one.kind for one in activities.known]
-    data, optimizer = (rest.spans([number for number, kind in enumerate(kinds) if kind == name])
-                       for name in ("data", "optimizer"))
-    computing = did.computing - data - optimizer - did.blocked
-
-    def inside(spans: Any) -> int:
-        return int(spans.within(start, end))
-
-    parts = {"compute": inside(computing), "waiting": inside(waiting), "data": inside(data),
-             "optimizer": inside(optimizer)}
-    parts["moving"] = inside(did.blocked) - parts["waiting"]
-    flight = inside(calls.in_flight)
-    overlapped = flight - inside(did.blocked & calls.in_flight)
-    return {"rank": row["rank"], "step": row["step"], "duration_ns": row["duration_ns"],
-            **{f"{part}_ns": parts[part] for part in PARTS if part != "host"},
-            "host_ns": row["duration_ns"] - sum(parts.values()), "overlapped_ns": overlapped,
-            "overlap_ratio": overlapped / flight if flight else None}
 
 
 def _spent(did: Mapping[int, Doing], windows: pl.DataFrame, activities: Activities,

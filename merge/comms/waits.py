@@ -32,6 +32,11 @@ class Calls:
         """From when the rank called them until they had ended."""
         return Spans.of(np.minimum(self.enqueue_ns, self.arrival_ns), self.end_ns)
 
+    @property
+    def running(self) -> Spans:
+        """From when they began on this rank until they had ended."""
+        return Spans.of(self.arrival_ns, self.end_ns)
+
     def waits(self) -> Lane:
         """When the rank was there and another was not; of several collectives the one it came to first counts."""
         starts = self.arrival_ns

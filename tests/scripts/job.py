@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 how = sys.argv[1]
-num_steps = int(sys.argv[2]) if len(sys.argv) > 2 else 9
+num_steps = int(sys.argv[2]) if len(sys.argv) > 2 else 13
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)

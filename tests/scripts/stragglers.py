@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 causes = sys.argv[1].split(",")
 seconds = float(sys.argv[2]) / 1000 if len(sys.argv) > 2 else 0.02
 num_steps = int(sys.argv[3]) if len(sys.argv) > 3 else 12
-WIDTH, BATCH = 32, 4
+WIDTH, BATCH = 16, 2
 
 
 class Slow(torch.autograd.Function):
@@ -64,7 +64,7 @@ class Model(nn.Module):
     def __init__(self, group: dist.ProcessGroup | None, *, forward: bool, backward: bool) -> None:
         super().__init__()
         self.layers = nn.Sequential(*(
-            Layer(group, forward=forward and index == 1, backward=backward and index == 1) for index in range(4)))
+            Layer(group, forward=forward and index == 1, backward=backward and index == 1) for index in range(3)))
         self.head = nn.Linear(WIDTH, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
