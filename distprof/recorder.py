@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from distprof.compiled import never_compile
 from distprof.errors import DistprofError
+from distprof.hang_watch import HangWatch, Progress
 from distprof.instruments import Instruments
 from distprof.plan import StepPlan
 from distprof.scopes import Frame
@@ -51,7 +52,9 @@ class Recorder:
         self._instruments = Instruments(
             self._guarded, before_root=self._before_root, note=self._shard.note, tags=self._shard.tags,
             step=lambda: self._step)
-        self._watch = TerminationWatch(self._on_termination)
+        self._hang = HangWatch(self._shard, self._instruments, lambda: Progress(
+            recording=self.recording, step=self._step, began_ns=self._began[0]))
+        self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)
         self._lock = threading.RLock()
         self._handles: list[Any] = []
         self._step = 0
@@ -71,14 +74,18 @@ class Recorder:
         if self.recording:
             self._guarded(self._explicit_step)()
 
-    def close(self, reason: str = "the script ended") -> None:
-        """Writes what there is; without effect after the last pass.
+    def close(self, reason: str = "the script ended", error: BaseException | None = None) -> None:
+        """Writes what there is, and ends all watching.
 
         Args:
             reason: Why steps are missing, if they are.
+            error: What ended the script.
         """
+        if error is not None:
+            self._hang.on_error(error)
         if self.recording:
             self._guarded(self._close)(reason)
+        self._stop_watching()
 
     # --- steps -------------------------------------------------------------------------------------------------
 
@@ -91,6 +98,7 @@ class Recorder:
             register_optimizer_step_post_hook(self._guarded(self._after_optimizer)),
         ]
         self._shard.open()
+        self._hang.start()
         self._begin_step()
 
     def _begin_step(self) -> None:
@@ -118,6 +126,7 @@ class Recorder:
     def _write_step(self) -> None:
         duration_ns = time.perf_counter_ns() - self._began[1]
         running = self._instruments.running
+        self._hang.step_ended(duration_ns)
         self._instruments.next_step()
         self._shard.add_step({
             "step": self._step, "pass": running or "wait", "start_ns": self._began[0],
@@ -194,15 +203,20 @@ class Recorder:
                 self._writing = True
                 self._remove()
                 self._shard.flush(self._instruments, status=status, why=why)
-                self._shard.complete()
+                self._hang.complete(self._shard.complete)
                 self._shard.clock.stop()
                 self._writing = False
-                self._watch.stop()  # a SIGTERM until here waited for the files
+                if self._hang.stays:  # until the script ends
+                    self._watch.resume()
+                else:
+                    self._stop_watching()  # a SIGTERM until here waited for the files
 
     def _on_termination(self, reason: str, on_main_thread: bool) -> bool:  # noqa: FBT001 (a callback)
         """Called by a signal handler, or by a thread while the main thread hangs; False if it must come later."""
         if on_main_thread and self._writing:
             return False  # the signal interrupted a write, which has to end first
+        if not on_main_thread:
+            self._hang.on_hanging()
         why = f"{reason} after {self._step} of {self.plan.num_steps} steps"
         try:
             with self._lock:
@@ -213,10 +227,14 @@ class Recorder:
                     if self._instruments.running == "trace":
                         self._shard.note("the timeline is lost: only the thread that began it can end it")
                     self._shard.flush(self._instruments, status="partial", timeline=False, why=why)
-                    self._shard.complete()
+                    self._hang.complete(self._shard.complete)
         except Exception as error:  # noqa: BLE001 (the process is about to end; its signal must not be held up)
             self._shard.say(f"what was recorded could not be written: {error}")
         return True
+
+    def _stop_watching(self) -> None:
+        self._hang.stop()
+        self._watch.stop()
 
     def _remove(self) -> None:
         """Takes away every hook, mode and patched function."""
@@ -233,7 +251,7 @@ class Recorder:
         self._shard.say(f"recording stopped, training goes on: {what}{hint}")
         if os.environ.get("DISTPROF_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
-        for undo in (self._remove, lambda: self._shard.fail(str(what)), self._shard.clock.stop, self._watch.stop):
+        for undo in (self._remove, lambda: self._shard.fail(str(what)), self._shard.clock.stop, self._stop_watching):
             try:
                 undo()
             except Exception:  # noqa: BLE001 (already told; nothing may reach the script)
@@ -241,7 +259,7 @@ class Recorder:
 
     def _forget(self) -> None:
         # a forked child, a data loader worker for instance, must not write into our folder
-        self.recording = False
+        self.recording = self._hang.stays = False
         self._shard.clock.forget()
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
@@ -294,7 +312,7 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), f
             recorder.start()
         yield recorder
     except BaseException as error:
-        recorder.close(f"{type(error).__name__} in the script")
+        recorder.close(f"{type(error).__name__} in the script", error)
         raise
     finally:
         recorder.close()

@@ -58,8 +58,9 @@ class Listener(Protocol):
 
 
 class _Stack(threading.local):
-    def __init__(self) -> None:
+    def __init__(self, by_thread: dict[int, list[Frame]]) -> None:
         self.frames: list[Frame] = []
+        by_thread[threading.get_ident()] = self.frames
 
 
 def in_backward() -> bool:
@@ -86,7 +87,8 @@ class ModuleScopes:
         self.compilations = 0
         """How often torch.compile compiled while somebody listened."""
         self._before_root = before_root
-        self._stack = _Stack()
+        self._by_thread: dict[int, list[Frame]] = {}
+        self._stack = _Stack(self._by_thread)
         self._listeners: list[Listener] = []
         self._handles: list[Any] = []
         self.failed_in: Site | None = None
@@ -116,12 +118,18 @@ class ModuleScopes:
             self._quiet.stop()
             self._compile_watch.stop()
             self._compiled.remove()
-            self._stack = _Stack()
+            self._by_thread = {}
+            self._stack = _Stack(self._by_thread)
 
     @property
     def current(self) -> Frame | None:
         """The innermost running call on this thread."""
         frames = self._stack.frames
+        return frames[-1] if frames else None
+
+    def current_on(self, thread: int) -> Frame | None:
+        """The innermost running call on another thread, by its `ident`."""
+        frames = self._by_thread.get(thread)
         return frames[-1] if frames else None
 
     @property

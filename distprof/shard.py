@@ -44,6 +44,23 @@ class Shard:
         self._notes: list[str] = []
         self.clock = ClockRecorder()
 
+    @property
+    def rank(self) -> int:
+        """Global rank, as far as it is known by now."""
+        return self._identity.rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job, likewise."""
+        return self._identity.world_size
+
+    @property
+    def rank_folder(self) -> Path | None:
+        """Where this rank's files are now; None before there is a folder."""
+        if self._folder is None:
+            return None
+        return next((path for path in (self._folder.path, self._folder.final) if path.exists()), None)
+
     def say(self, message: str) -> None:
         """One line on stderr."""
         sys.stderr.write(f"distprof: rank {self._identity.rank}: {message}\n")  # one write: ranks share the stream

@@ -1,15 +1,18 @@
-"""What is flushed when the job is told to end: SIGTERM comes in, one call goes out, then the signal does its work.
+"""What is flushed when the job is told to end: a signal comes in, one call goes out, then the signal does its work.
 
 torchrun ends the peers of a failed rank with SIGTERM. A Python handler alone would wait until the main thread leaves
 its collective, which never happens; so a thread waits for the signal, flushes, and ends the process the way the
-signal would have.
+signal would have. SIGINT is Python's: only where the main thread does not get to it is it flushed for, and then nothing
+else happens.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -23,17 +26,24 @@ GRACE_S = 1.5
 """How long the main thread has to flush by itself, timeline included, before a thread does without it."""
 
 
+INTERRUPT_GRACE_S = 5.0
+"""How long the main thread has to get to a SIGINT: what runs in C for so long is taken to hang."""
+
+
 class TerminationWatch:
     """Calls `flush` when SIGTERM arrives, wherever the main thread hangs; then the process ends as it would have.
 
     Args:
         flush: Takes the reason, and True on the main thread; gives False where it cannot be done right now.
+        arrived: Is told of a signal at once, on a thread of its own or on the main thread, maybe on both.
     """
 
-    def __init__(self, flush: Callable[[str, bool], bool]) -> None:
+    def __init__(self, flush: Callable[[str, bool], bool], arrived: Callable[[int], None]) -> None:
         self._flush = flush
+        self._arrived = arrived
         self._flushed = threading.Event()
         self._deferred = False
+        self._stopped = False
         self._previous: Any = None
         self._pipe: tuple[int, int] | None = None
 
@@ -55,8 +65,9 @@ class TerminationWatch:
 
     def stop(self) -> None:
         """Puts everything back."""
-        if self._pipe is None or threading.current_thread() is not threading.main_thread():
+        if self._pipe is None or self._stopped or threading.current_thread() is not threading.main_thread():
             return
+        self._stopped = True
         signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) == self._on_signal:
             signal.signal(signal.SIGTERM, self._previous)
@@ -83,6 +94,8 @@ class TerminationWatch:
 
     def _on_signal(self, number: int, frame: Any) -> None:
         # the main thread got here by itself; then the script's own handler has its turn, or the signal
+        if self._previous != signal.SIG_IGN:
+            self._arrived(number)
         if self._previous != signal.SIG_IGN and not self._flush("signal SIGTERM", True):
             self._deferred = True  # `resume` or `stop` sends it again when the files are written
             return
@@ -100,11 +113,33 @@ class TerminationWatch:
             if number == STOP:
                 self._close()
                 return
+            if number == signal.SIGINT:
+                self._arrived(number)
+                if _main_thread_hangs(read):
+                    self._flush("signal SIGINT", False)
+        if not self._is_left_to_the_script():
+            self._arrived(number)
         done = self._flushed.wait(GRACE_S) or self._deferred
-        if done or signal.getsignal(signal.SIGTERM) != self._on_signal or self._previous == signal.SIG_IGN:
-            return  # the main thread does it, or the script has a handler of its own by now, or ignores the signal
+        if done or self._is_left_to_the_script():
+            return
         self._flush("signal SIGTERM", False)
         if self._previous == signal.SIG_DFL:
             # only the main thread may call signal.signal, and it may hang in a collective for good
             ctypes.CDLL(None).signal(signal.SIGTERM, 0)
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def _is_left_to_the_script(self) -> bool:
+        """True where it has a handler of its own by now, or ignored the signal before."""
+        return signal.getsignal(signal.SIGTERM) != self._on_signal or self._previous == signal.SIG_IGN
+
+
+def _main_thread_hangs(read: int) -> bool:
+    """True where the main thread has not moved when the time is over; what else arrives is looked at first."""
+    before = _place_of_main_thread()
+    another, _, _ = select.select([read], [], [], INTERRUPT_GRACE_S)
+    return not another and before is not None and _place_of_main_thread() == before
+
+
+def _place_of_main_thread() -> tuple[int, int] | None:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return None if frame is None else (id(frame), frame.f_lasti)

@@ -33,6 +33,7 @@ Written by `distprof run` and `distprof.record`, read by `distprof merge`, `stat
         rank.json                 who the rank is, its device, topology, params, clocks, passes, files with rows, status
         trace.json.gz             Chrome trace of this rank, as Kineto wrote it, tagged under the key "distprof"
         modules.parquet, ops.parquet, collectives.parquet, steps.parquet, events.parquet
+        stuck.json                only of a rank that got stuck: what it was in, see below
       merged/
         trace.json.gz             one Chrome trace of all ranks
         modules.parquet, collectives.parquet, steps.parquet
@@ -42,6 +43,15 @@ Written by `distprof run` and `distprof.record`, read by `distprof merge`, `stat
 A rank writes into `rank00003.partial/` and renames it when it is done. What a killed rank leaves there is read as well
 and called unfinished. `status` in rank.json is `complete`, `partial` (with the reason in `why`), `recording` or
 `failed`. Times end in `_ns`: int64 nanoseconds, since the Unix epoch where they are points in time.
+
+## stuck.json
+
+Written when no step has ended for 20 times the longest one, 30 s at least, or (after the last pass, in a job that
+`distprof run` started) no collective was called for 300 s; DISTPROF_HANG_SECONDS sets both. Also when the process gets
+SIGTERM, when SIGINT does not get through to the script, and when a collective raises. A rank that goes on removes it.
+It lists the process groups of the rank with their last collectives as torch's flight recorder has them, called and
+completed, calls of the trace pass that have not ended, and the Python stack of every thread. `distprof/stuck.py` has all
+fields, with types, and says how to read several ranks together.
 
 ## summary.json
 

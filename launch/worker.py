@@ -102,7 +102,7 @@ class Worker:
             from distprof.recorder import active
 
             for recorder in active():
-                recorder.close(f"{type(error).__name__} in the script")
+                recorder.close(f"{type(error).__name__} in the script", error)
         self._context.__exit__(None, None, None)
 
 
