@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract import FORMAT
+from distprof.merge.comms import hang
 from distprof.merge.comms.breakdown_text import mean_steps
 from distprof.merge.comms.culprits import Culprit
 from distprof.merge.comms.culprits_text import cause
@@ -39,7 +40,7 @@ def as_data(found: Findings) -> dict[str, Any]:
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
         "culprits": None if analysis is None else [_culprit(one) for one in analysis.culprits],
-        "collectives": _collectives(found),
+        "stuck": hang.as_data(found.hangs), "collectives": _collectives(found),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.merge.comms.analysis import PARTS
+from distprof.merge.comms.breakdown import PARTS
 from distprof.units import UNKNOWN
 
 MOST_RANKS = 16

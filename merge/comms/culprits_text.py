@@ -43,8 +43,8 @@ def culprit_line(one: Culprit, ranks: Collection[int]) -> str:
 def doubt(one: Culprit, num_steps: int, ranks: Collection[int]) -> str:
     """Why the rank that cost most is not called late."""
     if one.p_value is None:
-        return (f"too few steps to tell habit from chance: {NEEDED} are needed and {num_steps} "
-                f"{'was' if num_steps == 1 else 'were'} looked at, --steps trace=6 records more; so far "
+        return (f"too few steps to tell habit from chance: {NEEDED} are needed (--steps trace=6 records more) and "
+                f"{num_steps} {'was' if num_steps == 1 else 'were'} looked at; in {'it' if num_steps == 1 else 'them'} "
                 f"{_cost(one, ranks)}: {_causes(one.explanations)}")
     if one.share is None:
         why = "which part of a step that is, is not known"
@@ -62,13 +62,18 @@ def _cost(one: Culprit, ranks: Collection[int]) -> str:
 
 def named(victims: Sequence[int], ranks: Collection[int], culprit: int) -> str:
     """`rank 1`, `ranks 0, 1 and 3`, `all 63 others`, `ranks 0-2, 8-63`."""
-    if len(victims) == 1:
-        return f"rank {victims[0]}"
-    if len(victims) <= LISTED:
-        return f"ranks {', '.join(map(str, victims[:-1]))} and {victims[-1]}"
-    if set(victims) == set(ranks) - {culprit}:
+    if len(victims) > LISTED and set(victims) == set(ranks) - {culprit}:
         return f"all {len(victims)} others"
-    return f"ranks {spans(sorted(victims))}"
+    return listed(victims)
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """`rank 1`, `ranks 0, 1 and 3`, `ranks 0-2, 8-63`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) <= LISTED:
+        return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    return f"ranks {spans(sorted(ranks))}"
 
 
 def _causes(explanations: Sequence[Explanation]) -> str:

@@ -11,6 +11,7 @@ from distprof.merge.comms.breakdown_text import HEADER, breakdown_rows
 from distprof.merge.comms.coverage import Coverage
 from distprof.merge.comms.culprits_text import culprit_lines
 from distprof.merge.comms.findings import Findings
+from distprof.merge.comms.hang_text import hang_lines
 from distprof.merge.comms.kinds import Kind
 from distprof.merge.comms.precision import known_to, pair_uncertainty_ns
 from distprof.merge.comms.timeline_text import describe, gigabytes
@@ -25,6 +26,8 @@ SHOWN_MISMATCHES = 5
 def summarise(found: Findings, page: Page) -> None:
     """All sections."""
     page.line(_head(found))
+    for line in hang_lines(found.hangs) if found.hangs is not None else ():
+        page.line(line, style="bold red")
     for line in mismatch_lines(found):
         page.line(line, style="bold red")
     page.line()
