@@ -14,6 +14,7 @@ import click
 from distprof import __version__
 from distprof.errors import DistprofError, UsageError
 from distprof.files import write_text
+from distprof.launch.comms import comms
 from distprof.launch.merge import STRICT, merge
 
 if TYPE_CHECKING:
@@ -114,19 +115,7 @@ def stats(run: Path, *, as_json: bool, strict: bool, top: int | None, modules: b
     click.echo(stats_of(run, as_json=as_json, strict=strict, top=top or 10, peak=peak))
 
 
-@commands.command()
-@RUN
-@JSON
-@STRICT
-@click.option("--op", default=None, help="Only this op, like all_reduce.")
-@click.option("--step", default=None, type=int, help="Only this step.")
-@click.option("--limit", default=20, type=click.IntRange(min=1), show_default=True,
-              help="Number of collectives to show.")
-def comms(run: Path, *, as_json: bool, strict: bool, op: str | None, step: int | None, limit: int) -> None:
-    """Print every collective of RUN and when each rank was in it."""
-    from distprof.merge.command import comms as comms_of
-
-    click.echo(comms_of(run, as_json=as_json, strict=strict, op=op, step=step, limit=limit))
+commands.add_command(comms)
 
 
 DEVICE = click.option(

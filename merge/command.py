@@ -21,10 +21,8 @@ from distprof.contract import (
     SUMMARY_KEYS,
 )
 from distprof.errors import DataError, UsageError
-from distprof.merge import comms_text, stats_text
+from distprof.merge import stats_text
 from distprof.merge.alignment import aligned
-from distprof.merge.comms.collectives import collectives_of
-from distprof.merge.description import problems_of
 from distprof.merge.discovery import is_recorded, trace_times
 from distprof.merge.merging import check
 from distprof.merge.module_rows import module_dicts, module_rows
@@ -111,29 +109,7 @@ def _summary(path: Path) -> dict[str, Any]:
     return reduce(aligned(open_run(path))).summary
 
 
-def comms(path: Path, *, as_json: bool = False, strict: bool = False, op: str | None = None,
-          step: int | None = None, limit: int = 20) -> str:
-    """Collectives of a run as a table and a timeline; see `merge` for errors."""
-    run = aligned(open_run(path))
-    _refuse_traces(run.kind, path, "collectives")
-    rows = collectives_of(run)
-    _check_choice("--op", op, sorted(set(rows["op"])))
-    _check_choice("--step", step, sorted(set(rows["step"])))
-    for column, value in (("op", op), ("step", step)):
-        rows = rows if value is None else rows.filter(pl.col(column) == value)
-    check(problems_of(run), strict=strict)
-    if as_json:
-        return json.dumps(comms_text.as_json(rows, run), indent=1)
-    return comms_text.render(rows, run, Page(), limit=limit)
-
-
 def _refuse_traces(kind: str, path: Path, what: str) -> None:
     if kind == "traces":
         raise DataError(f"expected {what} that distprof run recorded in {path}, found traces of another program",
                         hint="distprof merge shows them on one timeline")
-
-
-def _check_choice(flag: str, value: object, known: list[Any]) -> None:
-    if value is not None and value not in known:
-        raise DataError(f"expected one of {', '.join(map(str, known)) or 'nothing: no collective was recorded'} for "
-                        f"{flag}, found {value}")

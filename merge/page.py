@@ -48,6 +48,12 @@ class Page:
 
         self._console.print(Text(text, style=style), soft_wrap=True)
 
+    def marked(self, parts: Iterable[tuple[str, str | None]]) -> None:
+        """One line of pieces, each in its style; on a terminal only."""
+        from rich.text import Text
+
+        self._console.print(Text.assemble(*((text, style or "") for text, style in parts)), soft_wrap=True)
+
     def table(self, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
         """A table; the first `left` columns are words, the others numbers."""
         from rich.box import SIMPLE_HEAD

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from distprof.errors import DataError, UsageError
 from distprof.merge.budget import Choice, fit, order_of
 from distprof.merge.clock import RankClock
 from distprof.merge.description import table_metadata
+from distprof.merge.drawing import BYTES_DRAWN, DRAWN, Sample
 from distprof.merge.first_pass import Read
 from distprof.merge.index import Index
 from distprof.merge.lanes import NUMBERS_PER_RANK
@@ -22,6 +23,11 @@ from distprof.merge.rewrite import RankPlan
 from distprof.merge.run import Rank, Run
 from distprof.merge.selection import Selection
 from distprof.units import size
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from distprof.merge.comms.drawn import Picture
 
 Steps = tuple[Any, Any, Any]
 """Start, end and number of a rank's steps in order of time, int64, on the rank's own clock."""
@@ -34,10 +40,21 @@ class Plans:
     ranks: list[RankPlan]
     origin_ns: int
     remarks: list[str]
+    counters: list[Sample]
+    """Of the whole job, on the common clock."""
+    counters_pid: int
+    """Of the process that has them."""
 
 
-def plan_ranks(run: Run, read: list[Read], options: MergeOptions) -> Plans:
+def plan_ranks(run: Run, read: list[Read], options: MergeOptions,
+               collectives: pl.DataFrame | None = None) -> Plans:
     """Brings all ranks to one clock and decides what of each is written.
+
+    Args:
+        run: On one clock.
+        read: Ranks with what the first pass learned.
+        options: What goes in and how.
+        collectives: `MERGED_COLLECTIVES` of the run, to be drawn.
 
     Raises:
         DataError: A trace has more threads than there are numbers.
@@ -51,16 +68,40 @@ def plan_ranks(run: Run, read: list[Read], options: MergeOptions) -> Plans:
                     if one.index.first_ns is not None), default=1)
     origin_ns = (first_ns - 1) // 1000 * 1000
     steps = {one.rank.number: steps_of(one) for one in read}
-    choice, remarks = _choice(run, read, steps, options)
+    choice, remarks = _choice(read, steps, options, collectives)
     chosen = [one for one in read if choice is None or one.rank.number in choice.ranks]
-    numbers = _numbers(chosen)
     wanted = _wanted(options.steps, steps, choice)
-    return Plans(origin_ns=origin_ns, remarks=remarks, ranks=[
+    selections = {one.rank.number: _selection(options, wanted.get(one.rank.number), clocks[one.rank.number], first_ns)
+                  for one in chosen}
+    drawn = _drawn(run, collectives, selections, steps, origin_ns)
+    numbers = _numbers(chosen, drawn.most_threads if drawn is not None else 0)
+    pid = numbers * (max((one.rank.number for one in chosen), default=0) + 1) + 1
+    return Plans(origin_ns=origin_ns, remarks=remarks, counters=drawn.counters if drawn is not None else [],
+                 counters_pid=pid, ranks=[
         RankPlan(trace=one.trace, rank=one.rank.number, title=_title(one.rank), index=one.index,
                  clock=clocks[one.rank.number], origin_ns=origin_ns, tags=_tags(run, one.rank),
                  steps=steps[one.rank.number], numbers=numbers, table_metadata=table_metadata(run),
-                 selection=_selection(options, wanted.get(one.rank.number), clocks[one.rank.number], first_ns))
+                 selection=selections[one.rank.number],
+                 collectives=drawn.ranks.get(one.rank.number, []) if drawn is not None else [])
         for one in chosen])
+
+
+def _drawn(run: Run, collectives: pl.DataFrame | None, selections: Mapping[int, Selection], steps: Mapping[int, Steps],
+           origin_ns: int) -> Picture | None:
+    """What is drawn of communication; it is in the category of what the merge draws."""
+    if collectives is None or any(one.categories is not None and DRAWN not in one.categories
+                                  for one in selections.values()):
+        return None
+    from distprof.merge.comms.drawn import Wanted, picture
+
+    wanted = {}
+    for rank, selection in selections.items():
+        line, (starts, ends, numbers) = run.clock.line(rank), steps[rank]
+        windows = None if selection.windows_ns is None else [
+            (int(line.to_common(first)), int(line.to_common(last))) for first, last in selection.windows_ns]
+        wanted[rank] = Wanted(windows_ns=windows, min_duration_ns=selection.min_duration_ns,
+                              step_ns=dict(zip(numbers.tolist(), (ends - starts).tolist(), strict=True)))
+    return picture(collectives, run.clock, wanted, origin_ns)
 
 
 def steps_of(one: Read) -> Steps:
@@ -77,27 +118,28 @@ def steps_of(one: Read) -> Steps:
     return columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()
 
 
-def _numbers(read: list[Read]) -> int:
+def _numbers(read: list[Read], num_drawn: int) -> int:
     """How many pids and tids are set aside for each rank."""
-    most = max((len(one.index.threads) * (1 + one.index.layout.num_lanes) + 64 for one in read), default=0)
+    most = max((len(one.index.threads) * (1 + one.index.layout.num_lanes) + 64 for one in read), default=0) + num_drawn
     numbers = max(NUMBERS_PER_RANK, 1 << (most - 1).bit_length())
     highest = max((one.rank.number for one in read), default=0)
-    if numbers * (highest + 1) >= 1 << 31:
-        raise DataError(f"expected at most {(1 << 31) // (highest + 1)} threads in a trace where ranks go up to "
+    if numbers * (highest + 2) >= 1 << 31:
+        raise DataError(f"expected at most {(1 << 31) // (highest + 2)} threads in a trace where ranks go up to "
                         f"{highest}, found {most}", hint="merge fewer ranks at once: --ranks 0-63")
     return numbers
 
 
-def _choice(run: Run, read: list[Read], steps: Mapping[int, Steps],
-            options: MergeOptions) -> tuple[Choice | None, list[str]]:
+def _choice(read: list[Read], steps: Mapping[int, Steps], options: MergeOptions,
+            collectives: pl.DataFrame | None) -> tuple[Choice | None, list[str]]:
     """Ranks and steps that fit into --max-size; None where all do."""
-    sizes = {one.rank.number: one.index.num_bytes for one in read}
+    rows = _rows_by_rank(collectives)
+    sizes = {one.rank.number: one.index.num_bytes + rows.get(one.rank.number, 0) * BYTES_DRAWN for one in read}
     if options.max_bytes is None or sum(sizes.values()) <= options.max_bytes:
         return None, []
     shares = {one.rank.number: _shares(one.index, steps[one.rank.number]) for one in read}
     slowness = {rank: max((end - start for start, end, _ in zip(*steps[rank], strict=True)), default=0.0)
                 for rank in sizes}
-    choice = fit(sizes, order_of(slowness, _late(run)), shares, options.max_bytes)
+    choice = fit(sizes, order_of(slowness, _late(collectives)), shares, options.max_bytes)
     if not choice.ranks:
         raise UsageError(f"expected a larger --max-size, found {size(options.max_bytes)}: not one step of a rank fits",
                          hint=f"all ranks are {size(sum(sizes.values()))} of text")
@@ -111,12 +153,16 @@ def _choice(run: Run, read: list[Read], steps: Mapping[int, Steps],
     return choice, remarks
 
 
-def _late(run: Run) -> int | None:
-    if run.kind != "distprof":
-        return None  # its collectives carry no labels
+def _rows_by_rank(collectives: pl.DataFrame | None) -> dict[int, int]:
+    return {} if collectives is None else dict(collectives["rank"].value_counts().iter_rows())
+
+
+def _late(collectives: pl.DataFrame | None) -> int | None:
+    if collectives is None:
+        return None
     from distprof.merge.comms.collectives import most_often_late
 
-    return most_often_late(run)
+    return most_often_late(collectives)
 
 
 def _shares(index: Index, steps: Steps) -> list[tuple[int, float]]:

@@ -16,6 +16,7 @@ from isal import isal_zlib
 
 from distprof.merge.chrome_file import ChromeFile, Losses
 from distprof.merge.clock import RankClock
+from distprof.merge.drawing import Drawn, Slice, collective_events, slice_event
 from distprof.merge.engine import NONE, Interner, Scanner, Text
 from distprof.merge.events import EventTable, scanner_for_table
 from distprof.merge.gunzip import READ_BYTES
@@ -26,9 +27,7 @@ from distprof.merge.selection import Selection
 from distprof.merge.streams import ChunkReader, TraceFile
 
 IDS_PER_RANK = 1 << 32
-"""Flow and async ids of a rank: with fewer than 2^21 ranks every id is exact in a double."""
-DRAWN = "distprof"
-"""Category of what the merge draws itself."""
+"""Flow and async ids of a rank: with fewer than 2^20 ranks they are below those of arrows between ranks."""
 LEVEL = 1
 GZIP = 31
 """wbits of a deflate stream with a gzip header."""
@@ -52,6 +51,8 @@ class RankPlan:
     numbers: int = NUMBERS_PER_RANK
     selection: Selection = ALL
     table_metadata: dict[str, str] = field(default_factory=dict)
+    collectives: list[Drawn] = field(default_factory=list)
+    """What is drawn of communication."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,7 +159,8 @@ def _parts(file: ChromeFile, renumber: _Renumber, events: EventTable | None,
             yield between
             yield part
             between = b",\n"
-    extras = [*_steps(renumber.plan, lanes), *lanes.describe()]
+    drawn = collective_events(renumber.plan.collectives, lanes, renumber.plan.origin_ns)
+    extras = [*_steps(renumber.plan, lanes), *drawn, *lanes.describe()]
     if extras and between:
         yield between + b",\n".join(map(msgspec.json.encode, extras))
 
@@ -171,15 +173,9 @@ def _steps(plan: RankPlan, lanes: Lanes) -> Iterator[dict[str, object]]:
         inside = plan.selection.windows_ns is None or any(
             start < last and end > first for first, last in plan.selection.windows_ns)
         if inside and end > plan.index.first_ns and start < plan.index.last_ns:
-            begin_ns = max(int(plan.clock.to_common(start)) - plan.origin_ns, 0)
-            end_ns = int(plan.clock.to_common(end)) - plan.origin_ns
             thread = lanes.extra("steps")
-            yield {"ph": "X", "cat": DRAWN, "name": f"step {number}", "pid": thread.pid, "tid": thread.tid,
-                   "ts": _microseconds(begin_ns), "dur": _microseconds(end_ns - begin_ns)}
-
-
-def _microseconds(ns: int) -> msgspec.Raw:
-    return msgspec.Raw(b"%d.%03d" % divmod(ns, 1000))
+            step = Slice(f"step {number}", int(plan.clock.to_common(start)), int(plan.clock.to_common(end)))
+            yield slice_event(step, thread.pid, thread.tid, plan.origin_ns)
 
 
 def lanes_of(plan: RankPlan) -> Lanes:

@@ -10,18 +10,22 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 from isal import igzip
 
 from distprof.contract import FORMAT, MERGED_EVENTS, TRACE_JSON, TRACE_TAR
+from distprof.merge.drawing import counter_events
 from distprof.merge.first_pass import FirstPass, Progress, losses_of
 from distprof.merge.options import MergeOptions
 from distprof.merge.perfetto_tar import write_tar
 from distprof.merge.plans import Plans, plan_ranks
 from distprof.merge.rewrite import Member, RankPlan, rewrite
 from distprof.merge.run import Run, clock_of
+
+if TYPE_CHECKING:
+    import polars as pl
 
 HEAD = b'{"displayTimeUnit":"ms","traceEvents":[\n'
 TOLD = {
@@ -59,7 +63,7 @@ class MergedTrace:
 
 
 def merge_traces(run: Run, reading: FirstPass, folder: Path, options: MergeOptions,
-                 progress: Progress = lambda _: None) -> MergedTrace | None:
+                 progress: Progress = lambda _: None, collectives: pl.DataFrame | None = None) -> MergedTrace | None:
     """Writes the merged trace of all ranks that have one, and their events as tables; None where none can be read.
 
     What cannot be read of a trace goes to `run.problems`.
@@ -70,6 +74,7 @@ def merge_traces(run: Run, reading: FirstPass, folder: Path, options: MergeOptio
         folder: Takes in the files.
         options: What goes in and how.
         progress: Is told how much of the work is done, from 0 to 1.
+        collectives: `MERGED_COLLECTIVES` of the run, to be drawn.
 
     Raises:
         UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
@@ -77,7 +82,7 @@ def merge_traces(run: Run, reading: FirstPass, folder: Path, options: MergeOptio
     read = reading.read(run.problems, lambda done: progress(0.3 * done))
     if not read:
         return None
-    plans = plan_ranks(run, read, options)
+    plans = plan_ranks(run, read, options, collectives)
     if options.format == "perfetto-tar":
         output = folder / TRACE_TAR
         write_tar(output, plans.ranks, {"distprof.run_id": run.run_id, "distprof.world_size": run.world_size})
@@ -107,6 +112,7 @@ def _write(reading: FirstPass, run: Run, plans: Plans, output: Path, progress: P
                     run.problems.extend(f"rank {plan.rank}: {problem}" for problem in losses_of(
                         plan.trace, member.losses, member.num_read))
                 progress(len(members) / len(jobs))
+            _append_counters(file, plans, is_first=not any(member.num_events for member in members))
             metadata = msgspec.json.encode({"distprof": _metadata(run, plans, members)})
             file.write(igzip.compress(b'\n],"metadata":' + metadata + b"}\n", mtime=0))
     finally:
@@ -141,6 +147,13 @@ def _metadata(run: Run, plans: Plans, members: list[Member]) -> dict[str, Any]:
             "topology": run.topology if run.topology_known else None,
             "origin_ns": plans.origin_ns, "clock": clock_of(run), "missing_ranks": run.missing,
             "left_out": plans.remarks, "ranks": each}
+
+
+def _append_counters(file: IO[bytes], plans: Plans, *, is_first: bool) -> None:
+    events = [msgspec.json.encode(event) for event in counter_events(plans.counters, plans.counters_pid,
+                                                                     plans.origin_ns)]
+    if events:
+        file.write(igzip.compress((b"" if is_first else b",\n") + b",\n".join(events), mtime=0))
 
 
 def _append(file: IO[bytes], member: Member, *, is_first: bool) -> None:

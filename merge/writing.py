@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distprof.contract import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS, STEPS, SUMMARY_JSON
 from distprof.errors import DataError
@@ -19,6 +20,9 @@ from distprof.merge.run import Run, clock_of
 from distprof.merge.trace import TOLD, MergedTrace, merge_traces
 from distprof.tables import write_table
 from distprof.units import size
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +42,24 @@ def write_merge(run: Run, reading: FirstPass, folder: Path, options: MergeOption
         UsageError: The options ask for what is not there.
     """
     run = aligned(run, options.align)
-    trace = merge_traces(run, reading, folder, options, progress)
+    collectives = _collectives(run)
+    trace = merge_traces(run, reading, folder, options, progress, collectives)
     if trace is None and run.kind == "traces":
         raise DataError(f"expected a trace that can be read in {run.path}, found none: {'; '.join(run.problems)}")
     if run.kind == "traces":
         _write_no_tables(run, folder)
     else:
-        _write_tables(run, folder)
+        _write_tables(run, folder, collectives)
     return Written(run=run, trace=trace, problems=problems_of(run))
+
+
+def _collectives(run: Run) -> pl.DataFrame | None:
+    """Of a run of ours. Traces of other programs would be read once more for them, which takes as long as to merge."""
+    if run.kind == "traces":
+        return None
+    from distprof.merge.comms.collectives import collectives_of  # with polars, which takes a while to import
+
+    return collectives_of(run)
 
 
 def _write_no_tables(run: Run, folder: Path) -> None:
@@ -54,16 +68,14 @@ def _write_no_tables(run: Run, folder: Path) -> None:
     write_json(folder / SUMMARY_JSON, without_tables(run))
 
 
-def _write_tables(run: Run, folder: Path) -> None:
-    # polars takes a while to import, and traces of other programs do without
-    from distprof.merge.comms.collectives import collectives_of
+def _write_tables(run: Run, folder: Path, collectives: pl.DataFrame | None) -> None:
     from distprof.merge.summary import reduce
     from distprof.merge.tables import load, on_common_clock, write
 
-    collectives = collectives_of(run)
     reduction = reduce(run)  # last: what reading found damaged is in it
     write(folder, MERGED_MODULES, reduction.modules, table_metadata(run))
-    write(folder, MERGED_COLLECTIVES, collectives, table_metadata(run))
+    if collectives is not None:
+        write(folder, MERGED_COLLECTIVES, collectives, table_metadata(run))
     write(folder, MERGED_STEPS, on_common_clock(run, load(run, STEPS), ("start_ns", "end_ns")), table_metadata(run))
     write_json(folder / SUMMARY_JSON, reduction.summary)
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from conftest import SCRIPTS, distprof, merged, record_run
 
-from distprof.merge.comms.collectives import most_often_late
+from distprof.merge.comms.collectives import collectives_of, most_often_late
 from distprof.merge.run import open_run
 
 
@@ -75,7 +75,7 @@ def test_all_are_matched_over_their_group(rows):
 def test_the_rank_that_is_late_is_one_that_a_small_merge_keeps(run, rows):
     last = Counter(max(one.rows(named=True), key=lambda row: (row["enqueue_ns"], row["rank"]))["rank"]
                    for _, one in rows.filter(pl.col("arrival_spread_ns").is_not_null()).group_by("collective"))
-    late = most_often_late(open_run(run))
+    late = most_often_late(collectives_of(open_run(run)))
     assert last[late] == max(last.values())
     told = distprof("merge", run, "--force", "--max-size", "450kB").stdout
     assert f"{late} (most often late)" in told or f"{late} (slowest)" in told, told

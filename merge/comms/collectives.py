@@ -48,9 +48,12 @@ def _by_arrival(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.Series("collective", place[rows["collective"].to_numpy()], pl.Int64))
 
 
-def most_often_late(run: Run) -> int | None:
-    """The rank that came last into most collectives; None where none is known."""
-    rows = collectives_of(run)
+def most_often_late(rows: pl.DataFrame) -> int | None:
+    """The rank that came last into most collectives; None where none is known.
+
+    Args:
+        rows: As `collectives_of` gives them.
+    """
     late = rows.filter(pl.col("late_rank") == pl.col("rank"))["rank"]
     counts = late.value_counts().sort("count", "rank", descending=[True, False])
     return None if counts.is_empty() else int(counts["rank"][0])

@@ -1,0 +1,94 @@
+"""Which collectives a user wants to see: rows and what was asked for come in, the rows that are meant go out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from distprof.errors import UsageError
+from distprof.units import spans
+
+LISTED = 8
+"""Names that an error lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What `distprof comms` is narrowed to; None: all."""
+
+    op: str | None = None
+    group: str | None = None
+    """Name or description of a process group, or both with its ranks, as they are printed."""
+    step: int | None = None
+
+    @property
+    def is_of_some(self) -> bool:
+        """True where not all collectives of a step are meant."""
+        return self.op is not None or self.group is not None
+
+
+def chosen(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
+    """The rows that are meant.
+
+    Args:
+        rows: `MERGED_COLLECTIVES`.
+        choice: What was asked for.
+
+    Raises:
+        UsageError: There is no such op, group or step.
+    """
+    if choice.op is not None:
+        _check("--op", choice.op, rows["op"].unique().drop_nulls().sort().to_list())
+        # of a send, its receive is the other side
+        rows = rows.filter((pl.col("op") == choice.op).any().over("collective"))
+    if choice.group is not None:
+        groups = group_names(rows)
+        _check("--group", choice.group, [name for names in groups.values() for name in names])
+        keys = [key for key, names in groups.items() if choice.group in names]
+        rows = rows.filter(group_key().is_in(keys))
+    if choice.step is not None:
+        steps = rows["step"].unique().drop_nulls().sort().to_list()
+        if choice.step not in steps:
+            raise UsageError(f"expected a step in which something was communicated for --step, found {choice.step}",
+                             hint=f"there are {spans(steps)}" if steps else "no step is known: leave --step out")
+        rows = rows.filter(pl.col("step") == choice.step)
+    return rows
+
+
+def group_key() -> pl.Expr:
+    """Text that is equal for rows of one process group: its name and its members."""
+    members = pl.col("group_ranks").list.eval(pl.element().cast(pl.String)).list.join(",")
+    return pl.concat_str(pl.col("group").fill_null(""), members.fill_null("?"), separator="|")
+
+
+def group_names(rows: pl.DataFrame) -> dict[str, list[str]]:
+    """By group key: what a user may call the group, the way it is printed first."""
+    groups = rows.group_by(group_key().alias("key"), maintain_order=True).agg(
+        pl.col("group", "group_description", "group_ranks").first())
+    found = {}
+    for key, name, description, ranks in groups.iter_rows():
+        names = [group_label(name, description, ranks), description, name]
+        found[key] = list(dict.fromkeys(one for one in names if one))
+    return found
+
+
+def group_label(name: str | None, description: str | None, ranks: Sequence[int] | None) -> str:
+    """`mesh_tp (0-1)`: a group by its description, else its name, and its ranks."""
+    title = description if description and description != "undefined" else name
+    members = f"({spans(sorted(ranks))})" if ranks is not None else ""
+    return " ".join(filter(None, (title, members))) or "-"
+
+
+def _check(flag: str, value: str, known: Sequence[str]) -> None:
+    if value in known:
+        return
+    if not known:
+        raise UsageError(f"expected no {flag}, found {value}: nothing was communicated that has one")
+    near = difflib.get_close_matches(value, known, n=1)
+    names = list(dict.fromkeys(known))
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    hint = f"did you mean {flag} {near[0]!r}?" if near else f"there are {', '.join(names[:LISTED])}{more}"
+    raise UsageError(f"expected something that was recorded for {flag}, found {value!r}", hint=hint)

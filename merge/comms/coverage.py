@@ -1,0 +1,57 @@
+"""How much of the communication is understood: collectives come in, counts and what is doubtful go out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How many collectives were found on how many of their ranks, and what is not known of them."""
+
+    num_collectives: int
+    num_complete: int
+    """Found on all ranks of their group, which agree."""
+    num_partial: int
+    """Found on several, or on all but these do not agree."""
+    num_alone: int
+    """Found on one rank of several."""
+    matched_by: Mapping[str, int]
+    """Collectives by how their rows were found."""
+    num_mismatches: int
+    num_without_end: int
+    """Collectives whose end is not known on some rank."""
+    num_unsure: int
+    """Collectives of which the clocks do not tell who came last."""
+    num_spreads: int
+    """Collectives whose arrival spread is known."""
+    num_disagreeing: int
+    """Collectives whose waits by clocks and by durations contradict each other."""
+
+    @property
+    def matched_ratio(self) -> float | None:
+        """Share of collectives that are complete; None without any."""
+        return self.num_complete / self.num_collectives if self.num_collectives else None
+
+
+def coverage(collectives: pl.DataFrame) -> Coverage:
+    """Counts.
+
+    Args:
+        collectives: As `per_collective` gives them.
+    """
+    def count(condition: pl.Expr) -> int:
+        return int(collectives.select(condition.fill_null(value=False).sum()).item())
+
+    alone = ~pl.col("complete") & (pl.col("num_ranks") < 2)
+    methods = collectives["matched_by"].value_counts(sort=True) if len(collectives) else None
+    return Coverage(
+        num_collectives=len(collectives), num_complete=count(pl.col("complete")), num_alone=count(alone),
+        num_partial=count(~pl.col("complete") & ~alone),
+        matched_by=dict(methods.iter_rows()) if methods is not None else {},
+        num_mismatches=count(pl.col("mismatch").is_not_null()), num_without_end=count(pl.col("num_without_end") > 0),
+        num_unsure=count(pl.col("unsure")), num_spreads=count(pl.col("arrival_spread_ns").is_not_null()),
+        num_disagreeing=count(pl.col("disagrees")))

@@ -1,0 +1,67 @@
+"""All that `distprof comms` tells: a run and a choice come in, what was found goes out as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from distprof.merge.comms.analysis import Analysis, analyse
+from distprof.merge.comms.choice import Choice, chosen
+from distprof.merge.comms.collectives import collectives_of
+from distprof.merge.comms.coverage import Coverage, coverage
+from distprof.merge.comms.hang import Hangs, hangs_of
+from distprof.merge.comms.kinds import Kind, kinds
+from distprof.merge.comms.per_collective import per_collective
+from distprof.merge.run import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What was found of the collectives that are meant."""
+
+    run: Run
+    rows: pl.DataFrame
+    """`MERGED_COLLECTIVES`."""
+    collectives: pl.DataFrame
+    """See `per_collective`."""
+    steps: list[int]
+    """Those that means are of: without the first, in which the profiler warms up."""
+    kinds: list[Kind]
+    coverage: Coverage
+    hangs: Hangs | None
+    """What the job got stuck in, if it did."""
+    analysis: Analysis | None
+    """Of all communication; None where only some ops or groups are meant, for steps have no such parts."""
+
+
+def find(run: Run, choice: Choice) -> Findings:
+    """Matches, measures and explains.
+
+    Args:
+        run: On one clock.
+        choice: What is meant.
+
+    Raises:
+        UsageError: There is no such op, group or step.
+    """
+    every = collectives_of(run)
+    rows = chosen(every, choice)
+    analysis = None if choice.is_of_some or rows.is_empty() else analyse(run, every)
+    collectives = per_collective(rows)
+    stuck, problems = hangs_of(run)
+    run.problems.extend(problems)
+    steps = [choice.step] if choice.step is not None else analysis.steps if analysis is not None else (
+        rows["step"].unique().drop_nulls().sort().to_list())
+    counted = collectives.filter(pl.col("step").is_in(steps)) if steps else collectives
+    if analysis is not None and choice.step is not None:
+        analysis = _of_step(analysis, choice.step)
+    return Findings(run=run, rows=rows, collectives=collectives, steps=steps, kinds=kinds(counted, len(steps)),
+                    coverage=coverage(collectives), hangs=stuck, analysis=analysis)
+
+
+def _of_step(analysis: Analysis, step: int) -> Analysis | None:
+    """The split of that step; culprits are of all steps, for one tells nothing of habit."""
+    breakdown = analysis.breakdown.filter(pl.col("step") == step)
+    return Analysis(breakdown=breakdown, culprits=analysis.culprits, steps=analysis.steps,
+                    remarks=[f"culprits are of all steps: {analysis.steps[0]}-{analysis.steps[-1]}"])

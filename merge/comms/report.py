@@ -1,0 +1,83 @@
+"""What `distprof comms` does: a path and options come in, the text to print goes out."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from distprof.merge.alignment import aligned
+from distprof.merge.comms.as_data import as_data
+from distprof.merge.comms.choice import Choice
+from distprof.merge.comms.findings import Findings, find
+from distprof.merge.comms.slowest_text import list_slowest
+from distprof.merge.comms.summary_text import summarise
+from distprof.merge.comms.timeline_text import draw_timeline
+from distprof.merge.description import problems_of
+from distprof.merge.merging import check
+from distprof.merge.page import Page
+from distprof.merge.run import Run, open_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What is shown of it."""
+
+    slowest: int | None = None
+    """So many collectives as a table."""
+    timeline: bool = False
+    matrix: bool = False
+    as_json: bool = False
+
+    @property
+    def is_summary(self) -> bool:
+        """True where nothing special was asked for."""
+        return self.slowest is None and not self.timeline and not self.matrix
+
+
+def comms(path: Path, choice: Choice, view: View, *, strict: bool = False) -> str:
+    """Communication of a run as text.
+
+    Args:
+        path: A run directory, or traces of other programs.
+        choice: Which collectives.
+        view: What of them.
+        strict: Fail where something is missing.
+
+    Raises:
+        DataError: The run cannot be read.
+        UsageError: There is no such op, group or step.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    found = find(aligned(open_run(path)), choice)
+    check(problems_of(found.run), strict=strict)
+    if view.as_json:
+        return json.dumps(as_data(found), indent=1)
+    return _render(found, view, path)
+
+
+def _render(found: Findings, view: View, path: Path) -> str:
+    page = Page()
+    if view.is_summary:
+        summarise(found, page)
+    if view.slowest is not None:
+        list_slowest(found.collectives, view.slowest, found.run, page)
+        page.line()
+    if view.timeline:
+        draw_timeline(found.rows, found.run, page)
+    _foot(found.run, path, view, page, found.steps)
+    return page.text()
+
+
+def _foot(run: Run, path: Path, view: View, page: Page, steps: list[int]) -> None:
+    for remark in run.remarks:
+        page.line(f"note: {remark}", style="yellow")
+    for problem in problems_of(run):
+        page.line(f"incomplete: {problem}", style="yellow")
+    where = shlex.quote(str(path))
+    if view.is_summary:
+        last = f" --step {steps[-1]}" if steps else ""
+        page.line()
+        page.line(f"Next: distprof comms --timeline{last} {where}")
+        page.line(f"      distprof comms --slowest 20 {where}")
