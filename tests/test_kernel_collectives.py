@@ -9,8 +9,8 @@ import pytest
 from conftest import distprof
 
 from distprof.merge.alignment import aligned
-from distprof.merge.synchronising import synchronising
 from distprof.merge.run import open_run
+from distprof.merge.synchronising import synchronising
 
 EPOCH_US = 1_700_000_000_000_000
 OFFSETS_NS = {0: 0, 1: 0, 2: 3_000_000_000, 3: 3_000_000_000}
