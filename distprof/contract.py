@@ -42,8 +42,8 @@ TIMES = {"step_ns": "duration_ns", "before_forward_ns": "before_forward_ns", "fw
 
 SUMMARY_KEYS = (
     "format", "kind", "run_id", "world_size", "mp_size", "dp_size", "topology", "topology_source", "ranks",
-    "missing_ranks", "problems", "remarks", "per_gpu", "model", "step", "slowest_rank", "modules", "coverage_ratio",
-    "uncounted_ops", "clock",
+    "missing_ranks", "problems", "remarks", "per_gpu", "model", "step", "slowest_rank", "communication", "modules",
+    "coverage_ratio", "uncounted_ops", "clock",
 )
 """Keys of `summary.json`; docs/run-directory.md says what they are."""
 STEP_KEYS = (

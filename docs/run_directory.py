@@ -64,6 +64,7 @@ fields, with types, and says how to read several ranks together.
 | `model` | per quantity one number: mp_size x the mean per GPU; `unique_params` counts replicas once, null where unknown |
 | `step` | mean step of the time pass: `time_ns`, its parts, `samples_per_second` and `flops_per_second` of the whole job (recomputation included), `mfu` per GPU and in `mfu_basis` the FLOPs and the peak it rests on, or why it is null |
 | `slowest_rank` | rank with the most time in forward and backward, and its ratio to the median |
+| `communication` | traced steps: share of a step in which a rank waits for others or for data to move (`waiting_ratio`, `moving_ratio`), ranks that others waited for (`culprits`) and the same in sentences (`text`); [what they mean](comms.md). null: nothing was recorded, or more than 5 million events, which `distprof comms` looks at |
 | `modules` | the modules with the most time, reduced over ranks |
 | `coverage_ratio`, `uncounted_ops` | share of the bytes that are moved by ops of which it is known what they do; the others, per step of a rank |
 | `clock` | how the times of the ranks were brought to one clock: see below |

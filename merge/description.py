@@ -50,6 +50,7 @@ def without_tables(run: Run) -> dict[str, Any]:
         "model": dict.fromkeys((*QUANTITIES, "unique_params")),
         "step": dict.fromkeys(STEP),
         "slowest_rank": None,
+        "communication": None,
         "modules": [],
         "coverage_ratio": None,
         "uncounted_ops": [],

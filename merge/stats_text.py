@@ -37,6 +37,7 @@ def render(summary: Mapping[str, Any], path: Path, page: Page, *, top: int) -> s
         return _of_traces(summary, path, page)
     _head(summary, page)
     _ranks(summary, page)
+    _communication(summary, page)
     _modules(summary, page, top)
     _foot(summary, path, page)
     return page.text()
@@ -138,6 +139,18 @@ def _ranks(summary: Mapping[str, Any], page: Page) -> None:
         page.line(f"slowest rank {slowest['rank']}: forward + backward {duration(slowest['fwd_bwd_ns'])}, "
                   f"{slowest['ratio_to_median']:.2f} x the median rank (waits for others included)")
         page.line()
+
+
+def _communication(summary: Mapping[str, Any], page: Page) -> None:
+    found = summary["communication"]
+    if found is None:
+        return
+    if found["waiting_ratio"] is not None:
+        page.line(f"exposed communication: {percent(found['waiting_ratio'])} of a step waiting for other ranks, "
+                  f"{percent(found['moving_ratio'])} moving data")
+    for line in found["text"]:
+        page.line(line)
+    page.line()
 
 
 def _modules(summary: Mapping[str, Any], page: Page, top: int) -> None:

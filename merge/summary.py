@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract import OPS, QUANTITIES, STEPS, SUMMARY_KEYS, TIMES
+from distprof.merge.comms.for_summary import communication
 from distprof.merge.description import described
 from distprof.merge.mfu import utilisation
 from distprof.merge.modules import reduce_modules
@@ -27,12 +28,13 @@ class Reduction:
     modules: pl.DataFrame
 
 
-def reduce(run: Run, *, peak: float | None = None) -> Reduction:
+def reduce(run: Run, *, peak: float | None = None, collectives: pl.DataFrame | None = None) -> Reduction:
     """Reduces the tables of all ranks.
 
     Args:
         run: What was recorded.
         peak: Peak FLOP/s of each rank's device, instead of the published one.
+        collectives: `MERGED_COLLECTIVES`, where they are known already.
     """
     ranks = per_rank(run)
     modules = reduce_modules(run)
@@ -46,6 +48,7 @@ def reduce(run: Run, *, peak: float | None = None) -> Reduction:
         "model": model_totals(run, ranks),
         "step": _step(run, ranks, ops, peak),
         "slowest_rank": _slowest(ranks),
+        "communication": communication(run, collectives),
         "modules": _top_modules(modules),
         "coverage_ratio": coverage,
         "uncounted_ops": uncounted,

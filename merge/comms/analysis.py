@@ -57,7 +57,8 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
            for rank, events in timelines.items() if rank in calls and len(events)}
     breakdown = step_breakdown(windows, calls, did, activities)
     step_ns = float(breakdown["duration_ns"].mean()) if len(breakdown) else None  # type: ignore[arg-type]
-    found, by_activity = weigh(rows, calls, did, activities, steps=steps, step_ns=step_ns,
+    begins = {(rank, step): start for rank, step, start in windows.select("rank", "step", "start_ns").iter_rows()}
+    found, by_activity = weigh(rows, calls, did, activities, steps=steps, step_ns=step_ns, begins=begins,
                                ranks=sorted({rank.number for rank in run.ranks} | set(calls)))
     spent, samples = _spent(did, windows, activities, len(steps)), _samples(windows)
     return Analysis(breakdown=breakdown, steps=steps, remarks=remarks, culprits=[
@@ -67,14 +68,15 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
 
 
 def weigh(rows: pl.DataFrame, calls: Mapping[int, Calls], did: Mapping[int, Doing], activities: Activities, *,
-          ranks: Sequence[int], steps: Sequence[int],
-          step_ns: float | None) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
+          ranks: Sequence[int], steps: Sequence[int], step_ns: float | None,
+          begins: Mapping[tuple[int, int], int]) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
     """From who was where when to what each rank cost the others; see `culprits` for what comes out."""
     lanes = {rank: _lane(did.get(rank), mine, activities) for rank, mine in calls.items()}
     costs = costs_of(calls, {rank: one.blocked for rank, one in did.items()})
     costs = costs.where(np.isin(costs.step, steps))
     met = meetings(rows)
-    blame, worth = Blame(lanes, activities), matter(costs, {meeting.number: len(meeting.ranks) for meeting in met})
+    worth = matter(costs, {meeting.number: len(meeting.ranks) for meeting in met})
+    blame = Blame(lanes, activities, begins)
     for meeting in met:
         blame.add(meeting, look=meeting.number in worth)
     return culprits(costs, blame.shares, ranks=ranks, steps=steps, step_ns=step_ns)

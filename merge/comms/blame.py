@@ -34,6 +34,8 @@ class Cause(NamedTuple):
     """Number of an activity; None where no timeline says."""
 
 
+UNKNOWN = -(1 << 62)
+"""Label of what came before anything was recorded; no collective has so large a number."""
 Shares = Mapping[Cause, float]
 
 
@@ -112,13 +114,16 @@ def _costs_of(rank: int, calls: Calls, exposed: Spans | None) -> Costs:
 class Blame:
     """Shares of blame of collectives, each made when its causes are known."""
 
-    def __init__(self, lanes: Mapping[int, Lane], activities: Activities) -> None:
+    def __init__(self, lanes: Mapping[int, Lane], activities: Activities,
+                 begins: Mapping[tuple[int, int], int]) -> None:
         """Takes in what each rank was doing.
 
         Args:
             lanes: By rank: activities, `communication`, and waits for collectives.
             activities: Names of them.
+            begins: When the step began, by rank and step; for what came before the first meeting.
         """
+        self._begins = begins
         self.shares: dict[int, Shares] = {}
         self._communication = activities.number(Activity("communication"))
         self._lanes = lanes
@@ -154,20 +159,27 @@ class Blame:
                 around.append(members)
 
     def _shares(self, meeting: Meeting, late: int) -> Shares | None:
-        before = self._met_before(meeting)
-        if before is None:
+        left_ns = self._left_before(meeting)
+        if left_ns is None:
             return None
-        left_ns = before.end_ns[np.searchsorted(before.ranks, meeting.ranks)]
         split = [self._lanes[rank].split(start, end) if rank in self._lanes else {} for rank, start, end in zip(
             meeting.ranks.tolist(), left_ns.tolist(), meeting.arrival_ns.tolist(), strict=True)]
         excess = _excess(split, late)
-        # it may have been let go late the last time they met
-        others = np.delete(left_ns, late)
-        excess[self._communication] = excess.get(self._communication, 0) + max(
-            float(left_ns[late] - np.median(others)), 0.0)
+        # it may have been let go late the last time they met, or have begun the step late
+        began_late = self._communication if self._met_before(meeting) is not None else UNKNOWN
+        excess[began_late] = excess.get(began_late, 0) + max(
+            float(left_ns[late] - np.median(np.delete(left_ns, late))), 0.0)
         total = sum(excess.values())
         return self._resolved(int(meeting.ranks[late]), {label: part / total for label, part in excess.items()
                                                          if part > 0}) if total > 0 else None
+
+    def _left_before(self, meeting: Meeting) -> Any | None:
+        """From when on each rank was free to come: since all had met, else since its step began."""
+        before = self._met_before(meeting)
+        if before is not None:
+            return before.end_ns[np.searchsorted(before.ranks, meeting.ranks)]
+        begins = [self._begins.get((rank, meeting.step)) for rank in meeting.ranks.tolist()]
+        return None if None in begins else np.minimum(np.array(begins, np.int64), meeting.arrival_ns)
 
     def _met_before(self, meeting: Meeting) -> Meeting | None:
         """The last time that all these ranks had met and left before the first of them came to this meeting."""
@@ -183,7 +195,9 @@ class Blame:
         """Waits for another collective become its causes."""
         found: dict[Cause, float] = defaultdict(float)
         for label, share in shares.items():
-            if label < 0:
+            if label == UNKNOWN:
+                found[Cause(rank, None)] += share
+            elif label < 0:
                 for cause, part in self.shares.get(int(Activities.waiting_for(label)), {
                         Cause(None, self._communication): 1.0}).items():
                     found[cause] += share * part

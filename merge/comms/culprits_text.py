@@ -88,7 +88,7 @@ def _causes(explanations: Sequence[Explanation]) -> str:
 def cause(one: Explanation) -> str:
     """What the rank spent its time on, and what the others did."""
     if one.kind == "unknown":
-        return "what it did is not known: there is no timeline of it"
+        return "what it did before that is not known"
     if one.kind == "batch":
         return f"its batch has {one.spent_ns:.0f} samples against {one.median_ns:.0f}"
     if one.kind == "data":
