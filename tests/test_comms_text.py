@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from comm_rows import MS, collective, frame, run_of
+from drawn_rows import MS, collective, frame, run_of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -19,12 +19,16 @@ def collectives_of(run: Run) -> pl.DataFrame:
 
     Rows are matched first, by what the ranks say; then times are put on the clock of the run, and measured.
     """
-    rows = matched(run)
+    return measured(run, _remarked(run, matched(run)))
+
+
+def _remarked(run: Run, rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows; what of them is inferred is told in the run's remarks."""
     if run.kind == "traces":
         from distprof.merge.comms.foreign import remarks_of
 
         run.remarks.extend(remark for remark in remarks_of(rows) if remark not in run.remarks)
-    return measured(run, rows)
+    return rows
 
 
 def matched(run: Run) -> pl.DataFrame:
@@ -36,8 +40,16 @@ def matched(run: Run) -> pl.DataFrame:
 def measured(run: Run, rows: pl.DataFrame) -> pl.DataFrame:
     """Numbers matched rows by their first arrival on the clock of the run, and measures them."""
     hosts = {rank.number: sampled(rank).host for rank in run.ranks}
-    found = measure(_by_arrival(on_common_clock(run, rows, TIMES)), run.clock, hosts)
-    return found.sort("collective", "rank", maintain_order=True)
+    rows = measure(_by_arrival(on_common_clock(run, rows, TIMES)), run.clock, hosts)
+    # lists are most of the memory: they are not sorted, but made anew
+    names, members = rows.columns, _members(rows)
+    rows = rows.drop("group_ranks").sort("collective", "rank", maintain_order=True)
+    return rows.with_columns(members[rows["collective"]]).select(names)
+
+
+def _members(rows: pl.DataFrame) -> pl.Series:
+    """`group_ranks` of each collective."""
+    return rows.group_by("collective").agg(pl.col("group_ranks").first()).sort("collective")["group_ranks"]
 
 
 def _by_arrival(rows: pl.DataFrame) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -43,13 +43,17 @@ class Calls:
         """Some rows."""
         return Calls(**{name: getattr(self, name)[rows] for name in Calls.__slots__})
 
+    def alone(self) -> Calls:
+        """The rows of one group as if it were the only one."""
+        return replace(self, group=np.zeros(len(self), np.int64))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """How well a key brings the rows of each group together."""
 
     agreeing: Integers
-    """Rows whose key other ranks have too, with equal labels."""
+    """Rows whose key other ranks have too with equal labels; where labels differ, those of most ranks."""
     is_perfect: npt.NDArray[np.bool_]
     """True where every key is on every rank that has rows, once, with equal labels."""
     contradicts: npt.NDArray[np.bool_]
@@ -59,49 +63,60 @@ class Score:
 def keys_of(calls: Calls) -> tuple[Integers, list[str]]:
     """Finds what the rows of a collective share on all ranks.
 
-    Ids of the backend are believed. Sequence numbers are, where no order of labels brings more rows together: those of
-    gloo count sends and receives too, which are each rank's own.
+    Ids of the backend are believed, and numbers by which all ranks have the same. Numbers of gloo count sends and
+    receives too, which are each rank's own, and a rank that came late counts its own calls from 0: where numbers bring
+    together what cannot be one, and the order of labels brings more together, it counts.
 
     Returns:
         A key a row, within its group, and the method a group: id, sequence, label, order.
     """
     num_groups = int(calls.group.max(initial=-1)) + 1
     key, method = np.full(len(calls), NONE), ["order"] * num_groups
-    best = np.full(num_groups, -1, np.int64)
     is_open = np.ones(num_groups, bool)
-    believed = np.zeros(num_groups, bool)
-    for name, values in (("id", calls.comms_id), ("sequence", calls.group_sequence), ("sequence", calls.corrected),
-                         ("sequence", calls.sequence)):
-        is_known = np.bincount(calls.group, values == NONE, minlength=num_groups) == 0
-        chosen = np.flatnonzero((is_open & is_known)[calls.group])
+    for name in ("comms_id", *NUMBERS):
+        values = getattr(calls, name)
+        is_known = is_open & (np.bincount(calls.group, values == NONE, minlength=num_groups) == 0)
+        chosen = np.flatnonzero(is_known[calls.group])
         if not len(chosen):
             continue
         some = calls.of(chosen)
-        found = _with_occurrence(some.group, some.rank, values[chosen])
-        score = score_of(some, found, num_groups)
-        better = is_open & is_known & (score.agreeing > best)
-        key[chosen] = np.where(better[some.group], found, key[chosen])
-        best[better] = score.agreeing[better]
-        for group in np.flatnonzero(better).tolist():
-            method[group] = name
-        if name == "id":
-            is_open &= ~is_known
-        elif values is calls.group_sequence:
-            # numbers that only count what all ranks call are kept while nothing contradicts them
-            believed |= is_known & ~score.contradicts & (calls.sequence[_firsts(calls.group, num_groups)] == NONE)
-        is_open &= ~(is_known & score.is_perfect) & ~believed
+        found = with_occurrence(some.group, some.rank, values[chosen])
+        settled = is_known if name == "comms_id" else is_known & score_of(some, found, num_groups).is_perfect
+        key[chosen] = np.where(settled[some.group], found, key[chosen])
+        for group in np.flatnonzero(settled).tolist():
+            method[group] = "id" if name == "comms_id" else "sequence"
+        is_open &= ~settled
     for group, rows in _rows_of_groups(calls, is_open):
-        some = calls.of(rows)
-        by_labels = _by_labels(some)
-        if _agreeing(some, by_labels) > best[group]:
-            key[rows], method[group] = by_labels, "order" if (some.size == NONE).all() else "label"
+        key[rows], method[group] = _imperfect(calls.of(rows))
     return key, method
 
 
-def _firsts(group: Integers, num_groups: int) -> Integers:
-    first = np.zeros(num_groups, np.int64)
-    first[group[::-1]] = np.arange(len(group))[::-1]
-    return first
+NUMBERS = ("group_sequence", "corrected", "sequence")
+
+
+def _imperfect(calls: Calls) -> tuple[Integers, str]:
+    """The key of one group in which rows are missing, or numbers are not comparable."""
+    calls = calls.alone()
+    strict = replace(calls, label=_sized(calls))
+    best, chosen = -1, None
+    for name in NUMBERS:
+        values = getattr(calls, name)
+        if (values == NONE).any():
+            continue
+        key = with_occurrence(calls.group, calls.rank, values)
+        score = score_of(strict, key, 1)
+        agreeing = int(score.agreeing[0])
+        is_backend = (calls.sequence == NONE).all()
+        if not score.contradicts[0] and (agreeing or is_backend):
+            agreeing += len(calls)  # before all that contradict
+        if agreeing > best:
+            best, chosen = agreeing, key
+    if chosen is not None and best >= len(calls):
+        return chosen, "sequence"
+    by_labels = _by_labels(calls, strict.label)
+    if chosen is not None and int(score_of(strict, by_labels, 1).agreeing[0]) <= best:
+        return chosen, "sequence"
+    return by_labels, "order" if (calls.size == NONE).all() else "label"
 
 
 def _rows_of_groups(calls: Calls, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Integers]]:
@@ -112,30 +127,21 @@ def _rows_of_groups(calls: Calls, wanted: npt.NDArray[np.bool_]) -> Iterator[tup
 
 
 def score_of(calls: Calls, key: Integers, num_groups: int) -> Score:
-    """Counts what a key brings together."""
+    """Counts what a key, that no rank has twice, brings together."""
     packed = pack(calls.group, key)
-    order = np.lexsort((calls.rank, packed))
-    packed, rank, label, group = packed[order], calls.rank[order], calls.label[order], calls.group[order]
-    is_new = np.ones(len(packed), bool)
-    is_new[1:] = packed[1:] != packed[:-1]
-    starts = np.flatnonzero(is_new)
-    twice = np.zeros(len(packed), bool)
-    twice[1:] = ~is_new[1:] & (rank[1:] == rank[:-1])
-    count = np.diff(np.append(starts, len(packed)))
-    alike = np.minimum.reduceat(label, starts) == np.maximum.reduceat(label, starts)
-    once = ~np.logical_or.reduceat(twice, starts)
-    owner = group[starts]
-    good = alike & once
-    agreeing = np.bincount(owner, np.where(good & (count > 1), count, 0), minlength=num_groups).astype(np.int64)
-    bad = ~good | (count != _num_ranks(calls, num_groups)[owner])
+    order = np.lexsort((calls.label, packed))
+    packed, label, group = packed[order], calls.label[order], calls.group[order]
+    is_key, is_run = np.ones(len(packed), bool), np.ones(len(packed), bool)
+    is_key[1:] = packed[1:] != packed[:-1]
+    is_run[1:] = is_key[1:] | (label[1:] != label[:-1])
+    keys, runs = np.flatnonzero(is_key), np.flatnonzero(is_run)
+    count, run_count = np.diff(np.append(keys, len(packed))), np.diff(np.append(runs, len(packed)))
+    most = np.maximum.reduceat(run_count, np.searchsorted(runs, keys))
+    owner = group[keys]
+    agreeing = np.bincount(owner, np.where(most > 1, most, 0), minlength=num_groups).astype(np.int64)
+    bad = (most < count) | (count != _num_ranks(calls, num_groups)[owner])
     return Score(agreeing=agreeing, is_perfect=np.bincount(owner, bad, minlength=num_groups) == 0,
-                 contradicts=np.bincount(owner, ~alike, minlength=num_groups) > 0)
-
-
-def _agreeing(calls: Calls, key: Integers) -> int:
-    zero = np.zeros(len(calls), np.int64)
-    alone = Calls(**{name: getattr(calls, name) for name in Calls.__slots__ if name != "group"}, group=zero)
-    return int(score_of(alone, key, 1).agreeing[0])
+                 contradicts=np.bincount(owner, most < count, minlength=num_groups) > 0)
 
 
 def _num_ranks(calls: Calls, num_groups: int) -> Integers:
@@ -165,28 +171,34 @@ def occurrence(keys: Integers) -> Integers:
     return found
 
 
-def _with_occurrence(group: Integers, rank: Integers, key: Integers) -> Integers:
+def with_occurrence(group: Integers, rank: Integers, key: Integers) -> Integers:
     """The key, and its count where a rank has it several times: ops that are issued as one share a number."""
     dense = np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
     again = occurrence(pack(pack(group, dense), rank))
     return dense * (int(again.max(initial=0)) + 1) + again
 
 
-def _by_labels(calls: Calls) -> Integers:
-    """Places in the common order: by op, type and size where sizes are alike on the ranks, else by less."""
-    found = [_aligned(calls, labels) for labels in (_sized(calls), calls.label, calls.op)]
-    return max(found, key=lambda key: _agreeing(calls, key))
+def _by_labels(calls: Calls, sized: Integers) -> Integers:
+    """Places in the common order of op, type and size; of the op alone, where that leaves most rows without others."""
+    found = [_aligned(calls, sized)]
+    if 2 * score_of(calls, found[0], 1).agreeing[0] < len(calls):
+        found.append(_aligned(calls, calls.op))
+    return max(found, key=lambda key: int(score_of(replace(calls, label=calls.op), key, 1).agreeing[0]))
 
 
 def _sized(calls: Calls) -> Integers:
-    """A number for op, type and size, without the size where most sizes of an op are not on all ranks."""
+    """A number for op, type and size, without the size for ops whose sizes are each rank's own."""
     label = pack(calls.kind, calls.size)
     even = np.zeros(len(calls), bool)
     for kind in np.unique(calls.kind).tolist():
         rows = np.flatnonzero(calls.kind == kind)
-        pairs = np.unique(np.stack([calls.size[rows], calls.rank[rows]]), axis=1)
-        on = np.unique(pairs[0], return_counts=True)[1]
-        even[rows] = 2 * np.count_nonzero(on == len(np.unique(pairs[1]))) >= len(on)
+        rank, size = calls.rank[rows], calls.size[rows]
+        pairs = np.unique(np.stack([size, rank]), axis=1)
+        sizes, on = np.unique(pairs[0], return_counts=True)
+        shared = (on > 1)[np.searchsorted(sizes, size)]
+        # the rank with most rows may have some that all others lost
+        others = shared[rank != np.argmax(np.bincount(rank))]
+        even[rows] = not len(others) or others.mean() >= 0.5
     return np.where(even, label, -1 - calls.kind)
 
 

@@ -47,14 +47,14 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.
     methods = np.full(len(coded), METHODS.index(None))
     taken = 0
     if len(together):
-        calls = _calls(coded[together])
+        calls = _calls(coded, together)
         key, method = keys_of(calls)
         place[together] = key
         number[together] = np.unique(pack(calls.group, key), return_inverse=True)[1].reshape(-1)
         methods[together] = np.array([METHODS.index(name) for name in method])[calls.group]
         taken = int(number.max()) + 1
     if len(pairs):
-        number[pairs] = paired(coded[pairs]) + taken
+        number[pairs] = paired(coded.drop("group_ranks")[pairs]) + taken
         methods[pairs] = METHODS.index("peer")
         taken = int(number.max()) + 1
     number[alone] = taken + np.arange(len(alone))
@@ -69,11 +69,12 @@ def _coded(rows: pl.DataFrame) -> pl.DataFrame:
     may_differ = ~pl.col("op").is_in(EQUAL_SIZES)
     typed = rows.select("op", pl.when(pl.col("op") != "scatter").then("dtype"),
                         pl.when(~may_differ).then("size_bytes"))
-    group = [name for name in ("group", "group_ranks", "lane") if name in rows.columns]
+    # lists by their 64-bit hash: to compare those of a million rows takes seconds and a gigabyte
+    members = rows.select("group", pl.col("group_ranks").hash(), *(["lane"] if "lane" in rows.columns else []))
     sized = rows.select(
-        _numbered(rows, *group).alias("group_id"), _numbered(rows, "op").alias("op_id"),
+        _numbered(members, *members.columns).alias("group_id"), _numbered(rows, "op").alias("op_id"),
         _numbered(typed, "op", "dtype").alias("kind"), _numbered(typed, "op", "dtype", "size_bytes").alias("label"),
-        _numbered(rows, "comms_id").alias("id"),
+        pl.when(pl.col("comms_id").is_not_null()).then(_numbered(rows, "comms_id")).alias("id"),
         _numbered(rows, "dtype", "size_bytes").alias("content"))
     return pl.concat([rows, sized], how="horizontal")
 
@@ -104,14 +105,11 @@ def _before_each(ordered: Integers, counted: Integers) -> Integers:
     return np.where(first > 0, counted[first - 1], 0)
 
 
-def _calls(coded: pl.DataFrame) -> Calls:
-    comms_id = np.where(coded["comms_id"].is_null().to_numpy(), NONE, coded["id"].to_numpy())
-    return Calls(
-        group=np.unique(coded["group_id"].to_numpy(), return_inverse=True)[1].reshape(-1).astype(np.int64),
-        rank=_integers(coded["rank"]), op=_integers(coded["op_id"]), kind=_integers(coded["kind"]),
-        size=_integers(coded["size_bytes"]), label=_integers(coded["label"]),
-        comms_id=comms_id, group_sequence=_integers(coded["group_sequence"]), corrected=_integers(coded["corrected"]),
-        sequence=_integers(coded["sequence"]), step=_integers(coded["step"]))
+def _calls(coded: pl.DataFrame, chosen: Integers) -> Calls:
+    group = np.unique(coded["group_id"].to_numpy()[chosen], return_inverse=True)[1].reshape(-1).astype(np.int64)
+    names = {"rank": "rank", "op": "op_id", "kind": "kind", "size": "size_bytes", "label": "label", "comms_id": "id",
+             "group_sequence": "group_sequence", "corrected": "corrected", "sequence": "sequence", "step": "step"}
+    return Calls(group=group, **{name: _integers(coded[column])[chosen] for name, column in names.items()})
 
 
 def _integers(column: pl.Series) -> Integers:

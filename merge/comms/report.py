@@ -7,10 +7,14 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+
 from distprof.merge.alignment import aligned
 from distprof.merge.comms.as_data import as_data
 from distprof.merge.comms.choice import Choice
 from distprof.merge.comms.findings import Findings, find
+from distprof.merge.comms.matrix import bytes_between
+from distprof.merge.comms.matrix_text import of_steps, show_matrix
 from distprof.merge.comms.slowest_text import list_slowest
 from distprof.merge.comms.summary_text import summarise
 from distprof.merge.comms.timeline_text import draw_timeline
@@ -66,6 +70,9 @@ def _render(found: Findings, view: View, path: Path) -> str:
         page.line()
     if view.timeline:
         draw_timeline(found.rows, found.run, page)
+    if view.matrix:
+        counted = found.rows.filter(pl.col("step").is_in(found.steps)) if found.steps else found.rows
+        show_matrix(bytes_between(counted), found.run.world_size, page, of_steps(found.steps))
     _foot(found.run, path, view, page, found.steps)
     return page.text()
 

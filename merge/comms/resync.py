@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,15 @@ NEARLY = 0.9
 def common_positions(sequences: Sequence[Labels]) -> list[Labels]:
     """Brings sequences that should be one into one order.
 
-    Each is aligned with what the ones before it have together, longest first: what one lacks shifts nothing behind it.
+    Elements that no sequence has twice are what their label says. Else each sequence is aligned with what the ones
+    before it have together, longest first: what one lacks shifts nothing behind it.
 
     Returns:
         Per sequence the ascending place of each element in the common order; equal places mean the same element.
     """
+    unique = _positions_of_unique(sequences)
+    if unique is not None:
+        return unique
     order = sorted(range(len(sequences)), key=lambda index: -len(sequences[index]))
     columns, labels, taken = np.empty(0, np.int64), np.empty(0, np.int64), 0
     found: list[Labels] = [columns] * len(sequences)
@@ -46,6 +52,24 @@ def common_positions(sequences: Sequence[Labels]) -> list[Labels]:
     place_of = np.empty(taken, np.int64)
     place_of[columns] = np.arange(taken)
     return [place_of[mine] for mine in found]
+
+
+def _positions_of_unique(sequences: Sequence[Labels]) -> list[Labels] | None:
+    """None where a sequence has a label twice, or two have them in different orders."""
+    if not sequences or any(len(np.unique(one)) < len(one) for one in sequences):
+        return None
+    following = TopologicalSorter[int]()
+    for one in sequences:
+        labels = one.tolist()
+        if labels:
+            following.add(labels[0])
+        for before, after in pairwise(labels):
+            following.add(after, before)
+    try:
+        place_of = {label: place for place, label in enumerate(following.static_order())}
+    except CycleError:
+        return None
+    return [np.array([place_of[label] for label in one.tolist()], np.int64) for one in sequences]
 
 
 def align(one: Labels, other: Labels) -> tuple[Labels, Labels]:

@@ -1,0 +1,72 @@
+"""A run comes in, seconds and memory of matching and measuring its collectives go out as JSON.
+
+python comms_rows.py RUN
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import polars as pl
+
+from distprof.merge.comms.bandwidth import bandwidths
+from distprof.merge.comms.collectives import measured
+from distprof.merge.comms.matching import match
+from distprof.merge.comms.matrix import bytes_between
+from distprof.merge.comms.rows import recorded
+from distprof.merge.run import Run, open_run
+
+Result = TypeVar("Result")
+WORK: dict[str, Callable[[pl.DataFrame], Any]] = {"bandwidths": bandwidths, "matrix": bytes_between}
+"""What is made of the measured rows, and measured too."""
+
+
+class Watch:
+    """Seconds of named parts."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def of(self, name: str, work: Callable[[], Result]) -> Result:
+        """Does it and keeps how long it took."""
+        begin = time.perf_counter()
+        result = work()
+        self.seconds[name] = time.perf_counter() - begin
+        return result
+
+
+def peak_bytes() -> int:
+    """The largest resident set of this process since it began."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("expected VmHWM in /proc/self/status")
+
+
+def main(path: str) -> None:
+    """Without the imports."""
+    watch = Watch()
+    run = watch.of("open", lambda: open_run(Path(path)))
+    rows = watch.of("measure", lambda: measured(run, _matched(run, watch)))
+    watch.seconds["measure"] -= watch.seconds["load"] + watch.seconds["match"]
+    for name, work in WORK.items():
+        watch.of(name, partial(work, rows))
+    told: dict[str, Any] = {
+        "rows": rows.height, "collectives": rows["collective"].n_unique(), "complete": int(rows["complete"].sum()),
+        "bytes": peak_bytes(), "seconds": watch.seconds}
+    print(json.dumps(told))
+
+
+def _matched(run: Run, watch: Watch) -> pl.DataFrame:
+    found = watch.of("load", lambda: recorded(run))
+    return watch.of("match", lambda: match(found.rows, ranks=found.ranks, world_size=run.world_size))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

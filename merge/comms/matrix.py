@@ -1,0 +1,159 @@
+"""Bytes between ranks: matched rows come in, a line per sender and receiver goes out, with what it assumes.
+
+What a rank sends in a ring of n ranks, to the next one of its group, for an input of b bytes a rank:
+
+    all_reduce       2 b (n - 1) / n     it scatters sums and gathers them
+    reduce_scatter   b (n - 1) / n
+    all_gather       b (n - 1), where b is the mean over the ranks
+    broadcast        b from each rank but the one before the root
+    reduce           b from each rank but the root
+
+Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009. A gather goes from each
+rank to the root, a scatter from the root to each, an even share. An all_to_all goes to each rank what its splits say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Bytes = npt.NDArray[np.float64]
+EXACT, EVEN, RING, STAR = "exact", "assumes an even split", "assumes a ring", "assumes a star"
+COLUMNS = {"source": pl.Int64, "target": pl.Int64, "op": pl.String, "basis": pl.String, "num_bytes": pl.Float64,
+           "num_ops": pl.Int64}
+
+
+def bytes_between(rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds up what ranks send each other.
+
+    Args:
+        rows: As `collectives_of` gives them. A rank's row says what it sends, whether the others' are there or not;
+            rows without size, group or peer are left out.
+
+    Returns:
+        A row per global rank `source`, `target`, op and basis: `num_bytes`, a whole number where the basis is exact,
+        and in how many ops. Bases: exact, or what it assumes: an even split, a ring, a star.
+    """
+    parts = [_pairs(rows), *(_spread(rows, op) for op in _SENT)]
+    found = pl.concat([part for part in parts if len(part)] or [pl.DataFrame(schema=COLUMNS)])
+    return found.group_by("source", "target", "op", "basis").agg(
+        pl.col("num_bytes").sum(), pl.col("num_ops").sum()).sort("source", "target", "op", "basis").select(*COLUMNS)
+
+
+def matrix_of(between: pl.DataFrame, world_size: int) -> Bytes:
+    """Bytes from each rank (row) to each (column), of what `bytes_between` gives."""
+    matrix = np.zeros((world_size, world_size))
+    np.add.at(matrix, (between["source"].to_numpy(), between["target"].to_numpy()), between["num_bytes"].to_numpy())
+    return matrix
+
+
+def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sends, and receives of which the send was not found."""
+    pairs = rows.filter(pl.col("op").is_in(["send", "recv"]), pl.col("peer").is_not_null(),
+                        pl.col("size_bytes").is_not_null())
+    sends = pairs.filter(pl.col("op") == "send").select(
+        pl.col("rank").alias("source"), pl.col("peer").alias("target"), "size_bytes")
+    receives = pairs.filter(pl.col("op") == "recv", pl.col("num_ranks") < 2, pl.col("peer") != pl.col("rank")).select(
+        pl.col("peer").alias("source"), pl.col("rank").alias("target"), "size_bytes")
+    return pl.concat([sends, receives]).select(
+        "source", "target", pl.lit("send").alias("op"), pl.lit(EXACT).alias("basis"),
+        pl.col("size_bytes").cast(pl.Float64).alias("num_bytes"), pl.lit(1, pl.Int64).alias("num_ops"))
+
+
+def _spread(rows: pl.DataFrame, op: str) -> pl.DataFrame:
+    """What each rank of a group sends by all ops of a kind that have one root."""
+    some = rows.filter(pl.col("op") == op, pl.col("size_bytes").is_not_null(), pl.col("group_ranks").is_not_null(),
+                       pl.col("group_ranks").list.len() > 1)
+    if some.is_empty():
+        return pl.DataFrame(schema=COLUMNS)
+    if op == "all_gather":
+        some = _of_mean_size(some)
+    if op == "all_to_all":
+        told = some.filter(pl.col("split_bytes").list.len() == pl.col("group_ranks").list.len())
+        parts = [_listed(told), _summed(some.join(told, on=["collective", "rank"], how="anti"), op)]
+        return pl.concat([part for part in parts if len(part)])
+    return _summed(some, op)
+
+
+def _of_mean_size(rows: pl.DataFrame) -> pl.DataFrame:
+    """What comes around is from all ranks."""
+    mean = rows.group_by("collective").agg(pl.col("size_bytes").mean().alias("mean"))
+    return rows.join(mean, on="collective", how="left").with_columns(pl.col("mean").alias("size_bytes")).drop("mean")
+
+
+def _listed(rows: pl.DataFrame) -> pl.DataFrame:
+    """all_to_all by its splits, without what a rank keeps."""
+    if rows.is_empty():
+        return pl.DataFrame(schema=COLUMNS)
+    each = rows.select(pl.col("rank").alias("source"), pl.col("group_ranks").alias("target"), "split_bytes").explode(
+        "target", "split_bytes").filter(pl.col("source") != pl.col("target"))
+    return each.group_by("source", "target").agg(
+        pl.col("split_bytes").sum().cast(pl.Float64).alias("num_bytes"), pl.len().cast(pl.Int64).alias("num_ops"),
+    ).select("source", "target", pl.lit("all_to_all").alias("op"), pl.lit(EXACT).alias("basis"), "num_bytes", "num_ops")
+
+
+def _summed(rows: pl.DataFrame, op: str) -> pl.DataFrame:
+    """Adds up sizes of equal groups first: there are few of them."""
+    by = ["rank", "members", "peer"]
+    lists = rows.select("rank", "collective", "peer", "size_bytes", "group_ranks").with_columns(
+        pl.col("group_ranks").hash().alias("members"))
+    sums = lists.group_by(by).agg(pl.col("size_bytes").sum(), pl.len().alias("count"), pl.col("group_ranks").first())
+    basis, sent = _SENT[op]
+    found = [(rank, target, op, basis, num_bytes, count)
+             for rank, peer, size, count, members in sums.select(
+                 "rank", "peer", "size_bytes", "count", "group_ranks").iter_rows()
+             for target, num_bytes in sent(members, rank, peer, float(size)) if rank in members and num_bytes]
+    return pl.DataFrame(found, schema=COLUMNS, orient="row")
+
+
+Sent = list[tuple[int, float]]
+
+
+def _next(members: Sequence[int], rank: int) -> int:
+    return members[(members.index(rank) + 1) % len(members)]
+
+
+def _around(factor: Callable[[int], float]) -> Callable[[Sequence[int], int, int | None, float], Sent]:
+    def sent(members: Sequence[int], rank: int, _root: int | None, size: float) -> Sent:
+        return [(_next(members, rank), size * factor(len(members)))] if rank in members else []
+
+    return sent
+
+
+def _from_root(members: Sequence[int], rank: int, root: int | None, size: float) -> Sent:
+    """Along the ring; the rank before the root has nobody to pass it to."""
+    following = _next(members, rank)
+    return [] if root is None or following == root else [(following, size)]
+
+
+def _to_root(members: Sequence[int], rank: int, root: int | None, size: float) -> Sent:
+    return [] if root is None or rank == root else [(_next(members, rank), size)]
+
+
+def _all_to_root(members: Sequence[int], rank: int, root: int | None, size: float) -> Sent:
+    del members
+    return [] if root is None or rank == root else [(root, size)]
+
+
+def _root_to_all(members: Sequence[int], rank: int, root: int | None, size: float) -> Sent:
+    return [(target, size / len(members)) for target in members if target != rank] if rank == root else []
+
+
+def _to_each(members: Sequence[int], rank: int, _root: int | None, size: float) -> Sent:
+    return [(target, size / len(members)) for target in members if target != rank]
+
+
+_SENT: dict[str, tuple[str, Callable[[Sequence[int], int, int | None, float], Sent]]] = {
+    "all_reduce": (RING, _around(lambda count: 2 * (count - 1) / count)),
+    "reduce_scatter": (RING, _around(lambda count: (count - 1) / count)),
+    "all_gather": (RING, _around(lambda count: count - 1)),
+    "broadcast": (RING, _from_root),
+    "reduce": (RING, _to_root),
+    "gather": (STAR, _all_to_root),
+    "scatter": (STAR, _root_to_all),
+    "all_to_all": (EVEN, _to_each),
+}
+"""Op -> basis, and what a rank sends to whom for an input of so many bytes."""
