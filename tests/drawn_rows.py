@@ -35,7 +35,8 @@ def collective(number: int, times_ms: Mapping[int, tuple[float, float]], **colum
                "arrival_ns": came, "end_ns": ends[rank], "arrival_spread_ns": last - min(arrivals.values()),
                "late_rank": late, "wait_ns": last - came, "transfer_ns": ends[rank] - last}
         size = {**row, **columns}["size_bytes"]
-        rate = size / (max(ends.values()) - last) * 1e9 if size else None
+        time = max(ends.values()) - last
+        rate = size / time * 1e9 if size and time else None
         found.append({**row, "algbw": rate, "busbw": rate and rate * 1.5, **columns})
     return found
 
