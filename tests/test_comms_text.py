@@ -134,7 +134,7 @@ def test_a_culprit_is_named_with_cost_cause_and_certainty():
      "20.8 ms against 0.1 ms between backward and optimizer, outside of any module"),
     ("optimizer", None, "the optimizer took 208 x the median rank (20.8 ms against 0.1 ms)"),
     ("backward", "", "backward of the model took 208 x the median rank (20.8 ms against 0.1 ms)"),
-    ("unknown", None, "what it did is not known: there is no timeline of it")])
+    ("unknown", None, "what it did before that is not known")])
 def test_causes_in_words(kind, where, words):
     cause = Explanation(kind=kind, where=where, share=1.0, spent_ns=20.8e6, median_ns=0.1e6)
     assert told(culprit(explanations=[cause]))[0] == (

@@ -106,8 +106,9 @@ def cause(one: Explanation) -> str:
 def _subject(one: Explanation) -> str:
     if one.kind in OF_MODULES:
         return one.kind if one.where is None else f"{one.kind} of {one.where or 'the model'}"
-    return {"optimizer": "the optimizer", "communication": "communication", "annotation": f"{one.where!r}"}.get(
-        one.kind, one.kind)
+    if one.kind == "annotation" and one.where is not None:
+        return repr(one.where)
+    return {"optimizer": "the optimizer"}.get(one.kind, one.kind)
 
 
 def _against(one: Explanation) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import polars as pl
 
-from distprof.merge.alignment import aligned
 from distprof.merge.comms.as_data import as_data
 from distprof.merge.comms.choice import Choice
 from distprof.merge.comms.findings import Findings, find
@@ -21,7 +20,7 @@ from distprof.merge.comms.timeline_text import draw_timeline
 from distprof.merge.description import problems_of
 from distprof.merge.merging import check
 from distprof.merge.page import Page
-from distprof.merge.run import Run, open_run
+from distprof.merge.run import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,7 @@ def comms(path: Path, choice: Choice, view: View, *, strict: bool = False) -> st
         UsageError: There is no such op, group or step.
         IncompleteError: Something is missing and `strict` is set.
     """
-    found = find(aligned(open_run(path)), choice)
+    found = find(path, choice)
     check(problems_of(found.run), strict=strict)
     if view.as_json:
         return json.dumps(as_data(found), indent=1)

@@ -37,6 +37,10 @@ def summarise(found: Findings, page: Page) -> None:
         for line in culprit_lines(found.analysis, [rank.number for rank in found.run.ranks]):
             page.line(line, style="bold" if any(one.certain for one in found.analysis.culprits) else None)
         page.line()
+    elif found.late:
+        for line in found.late:
+            page.line(line)
+        page.line()
     for line in doubts(found):
         page.line(line)
 
