@@ -82,9 +82,8 @@ def test_the_rank_that_is_late_is_one_that_a_small_merge_keeps(run, rows):
     assert f"{late} (most often late)" in told or f"{late} (slowest)" in told, told
 
 
-def test_end_is_null_where_the_backend_does_not_tell(rows):
-    unknown = rows.filter(pl.col("end_ns").is_null())
-    assert set(unknown["op"]) == {"send", "recv", "reduce_scatter"}, "gloo's works of these have no future"
+def test_the_timeline_tells_every_end(rows):
+    assert rows["end_ns"].null_count() == 0 and set(rows["timed_by"]) <= {"timeline", "future"}
 
 
 def test_runs_of_older_versions_know_less(run, rows, tmp_path):
@@ -114,15 +113,54 @@ def test_a_sharded_parameter_counts_whole_and_is_stored_in_part(run):
     assert set(modules["class_name"]) >= {"Talks", "Model", "FSDPSequential", "Linear"}
 
 
-def test_comms_shows_a_table_and_a_row_per_rank_on_one_axis(run):
+def test_comms_sums_up_every_op_and_group(run):
     text = distprof("comms", run).stdout
     for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier", "send"):
-        assert op in text
-    assert "forward of talks" in text and "0 - 1" in text
+        assert f"\n{op} " in text
+    assert "(100.0 %)" in text and "mismatch" not in text
+
+
+def test_comms_lists_the_slowest(run, rows):
+    text = distprof("comms", "--slowest", 3, run).stdout
+    longest = rows.with_columns(held=pl.col("end_ns") - pl.col("arrival_ns")).sort("held", descending=True)
+    first = text.splitlines()[2].split()
+    assert (first[0], first[1]) == (str(longest["step"][0]), longest["op"][0])
+    assert len([line for line in text.splitlines() if line.startswith("3 ")]) == 3
+    every = distprof("comms", "--slowest", 99, run).stdout
+    assert "forward of talks" in every and " 0 - 1 " in every
+
+
+def test_the_timeline_has_a_row_per_rank_on_one_axis(run):
+    text = distprof("comms", "--timeline", run).stdout
     bars = [line for line in text.splitlines() if line.startswith("rank ") and " tp" in line]
     assert [line.split()[:3] for line in bars] == [
         ["rank", "0", "tp0"], ["rank", "1", "tp1"], ["rank", "2", "tp0"], ["rank", "3", "tp1"]]
     assert len({len(line) for line in bars}) == 1 and all("A" in line for line in bars)
+    assert "more than 10 collectives in a step: --step, --op and --group narrow it" in text
+
+
+def test_a_collective_by_itself_says_what_each_rank_did(run):
+    text = distprof("comms", "--timeline", "--op", "all_to_all", run).stdout
+    assert "all_to_all #" in text and "of default_pg (0-3)" in text and "32 B int32" in text
+    assert len([line for line in text.splitlines() if ", moves " in line]) == 4
+    assert len([line for line in text.splitlines() if "  last, moves " in line]) == 1
+
+
+@pytest.mark.parametrize(("flags", "words"), [
+    (["--op", "allreduce"], "did you mean --op 'all_reduce'?"), (["--op", "x"], "there are all_gather, all_reduce"),
+    (["--group", "mesh_pt"], "did you mean --group 'mesh_tp'?"), (["--step", "17"], "there are 3"),
+    (["--slowest", "0"], "--slowest")])
+def test_what_is_not_there_is_one_line(run, flags, words):
+    done = distprof("comms", *flags, run)
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_groups_by_name_description_and_as_they_are_printed(run):
+    told = {flag: json.loads(distprof("comms", "--json", "--group", flag, run).stdout) for flag in (
+        "mesh_tp", "mesh_tp (0-1)")}
+    assert {tuple(one["group_ranks"]) for one in told["mesh_tp"]["collectives"]} == {(0, 1), (2, 3)}
+    assert {tuple(one["group_ranks"]) for one in told["mesh_tp (0-1)"]["collectives"]} == {(0, 1)}
+    assert told["mesh_tp"]["breakdown"] is None, "steps are of all communication"
 
 
 def test_comms_can_be_narrowed_and_read_by_programs(run):

@@ -9,10 +9,12 @@ import polars as pl
 
 from distprof.contract import FORMAT
 from distprof.merge.comms import hang
+from distprof.merge.comms.bandwidth import bandwidths
 from distprof.merge.comms.breakdown_text import mean_steps
 from distprof.merge.comms.culprits import Culprit
 from distprof.merge.comms.culprits_text import cause
 from distprof.merge.comms.findings import Findings
+from distprof.merge.comms.matrix import bytes_between
 from distprof.merge.comms.precision import pair_uncertainty_ns
 from distprof.merge.description import problems_of
 from distprof.merge.run import clock_of
@@ -40,7 +42,8 @@ def as_data(found: Findings) -> dict[str, Any]:
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
         "culprits": None if analysis is None else [_culprit(one) for one in analysis.culprits],
-        "stuck": hang.as_data(found.hangs), "collectives": _collectives(found),
+        "stuck": hang.as_data(found.hangs), "matrix": bytes_between(found.rows).to_dicts(),
+        "bandwidths": bandwidths(found.rows).to_dicts(), "collectives": _collectives(found),
     }
 
 

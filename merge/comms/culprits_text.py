@@ -52,7 +52,9 @@ def doubt(one: Culprit, num_steps: int, ranks: Collection[int]) -> str:
         why = f"that is below {MATERIAL:.0%} of a step".replace("%", " %")
     else:
         why = f"that may be chance, {p_text(one.p_value)} is above {SURE}"
-    return f"no rank stands out: {_cost(one, ranks)}, but {why}"
+    told = f"no rank stands out: {_cost(one, ranks)}, but {why}"
+    is_much = one.share is None or one.share >= MATERIAL
+    return f"{told}; its cause would be: {_causes(one.explanations)}" if is_much else told
 
 
 def _cost(one: Culprit, ranks: Collection[int]) -> str:
@@ -104,8 +106,9 @@ def cause(one: Explanation) -> str:
 def _subject(one: Explanation) -> str:
     if one.kind in OF_MODULES:
         return one.kind if one.where is None else f"{one.kind} of {one.where or 'the model'}"
-    return {"optimizer": "the optimizer", "communication": "communication", "annotation": f"{one.where!r}"}.get(
-        one.kind, one.kind)
+    if one.kind == "annotation" and one.where is not None:
+        return repr(one.where)
+    return {"optimizer": "the optimizer"}.get(one.kind, one.kind)
 
 
 def _against(one: Explanation) -> str:

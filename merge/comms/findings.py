@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 
+from distprof.merge.alignment import aligned
 from distprof.merge.comms.analysis import Analysis, analyse
 from distprof.merge.comms.choice import Choice, chosen
 from distprof.merge.comms.collectives import collectives_of
 from distprof.merge.comms.coverage import Coverage, coverage
 from distprof.merge.comms.hang import Hangs, hangs_of
 from distprof.merge.comms.kinds import Kind, kinds
+from distprof.merge.comms.merged import is_merge, open_merge, origin_of
 from distprof.merge.comms.per_collective import per_collective
-from distprof.merge.run import Run
+from distprof.merge.run import Run, open_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,22 +35,32 @@ class Findings:
     hangs: Hangs | None
     """What the job got stuck in, if it did."""
     analysis: Analysis | None
-    """Of all communication; None where only some ops or groups are meant, for steps have no such parts."""
+    """Of all communication; None where only some ops or groups are meant, for steps have no such parts, and of a
+    merge alone."""
+    late: list[str]
+    """Who made the others wait, as a merge says it; nothing where `analysis` does."""
 
 
-def find(run: Run, choice: Choice) -> Findings:
+def find(path: Path, choice: Choice) -> Findings:
     """Matches, measures and explains.
 
     Args:
-        run: On one clock.
+        path: A run directory, traces of other programs or a merge.
         choice: What is meant.
 
     Raises:
+        DataError: It cannot be read.
         UsageError: There is no such op, group or step.
     """
-    every = collectives_of(run)
+    path, late = origin_of(path), list[str]()
+    is_alone = is_merge(path)
+    if is_alone:
+        run, every, late = open_merge(path)
+    else:
+        run = aligned(open_run(path))
+        every = collectives_of(run)
     rows = chosen(every, choice)
-    analysis = None if choice.is_of_some or rows.is_empty() else analyse(run, every)
+    analysis = None if choice.is_of_some or rows.is_empty() or is_alone else analyse(run, every)
     collectives = per_collective(rows)
     stuck, problems = hangs_of(run)
     run.problems.extend(problems)
@@ -57,7 +70,8 @@ def find(run: Run, choice: Choice) -> Findings:
     if analysis is not None and choice.step is not None:
         analysis = _of_step(analysis, choice.step)
     return Findings(run=run, rows=rows, collectives=collectives, steps=steps, kinds=kinds(counted, len(steps)),
-                    coverage=coverage(collectives), hangs=stuck, analysis=analysis)
+                    coverage=coverage(collectives), hangs=stuck, analysis=analysis,
+                    late=[] if choice.is_of_some else late)
 
 
 def _of_step(analysis: Analysis, step: int) -> Analysis | None:

@@ -161,7 +161,7 @@ def _standing(one: Stuck) -> Standing:
     peers = [(call.op, call.peer) for call in one.open_calls if call.op in ("send", "recv") and call.peer is not None]
     failure = None if one.failure is None else f"{one.failure.type}: {one.failure.message}".splitlines()[0]
     return Standing(
-        rank=one.rank, why=one.why, cause=one.cause, frame=next(iter((mine or frames)[-1:]), None), failure=failure,
+        rank=one.rank, why=one.why, cause=one.cause, frame=next(reversed(mine or frames), None), failure=failure,
         module_path=one.module_path, phase=one.phase, peers=peers)
 
 

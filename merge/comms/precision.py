@@ -1,4 +1,4 @@
-"""Times as exactly as clocks know them: ns and an uncertainty come in, text goes out."""
+"""Numbers for people, no more exact than they are known: a value and an uncertainty come in, text goes out."""
 
 from __future__ import annotations
 
@@ -55,3 +55,8 @@ def brief(ns: float, digits: int = 3) -> str:
     value = ns / size
     places = max(digits - len(f"{abs(value):.0f}"), 0)
     return f"{value:.{places}f} {unit}" if unit != "ns" else f"{value:.0f} ns"
+
+
+def some(number: int) -> str:
+    """`1 collective`, `2 collectives`."""
+    return f"{number} collective{'s' if number != 1 else ''}"

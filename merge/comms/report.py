@@ -7,17 +7,20 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from distprof.merge.alignment import aligned
+import polars as pl
+
 from distprof.merge.comms.as_data import as_data
 from distprof.merge.comms.choice import Choice
 from distprof.merge.comms.findings import Findings, find
+from distprof.merge.comms.matrix import bytes_between
+from distprof.merge.comms.matrix_text import of_steps, show_matrix
 from distprof.merge.comms.slowest_text import list_slowest
 from distprof.merge.comms.summary_text import summarise
 from distprof.merge.comms.timeline_text import draw_timeline
 from distprof.merge.description import problems_of
 from distprof.merge.merging import check
 from distprof.merge.page import Page
-from distprof.merge.run import Run, open_run
+from distprof.merge.run import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ def comms(path: Path, choice: Choice, view: View, *, strict: bool = False) -> st
         UsageError: There is no such op, group or step.
         IncompleteError: Something is missing and `strict` is set.
     """
-    found = find(aligned(open_run(path)), choice)
+    found = find(path, choice)
     check(problems_of(found.run), strict=strict)
     if view.as_json:
         return json.dumps(as_data(found), indent=1)
@@ -66,6 +69,9 @@ def _render(found: Findings, view: View, path: Path) -> str:
         page.line()
     if view.timeline:
         draw_timeline(found.rows, found.run, page)
+    if view.matrix:
+        counted = found.rows.filter(pl.col("step").is_in(found.steps)) if found.steps else found.rows
+        show_matrix(bytes_between(counted), found.run.world_size, page, of_steps(found.steps))
     _foot(found.run, path, view, page, found.steps)
     return page.text()
 

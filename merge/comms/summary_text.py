@@ -13,7 +13,7 @@ from distprof.merge.comms.culprits_text import culprit_lines
 from distprof.merge.comms.findings import Findings
 from distprof.merge.comms.hang_text import hang_lines
 from distprof.merge.comms.kinds import Kind
-from distprof.merge.comms.precision import known_to, pair_uncertainty_ns
+from distprof.merge.comms.precision import known_to, pair_uncertainty_ns, some
 from distprof.merge.comms.timeline_text import describe, gigabytes
 from distprof.merge.page import Page
 from distprof.merge.run import clock_of
@@ -36,6 +36,10 @@ def summarise(found: Findings, page: Page) -> None:
         _steps(found, page)
         for line in culprit_lines(found.analysis, [rank.number for rank in found.run.ranks]):
             page.line(line, style="bold" if any(one.certain for one in found.analysis.culprits) else None)
+        page.line()
+    elif found.late:
+        for line in found.late:
+            page.line(line)
         page.line()
     for line in doubts(found):
         page.line(line)
@@ -128,11 +132,6 @@ def doubts(found: Findings) -> Iterator[str]:
     if found.run.kind == "traces":
         yield ("traces of another program: groups, steps and types are as far as these say, ops are matched by what is "
                "in the line above, and modules are those of the script's own annotations")
-
-
-def some(number: int) -> str:
-    """`1 collective`, `2 collectives`."""
-    return f"{number} collective{'s' if number != 1 else ''}"
 
 
 def coverage_line(counts: Coverage) -> str:

@@ -10,7 +10,7 @@ import polars as pl
 
 from distprof.merge.comms.choice import group_label
 from distprof.merge.comms.per_collective import per_collective
-from distprof.merge.comms.precision import known_to, pair_uncertainty_ns
+from distprof.merge.comms.precision import known_to, pair_uncertainty_ns, some
 from distprof.merge.comms.timeline import STYLES, Axis, axis_of, bars, legend
 from distprof.merge.page import Page
 from distprof.merge.run import Run
@@ -51,7 +51,7 @@ def _draw_step(rows: pl.DataFrame, step: int | None, run: Run, page: Page) -> No
         return
     drawn = bars(rows, shown, axis, arrivals=False)
     ops = list(dict.fromkeys(rows["op"]))
-    page.line(f"{'step not known' if step is None else f'step {step}'}: {rows['collective'].n_unique()} collectives, "
+    page.line(f"{'step not known' if step is None else f'step {step}'}: {some(rows['collective'].n_unique())}, "
               f"{duration(axis.end_ns - axis.start_ns)} from the first arrival to the last end"
               + (f"; {left_out}" if left_out else ""))
     _draw(page, axis, [(labels[rank], drawn[rank], "") for rank in shown], ops)
