@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -83,6 +84,24 @@ def test_the_rank_that_is_late_is_one_that_a_small_merge_keeps(run, rows):
 
 def test_the_timeline_tells_every_end(rows):
     assert rows["end_ns"].null_count() == 0 and set(rows["timed_by"]) <= {"timeline", "future"}
+
+
+def test_runs_of_older_versions_know_less(run, rows, tmp_path):
+    older = Path(shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("merged")))
+    new = ["tag", "split_bytes", "start_ns", "timed_by"]
+    for path in older.glob("rank*/collectives.parquet"):
+        pl.read_parquet(path).drop(new).write_parquet(path)
+    found = collectives_of(open_run(older))
+    assert found["complete"].all() and found.select(new).null_count().row(0) == (len(found),) * 4
+    assert found["arrival_ns"].to_list() == found["enqueue_ns"].to_list()
+    by = ["rank", "group", "op", "sequence"]
+    assert found.sort(by).select(*by, "num_ranks").equals(rows.sort(by).select(*by, "num_ranks"))
+
+
+def test_all_are_found_by_their_numbers_and_by_their_other_side(rows):
+    pairs = pl.col("op").is_in(["send", "recv"])
+    assert set(rows.filter(~pairs)["matched_by"]) == {"sequence"} and set(rows.filter(pairs)["matched_by"]) == {"peer"}
+    assert rows["complete"].all() and rows["mismatch"].null_count() == len(rows)
 
 
 def test_a_sharded_parameter_counts_whole_and_is_stored_in_part(run):

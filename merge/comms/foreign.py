@@ -249,7 +249,7 @@ def remarks_of(rows: pl.DataFrame) -> list[str]:
     if number := count["order"]:
         found.append(f"{number} of {len(rows)} rows of collectives are matched by the order of their ops alone: the "
                      "traces do not tell types and sizes")
-    if number := rows.filter(pl.col("group_ranks").is_null(), pl.col("matched_by").is_not_null()).height:
+    if number := rows.filter(pl.col("group_ranks").is_null(), pl.col("matched_by") != "peer").height:
         found.append(f"of {number} of {len(rows)} rows of collectives the process group is not told: they are taken "
                      "for collectives of all ranks")
     if number := count[None]:
