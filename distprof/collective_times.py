@@ -77,17 +77,18 @@ def time_calls(calls: Sequence[CollectiveCall], events: Iterable[BackendEvent]) 
 
 
 def _time_on_caller(calls: Sequence[CollectiveCall], lanes: Mapping[int | str, list[BackendEvent]]) -> None:
-    """Sends, receives and what blocks begin inside of the operator, on the thread that called it."""
+    """Sends, receives and what blocks begin when they are called, on the same thread; events say that it was gloo."""
     starts = {thread: [event.start_ns for event in lane] for thread, lane in lanes.items()}
     for call in calls:
         if call.work_elements or call.on_device or call.thread not in lanes:
             continue
         inside = lanes[call.thread][bisect_left(starts[call.thread], call.enqueue_ns):
                                     bisect_right(starts[call.thread], call.returned_ns)]
-        if call.op in POINT_TO_POINT and len(inside) == 1 and inside[0].name == GLOO + call.op:
+        if call.op in POINT_TO_POINT and len(inside) == 1 and inside[0].name.startswith(GLOO + call.op):
             _fill(call, inside)
+            call.start_ns = call.enqueue_ns  # there is no queue; gloo's event begins when it is on its way already
         elif call.op not in POINT_TO_POINT and inside:
-            call.start_ns = inside[0].start_ns
+            call.start_ns = call.enqueue_ns
 
 
 # --- gloo: on the threads of the group --------------------------------------------------------------------------
@@ -104,31 +105,36 @@ def _time_queues(calls: Sequence[CollectiveCall], lanes: Lanes) -> None:
     shared = {thread for thread in lanes if sum(thread in own for own in threads.values()) > 1}
     unknown = sorted((thread for thread in set(lanes) - callers if not any(thread in own for own in threads.values())),
                      key=str)
+    lacking = [group for group in groups if len(threads[group]) < NUM_THREADS]
     for group, queued in groups.items():
+        if lacking == [group] and len(threads[group]) + len(unknown) <= NUM_THREADS:
+            threads[group] |= set(unknown)  # nobody else's
         if not threads[group] & shared:
             _time_group(queued, _possible_lanes(threads[group], unknown, lanes), calls)
 
 
 def _possible_lanes(own: set[int | str], unknown: Sequence[int | str], lanes: Lanes) -> list[Lanes]:
     """What a group's threads may have done: the known ones first, then with those that no callback told of."""
-    more = range(min(NUM_THREADS - len(own), len(unknown)) + 1 if len(unknown) <= MOST_UNKNOWN else 1)
-    sets = [own | set(others) for number in more for others in combinations(unknown, number)]
+    others = [thread for thread in unknown if thread not in own]
+    more = range(min(NUM_THREADS - len(own), len(others)) + 1 if len(others) <= MOST_UNKNOWN else 1)
+    sets = [own | set(chosen) for number in more for chosen in combinations(others, number)]
     return [{thread: lanes[thread] for thread in threads if thread in lanes} for threads in sets]
 
 
 def _time_group(queued: list[CollectiveCall], possible: list[Lanes], calls: Sequence[CollectiveCall]) -> None:
-    known = possible[0]
-    anchors = {id(call): event for call in queued if (event := _anchor(call, known)) is not None}
-    ways = []
+    anchors = {id(call): event for call in queued if (event := _anchor(call, possible[0])) is not None}
+    found: Found = []
     if _nothing_between(queued, calls):
-        ways = [found for lanes in possible if lanes and (found := _in_order(queued, lanes, anchors)) is not None]
-    # else each for itself
-    found = ways[0] if len(ways) == 1 else [
-        (_Work(call=call, elements=call.work_elements[0]), anchors[id(call)])
-        for call in queued if id(call) in anchors and len(call.work_elements) == 1]
+        ways = [_in_order(queued, lanes, anchors) for lanes in possible]
+        whole = [way.found for way in ways if way.whole]
+        if len(possible) == 1 or len(whole) == 1:
+            found = whole[0] if whole else ways[0].found
     parts: dict[int, list[BackendEvent]] = defaultdict(list)
     for work, event in found:
         parts[id(work.call)].append(event)
+    for call in queued:  # those are certain in any case
+        if id(call) in anchors and len(call.work_elements) == 1:
+            parts[id(call)] = [anchors[id(call)]]
     for call in queued:
         if len(parts[id(call)]) == len(call.work_elements):
             _fill(call, parts[id(call)])
@@ -159,55 +165,71 @@ def _nothing_between(queued: list[CollectiveCall], calls: Sequence[CollectiveCal
     return True
 
 
-def _in_order(queued: list[CollectiveCall], lanes: Lanes, anchors: Mapping[int, BackendEvent]) -> Found | None:
-    """Joins by order, without as many of the first events as belong to what was called before; None: they disagree."""
-    works = [_Work(call=call, elements=elements) for call in queued for elements in call.work_elements]
-    since_ns = queued[0].enqueue_ns
-    rest = {thread: [event for event in lane if event.start_ns >= since_ns] for thread, lane in lanes.items()}
-    in_time = sorted((event for lane in rest.values() for event in lane), key=lambda event: event.start_ns)
-    first = min((event.start_ns for event in anchors.values()), default=None)
-    earlier = [event for event in in_time if first is not None and event.start_ns < first]
-    for number in range(len(earlier) + 1):
-        dropped = {id(event) for event in earlier[:number]}
-        kept = {thread: [event for event in lane if id(event) not in dropped] for thread, lane in rest.items()}
-        found = _walk(works, kept, anchors)
-        if found is not None:
-            # without an anchor only equal numbers say that nothing is missing
-            return found if anchors or len(in_time) == len(works) else None
-    return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """What came of reading the events of some threads as the work of a group."""
+
+    found: Found
+    whole: bool
+    """True where every piece of work has its event and every event its piece."""
 
 
-def _walk(works: Sequence[_Work], lanes: Lanes, anchors: Mapping[int, BackendEvent]) -> Found | None:
-    reserved = {id(event): call for call, event in anchors.items()}
+def _in_order(queued: list[CollectiveCall], lanes: Lanes, anchors: Mapping[int, BackendEvent]) -> _Way:
+    """Joins between points at which nothing was in the queue: there must be as many events as pieces of work.
+
+    Work from before the first call, or work that had not ended when the timeline did, makes numbers differ: what it
+    touches stays unknown, the rest is not shifted.
+    """
+    events = sorted((event for lane in lanes.values() for event in lane), key=lambda event: event.start_ns)
+    starts = [event.start_ns for event in events]
+    found: Found = []
+    since, begin, known_empty = queued[0].enqueue_ns, 0, False
+    ends: list[int | None] = [*(call.enqueue_ns for call in queued[1:]), None]
+    for index, until in enumerate(ends, 1):
+        part = queued[begin:index]
+        between = events[bisect_left(starts, since):len(events) if until is None else bisect_left(starts, until)]
+        works = [_Work(call=call, elements=elements) for call in part for elements in call.work_elements]
+        if len(works) != len(between) or any(_ends_after(event, until) for event in between):
+            continue
+        # before the first call nothing is known of the queue: only if all is over, equal numbers say that it was empty
+        if known_empty or all(_is_over(call, until) for call in part):
+            found += _walk(works, between, anchors)
+            since, begin, known_empty = until or 0, index, True
+    return _Way(found=found, whole=begin == len(queued))
+
+
+def _ends_after(event: BackendEvent, until_ns: int | None) -> bool:
+    return event.end_ns is None or (until_ns is not None and event.end_ns > until_ns)
+
+
+def _is_over(call: CollectiveCall, until_ns: int | None) -> bool:
+    known = [time_ns for time_ns in (call.over_by_ns, call.end_ns) if time_ns is not None]
+    return bool(known) and (until_ns is None or min(known) <= until_ns)
+
+
+def _walk(works: Sequence[_Work], events: Sequence[BackendEvent], anchors: Mapping[int, BackendEvent]) -> Found:
+    """Joins as many events as pieces of work: each thread shows what it took in order; nothing where they disagree."""
+    reserved = {id(event) for event in anchors.values()}
+    lanes: Lanes = defaultdict(list)
+    for event in events:
+        lanes[event.thread].append(event)
+    if len({id(work.call) for work in works}) == 1:  # which part of the call is which does not matter
+        fit = all(any(_fits(work, event) for work in works) for event in events)
+        return list(zip(works, events, strict=True)) if fit else []
     heads = dict.fromkeys(lanes, 0)
     found: Found = []
-    skip = False
     for work, following in zip(works, [*works[1:], None], strict=True):
-        if skip:
-            skip = False
-            continue
         waiting = sorted((lane[heads[thread]] for thread, lane in lanes.items() if heads[thread] < len(lane)),
                          key=lambda event: event.start_ns)
-        if not waiting:
-            if work.call.over_by_ns is not None:
-                return None
-            break  # not begun when the timeline ended
         anchor = anchors.get(id(work.call))
         able = [event for event in waiting if (event is anchor if anchor is not None else id(event) not in reserved)
                 and _fits(work, event)]
         if not able:
-            return None
-        taken = able[:1]
+            return []
         if anchor is None and len(able) > 1 and _may_be_swapped(work, following, able, lanes, heads, anchors):
-            taken, skip = able[:2], True
-            if following is not None and following.call is work.call:
-                found += [(work, able[0]), (following, able[1])]
-        else:
-            found.append((work, able[0]))
-        for event in taken:
-            heads[event.thread] += 1
-    if any(heads[thread] < len(lane) for thread, lane in lanes.items()):
-        return None
+            return found
+        found.append((work, able[0]))
+        heads[able[0].thread] += 1
     return found
 
 

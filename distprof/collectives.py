@@ -141,6 +141,7 @@ class CollectiveRecorder:
         self.calls: list[CollectiveCall] = []
         self._scopes = scopes
         self._where = where
+        self._before = guard(self._look_at_pending)
         self._label = guard(self._on_call)
         self._counts: dict[tuple[str, bool], int] = defaultdict(int)
         self._groups: dict[str, _Group] = {}
@@ -185,6 +186,7 @@ class CollectiveRecorder:
         operator = overload._schema.name.removeprefix("c10d::")
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            self._before()
             enqueue_ns = time.time_ns()
             output = overload.redispatch(keys & after, *args, **kwargs)
             self._label(operator, arguments, (enqueue_ns, time.time_ns()), args, kwargs, output)
@@ -257,7 +259,6 @@ class CollectiveRecorder:
             work: Any = dist.Work.unbox(boxed)
         except (RuntimeError, TypeError):
             return  # ops that a backend gathers up return no work
-        self._look_at_pending()
         if self._needs_callback(call):
             self._stamp_end(call, work)
         # the work of a reduce_scatter of gloo never says that it is over

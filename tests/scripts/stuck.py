@@ -1,9 +1,8 @@
 """Two or more ranks get stuck in front of step STEP: `stuck.py HOW STEP MARK`.
 
 absent: rank 1 sleeps and never enters the all_reduce of the others. sizes: rank 1 brings another size. ops: rank 1
-enters a barrier instead. timeout: rank 1 sleeps and the
-others give up after two seconds. pause: rank 1 sleeps for four seconds, then all go on.
-Ranks that wait write MARK.RANK first.
+enters a barrier instead. timeout: rank 1 sleeps and the others give up after two seconds. pause: rank 1 sleeps for four
+seconds, then all go on. Both write MARK.RANK first.
 """
 
 import sys
