@@ -84,7 +84,8 @@ def _causes(explanations: Sequence[Explanation]) -> str:
         return "what it did is not known"
     if len(worth) == 1:
         return cause(worth[0])
-    return ", and ".join(f"{cause(one)} [{one.share:.0%}]".replace("%]", " %]") for one in worth)
+    *most, last = (f"{cause(one)} [{100 * one.share:.0f} %]" for one in worth)
+    return f"{', '.join(most)}, and {last}"
 
 
 def cause(one: Explanation) -> str:
