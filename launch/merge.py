@@ -37,6 +37,9 @@ STRICT = click.option("--strict", is_flag=True, help="Exit with 3 if anything is
 @click.option("--align", default="auto", type=click.Choice(["auto", "samples", "collectives", "none"]),
               help="How ranks of several hosts are brought to one clock: by samples that they took while recording, or "
                    "estimated from when collectives ended; auto: by samples where they join all ranks.")
+@click.option("--collectives/--no-collectives", "collectives", default=None,
+              help="Draw collectives: who waited for whom, in threads of their own. Done where distprof recorded; "
+                   "traces of other programs are read once more for it.")
 @click.option("--force", is_flag=True, help="Replace an earlier merge.")
 @STRICT
 def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None, ranks_in_order: bool, force: bool,
@@ -61,7 +64,7 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 
 def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, categories: str | None,
                    without_python: bool, min_duration: str | None, max_size: str | None,
-                   format_: Any, align: Any) -> MergeOptions:
+                   format_: Any, align: Any, collectives: bool | None) -> MergeOptions:
     from distprof.merge.options import MergeOptions, Spans, duration_ns, num_bytes, window_ns
 
     return MergeOptions(
@@ -72,4 +75,4 @@ def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, 
         without_python=without_python,
         min_duration_ns=duration_ns(min_duration, "--min-duration") if min_duration is not None else 0,
         max_bytes=num_bytes(max_size, "--max-size") if max_size is not None else None, format=format_,
-        align=align)
+        align=align, collectives=collectives)

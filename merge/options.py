@@ -63,6 +63,8 @@ class MergeOptions:
     format: Format = "chrome"
     align: Align = "auto"
     """How the ranks are brought to one clock."""
+    collectives: bool | None = None
+    """Whether collectives are drawn and tabled; None: those of runs that distprof recorded."""
 
     @property
     def narrows(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distprof.contract import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS, STEPS, SUMMARY_JSON
 from distprof.errors import DataError
@@ -44,28 +44,36 @@ def write_merge(run: Run, reading: FirstPass, folder: Path, options: MergeOption
         UsageError: The options ask for what is not there.
     """
     run = aligned(run, options.align)
-    collectives = _collectives(run)
+    collectives = _collectives(run, options.collectives)
     trace = merge_traces(run, reading, folder, options, progress, collectives)
     if trace is None and run.kind == "traces":
         raise DataError(f"expected a trace that can be read in {run.path}, found none: {'; '.join(run.problems)}")
-    late = _write_no_tables(run, folder) if run.kind == "traces" else _write_tables(run, folder, collectives)
+    late = (_write_few_tables if run.kind == "traces" else _write_tables)(run, folder, collectives)
     return Written(run=run, trace=trace, problems=problems_of(run), late=late)
 
 
-def _collectives(run: Run) -> pl.DataFrame | None:
-    """Of a run of ours. Traces of other programs would be read once more for them, which takes as long as to merge."""
-    if run.kind == "traces":
+def _collectives(run: Run, wanted: bool | None) -> pl.DataFrame | None:  # noqa: FBT001 (an option)
+    """Of a run of ours. Traces of other programs are read once more for them, which takes as long as to merge."""
+    if not (run.kind == "distprof" if wanted is None else wanted):
         return None
     from distprof.merge.comms.collectives import collectives_of  # with polars, which takes a while to import
 
     return collectives_of(run)
 
 
-def _write_no_tables(run: Run, folder: Path) -> list[str]:
-    for table in (MERGED_MODULES, MERGED_COLLECTIVES, MERGED_STEPS):
+def _write_few_tables(run: Run, folder: Path, collectives: pl.DataFrame | None) -> list[str]:
+    """What traces of other programs tell."""
+    for table in (MERGED_MODULES, MERGED_STEPS, *(() if collectives is not None else (MERGED_COLLECTIVES,))):
         write_table(folder, table, [], tags={}, metadata=table_metadata(run))
-    write_json(folder / SUMMARY_JSON, without_tables(run))
-    return []
+    summary = without_tables(run)
+    if collectives is not None:
+        from distprof.merge.comms.for_summary import communication
+        from distprof.merge.tables import write
+
+        summary["communication"] = communication(run, collectives)
+        write(folder, MERGED_COLLECTIVES, collectives, table_metadata(run))
+    write_json(folder / SUMMARY_JSON, summary)
+    return _late(summary)
 
 
 def _write_tables(run: Run, folder: Path, collectives: pl.DataFrame | None) -> list[str]:
@@ -78,7 +86,11 @@ def _write_tables(run: Run, folder: Path, collectives: pl.DataFrame | None) -> l
         write(folder, MERGED_COLLECTIVES, collectives, table_metadata(run))
     write(folder, MERGED_STEPS, on_common_clock(run, load(run, STEPS), ("start_ns", "end_ns")), table_metadata(run))
     write_json(folder / SUMMARY_JSON, reduction.summary)
-    found = reduction.summary["communication"]
+    return _late(reduction.summary)
+
+
+def _late(summary: dict[str, Any]) -> list[str]:
+    found = summary["communication"]
     return found["text"] if found is not None and any(one["certain"] for one in found["culprits"]) else []
 
 

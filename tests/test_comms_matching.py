@@ -98,6 +98,17 @@ def test_ops_issued_as_one_share_a_number_and_stay_apart():
     assert all(part["size_bytes"].n_unique() == 1 for _, part in found.group_by("collective"))
 
 
+def test_ops_that_threads_take_up_in_another_order_are_the_same_ops():
+    """As on the two threads of a group of gloo, where no number tells the order of the calls."""
+    bare = {"of": None, "group": None}
+    order = {0: [8, 4, 8, 4, 8, 4], 1: [8, 4, 4, 8, 8, 4], 2: [8, 4, 8, 4, 4, 8]}
+    rows = [call(rank, **bare, size_bytes=size, truth=size * 10 + sizes[:place].count(size))
+            for rank, sizes in order.items() for place, size in enumerate(sizes)]
+    found = matched(*rows, world_size=3)
+    assert_true(found)
+    assert found["complete"].all() and set(found["matched_by"]) == {"label"}
+
+
 # --- what is wrong --------------------------------------------------------------------------------------------------
 
 

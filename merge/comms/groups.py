@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -211,7 +211,27 @@ def _aligned(calls: Calls, labels: Integers) -> Integers:
         rows = np.flatnonzero(steps == step)
         of_ranks = [rows[calls.rank[rows] == rank] for rank in np.unique(calls.rank[rows]).tolist()]
         places = common_positions([labels[mine] for mine in of_ranks])
+        _unswap([labels[mine] for mine in of_ranks], places)
         for mine, place in zip(of_ranks, places, strict=True):
             key[mine] = taken + place
         taken += 1 + max(int(place.max()) for place in places)
     return key
+
+
+def _unswap(labels: Sequence[Integers], places: Sequence[Integers]) -> None:
+    """Brings together what ranks have in different orders: threads of gloo take ops up in any.
+
+    Of a label that all ranks have equally often, and some at places of its own, the k-th are one.
+
+    Args:
+        labels: Of each rank.
+        places: Where each stands in the common order; changed in place.
+    """
+    every = np.concatenate(labels)
+    alone = np.bincount(np.concatenate(places))[np.concatenate(places)] < len(labels)
+    for label in np.unique(every[alone]).tolist():
+        of_ranks = [np.flatnonzero(mine == label) for mine in labels]
+        if len({len(mine) for mine in of_ranks}) == 1:
+            common = places[0][of_ranks[0]].copy()
+            for mine, place in zip(of_ranks, places, strict=True):
+                place[mine] = common

@@ -19,46 +19,56 @@ def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl
     """Says of every collective who took part, and what is wrong with it.
 
     Args:
-        rows: With `collective`, from 0 without a gap, `group_id`, `place` (of the collective in its group) and the
-            columns of `COLLECTIVES`.
+        rows: With `collective`, from 0 without a gap, `group_id`, `op_id`, `place` (of the collective in its group) and
+            the columns of `COLLECTIVES`; of a rank one row of each, of a send to itself two.
         ranks: Those of which it is known what they did; the others are missing, and not to blame.
         world_size: Ranks of the job.
 
     Returns:
         `PER_COLLECTIVE`, a row per collective.
     """
-    is_pair = pl.col("op").is_in(POINT_TO_POINT)
-    each = rows.group_by("collective").agg(
-        pl.col("rank").n_unique().cast(pl.Int64).alias("num_ranks"), pl.len().alias("num_rows"),
-        pl.col("group_ranks").first().list.len().cast(pl.Int64).alias("num_members"), is_pair.first().alias("is_pair"),
-        pl.col("op").n_unique().alias("ops"), pl.col("dtype").drop_nulls().n_unique().alias("dtypes"),
-        pl.col("size_bytes").drop_nulls().n_unique().alias("sizes"),
-        pl.col("op").is_in(EQUAL_SIZES).first().alias("sizes_must_be_equal"),
-        pl.col("peer").filter(pl.col("op").is_in(ROOTED)).drop_nulls().n_unique().alias("roots"),
-        pl.col("matched_by").first(),
-    ).sort("collective").with_columns(
-        pl.when("is_pair").then(2).otherwise(pl.col("num_members").fill_null(world_size)).alias("wanted"),
-        (pl.when("is_pair").then(False).otherwise(pl.col("ops") > 1)).alias("bad_op"),
-        (pl.col("dtypes") > 1).alias("bad_dtype"),
-        ((pl.col("sizes") > 1) & (pl.col("sizes_must_be_equal") | pl.col("is_pair"))).alias("bad_size"),
-        (pl.col("roots") > 1).alias("bad_root"), pl.col("matched_by").is_null().alias("is_alone"),
-    ).with_columns(
-        pl.any_horizontal("bad_op", "bad_dtype", "bad_size", "bad_root", "is_alone").alias("is_bad"),
-        # a rank that sends to itself has both sides
-        (pl.when("is_pair").then("num_rows").otherwise("num_ranks") != pl.col("wanted")).alias("lacks"),
-    )
+    each = _flagged(_differing(rows), world_size)
     complete = ~each["is_bad"] & ~each["lacks"]
     odd = each.filter(~complete)
     texts: dict[int, list[str]] = defaultdict(list)
     if len(odd):
-        numbers = odd["collective"].to_list()
-        of_bad = rows.filter(pl.col("collective").is_in(numbers))
+        of_bad = rows.filter(pl.col("collective").is_in(odd["collective"].to_list()))
         _tell_differences(of_bad, odd, texts)
         _tell_absent(rows, of_bad, set(ranks), texts)
     told: list[str | None] = [None] * len(each)
     for number, found in texts.items():
         told[number] = "; ".join(found) or None
     return each.select("num_ranks").with_columns(complete.alias("complete"), pl.Series("mismatch", told, pl.String))
+
+
+def _differing(rows: pl.DataFrame) -> pl.DataFrame:
+    """Per collective: what it is, and which columns of its rows have several values, null aside."""
+    values = {"ops": "op_id", "dtypes": "dtype_id", "sizes": "size_bytes", "roots": "root", "ranks": "rank"}
+    # lists and texts of a million rows are slow: lengths and numbers take their place
+    some = rows.select(
+        "collective", "op_id", "size_bytes", "rank", "matched_by",
+        pl.col("group_ranks").list.len().cast(pl.Int64).alias("num_members"),
+        pl.col("dtype").cast(pl.Categorical).to_physical().alias("dtype_id"),
+        pl.when(pl.col("op").is_in(ROOTED)).then("peer").alias("root"),
+        pl.col("op").is_in(POINT_TO_POINT).alias("is_pair"), pl.col("op").is_in(EQUAL_SIZES).alias("must_be_equal"))
+    return some.group_by("collective").agg(
+        pl.len().cast(pl.Int64).alias("num_rows"),
+        pl.col("num_members", "is_pair", "must_be_equal", "matched_by").first(),
+        *((pl.col(column).min() != pl.col(column).max()).fill_null(False).alias(name)
+          for name, column in values.items())).sort("collective")
+
+
+def _flagged(each: pl.DataFrame, world_size: int) -> pl.DataFrame:
+    is_pair = pl.col("is_pair")
+    found = each.with_columns(
+        pl.when(is_pair).then(pl.col("ranks").cast(pl.Int64) + 1).otherwise("num_rows").alias("num_ranks"),
+        (pl.col("num_rows") != pl.when(is_pair).then(2).otherwise(pl.col("num_members").fill_null(world_size)))
+        .alias("lacks"),
+        (pl.col("ops") & ~is_pair).alias("bad_op"), pl.col("dtypes").alias("bad_dtype"),
+        (pl.col("sizes") & ((pl.col("must_be_equal") & ~pl.col("ops")) | is_pair)).alias("bad_size"),
+        pl.col("roots").alias("bad_root"))
+    return found.with_columns((pl.any_horizontal("bad_op", "bad_dtype", "bad_size", "bad_root")
+                               | pl.col("matched_by").is_null()).alias("is_bad"))
 
 
 def _tell_differences(rows: pl.DataFrame, odd: pl.DataFrame, texts: dict[int, list[str]]) -> None:
