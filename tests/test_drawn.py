@@ -161,6 +161,36 @@ def test_counters_stand_in_a_process_of_their_own_above_the_ranks(run, answer):
     assert order[pid] < min(index for other, index in order.items() if other != pid)
 
 
+def test_what_comms_says_of_the_job(run, rows):
+    """The two late ranks with their causes; and what is said of waits and steps agrees with the tables."""
+    found = json.loads(distprof("comms", "--json", run).stdout)
+    causes = {one["rank"]: one["explanations"][0]["text"] for one in found["culprits"][:2]}
+    assert set(causes) == {1, 2}
+    assert causes[1].startswith("forward of layers.1.mlp took ") and causes[2].startswith("loading data took ")
+    counted = rows.filter(pl.col("step").is_in(found["steps"]))
+    waited = sum(one["wait_ns"] * one["num_ranks"] for one in found["kinds"]) * len(found["steps"])
+    assert waited == pytest.approx(counted["wait_ns"].sum())
+    for one in found["breakdown"]:
+        parts = sum(one[f"{part}_ns"] for part in ("compute", "waiting", "moving", "data", "optimizer", "host"))
+        assert parts == pytest.approx(one["duration_ns"], rel=0.01)
+    sent = sum(one["num_bytes"] for one in found["matrix"] if one["op"] == "all_reduce")
+    assert sent == pytest.approx(sum(2 * size * (count - 1) / count for size, count in rows.filter(
+        pl.col("op") == "all_reduce").select("size_bytes", "num_ranks").iter_rows())), "rings"
+    text = distprof("comms", run).stdout
+    assert "rank 1 made rank 0 wait " in text and text.count("\nrank ") >= 4
+
+
+def test_a_merge_that_stands_alone_tells_the_same_of_collectives(run, tmp_path):
+    done = distprof("merge", run, "--out", tmp_path / "alone")
+    assert done.returncode == 0, done.stderr
+    alone = json.loads(distprof("comms", "--json", tmp_path / "alone").stdout)
+    whole = json.loads(distprof("comms", "--json", run).stdout)
+    assert alone["collectives"] == whole["collectives"] and alone["matrix"] == whole["matrix"]
+    assert alone["breakdown"] is None and "what steps were spent on is not in it" in alone["remarks"][-1]
+    inside = json.loads(distprof("comms", "--json", run / "merged").stdout)
+    assert inside["breakdown"] == whole["breakdown"]
+
+
 def drawn_after(run: Path, out: Path, *flags: str) -> list[dict]:
     done = distprof("merge", run, "--out", out, *flags)
     assert done.returncode == 0, done.stderr

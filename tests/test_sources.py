@@ -512,16 +512,24 @@ def test_stats_of_traces_tells_what_is_known_and_why_the_rest_is_not(profiled, t
     assert told.returncode == 0 and "4 ranks = dp 2 x tp 2" in told.stdout, told.stderr
     assert "unknown: these are traces of another program" in told.stdout
     assert distprof("stats", "--strict", profiled).returncode == 0
-    for arguments in (("stats", "--modules"), ("comms",)):
-        refusal = distprof(*arguments, profiled)
-        assert refusal.returncode == 1 and len(refusal.stderr.splitlines()) == 1
-        assert "found traces of another program" in refusal.stderr and "hint:" in refusal.stderr
+    refusal = distprof("stats", "--modules", profiled)
+    assert refusal.returncode == 1 and len(refusal.stderr.splitlines()) == 1
+    assert "found traces of another program" in refusal.stderr and "hint:" in refusal.stderr
     write(tmp_path / "rank1.json", kineto(None))
     told = distprof("stats", "--json", tmp_path)
     summary = json.loads(told.stdout)
     assert summary["kind"] == "traces" and summary["mp_size"] is None and summary["topology"] is None
     assert summary["missing_ranks"] == [0] and summary["step"]["time_ns"] is None
     assert "ranks 0 of 2 are missing" in distprof("stats", "--strict", tmp_path).stderr
+
+
+def test_comms_of_traces_says_what_it_infers(profiled):
+    told = distprof("comms", profiled)
+    assert told.returncode == 0, told.stderr
+    assert "\nall_reduce " in told.stdout and "traces of another program: " in told.stdout
+    assert "(100.0 %)" in told.stdout and "mismatch" not in told.stdout
+    inferred = json.loads(distprof("comms", "--json", profiled).stdout)
+    assert set(inferred["coverage"]["matched_by"]) <= {"label", "order"} and inferred["remarks"]
 
 
 def test_traces_that_changed_after_the_merge_are_looked_at_again(tmp_path):

@@ -37,9 +37,6 @@ def open_merge(path: Path) -> tuple[Run, pl.DataFrame, list[str]]:
         DataError: It cannot be read, or holds no collectives.
     """
     summary = msgspec.json.decode((path / SUMMARY_JSON).read_bytes(), type=dict[str, Any])
-    if summary.get("kind") != "distprof":
-        raise DataError(f"expected collectives in the merge {path}, found that of traces of another program, which "
-                        "holds none", hint="distprof comms reads the traces themselves")
     try:
         rows = pl.read_parquet(path / MERGED_COLLECTIVES.file)
     except UNREADABLE as error:
@@ -48,17 +45,20 @@ def open_merge(path: Path) -> tuple[Run, pl.DataFrame, list[str]]:
     if rows.columns != MERGED_COLLECTIVES.names():
         raise DataError(f"expected a table of this version in {path / MERGED_COLLECTIVES.file}, found other columns",
                         hint="merge again")
+    if rows.is_empty() and summary["kind"] == "traces":
+        raise DataError(f"expected collectives in the merge {path}, found none: it is of traces of another program",
+                        hint="distprof comms reads the traces themselves, or merge them with --collectives")
     texts = [column for column, kind in rows.schema.items() if kind == pl.Categorical]
     told = (summary.get("communication") or {}).get("text", [])
     return _run(path, summary), rows.with_columns(pl.col(texts).cast(pl.String)), list(told)
 
 
 def _run(path: Path, summary: Mapping[str, Any]) -> Run:
-    size = summary["world_size"]
+    size, is_known = summary["world_size"], summary["topology"] is not None
     return Run(
-        path=path, run_id=summary["run_id"], world_size=size, mp_size=summary["mp_size"], dp_size=summary["dp_size"],
-        topology=summary["topology"], topology_source=summary["topology_source"], missing=summary["missing_ranks"],
-        problems=list(summary["problems"]), remarks=[
+        path=path, run_id=summary["run_id"], world_size=size, mp_size=summary["mp_size"] or 1,
+        dp_size=summary["dp_size"] or size, topology=summary["topology"] or {"dp": size}, topology_known=is_known,
+        topology_source=summary["topology_source"], missing=summary["missing_ranks"], kind=summary["kind"], problems=list(summary["problems"]), remarks=[
             *summary["remarks"], "this is a merge without the folders of its ranks: what steps were spent on is not in "
             "it"],
         clock=_clock(summary["clock"]), ranks=[_rank(path, number, size) for number in summary["ranks"]])
