@@ -1013,6 +1013,153 @@ int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep
     return ids->failed ? -1 : out - start;
 }
 
+/* ---- packing -------------------------------------------------------------------------------------------------------
+ *
+ * Columns as Parquet has them in its pages: which rows have a value, in runs; then numbers of words in runs, or integers
+ * as differences. https://parquet.apache.org/docs/file-format/data-pages/encodings */
+
+enum { MOST_GROUPS = 63, BLOCK = 128, MINIBLOCK = 32 }; /* groups of 8 in a literal run, so that its header is one byte */
+
+static uint8_t *put_varint(uint8_t *out, uint64_t value) {
+    for (; value > 127; value >>= 7) *out++ = (uint8_t)(value | 128);
+    *out++ = (uint8_t)value;
+    return out;
+}
+
+static uint8_t *put_bytes(uint8_t *out, uint64_t value, int n) {
+    for (; n; n--, value >>= 8) *out++ = (uint8_t)value;
+    return out;
+}
+
+static uint64_t zigzag(int64_t value) { return (uint64_t)value << 1 ^ (uint64_t)(value >> 63); }
+
+static int width_of(uint64_t largest) { return largest ? 64 - __builtin_clzll(largest) : 0; }
+
+/* Words of a run of equal values: how many, of at most n. */
+static int64_t run_of(const int32_t *values, int64_t n) {
+    int64_t run = 1;
+    while (run < n && values[run] == *values) run++;
+    return run;
+}
+
+/* Values below 2^width: runs of eight and more equal ones, and what is between them in groups of eight. */
+static uint8_t *put_runs(uint8_t *out, const int32_t *values, int64_t n, int width) {
+    uint8_t *header = NULL; /* of the literal run that goes on */
+    int groups = 0;
+    for (int64_t i = 0; i < n;) {
+        int64_t run = run_of(values + i, n - i);
+        if (run >= 8) {
+            out = put_bytes(put_varint(out, (uint64_t)run << 1), (uint32_t)values[i], (width + 7) / 8);
+            i += run, header = NULL;
+            continue;
+        }
+        if (!header || groups == MOST_GROUPS) header = out++, groups = 0;
+        *header = (uint8_t)(++groups << 1 | 1);
+        uint64_t held = 0;
+        int bits = 0;
+        for (int64_t end = i + 8; i < end; i++) {
+            held |= (uint64_t)(i < n ? (uint32_t)values[i] : 0) << bits;
+            bits += width;
+            if (bits >= 32) out = put_bytes(out, (uint32_t)held, 4), held >>= 32, bits -= 32;
+        }
+        out = put_bytes(out, held, bits / 8);
+    }
+    return out;
+}
+
+/* Which rows have a value, as levels of 0 and 1 with their length in front. */
+static uint8_t *put_levels(uint8_t *out, const int32_t *levels, int64_t n) {
+    uint8_t *end = put_runs(out + 4, levels, n, 1);
+    put_bytes(out, (uint64_t)(end - out - 4), 4);
+    return end;
+}
+
+/* The numbers of words, below 0 where there is none. Words get other numbers, from 0 in order of first appearance;
+ * used[] says which they had. `codes` has a place for each word, all -1, and `room` one for each row; *out has 10 bytes
+ * for each row and 4096 more. *num_used is the number of words; without any nothing follows the levels. Returns the
+ * bytes written. */
+int64_t pack_words(int64_t n, const int32_t *numbers, int32_t optional, int32_t *codes, int32_t *used, int32_t *room,
+                   uint8_t *out, int64_t *num_used) {
+    uint8_t *start = out;
+    if (optional) {
+        for (int64_t i = 0; i < n; i++) room[i] = numbers[i] >= 0;
+        out = put_levels(out, room, n);
+    }
+    int64_t count = 0;
+    int32_t num_words = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t number = numbers[i];
+        if (number < 0) continue;
+        if (codes[number] < 0) used[num_words] = number, codes[number] = num_words++;
+        room[count++] = codes[number];
+    }
+    *num_used = num_words;
+    if (!num_words) return out - start;
+    int width = width_of((uint64_t)num_words - 1);
+    width += !width; /* not all readers take words without bits */
+    *out++ = (uint8_t)width;
+    return put_runs(out, room, count, width) - start;
+}
+
+/* 32 values in as many bits each as the largest of them needs. */
+static uint8_t *put_miniblock(uint8_t *out, const uint64_t *values, int width) {
+    uint64_t held = 0;
+    int bits = 0;
+    for (int i = 0; width && i < MINIBLOCK; i++) {
+        held |= values[i] << bits;
+        bits += width;
+        if (bits < 64) continue;
+        out = put_bytes(out, held, 8);
+        bits -= 64;
+        held = bits ? values[i] >> (width - bits) : 0;
+    }
+    return put_bytes(out, held, bits / 8);
+}
+
+static uint8_t *put_differences(uint8_t *out, const int64_t *values, int64_t n) {
+    out = put_varint(put_varint(put_varint(out, BLOCK), BLOCK / MINIBLOCK), (uint64_t)n);
+    out = put_varint(out, n ? zigzag(values[0]) : 0);
+    for (int64_t from = 1; from < n; from += BLOCK) {
+        uint64_t differences[BLOCK] = {0};
+        int64_t count = n - from < BLOCK ? n - from : BLOCK, least = INT64_MAX;
+        for (int64_t i = 0; i < count; i++) {
+            differences[i] = (uint64_t)values[from + i] - (uint64_t)values[from + i - 1]; /* around 2^64 it is right too */
+            if ((int64_t)differences[i] < least) least = (int64_t)differences[i];
+        }
+        for (int64_t i = 0; i < count; i++) differences[i] -= (uint64_t)least;
+        out = put_varint(out, zigzag(least));
+        uint8_t *widths = out;
+        out += BLOCK / MINIBLOCK;
+        for (int part = 0; part < BLOCK / MINIBLOCK; part++) {
+            uint64_t all = 0;
+            for (int i = 0; i < MINIBLOCK; i++) all |= differences[part * MINIBLOCK + i];
+            widths[part] = (uint8_t)width_of(all);
+            out = put_miniblock(out, differences + part * MINIBLOCK, widths[part]);
+        }
+    }
+    return out;
+}
+
+/* Integers, NONE where `optional` and there is none. `room` and `out` as for pack_words, `room` of 64 bits a row.
+ * *num_values is the number of integers; without any nothing follows the levels. Returns the bytes written. */
+int64_t pack_integers(int64_t n, const int64_t *values, int32_t optional, int64_t *room, uint8_t *out,
+                      int64_t *num_values) {
+    uint8_t *start = out;
+    if (optional) {
+        int32_t *levels = (int32_t *)room;
+        for (int64_t i = 0; i < n; i++) levels[i] = values[i] != NONE;
+        out = put_levels(out, levels, n);
+        int64_t count = 0;
+        for (int64_t i = 0; i < n; i++) {
+            room[count] = values[i];
+            count += values[i] != NONE;
+        }
+        values = room, n = count;
+    }
+    *num_values = n;
+    return (n ? put_differences(out, values, n) : out) - start;
+}
+
 /* ---- overlaps ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
