@@ -11,10 +11,10 @@ import numpy as np
 
 from distprof.contract import EVENT_ARGS, MERGED_EVENTS, Column
 from distprof.merge.engine import NONE, Interner, Scanner
-from distprof.merge.parquet_file import Page, ParquetFile, constant_page, integers_page, words_page
+from distprof.merge.parquet_file import Page, ParquetFile, constant_page, empty_page, integers_page, words_page
 from distprof.tables import schema_of
 
-ROWS_PER_GROUP = 1 << 16
+ROWS_PER_GROUP = 1 << 17
 IN_TABLE = ~np.isin(np.arange(256), np.frombuffer(b"Mstf\0", np.uint8))
 """By phase: metadata and arrows are no events of their own."""
 INTEGERS = {column.name: key for column, key in EVENT_ARGS if column.type == "int64"}
@@ -93,6 +93,8 @@ class EventTable:
         room = ROWS_PER_GROUP + scanner.max_rows
         self._columns = {name: np.empty(room, source.dtype) for name, source in self._sources().items()}
         self._num_rows = 0
+        self._empty = {*INTEGERS, *TEXTS}
+        """Columns without a value in the rows that are held."""
 
     def _sources(self) -> dict[str, Any]:
         """The scanner's arrays, by column of the table."""
@@ -104,13 +106,25 @@ class EventTable:
 
     def add(self, keep: Any, start_ns: Any, duration_ns: Any) -> None:
         """Takes in the kept rows of the last scan, with times on the common clock."""
-        rows = np.flatnonzero((keep != 0) & IN_TABLE[self._scanner.column("phase")])
+        scanner = self._scanner
+        rows = np.flatnonzero((keep != 0) & IN_TABLE[scanner.column("phase")])
         place = slice(self._num_rows, self._num_rows + len(rows))
         for name, source in (self._sources() | {"start_ns": start_ns, "duration_ns": duration_ns}).items():
+            if name in self._empty and not self._begins(name, source[:scanner.num_rows]):
+                continue
             source.take(rows, out=self._columns[name][place], mode="clip")  # raise, the default, makes a copy
         self._num_rows += len(rows)
         if self._num_rows >= ROWS_PER_GROUP:
             self._flush()
+
+    def _begins(self, name: str, source: Any) -> bool:
+        """Whether a column that had no value so far has one in this scan: most of `args` are in few traces."""
+        nothing = NONE if name in INTEGERS else -1
+        if source.max(initial=nothing) == nothing:  # the least there is
+            return False
+        self._empty.discard(name)
+        self._columns[name][:self._num_rows] = nothing
+        return True
 
     def close(self) -> None:
         """Writes what is left."""
@@ -125,20 +139,26 @@ class EventTable:
             words.take_in(interner)
         self._file.write([self._page(column, columns) for column in MERGED_EVENTS.columns], self._num_rows)
         self._num_rows = 0
+        self._empty |= {*INTEGERS, *TEXTS}
 
     def _page(self, column: Column, columns: dict[str, Any]) -> Page:
         name = column.name
         if name in self._tags:
             return constant_page(self._tags[name], self._num_rows)
+        if name in self._empty:
+            return empty_page(self._num_rows)
         if name in self._words:
             return self._words[name].page(columns["thread" if name in OF_THREAD else name], optional=column.nullable)
         values = self._step(columns["start_ns"]) if name == "step" else columns[name]
+        if values is None:
+            return empty_page(self._num_rows)
         return integers_page(values, optional=column.nullable, bounded=name == "start_ns")
 
     def _step(self, start_ns: Any) -> Any:
+        """Number of the step of each row, `NONE` outside of all; None where there is no step at all."""
         starts, ends, numbers = self._steps
         if not len(starts):
-            return np.full(len(start_ns), NONE)
+            return None
         place = np.searchsorted(starts, start_ns, "right") - 1
         inside = (place >= 0) & (start_ns < ends[np.maximum(place, 0)])
         return np.where(inside, numbers[np.maximum(place, 0)], NONE)

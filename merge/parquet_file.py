@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from distprof.merge.engine import pack_integers, pack_words
+from distprof.merge.reference_packing import varint
 from distprof.merge.thrift import Value, binary, i32, i64, sequence, struct
 
 MAGIC = b"PAR1"
@@ -79,8 +79,18 @@ def integers_page(values: Any, *, optional: bool, bounded: bool = False) -> Page
 
 def constant_page(value: int, num_rows: int) -> Page:
     """A column of one integer."""
-    run = pack_words(np.zeros(num_rows, np.int32), 1, optional=False)[0]
-    return Page(content=run, encoding=RLE_DICTIONARY, dictionary=_plain(value), num_words=1)
+    return Page(content=b"\1" + _zeros(num_rows), encoding=RLE_DICTIONARY, dictionary=_plain(value), num_words=1)
+
+
+def empty_page(num_rows: int) -> Page:
+    """An optional column, of whatever type, without a value."""
+    levels = _zeros(num_rows)
+    return Page(content=len(levels).to_bytes(4, "little") + levels, encoding=PLAIN)
+
+
+def _zeros(num_rows: int) -> bytes:
+    """A run of so many zeros of one bit."""
+    return varint(num_rows << 1) + b"\0"
 
 
 def _plain(value: int) -> bytes:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.merge import compiled_engine, reference
-from distprof.merge.parquet_file import Page, ParquetFile, constant_page, integers_page, words_page
+from distprof.merge.parquet_file import Page, ParquetFile, constant_page, empty_page, integers_page, words_page
 from distprof.merge.rows import NONE
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -66,7 +66,8 @@ WORDS = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema([
     pa.field("number", pa.int64(), nullable=False, metadata={"doc": "each row has one"}),
     pa.field("maybe", pa.int64()), pa.field("constant", pa.int64(), nullable=False),
-    pa.field("word", WORDS, nullable=False), pa.field("perhaps", WORDS)], metadata={"kind": "test"})
+    pa.field("word", WORDS, nullable=False), pa.field("perhaps", WORDS), pa.field("no number", pa.int64()),
+    pa.field("no word", WORDS)], metadata={"kind": "test"})
 
 
 def pages(values: list[int], words: list[int]) -> list[Page]:
@@ -75,7 +76,7 @@ def pages(values: list[int], words: list[int]) -> list[Page]:
     texts = [f"wörd {index}".encode() for index in range(301)]
     return [integers_page(column, optional=False, bounded=True), integers_page(column, optional=True),
             constant_page(-7, len(column)), words_page(np.abs(number), texts, optional=False),
-            words_page(number, texts, optional=True)]
+            words_page(number, texts, optional=True), empty_page(len(column)), empty_page(len(column))]
 
 
 @settings(deadline=None)
@@ -91,6 +92,7 @@ def test_other_readers_find_what_was_packed(groups, tmp_path_factory):
             "number": values, "maybe": [None if value == NONE else value for value in values], "constant": [-7] * count,
             "word": [f"wörd {abs(word)}" for word in words],
             "perhaps": [None if word < 0 else f"wörd {word}" for word in words],
+            "no number": [None] * count, "no word": [None] * count,
         }.items():
             expected[name] += column
     file.close()
