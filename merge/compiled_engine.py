@@ -59,7 +59,7 @@ class Interner:
 class _Wanted(ctypes.Structure):
     _fields_ = (("key", ctypes.c_char_p), ("len", ctypes.c_int32), ("is_text", ctypes.c_int32),
                 ("integers", ctypes.c_void_p), ("texts", ctypes.c_void_p), ("found_at", ctypes.c_void_p),
-                ("found_len", ctypes.c_int64), ("known", ctypes.c_int64))
+                ("found_len", ctypes.c_int64))
 
 
 class _Columns(ctypes.Structure):

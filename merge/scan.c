@@ -441,9 +441,8 @@ typedef struct {
     int32_t is_text;
     int64_t *integers;
     int32_t *texts;
-    const uint8_t *found_at; /* of the event being read: it is interned once the event is whole */
+    const uint8_t *found_at; /* a text of the event being read that is interned once the event is whole, or NULL */
     int64_t found_len;
-    int64_t known;           /* its number where an earlier event has the same, else -1 */
 } Wanted;
 
 typedef struct {
@@ -497,7 +496,7 @@ typedef struct {
     Args args[USUAL_ARGS];   /* by name */
 } Seen;
 
-static int same(const uint8_t *a, const uint8_t *b, int64_t n) {
+static inline __attribute__((always_inline)) int same(const uint8_t *a, const uint8_t *b, int64_t n) {
     if (n < 8) {
         for (; n; n--)
             if (*a++ != *b++) return 0;
@@ -547,8 +546,9 @@ static const uint8_t *usual_number(const uint8_t *p, const uint8_t *end, int64_t
 
 static void forget_wanted(Columns *c) {
     for (int32_t i = 0; i < c->num_wanted; i++) {
-        c->wanted[i].found_at = NULL, c->wanted[i].known = -1;
-        if (!c->wanted[i].is_text) c->wanted[i].integers[c->num_rows] = NONE;
+        Wanted *w = &c->wanted[i];
+        if (!w->is_text) w->integers[c->num_rows] = NONE;
+        else w->texts[c->num_rows] = -1, w->found_at = NULL;
     }
 }
 
@@ -562,14 +562,14 @@ static int32_t wanted_of(const Columns *c, const uint8_t *key, int64_t len) {
 static void keep_wanted(Wanted *w, int64_t row, const uint8_t *value, int64_t len) {
     if (w->is_text) {
         int quoted = *value == '"';
-        w->found_at = value + quoted, w->found_len = len - 2 * quoted, w->known = -1;
+        w->found_at = value + quoted, w->found_len = len - 2 * quoted;
     } else {
         w->integers[row] = integer(value, len);
     }
 }
 
 static void keep_known(Wanted *w, int64_t row, int64_t earlier) {
-    if (w->is_text) w->known = w->texts[earlier];
+    if (w->is_text) w->texts[row] = w->texts[earlier], w->found_at = NULL;
     else w->integers[row] = w->integers[earlier];
 }
 
@@ -845,8 +845,7 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
     if (field[SCOPE].len == 3 && !memcmp(field[SCOPE].at, "\"g\"", 3) && (c->phase[row] | 32) == 'i') flags |= GLOBAL;
     for (int32_t i = 0; i < c->num_wanted; i++) {
         Wanted *w = &c->wanted[i];
-        if (w->is_text)
-            w->texts[row] = w->known >= 0 ? (int32_t)w->known : w->found_at ? interner_add(c->texts, w->found_at, w->found_len) : -1;
+        if (w->is_text && w->found_at) w->texts[row] = interner_add(c->texts, w->found_at, w->found_len);
     }
     c->start[row] = (int32_t)(from - buf), c->end[row] = (int32_t)(p - buf);
     c->name[row] = interner_add(c->names, name.at, name.len);
