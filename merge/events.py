@@ -56,7 +56,8 @@ class _Words:
 
     def page(self, texts: Any, *, optional: bool) -> Page:
         """A column out of numbers of texts."""
-        return words_page(texts if self._is_plain else self._lookup[texts], self._words, optional=optional)
+        numbers = texts if self._is_plain else self._lookup.take(texts, mode="wrap")  # -1 is the last one
+        return words_page(numbers, self._words, optional=optional)
 
 
 def _decoded(text: bytes) -> str:
@@ -107,7 +108,7 @@ class EventTable:
     def add(self, keep: Any, start_ns: Any, duration_ns: Any) -> None:
         """Takes in the kept rows of the last scan, with times on the common clock."""
         scanner = self._scanner
-        rows = np.flatnonzero((keep != 0) & IN_TABLE[scanner.column("phase")])
+        rows = np.flatnonzero((keep != 0) & IN_TABLE.take(scanner.column("phase")))
         place = slice(self._num_rows, self._num_rows + len(rows))
         for name, source in (self._sources() | {"start_ns": start_ns, "duration_ns": duration_ns}).items():
             if name in self._empty and not self._begins(name, source[:scanner.num_rows]):

@@ -88,9 +88,9 @@ def index_trace(trace: TraceFile, selection: Selection = ALL, *, base_ns: int = 
     for text in file.scanned():
         phase = scanner.column("phase")
         index.bad_times += int(np.count_nonzero(timeless(scanner)))
-        for code, number in enumerate(np.bincount(phase, minlength=1)):
-            if number:
-                index.phases[chr(code)] += int(number)
+        counts = np.bincount(phase)
+        for code in np.flatnonzero(counts).tolist():
+            index.phases[chr(code)] += int(counts[code])
         index.meta += _meta(scanner, text, np.flatnonzero(phase == META))
         steps.look()
         rows.add(text, index.num_events)
@@ -155,6 +155,6 @@ class _Steps:
         names, starts, durations = (scanner.column(column) for column in ("name", "ts_ns", "dur_ns"))
         is_step = np.zeros(self._known, bool)
         is_step[list(self._names)] = True
-        for row in np.flatnonzero(is_step[names] & (scanner.column("phase") == SLICE)).tolist():
+        for row in np.flatnonzero(is_step.take(names) & (scanner.column("phase") == SLICE)).tolist():
             if starts[row] != NONE and durations[row] != NONE:
                 self.found.append((self._names[int(names[row])], int(starts[row]), int(starts[row] + durations[row])))

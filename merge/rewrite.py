@@ -215,6 +215,7 @@ class _Renumber:
         self._lanes = lanes
         self._threads: list[Thread | None] = [None] * len(index.threads)
         self._pids, self._tids = (np.zeros(len(index.threads), np.int64) for _ in range(2))
+        self._is_met = np.zeros(len(index.threads), bool)
         self._none = np.full(scanner.max_rows, NONE)
         self._dropped_names = np.empty(0, np.int32)
         self._known_names = 0
@@ -322,12 +323,12 @@ class _Renumber:
 
     def _numbers(self, stays: Any) -> tuple[Any, Any]:
         threads = self._scanner.column("thread")
-        if None in self._threads:
+        if not self._is_met.take(threads).all():
             for number in np.flatnonzero(np.bincount(threads[stays]) > 0).tolist():
                 if self._threads[number] is None:
                     thread = self._threads[number] = self._lanes.thread(*self._raw[number])
-                    self._pids[number], self._tids[number] = thread.pid, thread.tid
-        return self._pids[threads], self._tids[threads]
+                    self._pids[number], self._tids[number], self._is_met[number] = thread.pid, thread.tid, True
+        return self._pids.take(threads), self._tids.take(threads)
 
     def _move(self, tid: Any) -> None:
         """Puts overlapping slices, and the arrows that begin or end with them, into lanes of their own."""
