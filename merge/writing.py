@@ -38,20 +38,21 @@ def write_merge(run: Run, reading: FirstPass, folder: Path, options: MergeOption
         UsageError: The options ask for what is not there.
     """
     run = aligned(run, options.align)
+    if run.kind == "traces":
+        _write_no_rows(run, folder)  # while the first pass runs
     trace = merge_traces(run, reading, folder, options, progress)
     if trace is None and run.kind == "traces":
         raise DataError(f"expected a trace that can be read in {run.path}, found none: {'; '.join(run.problems)}")
     if run.kind == "traces":
-        _write_no_tables(run, folder)
+        write_json(folder / SUMMARY_JSON, without_tables(run))  # last, as below
     else:
         _write_tables(run, folder)
     return Written(run=run, trace=trace, problems=problems_of(run))
 
 
-def _write_no_tables(run: Run, folder: Path) -> None:
+def _write_no_rows(run: Run, folder: Path) -> None:
     for table in (MERGED_MODULES, MERGED_COLLECTIVES, MERGED_STEPS):
         write_table(folder, table, [], tags={}, metadata=table_metadata(run))
-    write_json(folder / SUMMARY_JSON, without_tables(run))
 
 
 def _write_tables(run: Run, folder: Path) -> None:
