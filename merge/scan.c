@@ -58,6 +58,34 @@ enum { MORE, ENDED, FULL, MALFORMED, NO_MEMORY };
 #endif
 uint32_t source_id(void) { return SOURCE_ID; }
 
+static uint64_t load(const uint8_t *p) {
+    uint64_t word;
+    memcpy(&word, p, 8);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    return word;
+}
+
+static inline __attribute__((always_inline)) int same(const uint8_t *a, const uint8_t *b, int64_t n) {
+    if (n < 4) {
+        for (; n; n--)
+            if (*a++ != *b++) return 0;
+        return 1;
+    }
+    if (n < 8) return !memcmp(a, b, 4) && !memcmp(a + n - 4, b + n - 4, 4);
+    int64_t i = 0;
+#ifdef __SSE2__
+    for (; i + 16 <= n; i += 16) {
+        __m128i equal = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(a + i)), _mm_loadu_si128((const __m128i *)(b + i)));
+        if (_mm_movemask_epi8(equal) != 0xFFFF) return 0;
+    }
+#endif
+    for (; i + 8 <= n; i += 8)
+        if (load(a + i) != load(b + i)) return 0;
+    return load(a + n - 8) == load(b + n - 8);
+}
+
 /* ---- interner: equal bytes get equal numbers, counted from 0 in order of first appearance -------------------------- */
 
 typedef struct {
@@ -95,14 +123,15 @@ const uint8_t *interner_arena(const Interner *in) { return in->arena; }
 const int64_t *interner_ends(const Interner *in) { return in->ends; }
 
 static uint64_t hash_of(const uint8_t *s, int64_t n) {
-    uint64_t h = 0x9e3779b97f4a7c15u ^ (uint64_t)n, w;
-    for (; n >= 8; s += 8, n -= 8) {
+    uint64_t h = 0x9e3779b97f4a7c15u ^ (uint64_t)n, w = 0;
+    const uint8_t *end = s + n;
+    for (; end - s > 8; s += 8) {
         memcpy(&w, s, 8);
         h = (h ^ w) * 0xff51afd7ed558ccdu;
         h ^= h >> 32;
     }
-    w = 0;
-    memcpy(&w, s, n);
+    if (n >= 8) memcpy(&w, end - 8, 8); /* some of it twice: faster than a part of a word */
+    else for (w = 0; s < end; s++) w = w << 8 | *s;
     h = (h ^ w) * 0xc4ceb9fe1a85ec53u;
     h ^= h >> 29;
     return h ? h : 1;
@@ -133,7 +162,7 @@ int32_t interner_add(Interner *in, const uint8_t *s, int64_t n) {
         if (in->hashes[at] == h) {
             int32_t i = in->slots[at];
             int64_t from = i ? in->ends[i - 1] : 0;
-            if (in->ends[i] - from == n && !memcmp(in->arena + from, s, n)) return i;
+            if (in->ends[i] - from == n && same(in->arena + from, s, n)) return i;
         }
     if (in->count == in->max_count) {
         if (in->count >= INT32_MAX / 2 || !grow(in)) return in->failed = 1, -1;
@@ -158,15 +187,6 @@ int32_t interner_add(Interner *in, const uint8_t *s, int64_t n) {
 
 /* The high bit of each byte below `limit` (at most 128); right up to the first such byte, which is all that is asked. */
 static uint64_t below(uint64_t word, uint8_t limit) { return (word - EACH(limit)) & ~word & EACH(0x80); }
-
-static uint64_t load(const uint8_t *p) {
-    uint64_t word;
-    memcpy(&word, p, 8);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    word = __builtin_bswap64(word);
-#endif
-    return word;
-}
 
 static const uint8_t *blank(const uint8_t *p, const uint8_t *end) {
     for (;;) {
@@ -203,7 +223,7 @@ static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *
                 int until = __builtin_ctz(found);
                 if (high & ((UINT32_C(1) << until) - 1)) *flags |= NON_ASCII;
                 p += until;
-                break;
+                goto odd;
             }
             if (high) *flags |= NON_ASCII;
             p += 16;
@@ -216,7 +236,7 @@ static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *
                 int until = __builtin_ctzll(found) & ~7;
                 if (word & EACH(0x80) & ((UINT64_C(1) << until) - 1)) *flags |= NON_ASCII;
                 p += until >> 3;
-                break;
+                goto odd;
             }
             if (word & EACH(0x80)) *flags |= NON_ASCII;
             p += 8;
@@ -224,6 +244,7 @@ static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *
         for (; p < end && !IN_STRING[*p]; p++)
             if (*p & 0x80) *flags |= NON_ASCII;
         if (p >= end) return NULL;
+    odd:
         if (*p == '"') return p;
         if (*p == '\\') {
             if (end - p < 2) return NULL;
@@ -496,43 +517,31 @@ typedef struct {
     Args args[USUAL_ARGS];   /* by name */
 } Seen;
 
-static inline __attribute__((always_inline)) int same(const uint8_t *a, const uint8_t *b, int64_t n) {
-    if (n < 8) {
-        for (; n; n--)
-            if (*a++ != *b++) return 0;
-        return 1;
-    }
-    int64_t i = 0;
-#ifdef __SSE2__
-    for (; i + 16 <= n; i += 16) {
-        __m128i equal = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(a + i)), _mm_loadu_si128((const __m128i *)(b + i)));
-        if (_mm_movemask_epi8(equal) != 0xFFFF) return 0;
-    }
-#endif
-    for (; i + 8 <= n; i += 8)
-        if (load(a + i) != load(b + i)) return 0;
-    return load(a + n - 8) == load(b + n - 8);
-}
-
-/* Eight digits at once: their value, or -1. */
-static int64_t eight_digits(const uint8_t *p) {
+/* The digits that p begins with, at most eight, at once: gives how many, and their value. */
+static int some_digits(const uint8_t *p, int64_t *value) {
     uint64_t word = load(p);
-    if (((word & EACH(0xF0)) | ((word + EACH(6)) & EACH(0xF0)) >> 4) != EACH(0x33)) return -1;
-    word = (word & EACH(0x0F)) * (10 << 8 | 1) >> 8 & UINT64_C(0x00FF00FF00FF00FF);
+    uint64_t odd = ((word & EACH(0xF0)) | ((word + EACH(6)) & EACH(0xF0)) >> 4) ^ EACH(0x33); /* right up to the first */
+    int count = odd ? __builtin_ctzll(odd) >> 3 : 8;
+    if (!count) return 0;
+    word = (word << (64 - 8 * count) & EACH(0x0F)) * (10 << 8 | 1) >> 8 & UINT64_C(0x00FF00FF00FF00FF);
     word = word * (100 << 16 | 1) >> 16 & UINT64_C(0x0000FFFF0000FFFF);
-    return (int64_t)(word * (UINT64_C(10000) << 32 | 1) >> 32);
+    *value = (int64_t)(word * (UINT64_C(10000) << 32 | 1) >> 32);
+    return count;
 }
 
 /* Behind a number of at most 15 digits before the point and 3 behind it, which must be there in full if any is; its
  * thousandfold goes to *value. NULL where it takes a closer look. */
 static const uint8_t *usual_number(const uint8_t *p, const uint8_t *end, int64_t *value) {
     if (end - p < 32) return NULL;
-    const uint8_t *from = p;
-    int64_t number = p[7] >= '0' && p[7] <= '9' ? eight_digits(p) : -1;
-    if (number >= 0) p += 8;
-    else number = 0;
-    while (*p >= '0' && *p <= '9' && p - from < 16) number = 10 * number + (*p++ - '0');
-    if (p == from || p - from > 15 || (*from == '0' && p - from > 1)) return NULL;
+    static const int64_t tens[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000};
+    int64_t number, more;
+    int count = some_digits(p, &number);
+    if (!count || (*p == '0' && count > 1)) return NULL;
+    p += count;
+    if (count == 8 && (count = some_digits(p, &more))) {
+        if (count == 8) return NULL;
+        number = number * tens[count] + more, p += count;
+    }
     number *= 1000;
     if (*p == '.') {
         int a = p[1] - '0', b = p[2] - '0', c = p[3] - '0';
