@@ -8,8 +8,8 @@ Each round times plain steps, steps with something on, and plain steps again; a 
 blocks. "plain" is a plain block measured the same way: its spread is the noise of this machine, and a ratio inside it
 is no difference. The profilers of DeepSpeed and torch are measured in the same rounds, where they are installed.
 
-What it costs to label collectives is measured in steps that have some: the same model under DDP with small buckets, in a
-gloo group of one rank. --labels measures that alone.
+What it costs to label collectives is measured in steps that have some: the same model under DDP with small buckets, in
+a gloo group of one rank. --labels measures that alone.
 """
 
 from __future__ import annotations
