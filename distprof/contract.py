@@ -356,7 +356,8 @@ MERGED_COLLECTIVES = Table(
         Column(name="complete", type="bool", doc="True where all ranks of the group are there and agree."),
         _text("mismatch", "What is not as it must be: ranks that never entered, different ops, types or sizes.",
               nullable=True),
-        _int("arrival_ns", "When this rank was there: start_ns, else enqueue_ns.", nullable=True),
+        _int("arrival_ns", "When this rank was there: start_ns where all ranks of the collective have one, else "
+             "enqueue_ns where all have that, else what it has.", nullable=True),
         _int("arrival_spread_ns", "Last minus first arrival over the ranks of the collective. Null where not all are "
              "there, for one rank, and for send and receive.", nullable=True),
         _int("late_rank", "The rank that arrived last. Null where the spread is.", nullable=True),

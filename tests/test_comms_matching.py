@@ -8,6 +8,7 @@ from comm_rows import SCHEMA, call, frame, matched, numbered
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.merge.comms.group_coverage import group_coverage
 from distprof.merge.comms.matching import ALONE, MATCHED, match
 
 
@@ -211,6 +212,16 @@ def test_rows_whose_group_nothing_tells_stay_alone():
     found = matched(*(call(rank, of=None, group=None, lane=ALONE) for rank in (0, 1)))
     assert found["matched_by"].to_list() == [None, None] and found["collective"].n_unique() == 2
     assert told(found) == ["its process group is not told"] * 2
+
+
+def test_coverage_is_counted_by_group():
+    pairs = [one for rank in (0, 1) for one in numbered(*[call(rank, group="pair")] * (3 - rank))]
+    rows = [one for rank in range(4) for one in numbered(*[call(rank, of=(0, 1, 2, 3))] * (2 if rank < 2 else 1))]
+    found = group_coverage(matched(*rows, *pairs, call(0, "send", peer=1), world_size=4))
+    assert found.select("group", "matched_by", "num_collectives", "matched", "partial", "unmatched", "mismatched").rows(
+    ) == [("0", "sequence", 2, 1, 1, 0, 1), ("0", "peer", 1, 0, 0, 1, 1), ("pair", "sequence", 3, 2, 0, 1, 1)]
+    assert found["group_ranks"].to_list() == [[0, 1, 2, 3], [0, 1], [0, 1]]
+    assert group_coverage(matched()).is_empty()
 
 
 # --- point to point -------------------------------------------------------------------------------------------------

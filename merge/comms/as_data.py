@@ -15,6 +15,7 @@ from distprof.merge.comms.culprits import Culprit
 from distprof.merge.comms.culprits_text import cause
 from distprof.merge.comms.findings import Findings
 from distprof.merge.comms.matrix import bytes_between
+from distprof.merge.comms.group_coverage import group_coverage
 from distprof.merge.comms.precision import pair_uncertainty_ns
 from distprof.merge.description import problems_of
 from distprof.merge.run import clock_of
@@ -38,6 +39,7 @@ def as_data(found: Findings) -> dict[str, Any]:
         "remarks": [*run.remarks, *(analysis.remarks if analysis is not None else [])], "steps": found.steps,
         "clock": clock_of(run), "pair_uncertainty_ns": pair_uncertainty_ns(run.clock),
         "coverage": {**asdict(found.coverage), "matched_ratio": found.coverage.matched_ratio},
+        "coverage_by_group": group_coverage(found.rows).to_dicts(),
         "kinds": [asdict(one) for one in found.kinds],
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
