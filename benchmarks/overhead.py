@@ -7,6 +7,9 @@ Processor time is what a step costs; elapsed time holds what others do on the ma
 Each round times plain steps, steps with something on, and plain steps again; a ratio is to the mean of the two plain
 blocks. "plain" is a plain block measured the same way: its spread is the noise of this machine, and a ratio inside it
 is no difference. The profilers of DeepSpeed and torch are measured in the same rounds, where they are installed.
+
+What it costs to label collectives is measured in steps that have some: the same model under DDP with small buckets, in a
+gloo group of one rank. --labels measures that alone.
 """
 
 from __future__ import annotations
@@ -20,14 +23,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 import distprof
+from distprof.collectives import CollectiveRecorder
+from distprof.modules import ModuleMap
+from distprof.scopes import ModuleScopes
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from train_ddp import Transformer
@@ -59,6 +68,15 @@ class Trainer:
         return time.process_time() - begin[0], time.perf_counter() - begin[1]
 
 
+class ReplicatedTrainer(Trainer):
+    """The same under DDP, with buckets of 1 MB at most: many all_reduces while backward runs."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args)
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.model = DistributedDataParallel(self.model, bucket_cap_mb=1)
+
+
 def in_pass(name: str) -> Callable[[Trainer, int], list[Seconds]]:
     """Steps inside one pass; the first, and the one that writes the results, are left out."""
     def block(trainer: Trainer, num_steps: int) -> list[Seconds]:
@@ -84,6 +102,19 @@ def after_last_pass(trainer: Trainer, num_steps: int) -> list[Seconds]:
     """Recording is over."""
     in_pass("time")(trainer, 1)
     return plain(trainer, num_steps)
+
+
+def labels(trainer: Trainer, num_steps: int, *, timeline: bool = False) -> list[Seconds]:
+    """Collectives are labelled, and nothing else is on."""
+    recorder = CollectiveRecorder(ModuleScopes(ModuleMap(), lambda call: call, lambda _: None), lambda: (0, None),
+                                  lambda call: call)
+    recorder.start(timeline=timeline)
+    try:
+        times = plain(trainer, num_steps)
+    finally:
+        recorder.stop()
+    labels.per_step = len(recorder.calls) / num_steps  # type: ignore[attr-defined]
+    return times
 
 
 def flop_counter(trainer: Trainer, num_steps: int) -> list[Seconds]:
@@ -127,15 +158,21 @@ MODES: dict[str, Callable[[Trainer, int], list[Seconds]] | None] = {
     "DeepSpeed FlopsProfiler": deepspeed(),
     "torch FlopCounterMode": flop_counter,
 }
+LABEL_MODES: dict[str, Callable[[Trainer, int], list[Seconds]] | None] = {
+    "plain (noise)": plain,
+    "labels, ends by callbacks": labels,
+    "labels, ends by timeline": partial(labels, timeline=True),
+}
 
 
-def measure(trainer: Trainer, rounds: int, num_steps: int) -> tuple[list[Seconds], dict[str, list[Seconds]]]:
+def measure(trainer: Trainer, modes: dict[str, Any], rounds: int, num_steps: int) -> (
+        tuple[list[Seconds], dict[str, list[Seconds]]]):
     """Plain step times, and ratios to the plain blocks around by mode."""
     plain(trainer, 2 * num_steps)
     seconds: list[Seconds] = []
     ratios: dict[str, list[Seconds]] = {}
     for _ in range(rounds):
-        for name, block in MODES.items():
+        for name, block in modes.items():
             if block is not None:
                 before, timed, after = (median(one(trainer, num_steps)) for one in (plain, block, plain))
                 seconds += [before, after]
@@ -154,19 +191,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("layers", 12), ("width", 512), ("batch", 8), ("length", 64), ("rounds", 9), ("steps", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--labels", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    trainer = Trainer(args)
-    modules = sum(1 for _ in trainer.model.modules())
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, 1 thread; "
-          f"{args.layers} layers, width {args.width}, batch {args.batch} x {args.length}, {modules} modules; "
+          f"{args.layers} layers, width {args.width}, batch {args.batch} x {args.length}; "
           f"{args.rounds} rounds of {args.steps} steps")
-    seconds, ratios = measure(trainer, args.rounds, args.steps)
+    if not args.labels:
+        trainer = Trainer(args)
+        print(f"{sum(1 for _ in trainer.model.modules())} modules")
+        show(MODES, *measure(trainer, MODES, args.rounds, args.steps))
+    found = measure(ReplicatedTrainer(args), LABEL_MODES, args.rounds, args.steps)
+    print(f"\nunder DDP, {labels.per_step:.0f} collectives a step")  # type: ignore[attr-defined]
+    show(LABEL_MODES, *found)
+    dist.destroy_process_group()
+
+
+def show(modes: dict[str, Any], seconds: list[Seconds], ratios: dict[str, list[Seconds]]) -> None:
+    """A line per mode."""
     cpu, wall = median(seconds)
     print(f"plain step {cpu * 1e3:.1f} ms of processor time, {wall * 1e3:.1f} ms elapsed")
     print(f"{'over plain':<28}{'processor time':>24}{'elapsed time':>28}")
     print(f"{'':<28}" + f"{'median':>10}{'25 %':>7}{'75 %':>7}" * 2)
-    for name in MODES:
+    for name in modes:
         print(f"{name:<28}" + (f"{'not installed':>24}" if name not in ratios else "".join(
             "{1:>10.3f}{0:>7.3f}{2:>7.3f}".format(*statistics.quantiles(values, n=4))
             for values in zip(*ratios[name], strict=True))))

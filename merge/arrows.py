@@ -101,13 +101,13 @@ def owners(ends: Ends, slices: Slices, order: Any) -> Any:
         order: Slices by thread, start and longest first.
     """
     found = np.full(len(ends.thread), -1)
-    threads = slices.thread[order]
+    threads = slices.thread.take(order)
     for number in np.unique(ends.thread[~ends.is_slice]).tolist():
         mine = np.flatnonzero((ends.thread == number) & ~ends.is_slice)
         mine = mine[np.argsort(ends.at_ns[mine], kind="stable")]
-        theirs = order[slice(*np.searchsorted(threads, (number, number + 1)))]
-        starts, at_ns, next_ones = slices.start_ns[theirs], ends.at_ns[mine], ends.binds_next[mine]
-        around = find_innermost(starts, slices.end_ns[theirs], at_ns)
+        theirs = order[slice(*np.searchsorted(threads, np.array((number, number + 1), threads.dtype)))]
+        starts, at_ns, next_ones = slices.start_ns.take(theirs), ends.at_ns[mine], ends.binds_next[mine]
+        around = find_innermost(starts, slices.end_ns.take(theirs), at_ns)
         if next_ones.any():
             following = np.searchsorted(starts, at_ns, "right")
             around = np.where(next_ones, np.where(following < len(starts), following, -1), around)

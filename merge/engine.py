@@ -35,14 +35,28 @@ from distprof.merge.rows import (
 
 __all__ = ["ARGS", "BAD_TIME", "BIND_ID", "DUR", "ENCLOSING", "FLOW_IN", "FLOW_OUT", "GLOBAL", "ID", "LATEST_NS",
            "MOST_BYTES", "NONE", "NON_ASCII", "NO_ARROW", "PID", "REPAIR", "SCOPE", "TID", "TS", "Interner", "Scanner",
-           "Status", "Text", "find_innermost", "find_overlaps", "is_compiled"]
+           "Status", "Text", "find_innermost", "find_overlaps", "is_compiled", "pack_integers", "pack_words"]
 
 _IS_COMPILED = "DISTPROF_REFERENCE_ENGINE" not in os.environ and compiled_engine.is_built()
 
 if TYPE_CHECKING or _IS_COMPILED:
-    from distprof.merge.compiled_engine import Interner, Scanner, find_innermost, find_overlaps
+    from distprof.merge.compiled_engine import (
+        Interner,
+        Scanner,
+        find_innermost,
+        find_overlaps,
+        pack_integers,
+        pack_words,
+    )
 else:
-    from distprof.merge.reference import Interner, Scanner, find_innermost, find_overlaps
+    from distprof.merge.reference import (
+        Interner,
+        Scanner,
+        find_innermost,
+        find_overlaps,
+        pack_integers,
+        pack_words,
+    )
 
 
 def is_compiled() -> bool:

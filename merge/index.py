@@ -87,10 +87,10 @@ def index_trace(trace: TraceFile, selection: Selection = ALL, *, base_ns: int = 
     steps = _Steps(scanner)
     for text in file.scanned():
         phase = scanner.column("phase")
-        index.bad_times += int(timeless(scanner).sum())
-        for code, number in enumerate(np.bincount(phase, minlength=1)):
-            if number:
-                index.phases[chr(code)] += int(number)
+        index.bad_times += int(np.count_nonzero(timeless(scanner)))
+        counts = np.bincount(phase)
+        for code in np.flatnonzero(counts).tolist():
+            index.phases[chr(code)] += int(counts[code])
         index.meta += _meta(scanner, text, np.flatnonzero(phase == META))
         steps.look()
         rows.add(text, index.num_events)
@@ -128,6 +128,8 @@ def base_ns_of(metadata: Mapping[str, Any]) -> int:
 def timeless(scanner: Scanner) -> Any:
     """bool a row: events that no viewer takes, for want of a phase or a time; an empty one is none at all."""
     phase, lacks = scanner.column("phase"), scanner.column("ts_ns") == NONE
+    if phase.all():  # as nearly always
+        return lacks & (phase != META)
     is_empty = scanner.column("end") - scanner.column("start") < SHORTEST
     return np.where(phase == 0, ~is_empty, lacks & (phase != META))
 
@@ -151,6 +153,8 @@ class _Steps:
         if not self._names:
             return
         names, starts, durations = (scanner.column(column) for column in ("name", "ts_ns", "dur_ns"))
-        for row in np.flatnonzero(np.isin(names, list(self._names)) & (scanner.column("phase") == SLICE)).tolist():
+        is_step = np.zeros(self._known, bool)
+        is_step[list(self._names)] = True
+        for row in np.flatnonzero(is_step.take(names) & (scanner.column("phase") == SLICE)).tolist():
             if starts[row] != NONE and durations[row] != NONE:
                 self.found.append((self._names[int(names[row])], int(starts[row]), int(starts[row] + durations[row])))

@@ -79,21 +79,24 @@ class Rows:
         scanner = self._scanner
         start, phase, duration = (scanner.column(name) for name in ("ts_ns", "phase", "dur_ns"))
         timed = (start != NONE) & (phase != META) & (phase != 0)
-        is_slice, is_half = timed & (phase == SLICE), timed & PAIRED[phase]
+        is_slice, is_half = timed & (phase == SLICE), timed & PAIRED.take(phase)
         if not self._selection.is_all:
             keep = self._kept(start, duration, scanner.column("category"), is_slice)
             self._num_left_out += int((timed & ~keep & ~FLOWS[phase] & ~is_half).sum())
             is_slice &= keep
         rows = np.flatnonzero(is_slice)
-        self._slices.append((rows + first, start[rows], np.maximum(duration[rows], 0), scanner.column("thread")[rows]))
+        # take is twice as fast as an index, here and elsewhere
+        self._slices.append((rows + first, start.take(rows), np.maximum(duration.take(rows), 0),
+                             scanner.column("thread").take(rows)))
         self._others.append(start[timed & ~is_slice].copy())
-        self._add_linked(text, first, timed & FLOWS[phase], is_half, is_slice | (timed & (phase == BEGIN)))
+        self._add_linked(text, first, timed & FLOWS.take(phase), is_half, is_slice | (timed & (phase == BEGIN)))
 
     def _add_linked(self, text: Text, first: int, is_flow: Any, is_half: Any, may_be_bound: Any) -> None:
         scanner = self._scanner
         flags = scanner.column("flags")
         is_bound = may_be_bound & ((flags & (FLOW_IN | FLOW_OUT)) != 0)
-        is_bound &= scanner.spans[:scanner.num_rows, BIND_ID, 1] > 0
+        if is_bound.any():
+            is_bound &= scanner.spans[:scanner.num_rows, BIND_ID, 1] > 0
         ends, halves = np.flatnonzero(is_flow | is_bound), np.flatnonzero(is_half)
         if not len(ends) and not len(halves):
             return
@@ -279,7 +282,7 @@ def _by_thread_and_start(row: Any, thread: Any, start: Any, duration: Any, num_p
         return np.lexsort((np.where(is_pair, row, -duration), is_pair, start, thread)).astype(np.int64)
     key = (thread.astype(np.int64) << bits) | since
     order = np.argsort(key, kind="stable")  # most is in order already, which this kind knows to use
-    ordered = key[order]
+    ordered = key.take(order)
     ties = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(ties):
         rows = np.union1d(ties, ties + 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -103,7 +102,7 @@ def _temporary(merged: Path) -> Path:
     for left in parent.glob(f".{merged.name}.????????.tmp"):  # of a merge that was killed
         if time.time() - left.stat().st_mtime > DAY_S:
             shutil.rmtree(left, ignore_errors=True)
-    folder = parent / f".{merged.name}.{secrets.token_hex(4)}.tmp"
+    folder = parent / f".{merged.name}.{os.urandom(4).hex()}.tmp"
     folder.mkdir()
     return folder
 

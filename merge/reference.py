@@ -29,6 +29,7 @@ from distprof.merge.json_text import (
     value_of,
 )
 from distprof.merge.reference_overlaps import find_innermost, find_overlaps
+from distprof.merge.reference_packing import pack_integers, pack_words
 from distprof.merge.reference_text import IS_LINKED, link, rewritten
 from distprof.merge.rows import (
     BAD_TIME,
@@ -48,7 +49,7 @@ from distprof.merge.rows import (
     Text,
 )
 
-__all__ = ["Interner", "Scanner", "find_innermost", "find_overlaps"]
+__all__ = ["Interner", "Scanner", "find_innermost", "find_overlaps", "pack_integers", "pack_words"]
 
 PIECE = 1 << 20
 """Bytes of text that are looked at at once: a scan that ends early has not decoded all."""

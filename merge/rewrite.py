@@ -211,6 +211,8 @@ class _Renumber:
         self._lanes = lanes
         self._threads: list[Thread | None] = [None] * len(index.threads)
         self._pids, self._tids = (np.zeros(len(index.threads), np.int64) for _ in range(2))
+        self._is_met = np.zeros(len(index.threads), bool)
+        self._none = np.full(scanner.max_rows, NONE)
         self._dropped_names = np.empty(0, np.int32)
         self._known_names = 0
 
@@ -230,14 +232,16 @@ class _Renumber:
         start_ns, dur_ns = self._times(raw_ts, raw_dur, is_slice)
         stays = keep > 0
         ts_ns, seen_ns = self._seen(start_ns, dur_ns, stays & ~is_meta, is_slice)
+        ts_ns[is_meta] = 0
         pid, tid = self._numbers(stays)
         self._move(tid)
-        member.num_events += int(stays.sum())
-        member.num_slices += int((stays & (is_slice | (phase == BEGIN))).sum())
+        member.num_events += int(np.count_nonzero(stays))
+        member.num_slices += int(np.count_nonzero(stays & (is_slice | (phase == BEGIN))))
         first_id = self.plan.rank * IDS_PER_RANK
         written = self._scanner.rewrite(
-            text, keep=keep, pid=pid, tid=tid, ts_ns=np.where(is_meta, 0, ts_ns), ids=self._ids, first_id=first_id,
-            dur_ns=np.where(seen_ns != raw_dur, seen_ns, NONE), links=self._links(first_id))
+            text, keep=keep, pid=pid, tid=tid, ts_ns=ts_ns, ids=self._ids, first_id=first_id,
+            dur_ns=self._nothing() if seen_ns is raw_dur else np.where(seen_ns != raw_dur, seen_ns, NONE),
+            links=self._links(first_id))
         if events is not None:
             events.add(keep, start_ns, dur_ns)
         self._row += scanner.num_rows
@@ -248,7 +252,7 @@ class _Renumber:
         """uint8 a row: 1 for what is written, 2 for slices that lose their arrow."""
         scanner, member, layout = self._scanner, self._member, self.plan.index.layout
         lost = timeless(scanner)
-        member.num_bad_times += int(lost.sum())
+        member.num_bad_times += int(np.count_nonzero(lost))
         if len(scanner.names) > self._known_names:
             texts = scanner.names.texts(self._known_names)
             new = [number for number, name in enumerate(texts, self._known_names) if name.decode("latin-1") in NAMES_OF]
@@ -268,18 +272,19 @@ class _Renumber:
         return keep
 
     def _times(self, raw_ts: Any, raw_dur: Any, is_slice: Any) -> tuple[Any, Any]:
-        """Start on the common clock, and duration."""
+        """Start on the common clock, and duration: the column itself where all of it stays."""
         clock, base_ns, layout = self.plan.clock, self.plan.index.base_ns, self.plan.index.layout
         own = np.where(raw_ts == NONE, 0, raw_ts)
         rows, moved = self._mine(layout.moved_rows, layout.moved_ns)
         own[rows] = moved
         own += base_ns
         start_ns = clock.to_common(own)
-        missing = is_slice & (raw_dur == NONE)
-        self._member.num_without_duration += int(missing.sum())
-        dur_ns = np.where(missing | (is_slice & (raw_dur < 0)), 0, raw_dur)
+        dur_ns, bad = raw_dur, is_slice & (raw_dur < 0)  # where there is none too
         rows, cut = self._mine(layout.cut_rows, layout.cut_ns)
-        dur_ns[rows] = cut
+        if len(rows) or bad.any():
+            self._member.num_without_duration += int(np.count_nonzero(bad & (raw_dur == NONE)))
+            dur_ns = np.where(bad, 0, raw_dur)
+            dur_ns[rows] = cut
         if clock.drift_ppm:
             dur_ns = np.where(dur_ns == NONE, NONE, clock.to_common(own + dur_ns) - start_ns)
         return start_ns, dur_ns
@@ -288,15 +293,23 @@ class _Renumber:
         """Start behind the origin, and duration: what lies before it is moved onto it, and nests as it did."""
         ts_ns = start_ns - self.plan.origin_ns
         early = ts_ns < 0
-        self._member.num_moved += int((counts & early).sum())
+        if not early.any():
+            return ts_ns, dur_ns
+        self._member.num_moved += int(np.count_nonzero(counts & early))
         return np.maximum(ts_ns, 0), np.where(early & is_slice, np.maximum(ts_ns + dur_ns, 0), dur_ns)
 
     def _links(self, first_id: int) -> Any:
         """New ids for arrows whose id an arrow before had."""
-        links = np.full(self._scanner.num_rows, NONE)
         rows, ids = self._mine(self.plan.index.layout.reused_rows, self.plan.index.layout.reused_ids)
+        if not len(rows):
+            return self._nothing()
+        links = self._nothing().copy()
         links[rows] = first_id + ids
         return links
+
+    def _nothing(self) -> Any:
+        """`NONE` for each row."""
+        return self._none[:self._scanner.num_rows]
 
     def _mine(self, rows: Any, values: Any = None) -> Any:
         """Those of the file's rows that are in this scan, as places in it; and the values beside them."""
@@ -306,11 +319,12 @@ class _Renumber:
 
     def _numbers(self, stays: Any) -> tuple[Any, Any]:
         threads = self._scanner.column("thread")
-        for number in np.flatnonzero(np.bincount(threads[stays]) > 0).tolist():
-            if self._threads[number] is None:
-                thread = self._threads[number] = self._lanes.thread(*self._raw[number])
-                self._pids[number], self._tids[number] = thread.pid, thread.tid
-        return self._pids[threads], self._tids[threads]
+        if not self._is_met.take(threads).all():
+            for number in np.flatnonzero(np.bincount(threads[stays]) > 0).tolist():
+                if self._threads[number] is None:
+                    thread = self._threads[number] = self._lanes.thread(*self._raw[number])
+                    self._pids[number], self._tids[number], self._is_met[number] = thread.pid, thread.tid, True
+        return self._pids.take(threads), self._tids.take(threads)
 
     def _move(self, tid: Any) -> None:
         """Puts overlapping slices, and the arrows that begin or end with them, into lanes of their own."""

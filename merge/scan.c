@@ -58,6 +58,34 @@ enum { MORE, ENDED, FULL, MALFORMED, NO_MEMORY };
 #endif
 uint32_t source_id(void) { return SOURCE_ID; }
 
+static uint64_t load(const uint8_t *p) {
+    uint64_t word;
+    memcpy(&word, p, 8);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    return word;
+}
+
+static inline __attribute__((always_inline)) int same(const uint8_t *a, const uint8_t *b, int64_t n) {
+    if (n < 4) {
+        for (; n; n--)
+            if (*a++ != *b++) return 0;
+        return 1;
+    }
+    if (n < 8) return !memcmp(a, b, 4) && !memcmp(a + n - 4, b + n - 4, 4);
+    int64_t i = 0;
+#ifdef __SSE2__
+    for (; i + 16 <= n; i += 16) {
+        __m128i equal = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(a + i)), _mm_loadu_si128((const __m128i *)(b + i)));
+        if (_mm_movemask_epi8(equal) != 0xFFFF) return 0;
+    }
+#endif
+    for (; i + 8 <= n; i += 8)
+        if (load(a + i) != load(b + i)) return 0;
+    return load(a + n - 8) == load(b + n - 8);
+}
+
 /* ---- interner: equal bytes get equal numbers, counted from 0 in order of first appearance -------------------------- */
 
 typedef struct {
@@ -95,14 +123,15 @@ const uint8_t *interner_arena(const Interner *in) { return in->arena; }
 const int64_t *interner_ends(const Interner *in) { return in->ends; }
 
 static uint64_t hash_of(const uint8_t *s, int64_t n) {
-    uint64_t h = 0x9e3779b97f4a7c15u ^ (uint64_t)n, w;
-    for (; n >= 8; s += 8, n -= 8) {
+    uint64_t h = 0x9e3779b97f4a7c15u ^ (uint64_t)n, w = 0;
+    const uint8_t *end = s + n;
+    for (; end - s > 8; s += 8) {
         memcpy(&w, s, 8);
         h = (h ^ w) * 0xff51afd7ed558ccdu;
         h ^= h >> 32;
     }
-    w = 0;
-    memcpy(&w, s, n);
+    if (n >= 8) memcpy(&w, end - 8, 8); /* some of it twice: faster than a part of a word */
+    else for (w = 0; s < end; s++) w = w << 8 | *s;
     h = (h ^ w) * 0xc4ceb9fe1a85ec53u;
     h ^= h >> 29;
     return h ? h : 1;
@@ -133,7 +162,7 @@ int32_t interner_add(Interner *in, const uint8_t *s, int64_t n) {
         if (in->hashes[at] == h) {
             int32_t i = in->slots[at];
             int64_t from = i ? in->ends[i - 1] : 0;
-            if (in->ends[i] - from == n && !memcmp(in->arena + from, s, n)) return i;
+            if (in->ends[i] - from == n && same(in->arena + from, s, n)) return i;
         }
     if (in->count == in->max_count) {
         if (in->count >= INT32_MAX / 2 || !grow(in)) return in->failed = 1, -1;
@@ -158,15 +187,6 @@ int32_t interner_add(Interner *in, const uint8_t *s, int64_t n) {
 
 /* The high bit of each byte below `limit` (at most 128); right up to the first such byte, which is all that is asked. */
 static uint64_t below(uint64_t word, uint8_t limit) { return (word - EACH(limit)) & ~word & EACH(0x80); }
-
-static uint64_t load(const uint8_t *p) {
-    uint64_t word;
-    memcpy(&word, p, 8);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    word = __builtin_bswap64(word);
-#endif
-    return word;
-}
 
 static const uint8_t *blank(const uint8_t *p, const uint8_t *end) {
     for (;;) {
@@ -203,7 +223,7 @@ static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *
                 int until = __builtin_ctz(found);
                 if (high & ((UINT32_C(1) << until) - 1)) *flags |= NON_ASCII;
                 p += until;
-                break;
+                goto odd;
             }
             if (high) *flags |= NON_ASCII;
             p += 16;
@@ -216,7 +236,7 @@ static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *
                 int until = __builtin_ctzll(found) & ~7;
                 if (word & EACH(0x80) & ((UINT64_C(1) << until) - 1)) *flags |= NON_ASCII;
                 p += until >> 3;
-                break;
+                goto odd;
             }
             if (word & EACH(0x80)) *flags |= NON_ASCII;
             p += 8;
@@ -224,6 +244,7 @@ static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *
         for (; p < end && !IN_STRING[*p]; p++)
             if (*p & 0x80) *flags |= NON_ASCII;
         if (p >= end) return NULL;
+    odd:
         if (*p == '"') return p;
         if (*p == '\\') {
             if (end - p < 2) return NULL;
@@ -441,9 +462,8 @@ typedef struct {
     int32_t is_text;
     int64_t *integers;
     int32_t *texts;
-    const uint8_t *found_at; /* of the event being read: it is interned once the event is whole */
+    const uint8_t *found_at; /* a text of the event being read that is interned once the event is whole, or NULL */
     int64_t found_len;
-    int64_t known;           /* its number where an earlier event has the same, else -1 */
 } Wanted;
 
 typedef struct {
@@ -497,43 +517,31 @@ typedef struct {
     Args args[USUAL_ARGS];   /* by name */
 } Seen;
 
-static int same(const uint8_t *a, const uint8_t *b, int64_t n) {
-    if (n < 8) {
-        for (; n; n--)
-            if (*a++ != *b++) return 0;
-        return 1;
-    }
-    int64_t i = 0;
-#ifdef __SSE2__
-    for (; i + 16 <= n; i += 16) {
-        __m128i equal = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(a + i)), _mm_loadu_si128((const __m128i *)(b + i)));
-        if (_mm_movemask_epi8(equal) != 0xFFFF) return 0;
-    }
-#endif
-    for (; i + 8 <= n; i += 8)
-        if (load(a + i) != load(b + i)) return 0;
-    return load(a + n - 8) == load(b + n - 8);
-}
-
-/* Eight digits at once: their value, or -1. */
-static int64_t eight_digits(const uint8_t *p) {
+/* The digits that p begins with, at most eight, at once: gives how many, and their value. */
+static int some_digits(const uint8_t *p, int64_t *value) {
     uint64_t word = load(p);
-    if (((word & EACH(0xF0)) | ((word + EACH(6)) & EACH(0xF0)) >> 4) != EACH(0x33)) return -1;
-    word = (word & EACH(0x0F)) * (10 << 8 | 1) >> 8 & UINT64_C(0x00FF00FF00FF00FF);
+    uint64_t odd = ((word & EACH(0xF0)) | ((word + EACH(6)) & EACH(0xF0)) >> 4) ^ EACH(0x33); /* right up to the first */
+    int count = odd ? __builtin_ctzll(odd) >> 3 : 8;
+    if (!count) return 0;
+    word = (word << (64 - 8 * count) & EACH(0x0F)) * (10 << 8 | 1) >> 8 & UINT64_C(0x00FF00FF00FF00FF);
     word = word * (100 << 16 | 1) >> 16 & UINT64_C(0x0000FFFF0000FFFF);
-    return (int64_t)(word * (UINT64_C(10000) << 32 | 1) >> 32);
+    *value = (int64_t)(word * (UINT64_C(10000) << 32 | 1) >> 32);
+    return count;
 }
 
 /* Behind a number of at most 15 digits before the point and 3 behind it, which must be there in full if any is; its
  * thousandfold goes to *value. NULL where it takes a closer look. */
 static const uint8_t *usual_number(const uint8_t *p, const uint8_t *end, int64_t *value) {
     if (end - p < 32) return NULL;
-    const uint8_t *from = p;
-    int64_t number = p[7] >= '0' && p[7] <= '9' ? eight_digits(p) : -1;
-    if (number >= 0) p += 8;
-    else number = 0;
-    while (*p >= '0' && *p <= '9' && p - from < 16) number = 10 * number + (*p++ - '0');
-    if (p == from || p - from > 15 || (*from == '0' && p - from > 1)) return NULL;
+    static const int64_t tens[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000};
+    int64_t number, more;
+    int count = some_digits(p, &number);
+    if (!count || (*p == '0' && count > 1)) return NULL;
+    p += count;
+    if (count == 8 && (count = some_digits(p, &more))) {
+        if (count == 8) return NULL;
+        number = number * tens[count] + more, p += count;
+    }
     number *= 1000;
     if (*p == '.') {
         int a = p[1] - '0', b = p[2] - '0', c = p[3] - '0';
@@ -547,8 +555,9 @@ static const uint8_t *usual_number(const uint8_t *p, const uint8_t *end, int64_t
 
 static void forget_wanted(Columns *c) {
     for (int32_t i = 0; i < c->num_wanted; i++) {
-        c->wanted[i].found_at = NULL, c->wanted[i].known = -1;
-        if (!c->wanted[i].is_text) c->wanted[i].integers[c->num_rows] = NONE;
+        Wanted *w = &c->wanted[i];
+        if (!w->is_text) w->integers[c->num_rows] = NONE;
+        else w->texts[c->num_rows] = -1, w->found_at = NULL;
     }
 }
 
@@ -562,14 +571,14 @@ static int32_t wanted_of(const Columns *c, const uint8_t *key, int64_t len) {
 static void keep_wanted(Wanted *w, int64_t row, const uint8_t *value, int64_t len) {
     if (w->is_text) {
         int quoted = *value == '"';
-        w->found_at = value + quoted, w->found_len = len - 2 * quoted, w->known = -1;
+        w->found_at = value + quoted, w->found_len = len - 2 * quoted;
     } else {
         w->integers[row] = integer(value, len);
     }
 }
 
 static void keep_known(Wanted *w, int64_t row, int64_t earlier) {
-    if (w->is_text) w->known = w->texts[earlier];
+    if (w->is_text) w->texts[row] = w->texts[earlier], w->found_at = NULL;
     else w->integers[row] = w->integers[earlier];
 }
 
@@ -845,8 +854,7 @@ static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uin
     if (field[SCOPE].len == 3 && !memcmp(field[SCOPE].at, "\"g\"", 3) && (c->phase[row] | 32) == 'i') flags |= GLOBAL;
     for (int32_t i = 0; i < c->num_wanted; i++) {
         Wanted *w = &c->wanted[i];
-        if (w->is_text)
-            w->texts[row] = w->known >= 0 ? (int32_t)w->known : w->found_at ? interner_add(c->texts, w->found_at, w->found_len) : -1;
+        if (w->is_text && w->found_at) w->texts[row] = interner_add(c->texts, w->found_at, w->found_len);
     }
     c->start[row] = (int32_t)(from - buf), c->end[row] = (int32_t)(p - buf);
     c->name[row] = interner_add(c->names, name.at, name.len);
@@ -1011,6 +1019,153 @@ int64_t rewrite_events(const uint8_t *buf, const Columns *c, const uint8_t *keep
         }
     }
     return ids->failed ? -1 : out - start;
+}
+
+/* ---- packing -------------------------------------------------------------------------------------------------------
+ *
+ * Columns as Parquet has them in its pages: which rows have a value, in runs; then numbers of words in runs, or integers
+ * as differences. https://parquet.apache.org/docs/file-format/data-pages/encodings */
+
+enum { MOST_GROUPS = 63, BLOCK = 128, MINIBLOCK = 32 }; /* groups of 8 in a literal run, so that its header is one byte */
+
+static uint8_t *put_varint(uint8_t *out, uint64_t value) {
+    for (; value > 127; value >>= 7) *out++ = (uint8_t)(value | 128);
+    *out++ = (uint8_t)value;
+    return out;
+}
+
+static uint8_t *put_bytes(uint8_t *out, uint64_t value, int n) {
+    for (; n; n--, value >>= 8) *out++ = (uint8_t)value;
+    return out;
+}
+
+static uint64_t zigzag(int64_t value) { return (uint64_t)value << 1 ^ (uint64_t)(value >> 63); }
+
+static int width_of(uint64_t largest) { return largest ? 64 - __builtin_clzll(largest) : 0; }
+
+/* Words of a run of equal values: how many, of at most n. */
+static int64_t run_of(const int32_t *values, int64_t n) {
+    int64_t run = 1;
+    while (run < n && values[run] == *values) run++;
+    return run;
+}
+
+/* Values below 2^width: runs of eight and more equal ones, and what is between them in groups of eight. */
+static uint8_t *put_runs(uint8_t *out, const int32_t *values, int64_t n, int width) {
+    uint8_t *header = NULL; /* of the literal run that goes on */
+    int groups = 0;
+    for (int64_t i = 0; i < n;) {
+        int64_t run = run_of(values + i, n - i);
+        if (run >= 8) {
+            out = put_bytes(put_varint(out, (uint64_t)run << 1), (uint32_t)values[i], (width + 7) / 8);
+            i += run, header = NULL;
+            continue;
+        }
+        if (!header || groups == MOST_GROUPS) header = out++, groups = 0;
+        *header = (uint8_t)(++groups << 1 | 1);
+        uint64_t held = 0;
+        int bits = 0;
+        for (int64_t end = i + 8; i < end; i++) {
+            held |= (uint64_t)(i < n ? (uint32_t)values[i] : 0) << bits;
+            bits += width;
+            if (bits >= 32) out = put_bytes(out, (uint32_t)held, 4), held >>= 32, bits -= 32;
+        }
+        out = put_bytes(out, held, bits / 8);
+    }
+    return out;
+}
+
+/* Which rows have a value, as levels of 0 and 1 with their length in front. */
+static uint8_t *put_levels(uint8_t *out, const int32_t *levels, int64_t n) {
+    uint8_t *end = put_runs(out + 4, levels, n, 1);
+    put_bytes(out, (uint64_t)(end - out - 4), 4);
+    return end;
+}
+
+/* The numbers of words, below 0 where there is none. Words get other numbers, from 0 in order of first appearance;
+ * used[] says which they had. `codes` has a place for each word, all -1, and `room` one for each row; *out has 10 bytes
+ * for each row and 4096 more. *num_used is the number of words; without any nothing follows the levels. Returns the
+ * bytes written. */
+int64_t pack_words(int64_t n, const int32_t *numbers, int32_t optional, int32_t *codes, int32_t *used, int32_t *room,
+                   uint8_t *out, int64_t *num_used) {
+    uint8_t *start = out;
+    if (optional) {
+        for (int64_t i = 0; i < n; i++) room[i] = numbers[i] >= 0;
+        out = put_levels(out, room, n);
+    }
+    int64_t count = 0;
+    int32_t num_words = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t number = numbers[i];
+        if (number < 0) continue;
+        if (codes[number] < 0) used[num_words] = number, codes[number] = num_words++;
+        room[count++] = codes[number];
+    }
+    *num_used = num_words;
+    if (!num_words) return out - start;
+    int width = width_of((uint64_t)num_words - 1);
+    width += !width; /* not all readers take words without bits */
+    *out++ = (uint8_t)width;
+    return put_runs(out, room, count, width) - start;
+}
+
+/* 32 values in as many bits each as the largest of them needs. */
+static uint8_t *put_miniblock(uint8_t *out, const uint64_t *values, int width) {
+    uint64_t held = 0;
+    int bits = 0;
+    for (int i = 0; width && i < MINIBLOCK; i++) {
+        held |= values[i] << bits;
+        bits += width;
+        if (bits < 64) continue;
+        out = put_bytes(out, held, 8);
+        bits -= 64;
+        held = bits ? values[i] >> (width - bits) : 0;
+    }
+    return put_bytes(out, held, bits / 8);
+}
+
+static uint8_t *put_differences(uint8_t *out, const int64_t *values, int64_t n) {
+    out = put_varint(put_varint(put_varint(out, BLOCK), BLOCK / MINIBLOCK), (uint64_t)n);
+    out = put_varint(out, n ? zigzag(values[0]) : 0);
+    for (int64_t from = 1; from < n; from += BLOCK) {
+        uint64_t differences[BLOCK] = {0};
+        int64_t count = n - from < BLOCK ? n - from : BLOCK, least = INT64_MAX;
+        for (int64_t i = 0; i < count; i++) {
+            differences[i] = (uint64_t)values[from + i] - (uint64_t)values[from + i - 1]; /* around 2^64 it is right too */
+            if ((int64_t)differences[i] < least) least = (int64_t)differences[i];
+        }
+        for (int64_t i = 0; i < count; i++) differences[i] -= (uint64_t)least;
+        out = put_varint(out, zigzag(least));
+        uint8_t *widths = out;
+        out += BLOCK / MINIBLOCK;
+        for (int part = 0; part < BLOCK / MINIBLOCK; part++) {
+            uint64_t all = 0;
+            for (int i = 0; i < MINIBLOCK; i++) all |= differences[part * MINIBLOCK + i];
+            widths[part] = (uint8_t)width_of(all);
+            out = put_miniblock(out, differences + part * MINIBLOCK, widths[part]);
+        }
+    }
+    return out;
+}
+
+/* Integers, NONE where `optional` and there is none. `room` and `out` as for pack_words, `room` of 64 bits a row.
+ * *num_values is the number of integers; without any nothing follows the levels. Returns the bytes written. */
+int64_t pack_integers(int64_t n, const int64_t *values, int32_t optional, int64_t *room, uint8_t *out,
+                      int64_t *num_values) {
+    uint8_t *start = out;
+    if (optional) {
+        int32_t *levels = (int32_t *)room;
+        for (int64_t i = 0; i < n; i++) levels[i] = values[i] != NONE;
+        out = put_levels(out, levels, n);
+        int64_t count = 0;
+        for (int64_t i = 0; i < n; i++) {
+            room[count] = values[i];
+            count += values[i] != NONE;
+        }
+        values = room, n = count;
+    }
+    *num_values = n;
+    return (n ? put_differences(out, values, n) : out) - start;
 }
 
 /* ---- overlaps ------------------------------------------------------------------------------------------------------- */

@@ -44,27 +44,33 @@ def write_merge(run: Run, reading: FirstPass, folder: Path, options: MergeOption
         UsageError: The options ask for what is not there.
     """
     run = aligned(run, options.align)
-    collectives = _collectives(run, options.collectives)
-    trace = merge_traces(run, reading, folder, options, progress, collectives)
+    if run.kind == "traces":
+        _write_no_rows(run, folder)  # while the first pass runs
+    collectives = _collectives(run, options)
+    trace = merge_traces(run, reading, folder, options, progress,
+                         None if options.collectives is False else collectives)
     if trace is None and run.kind == "traces":
         raise DataError(f"expected a trace that can be read in {run.path}, found none: {'; '.join(run.problems)}")
     late = (_write_few_tables if run.kind == "traces" else _write_tables)(run, folder, collectives)
     return Written(run=run, trace=trace, problems=problems_of(run), late=late)
 
 
-def _collectives(run: Run, wanted: bool | None) -> pl.DataFrame | None:  # noqa: FBT001 (an option)
+def _collectives(run: Run, options: MergeOptions) -> pl.DataFrame | None:
     """Of a run of ours. Traces of other programs are read once more for them, which takes as long as to merge."""
-    if not (run.kind == "distprof" if wanted is None else wanted):
+    if run.kind == "traces" and not options.collectives:
         return None
     from distprof.merge.comms.collectives import collectives_of  # with polars, which takes a while to import
 
     return collectives_of(run)
 
 
+def _write_no_rows(run: Run, folder: Path) -> None:
+    for table in (MERGED_MODULES, MERGED_COLLECTIVES, MERGED_STEPS):
+        write_table(folder, table, [], tags={}, metadata=table_metadata(run))
+
+
 def _write_few_tables(run: Run, folder: Path, collectives: pl.DataFrame | None) -> list[str]:
     """What traces of other programs tell."""
-    for table in (MERGED_MODULES, MERGED_STEPS, *(() if collectives is not None else (MERGED_COLLECTIVES,))):
-        write_table(folder, table, [], tags={}, metadata=table_metadata(run))
     summary = without_tables(run)
     if collectives is not None:
         from distprof.merge.comms.for_summary import communication

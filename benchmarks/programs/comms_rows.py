@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from distprof.merge.comms.analysis import analyse
 from distprof.merge.comms.bandwidth import bandwidths
 from distprof.merge.comms.collectives import measured
 from distprof.merge.comms.matching import match
@@ -59,6 +60,7 @@ def main(path: str) -> None:
         seconds["measure"] -= seconds["load"] + seconds["match"]
     for name, work in WORK.items():
         watch.of(name, partial(work, rows))
+    watch.of("blame", lambda: analyse(run, rows))
     told: dict[str, Any] = {
         "rows": rows.height, "collectives": rows["collective"].n_unique(), "complete": int(rows["complete"].sum()),
         "bytes": peak_bytes(), "seconds": watch.seconds, "cpu_seconds": watch.cpu_seconds}

@@ -6,6 +6,7 @@ may be waiting in another group: then those answer for it that made it wait ther
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -21,7 +22,7 @@ from distprof.merge.comms.waits import Calls, with_receivers
 
 COVERED = 0.995
 """Share of all waiting whose causes are looked for; the rest is in collectives that cost next to nothing."""
-MOST = 100_000
+MOST = 50_000
 """Ranks of collectives whose causes are looked for, at most: of those that cost most."""
 
 
@@ -49,6 +50,12 @@ class Meeting:
     """Ascending."""
     arrival_ns: Any
     end_ns: Any
+    first_ns: int
+    """First arrival."""
+    left_ns: int
+    """Last end."""
+    late: int
+    """Which of `ranks` came last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +87,21 @@ def meetings(rows: pl.DataFrame) -> list[Meeting]:
     known = known.filter(pl.col("end_ns").is_not_null().all().over("collective"))
     table = known.sort("collective", "rank").select(
         "collective", pl.col("step").fill_null(-1), "rank", "arrival_ns", "end_ns")
-    columns = [table[name].to_numpy() for name in table.columns]
-    edges = np.flatnonzero(np.diff(columns[0], prepend=-1, append=-1)) if len(table) else np.zeros(1, np.int64)
-    found = [Meeting(number=int(columns[0][first]), step=int(columns[1][first]), ranks=columns[2][first:last],
-                     arrival_ns=columns[3][first:last], end_ns=columns[4][first:last])
-             for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
-    return sorted(found, key=lambda one: int(one.arrival_ns.max()))
+    number, step, rank, arrival, end = (table[name].to_numpy() for name in table.columns)
+    if not len(number):
+        return []
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    stops = np.append(starts[1:], len(number))
+    last = np.maximum.reduceat(arrival, starts)
+    is_last = np.flatnonzero(arrival == np.repeat(last, stops - starts))
+    late = is_last[np.searchsorted(is_last, starts)] - starts
+    columns = (starts, stops, number[starts], step[starts], np.minimum.reduceat(arrival, starts),
+               np.maximum.reduceat(end, starts), late)
+    order = np.argsort(last, kind="stable")
+    return [Meeting(number=which, step=when, ranks=rank[start:stop], arrival_ns=arrival[start:stop],
+                    end_ns=end[start:stop], first_ns=first, left_ns=left, late=who)
+            for start, stop, which, when, first, left, who in zip(
+                *(column[order].tolist() for column in columns), strict=True)]
 
 
 def costs_of(calls: Mapping[int, Calls], blocked: Mapping[int, Spans]) -> Costs:
@@ -127,9 +143,10 @@ class Blame:
         self.shares: dict[int, Shares] = {}
         self._communication = activities.number(Activity("communication"))
         self._lanes = lanes
-        self._seen: dict[tuple[int, ...], list[Meeting]] = defaultdict(list)
-        self._left: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        self._around: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+        self._seen: dict[bytes, list[Meeting]] = defaultdict(list)
+        self._left: dict[bytes, list[int]] = defaultdict(list)
+        self._around: dict[bytes, list[bytes]] = {}
+        self._sets: dict[bytes, frozenset[int]] = {}
 
     def add(self, meeting: Meeting, *, look: bool) -> None:
         """Finds out who answers for the waiting in a collective; by last arrival, one after the other.
@@ -138,25 +155,24 @@ class Blame:
             meeting: The collective.
             look: False where its causes do not matter: then the late rank answers.
         """
-        late = int(np.argmax(meeting.arrival_ns))
-        self.shares[meeting.number] = (self._shares(meeting, late) if look else None) or {
-            Cause(int(meeting.ranks[late]), None): 1.0}
-        members = tuple(meeting.ranks.tolist())
+        self.shares[meeting.number] = (self._shares(meeting, meeting.late) if look else None) or {
+            Cause(int(meeting.ranks[meeting.late]), None): 1.0}
+        members = meeting.ranks.tobytes()
         if members not in self._around:
-            self._join(members)
+            self._join(members, frozenset(meeting.ranks.tolist()))
         left = self._left[members]
-        left.append(max(int(meeting.end_ns.max()), left[-1] if left else 0))
+        left.append(max(meeting.left_ns, left[-1] if left else 0))
         self._seen[members].append(meeting)
 
-    def _join(self, members: tuple[int, ...]) -> None:
+    def _join(self, members: bytes, ranks: frozenset[int]) -> None:
         """A new set of ranks: meetings of those around it bring it together too."""
-        mine = frozenset(members)
         self._around[members] = [members]
-        for other, around in self._around.items():
-            if other != members and mine <= set(other):
+        for other, known in self._sets.items():
+            if ranks < known:
                 self._around[members].append(other)
-            elif other != members and mine >= set(other):
-                around.append(members)
+            elif ranks > known:
+                self._around[other].append(members)
+        self._sets[members] = ranks
 
     def _shares(self, meeting: Meeting, late: int) -> Shares | None:
         left_ns = self._left_before(meeting)
@@ -183,10 +199,10 @@ class Blame:
 
     def _met_before(self, meeting: Meeting) -> Meeting | None:
         """The last time that all these ranks had met and left before the first of them came to this meeting."""
-        first, found, left_ns = int(meeting.arrival_ns.min()), None, -1
-        for members in self._around.get(tuple(meeting.ranks.tolist()), ()):
+        found, left_ns = None, -1
+        for members in self._around.get(meeting.ranks.tobytes(), ()):
             left = self._left[members]
-            place = int(np.searchsorted(left, first, "right")) - 1
+            place = bisect_right(left, meeting.first_ns) - 1
             if place >= 0 and left[place] > left_ns:
                 found, left_ns = self._seen[members][place], left[place]
         return found

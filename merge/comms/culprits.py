@@ -99,8 +99,9 @@ def culprits(costs: Costs, shares: Mapping[int, Shares], *, ranks: Sequence[int]
     np.add.at(total, (rows, columns), waited)
     chances = p_values(total)
     found, by_activity = [], {}
-    for index in np.flatnonzero(total.any(axis=1)).tolist():
-        mine = rows == index
+    order = np.argsort(rows, kind="stable")
+    known, firsts = np.unique(rows[order], return_index=True)
+    for index, mine in zip(known.tolist(), np.split(order, firsts[1:]), strict=True):
         names, places = np.unique(activity[mine], return_inverse=True)
         by_activity[ranks[index]] = dict(zip(names.astype(int).tolist(), (
             np.bincount(places, waited[mine]) / len(steps)).tolist(), strict=True))
