@@ -77,7 +77,8 @@ def _kinds(found: Findings, page: Page) -> None:
     if len(found.kinds) > SHOWN_KINDS:
         page.line(f"... {len(found.kinds) - SHOWN_KINDS} more of {len(found.kinds)}: --json has all")
     mean = "ranks, summed over the calls of a step" if found.steps else "ranks and calls"
-    page.line(f"spread: last minus first arrival, median; wait and transfer: mean over {mean}; algbw, busbw: GB/s, median")
+    page.line(f"spread: last minus first arrival, median; wait and transfer: mean over {mean}; algbw, busbw: GB/s, "
+              "median")
     page.line()
 
 
@@ -106,8 +107,8 @@ def _steps(found: Findings, page: Page) -> None:
     else:
         whole = HEADER if found.steps else ("whole trace in ms", "time", *HEADER[2:])
         page.table(whole, breakdown_rows(breakdown))
-        page.line(f"the six parts add up to the {whole[1]}; waiting and moving: communication in which nothing is computed; "
-                  "overlapped comm.: the rest of it")
+        page.line(f"the six parts add up to the {whole[1]}; waiting and moving: communication in which nothing is "
+                  "computed; overlapped comm.: the rest of it")
     page.line()
 
 
