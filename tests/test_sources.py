@@ -527,9 +527,9 @@ def test_comms_of_traces_says_what_it_infers(profiled):
     told = distprof("comms", profiled)
     assert told.returncode == 0, told.stderr
     assert "\nall_reduce " in told.stdout and "traces of another program: " in told.stdout
-    assert "(100.0 %)" in told.stdout and "mismatch" not in told.stdout
+    assert "mismatch" not in told.stdout
     inferred = json.loads(distprof("comms", "--json", profiled).stdout)
-    assert set(inferred["coverage"]["matched_by"]) <= {"label", "order"} and inferred["remarks"]
+    assert inferred["remarks"] and not set(inferred["coverage"]["matched_by"]) & {"id", "sequence"}
 
 
 def test_traces_that_changed_after_the_merge_are_looked_at_again(tmp_path):

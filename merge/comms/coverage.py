@@ -19,6 +19,8 @@ class Coverage:
     """Found on several, or on all but these do not agree."""
     num_alone: int
     """Found on one rank of several."""
+    num_unmatched: int
+    """Calls that were not looked for on other ranks: nothing tells of which group they are."""
     matched_by: Mapping[str, int]
     """Collectives by how their rows were found."""
     num_mismatches: int
@@ -46,12 +48,13 @@ def coverage(collectives: pl.DataFrame) -> Coverage:
     def count(condition: pl.Expr) -> int:
         return int(collectives.select(condition.fill_null(value=False).sum()).item())
 
-    alone = ~pl.col("complete") & (pl.col("num_ranks") < 2)
-    methods = collectives["matched_by"].value_counts(sort=True) if len(collectives) else None
+    unmatched = pl.col("matched_by").is_null()
+    alone = ~pl.col("complete") & (pl.col("num_ranks") < 2) & ~unmatched
+    methods = collectives["matched_by"].drop_nulls().value_counts(sort=True)
     return Coverage(
         num_collectives=len(collectives), num_complete=count(pl.col("complete")), num_alone=count(alone),
-        num_partial=count(~pl.col("complete") & ~alone),
-        matched_by=dict(methods.iter_rows()) if methods is not None else {},
-        num_mismatches=count(pl.col("mismatch").is_not_null()), num_without_end=count(pl.col("num_without_end") > 0),
+        num_partial=count(~pl.col("complete") & ~alone & ~unmatched), num_unmatched=count(unmatched),
+        matched_by=dict(methods.iter_rows()), num_mismatches=count(pl.col("mismatch").is_not_null() & ~unmatched),
+        num_without_end=count(pl.col("num_without_end") > 0),
         num_unsure=count(pl.col("unsure")), num_spreads=count(pl.col("arrival_spread_ns").is_not_null()),
         num_disagreeing=count(pl.col("disagrees")))

@@ -29,7 +29,8 @@ class Findings:
     collectives: pl.DataFrame
     """See `per_collective`."""
     steps: list[int]
-    """Those that means are of: without the first, in which the profiler warms up."""
+    """Those that means are of: without the first, in which the profiler warms up; nothing where the collectives tell
+    no step."""
     kinds: list[Kind]
     coverage: Coverage
     hangs: Hangs | None
@@ -64,8 +65,9 @@ def find(path: Path, choice: Choice) -> Findings:
     collectives = per_collective(rows)
     stuck, problems = hangs_of(run)
     run.problems.extend(problems)
-    steps = [choice.step] if choice.step is not None else analysis.steps if analysis is not None else (
-        rows["step"].unique().drop_nulls().sort().to_list())
+    steps = rows["step"].unique().drop_nulls().sort().to_list()
+    if analysis is not None and choice.step is None:
+        steps = [step for step in steps if step in analysis.steps]
     counted = collectives.filter(pl.col("step").is_in(steps)) if steps else collectives
     if analysis is not None and choice.step is not None:
         analysis = _of_step(analysis, choice.step)

@@ -58,7 +58,8 @@ def _run(path: Path, summary: Mapping[str, Any]) -> Run:
     return Run(
         path=path, run_id=summary["run_id"], world_size=size, mp_size=summary["mp_size"] or 1,
         dp_size=summary["dp_size"] or size, topology=summary["topology"] or {"dp": size}, topology_known=is_known,
-        topology_source=summary["topology_source"], missing=summary["missing_ranks"], kind=summary["kind"], problems=list(summary["problems"]), remarks=[
+        topology_source=summary["topology_source"], missing=summary["missing_ranks"], kind=summary["kind"],
+        problems=list(summary["problems"]), remarks=[
             *summary["remarks"], "this is a merge without the folders of its ranks: what steps were spent on is not in "
             "it"],
         clock=_clock(summary["clock"]), ranks=[_rank(path, number, size) for number in summary["ranks"]])

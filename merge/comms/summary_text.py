@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from distprof.merge.clock_text import clock_line
+from distprof.merge.comms.analysis import Analysis
 from distprof.merge.comms.breakdown_text import HEADER, breakdown_rows
 from distprof.merge.comms.coverage import Coverage
 from distprof.merge.comms.culprits_text import culprit_lines
@@ -34,9 +35,7 @@ def summarise(found: Findings, page: Page) -> None:
     _kinds(found, page)
     if found.analysis is not None:
         _steps(found, page)
-        for line in culprit_lines(found.analysis, [rank.number for rank in found.run.ranks]):
-            page.line(line, style="bold" if any(one.certain for one in found.analysis.culprits) else None)
-        page.line()
+        _culprits(found, found.analysis, page)
     elif found.late:
         for line in found.late:
             page.line(line)
@@ -58,7 +57,7 @@ def _head(found: Findings) -> str:
 
 def mismatch_lines(found: Findings) -> Iterator[str]:
     """What makes jobs hang or compute nonsense: ranks that do not agree in what they call."""
-    bad = found.collectives.filter(pl.col("mismatch").is_not_null())
+    bad = found.collectives.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
     for one in bad.head(SHOWN_MISMATCHES).iter_rows(named=True):
         step = "" if one["step"] is None else f" in step {one['step']}"
         yield f"mismatch{step}: {describe({**one, 'arrival_spread_ns': None, 'busbw': None}, None)}: {one['mismatch']}"
@@ -77,8 +76,9 @@ def _kinds(found: Findings, page: Page) -> None:
                [_kind(one, found) for one in found.kinds[:SHOWN_KINDS]], left=2)
     if len(found.kinds) > SHOWN_KINDS:
         page.line(f"... {len(found.kinds) - SHOWN_KINDS} more of {len(found.kinds)}: --json has all")
-    page.line(f"spread: last minus first arrival, median; wait and transfer: mean over ranks, summed over the calls of "
-              f"a {per}; algbw, busbw: GB/s, median")
+    mean = "ranks, summed over the calls of a step" if found.steps else "ranks and calls"
+    page.line(f"spread: last minus first arrival, median; wait and transfer: mean over {mean}; algbw, busbw: GB/s, "
+              "median")
     page.line()
 
 
@@ -105,9 +105,20 @@ def _steps(found: Findings, page: Page) -> None:
     if breakdown.is_empty():
         page.line("what a step is spent on is not known: no rank has steps and a timeline")
     else:
-        page.table(HEADER, breakdown_rows(breakdown))
-        page.line("the six parts add up to the step; waiting and moving: communication in which nothing is computed; "
-                  "overlapped comm.: the rest of it")
+        whole = HEADER if found.steps else ("whole trace in ms", "time", *HEADER[2:])
+        page.table(whole, breakdown_rows(breakdown))
+        page.line(f"the six parts add up to the {whole[1]}; waiting and moving: communication in which nothing is "
+                  "computed; overlapped comm.: the rest of it")
+    page.line()
+
+
+def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
+    if found.steps or found.collectives.is_empty():
+        for line in culprit_lines(analysis, [rank.number for rank in found.run.ranks]):
+            page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
+    else:
+        page.line("nobody is called late: the collectives tell no steps, and without these habit is not told from "
+                  "chance (torch.profiler marks steps where its step() is called)")
     page.line()
 
 
@@ -138,8 +149,9 @@ def coverage_line(counts: Coverage) -> str:
     """How many collectives were found on all their ranks."""
     if not counts.num_collectives:
         return "matched: nothing to match"
-    methods = ", ".join(f"{number} by {method}" for method, number in counts.matched_by.items())
+    methods = ", ".join(f"{number} by {method}" for method, number in counts.matched_by.items()) or "none"
     rest = [f"{number} {what}" for number, what in (
-        (counts.num_partial, "on some ranks or with a mismatch"), (counts.num_alone, "on one rank only")) if number]
+        (counts.num_partial, "on some ranks or with a mismatch"), (counts.num_alone, "on one rank only"),
+        (counts.num_unmatched, "of groups that are not told, and so not matched")) if number]
     return (f"matched: {counts.num_complete} of {counts.num_collectives} collectives on all ranks of their group "
             f"({percent(counts.matched_ratio)}); {methods}" + "".join(f"; {one}" for one in rest))
