@@ -14,8 +14,8 @@ from distprof.merge.comms.breakdown_text import mean_steps
 from distprof.merge.comms.culprits import Culprit
 from distprof.merge.comms.culprits_text import cause
 from distprof.merge.comms.findings import Findings
-from distprof.merge.comms.matrix import bytes_between
 from distprof.merge.comms.group_coverage import group_coverage
+from distprof.merge.comms.matrix import bytes_between
 from distprof.merge.comms.precision import pair_uncertainty_ns
 from distprof.merge.description import problems_of
 from distprof.merge.run import clock_of
