@@ -73,7 +73,7 @@ class Job:
         steps = list(range(1, self.step + 1))  # the first has nothing before it
         found, by_activity = weigh(
             rows, calls, chosen.get("did", did), self.activities, ranks=list(range(self.num_ranks)), steps=steps,
-            begins={}, step_ns=(max(self.now) - 1000) / (self.step + 1))
+            begins={}, step_ns=dict.fromkeys(range(self.num_ranks), (max(self.now) - 1000) / (self.step + 1)))
         named = {rank: {self.activities.known[number] if number >= 0 else None: cost for number, cost in costs.items()}
                  for rank, costs in by_activity.items()}
         return found, named

@@ -56,7 +56,7 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
     did = {rank: doing(events, calls[rank], activities, waits_drawn=run.kind == "distprof")
            for rank, events in timelines.items() if rank in calls and len(events)}
     breakdown = step_breakdown(windows, calls, did, activities)
-    step_ns = float(breakdown["duration_ns"].mean()) if len(breakdown) else None  # type: ignore[arg-type]
+    step_ns = dict(breakdown.group_by("rank").agg(pl.col("duration_ns").mean()).iter_rows())
     begins = {(rank, step): start for rank, step, start in windows.select("rank", "step", "start_ns").iter_rows()}
     found, by_activity = weigh(rows, calls, did, activities, steps=steps, step_ns=step_ns, begins=begins,
                                ranks=sorted({rank.number for rank in run.ranks} | set(calls)))
@@ -68,7 +68,7 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
 
 
 def weigh(rows: pl.DataFrame, calls: Mapping[int, Calls], did: Mapping[int, Doing], activities: Activities, *,
-          ranks: Sequence[int], steps: Sequence[int], step_ns: float | None,
+          ranks: Sequence[int], steps: Sequence[int], step_ns: Mapping[int, float],
           begins: Mapping[tuple[int, int], int]) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
     """From who was where when to what each rank cost the others; see `culprits` for what comes out."""
     lanes = {rank: _lane(did.get(rank), mine, activities) for rank, mine in calls.items()}

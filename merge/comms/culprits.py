@@ -57,7 +57,7 @@ class Culprit:
     total_ns: float
     """The same summed over all ranks."""
     share: float | None
-    """`cost_ns` as part of a step; None where steps are not known."""
+    """`cost_ns` as part of a step of the victims; None where steps are not known."""
     each_step_ns: list[float]
     """`cost_ns` of each step."""
     p_value: float | None
@@ -73,7 +73,7 @@ class Culprit:
 
 
 def culprits(costs: Costs, shares: Mapping[int, Shares], *, ranks: Sequence[int], steps: Sequence[int],
-             step_ns: float | None) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
+             step_ns: Mapping[int, float]) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
     """Adds up what each rank cost the others.
 
     Receivers wait for senders in every pipeline, however balanced: that is its bubble, and nobody's fault.
@@ -83,7 +83,7 @@ def culprits(costs: Costs, shares: Mapping[int, Shares], *, ranks: Sequence[int]
         shares: Who answers for each collective.
         ranks: All that were there.
         steps: Those that count.
-        step_ns: Mean time of a step.
+        step_ns: Mean time of a step by rank, where that is known.
 
     Returns:
         Ranks by cost, the largest first, without explanations; and by rank the cost of each activity a step, -1 where
@@ -146,14 +146,16 @@ def _of_several(causes: Sequence[tuple[Cause, float]], costs: Costs) -> Any:
     return np.stack(np.broadcast_arrays(who, victim, costs.step[:, None], what, time), axis=-1).reshape(-1, 5)
 
 
-def _culprit(rank: int, waited: Any, ranks: Sequence[int], chance: float, step_ns: float | None) -> Culprit:
+def _culprit(rank: int, waited: Any, ranks: Sequence[int], chance: float,
+             step_ns: Mapping[int, float]) -> Culprit:
     """From what each rank waited for it in each step."""
     means = waited.mean(axis=1)
     victims = np.flatnonzero(means >= means.max() * HALF)
     each = waited[victims].mean(axis=0)
-    cost = float(each.mean())
-    return Culprit(rank=rank, victims=[ranks[index] for index in victims.tolist()], cost_ns=cost,
-                   total_ns=float(means.sum()), share=cost / step_ns if step_ns else None, each_step_ns=each.tolist(),
+    cost, names = float(each.mean()), [ranks[index] for index in victims.tolist()]
+    steps = [step_ns[name] for name in names if step_ns.get(name)]
+    return Culprit(rank=rank, victims=names, cost_ns=cost, total_ns=float(means.sum()),
+                   share=cost / float(np.mean(steps)) if steps else None, each_step_ns=each.tolist(),
                    p_value=None if np.isnan(chance) else float(chance), explanations=[])
 
 
