@@ -160,9 +160,9 @@ def _standing(one: Stuck) -> Standing:
     frames = one.failure.frames if one.failure is not None else main.frames if main is not None else []
     mine = [frame for frame in frames if not any(part in frame.file for part in LIBRARY)]
     peers = [(call.op, call.peer) for call in one.open_calls if call.op in ("send", "recv") and call.peer is not None]
-    failure = None if one.failure is None else f"{one.failure.type}: {one.failure.message}".splitlines()[0].removesuffix(": ")
+    why = one.failure and f"{one.failure.type}: {one.failure.message}".splitlines()[0].removesuffix(": ")
     return Standing(
-        rank=one.rank, why=one.why, cause=one.cause, frame=next(reversed(mine or frames), None), failure=failure,
+        rank=one.rank, why=one.why, cause=one.cause, frame=next(reversed(mine or frames), None), failure=why,
         module_path=one.module_path, phase=one.phase, peers=peers)
 
 
