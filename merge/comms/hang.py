@@ -16,7 +16,7 @@ import msgspec
 from distprof.contract import STUCK_JSON
 from distprof.merge.comms.choice import group_label
 from distprof.merge.run import Run
-from distprof.stuck import Collective, Group, StackFrame, Stuck
+from distprof.stuck import Collective, Failure, Group, StackFrame, Stuck
 
 LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "/distprof/")
 """Parts of the paths of files that are not the user's."""
@@ -160,10 +160,14 @@ def _standing(one: Stuck) -> Standing:
     frames = one.failure.frames if one.failure is not None else main.frames if main is not None else []
     mine = [frame for frame in frames if not any(part in frame.file for part in LIBRARY)]
     peers = [(call.op, call.peer) for call in one.open_calls if call.op in ("send", "recv") and call.peer is not None]
-    why = one.failure and f"{one.failure.type}: {one.failure.message}".splitlines()[0].removesuffix(": ")
+    why = None if one.failure is None else _told(one.failure)
     return Standing(
         rank=one.rank, why=one.why, cause=one.cause, frame=next(reversed(mine or frames), None), failure=why,
         module_path=one.module_path, phase=one.phase, peers=peers)
+
+
+def _told(failure: Failure) -> str:
+    return f"{failure.type}: {failure.message}".splitlines()[0].removesuffix(": ")
 
 
 def as_data(found: Hangs | None) -> dict[str, Any] | None:
