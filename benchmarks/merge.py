@@ -36,7 +36,8 @@ METHOD = f"""\
 Input: real traces of a 4-rank gloo job under torch.profiler, with shapes and stacks, plain JSON, in the page cache.
 Every time is of the fastest run; programs run again while their runs take no more than {PATIENCE_S} s. "others" is how
 many cores the rest of the machine kept busy meanwhile. Peak memory is the resident set of a program that is one
-process, and the PSS of the process tree of distprof merge. 1 MB is 10^6 bytes."""
+process, and the PSS of the process tree of distprof merge. All programs run from bytecode, as installing leaves them.
+1 MB is 10^6 bytes."""
 
 
 def traces_of(data: Path, megabytes: float) -> list[Path]:
