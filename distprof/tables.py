@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from distprof.contract import Column, Table
 from distprof.files import write_whole
@@ -45,12 +44,15 @@ def write_table(folder: Path, table: Table, rows: Sequence[Mapping[str, Any]], *
     Returns:
         The number of rows.
     """
+    schema = schema_of(table, metadata)
+    if not rows:
+        _write(folder / table.file, schema.empty_table())
+        return 0
     columns = {
         column.name: [tags[column.name]] * len(rows) if column.name in tags
         else [row.get(column.name) for row in rows]
         for column in table.columns
     }
-    schema = schema_of(table, metadata)
     arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
     _write(folder / table.file, pa.Table.from_arrays(arrays, schema=schema))
     return len(rows)
@@ -69,5 +71,7 @@ def write_arrow(folder: Path, table: Table, content: Any, metadata: Mapping[str,
 
 
 def _write(path: Path, content: Any) -> None:
+    import pyarrow.parquet as pq  # takes a while
+
     write_whole(path, lambda temporary: pq.write_table(content, temporary, compression="zstd"))
 
