@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import SCRIPTS, record_run
 
@@ -17,7 +19,8 @@ SLEEP_NS = 20e6
 
 
 def analysed(out: Path, causes: str, *, milliseconds: int = 20) -> Analysis:
-    record_run(out, 4, SCRIPTS / "stragglers.py", causes, milliseconds, 12, flags=("--steps", PLAN))
+    record_run(out, 4, SCRIPTS / "stragglers.py", causes, milliseconds, 12, flags=("--steps", PLAN),
+               ARRIVALS=str(out.parent))
     run = aligned(open_run(out))
     assert not run.problems
     rows = collectives_of(run)
@@ -38,6 +41,7 @@ def check_breakdown(found: Analysis) -> None:
     ("backward", 2, "backward", "layers.1.mlp"),
     ("loader", 1, "data", None),
     ("host", 2, "host", "between forward and backward"),
+    ("optimizer", 1, "optimizer", None),
 ])
 def test_the_late_rank_its_cause_and_its_cost(tmp_path, causes, rank, kind, where):
     found = analysed(tmp_path / "run", causes, milliseconds=60)
@@ -52,6 +56,13 @@ def test_the_late_rank_its_cause_and_its_cost(tmp_path, causes, rank, kind, wher
     assert not any(one.certain for one in found.culprits[1:] if one.share and one.share > 0.1)
 
 
+def apart(folder: Path, late: int, early: int, steps: list[int]) -> float:
+    """By how much one rank came later than the other a step, by the script's own watch."""
+    after, before = (np.array(json.loads((folder / f"arrivals{rank}.json").read_text())).reshape(12, -1)[steps]
+                     for rank in (late, early))
+    return float(np.maximum(after - before, 0).sum(axis=1).mean())
+
+
 def test_two_causes_in_different_groups(tmp_path):
     """tp2 x dp2: rank 1 delays its pair by a module, rank 2 its own by loading data."""
     found = analysed(tmp_path / "run", "mesh,module,loader", milliseconds=60)
@@ -59,6 +70,9 @@ def test_two_causes_in_different_groups(tmp_path):
     assert set(named) == {1, 2}
     assert (named[1].explanations[0].where, named[2].explanations[0].kind) == ("layers.1.mlp", "data")
     assert named[1].victims == [0] and named[2].victims == [3]
+    # with 4 ranks on 2 cores a pair is not apart by what one sleeps: the script itself says how far
+    assert named[1].cost_ns == pytest.approx(apart(tmp_path, 1, 0, found.steps), rel=0.1)
+    assert named[2].cost_ns == pytest.approx(apart(tmp_path, 2, 3, found.steps), rel=0.1)
 
 
 def test_twice_the_batch(tmp_path):
@@ -70,7 +84,7 @@ def test_twice_the_batch(tmp_path):
 
 @pytest.mark.stress
 @pytest.mark.parametrize(("causes", "rank"), [
-    ("module", 2), ("backward", 2), ("loader", 1), ("host", 2), ("optimizer", 1)])
+    ("module", 2), ("backward", 2), ("loader", 1), ("host", 2)])
 def test_cost_within_a_tenth(tmp_path, causes, rank):
     first = analysed(tmp_path / "run", causes).culprits[0]
     assert first.rank == rank and first.certain

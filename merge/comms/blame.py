@@ -35,6 +35,8 @@ class Cause(NamedTuple):
     """Number of an activity; None where no timeline says."""
 
 
+TRACE = 1e-4
+"""Part of an excess that counts where larger ones explain the whole delay."""
 UNKNOWN = -(1 << 62)
 """Label of what came before anything was recorded; no collective has so large a number."""
 Shares = Mapping[Cause, float]
@@ -183,11 +185,9 @@ class Blame:
         excess = _excess(split, late)
         # it may have been let go late the last time they met, or have begun the step late
         began_late = self._communication if self._met_before(meeting) is not None else UNKNOWN
-        excess[began_late] = excess.get(began_late, 0) + max(
-            float(left_ns[late] - np.median(np.delete(left_ns, late))), 0.0)
-        total = sum(excess.values())
-        return self._resolved(int(meeting.ranks[late]), {label: part / total for label, part in excess.items()
-                                                         if part > 0}) if total > 0 else None
+        excess[began_late] = excess.get(began_late, 0) + float(left_ns[late] - np.median(np.delete(left_ns, late)))
+        shares = _explained(excess, float(meeting.arrival_ns[late] - np.median(np.delete(meeting.arrival_ns, late))))
+        return self._resolved(int(meeting.ranks[late]), shares) if shares else None
 
     def _left_before(self, meeting: Meeting) -> Any | None:
         """From when on each rank was free to come: since all had met, else since its step began."""
@@ -221,15 +221,30 @@ class Blame:
                 found[Cause(None, label)] += share
             else:
                 found[Cause(rank, label)] += share
-        return {cause: share for cause, share in found.items() if share > 1e-3}
+        return {cause: share for cause, share in found.items() if share > 0}
 
 
 def _excess(split: list[dict[int, int]], late: int) -> dict[int, float]:
     """By how much the late rank spent more on each thing than the others did in the median."""
     mine = split[late]
     others = [one for index, one in enumerate(split) if index != late]
-    return {label: max(float(spent - np.median([one.get(label, 0) for one in others])), 0.0)
-            for label, spent in mine.items()}
+    return {label: float(spent - np.median([one.get(label, 0) for one in others])) for label, spent in mine.items()}
+
+
+def _explained(excess: Mapping[int, float], late_ns: float) -> dict[int, float]:
+    """Shares of a delay: what exceeds most explains it first, until it is explained.
+
+    In other things the rank was faster than the others: then the smaller excesses are made up for. A trace of them
+    stays, for the rank that is the cause of the larger ones and waits itself.
+    """
+    found, rest = {}, late_ns
+    for label, part in sorted(excess.items(), key=lambda one: -one[1]):
+        if part <= 0:
+            break
+        found[label] = max(min(part, rest), part * TRACE)
+        rest -= part
+    total = sum(found.values())
+    return {label: part / total for label, part in found.items()}
 
 
 def matter(costs: Costs, sizes: Mapping[int, int]) -> set[int]:

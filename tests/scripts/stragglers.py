@@ -2,11 +2,15 @@
 
 Causes: none, module (forward of layers.1.mlp on rank 2), backward (of the same), loader (rank 1), batch (rank 3 has
 twice the samples), host (rank 2, between forward and backward), optimizer (rank 1). With `mesh` among them the job is
-tp2 x dp2, and `module` is on rank 1, `loader` on rank 2.
+tp2 x dp2, and `module` is on rank 1, `loader` on rank 2; when it comes to each all_reduce of its pair, a rank then
+writes to arrivals<rank>.json in the folder ARRIVALS.
 """
 
+import json
+import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 causes = sys.argv[1].split(",")
 seconds = float(sys.argv[2]) / 1000 if len(sys.argv) > 2 else 0.02
 num_steps = int(sys.argv[3]) if len(sys.argv) > 3 else 12
+arrivals: list[int] = []
 WIDTH, BATCH = 16, 2
 
 
@@ -56,6 +61,7 @@ class Layer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.mlp(self.norm(x))
         if self.group is not None:  # as tensor parallelism adds partial results
+            arrivals.append(time.time_ns())
             dist.all_reduce(y.detach(), group=self.group)
         return x + y
 
@@ -108,4 +114,6 @@ for batch in loader:
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+if "ARRIVALS" in os.environ:
+    Path(os.environ["ARRIVALS"], f"arrivals{rank}.json").write_text(json.dumps(arrivals))
 dist.destroy_process_group()
