@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from conftest import SCRIPTS, record_run
 
@@ -56,10 +58,14 @@ def test_the_late_rank_its_cause_and_its_cost(tmp_path, causes, rank, kind, wher
     assert not any(one.certain for one in found.culprits[1:] if one.share and one.share > 0.1)
 
 
+def came_at(folder: Path, rank: int, steps: list[int]) -> Any:
+    """When a rank came to its collectives, by the script's own watch: (steps, collectives of a step)."""
+    return np.array(json.loads((folder / f"arrivals{rank}.json").read_text())).reshape(12, -1)[steps]
+
+
 def apart(folder: Path, late: int, early: int, steps: list[int]) -> float:
     """By how much one rank came later than the other a step, by the script's own watch."""
-    after, before = (np.array(json.loads((folder / f"arrivals{rank}.json").read_text())).reshape(12, -1)[steps]
-                     for rank in (late, early))
+    after, before = (came_at(folder, rank, steps) for rank in (late, early))
     return float(np.maximum(after - before, 0).sum(axis=1).mean())
 
 
@@ -80,6 +86,10 @@ def test_twice_the_batch(tmp_path):
     first = found.culprits[0]
     assert first.rank == 3 and first.explanations[0].kind == "batch"
     assert first.explanations[0].ratio == 2
+    # all that the others waited, by the script's own watch: until the last rank had its gradients
+    came = np.stack([came_at(tmp_path, rank, found.steps).sum(axis=1) for rank in range(4)])
+    waited = found.breakdown.group_by("rank").agg(pl.col("waiting_ns").mean()).sort("rank")["waiting_ns"].sum()
+    assert waited == pytest.approx(float((came.max(axis=0) - came).mean(axis=1).sum()), rel=0.15)
 
 
 @pytest.mark.stress

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -186,7 +186,8 @@ class Blame:
         # it may have been let go late the last time they met, or have begun the step late
         began_late = self._communication if self._met_before(meeting) is not None else UNKNOWN
         excess[began_late] = excess.get(began_late, 0) + float(left_ns[late] - np.median(np.delete(left_ns, late)))
-        shares = _explained(excess, float(meeting.arrival_ns[late] - np.median(np.delete(meeting.arrival_ns, late))))
+        shares = _explained(excess, float(meeting.arrival_ns[late] - np.median(np.delete(meeting.arrival_ns, late))),
+                            lambda label: label >= 0 and label != self._communication)
         return self._resolved(int(meeting.ranks[late]), shares) if shares else None
 
     def _left_before(self, meeting: Meeting) -> Any | None:
@@ -231,20 +232,35 @@ def _excess(split: list[dict[int, int]], late: int) -> dict[int, float]:
     return {label: float(spent - np.median([one.get(label, 0) for one in others])) for label, spent in mine.items()}
 
 
-def _explained(excess: Mapping[int, float], late_ns: float) -> dict[int, float]:
+def _explained(excess: Mapping[int, float], late_ns: float, own: Callable[[int], bool]) -> dict[int, float]:
     """Shares of a delay: what exceeds most explains it first, until it is explained.
 
-    In other things the rank was faster than the others: then the smaller excesses are made up for. A trace of them
-    stays, for the rank that is the cause of the larger ones and waits itself.
+    Everything that the rank did itself counts as one: here longer, there shorter. In what else it was faster than the
+    others the smaller excesses are made up for.
+
+    Args:
+        excess: Time beyond that of the others by label.
+        late_ns: The delay.
+        own: True for what the rank did itself.
     """
-    found, rest = {}, late_ns
+    mine = {label: part for label, part in excess.items() if own(label)}
+    whole = {label: part for label, part in excess.items() if label not in mine} | {None: sum(mine.values())}
+    found = _largest_first(whole, late_ns)
+    inside = _largest_first(mine, found.pop(None, 0.0))
+    found |= inside
+    total = sum(found.values())
+    return {label: part / total for label, part in found.items() if label is not None}
+
+
+def _largest_first(excess: Mapping[Any, float], limit: float) -> dict[Any, float]:
+    """Takes from each up to the limit; of the rest a trace stays: who caused the larger ones may wait itself."""
+    found, rest = {}, limit
     for label, part in sorted(excess.items(), key=lambda one: -one[1]):
         if part <= 0:
             break
         found[label] = max(min(part, rest), part * TRACE)
         rest -= part
-    total = sum(found.values())
-    return {label: part / total for label, part in found.items()}
+    return found
 
 
 def matter(costs: Costs, sizes: Mapping[int, int]) -> set[int]:

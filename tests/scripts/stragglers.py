@@ -2,8 +2,8 @@
 
 Causes: none, module (forward of layers.1.mlp on rank 2), backward (of the same), loader (rank 1), batch (rank 3 has
 twice the samples), host (rank 2, between forward and backward), optimizer (rank 1). With `mesh` among them the job is
-tp2 x dp2, and `module` is on rank 1, `loader` on rank 2; when it comes to each all_reduce of its pair, a rank then
-writes to arrivals<rank>.json in the folder ARRIVALS.
+tp2 x dp2, and `module` is on rank 1, `loader` on rank 2. In the folder ARRIVALS each rank writes to
+arrivals<rank>.json when it came to each all_reduce of its pair; without `mesh`, when it had its last gradient.
 """
 
 import json
@@ -101,6 +101,8 @@ model = DistributedDataParallel(
     Model(tensor_group, forward="module" in causes and rank == module_rank,
           backward="backward" in causes and rank == module_rank),
     process_group=mesh.get_group("dp") if mesh is not None else None, bucket_cap_mb=0.02)
+if not on_mesh:
+    next(model.parameters()).register_post_accumulate_grad_hook(lambda _: arrivals.append(time.time_ns()))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 if "optimizer" in causes and rank == 1:
     optimizer.register_step_pre_hook(lambda *_: time.sleep(seconds))
