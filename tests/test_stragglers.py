@@ -84,9 +84,12 @@ def test_two_causes_in_different_groups(tmp_path):
 def test_twice_the_batch(tmp_path):
     found = analysed(tmp_path / "run", "batch")
     first = found.culprits[0]
-    assert first.rank == 3 and first.explanations[0].kind == "batch"
+    assert first.rank == 3 and first.certain and first.explanations[0].kind == "batch"
     assert first.explanations[0].ratio == 2
-    # all that the others waited, by the script's own watch: until the last rank had its gradients
+    # by the script's own watch: how long the others had to wait for it, and all waiting until the last rank had its
+    # gradients
+    assert first.cost_ns == pytest.approx(
+        np.mean([apart(tmp_path, 3, rank, found.steps) for rank in first.victims]), rel=0.1)
     came = np.stack([came_at(tmp_path, rank, found.steps).sum(axis=1) for rank in range(4)])
     waited = found.breakdown.group_by("rank").agg(pl.col("waiting_ns").mean()).sort("rank")["waiting_ns"].sum()
     assert waited == pytest.approx(float((came.max(axis=0) - came).mean(axis=1).sum()), rel=0.15)

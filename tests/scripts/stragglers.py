@@ -106,7 +106,7 @@ if not on_mesh:
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 if "optimizer" in causes and rank == 1:
     optimizer.register_step_pre_hook(lambda *_: time.sleep(seconds))
-size = BATCH * 64 if "batch" in causes else BATCH
+size = BATCH * 512 if "batch" in causes else BATCH
 size *= 2 if "batch" in causes and rank == 3 else 1
 loader = DataLoader(Data(slow="loader" in causes and rank == loader_rank, batch=size), batch_size=size)
 for batch in loader:
