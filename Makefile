@@ -12,7 +12,7 @@ PIP    := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --
 help: ## show this
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
 
-$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py merge/scan.c
+$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py merge/scan/scan.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .
 	touch $@

@@ -1,4 +1,4 @@
-"""Builds merge/_scan.so out of merge/scan.c where there is a C compiler; without one distprof works, slower."""
+"""Compiles merge/scan/scan.c where there is a C compiler; without one distprof works, slower."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ScanBuild(BuildHookInterface):
         """Compiles; a wheel that holds machine code says for which machine it is."""
         if self.target_name != "wheel":
             return
-        library = compile_scan(Path(self.root) / "distprof" / "merge")
+        library = compile_scan(Path(self.root) / "distprof" / "merge" / "scan")
         if library is not None and version != "editable":
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{_platform()}"

@@ -25,8 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from processes import timed
 
-from distprof.contract import COLLECTIVES, FORMAT, RANK_JSON, rank_folder
-from distprof.tables import schema_of
+from distprof.contract.parquet import schema_of
+from distprof.contract.paths import FORMAT, RANK_JSON, rank_folder
+from distprof.contract.tables import COLLECTIVES
 
 PROGRAM = Path(__file__).parent / "programs" / "comms_rows.py"
 RESULTS = Path(__file__).parent / "RESULTS.md"

@@ -34,9 +34,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 import distprof
-from distprof.collectives import CollectiveRecorder
-from distprof.modules import ModuleMap
-from distprof.scopes import ModuleScopes
+from distprof.model.modules import ModuleMap
+from distprof.model.scopes import ModuleScopes
+from distprof.recording.communication.labels import CollectiveRecorder
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 from train_ddp import Transformer

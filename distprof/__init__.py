@@ -8,30 +8,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from distprof.counted import count as count
+    from distprof.counting.count import count as count
     from distprof.counting.counts import Counts as Counts
     from distprof.formulas.registry import register_flops as register_flops
-    from distprof.inference import throughput as throughput
-    from distprof.plan import StepPlan as StepPlan
-    from distprof.profiled import Profile as Profile
-    from distprof.profiled import profile as profile
-    from distprof.reconciliation import reconcile as reconcile
-    from distprof.recorder import Recorder as Recorder
-    from distprof.recorder import record as record
+    from distprof.peers.reconcile import reconcile as reconcile
+    from distprof.profiling.profile import Profile as Profile
+    from distprof.profiling.profile import profile as profile
+    from distprof.profiling.throughput import throughput as throughput
+    from distprof.recording.plan import StepPlan as StepPlan
+    from distprof.recording.recorder import Recorder as Recorder
+    from distprof.recording.recorder import record as record
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Counts": "distprof.counting.counts",
-    "Profile": "distprof.profiled",
-    "Recorder": "distprof.recorder",
-    "StepPlan": "distprof.plan",
-    "count": "distprof.counted",
-    "profile": "distprof.profiled",
-    "reconcile": "distprof.reconciliation",
-    "record": "distprof.recorder",
+    "Profile": "distprof.profiling.profile",
+    "Recorder": "distprof.recording.recorder",
+    "StepPlan": "distprof.recording.plan",
+    "count": "distprof.counting.count",
+    "profile": "distprof.profiling.profile",
+    "reconcile": "distprof.peers.reconcile",
+    "record": "distprof.recording.recorder",
     "register_flops": "distprof.formulas.registry",
-    "throughput": "distprof.inference",
+    "throughput": "distprof.profiling.throughput",
 }
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Writes docs/run-directory.md from distprof/contract.py, so that the page says what the code does.
+"""Writes docs/run-directory.md from distprof/contract/, so that the page says what the code does.
 
 python docs/run_directory.py
 """
@@ -8,24 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from distprof.contract import (
-    FORMAT,
-    MERGED_COLLECTIVES,
-    MERGED_EVENTS,
-    MERGED_MODULES,
-    MERGED_STEPS,
-    RANK_TABLES,
-    TAGS,
-    Column,
-    Table,
-)
+from distprof.contract.columns import Column, Table
+from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_EVENTS, MERGED_MODULES, MERGED_STEPS
+from distprof.contract.paths import FORMAT
+from distprof.contract.tables import RANK_TABLES, TAGS
 
 PAGE = Path(__file__).parent / "run-directory.md"
 
 HEAD = f"""# The run directory, format {FORMAT}
 
 Written by `distprof run` and `distprof.record`, read by `distprof merge`, `stats` and `comms`. This page is made from
-`distprof/contract.py` by `docs/run_directory.py`.
+`distprof/contract/` by `docs/run_directory.py`.
 
     runs/<name>/
       run.json                    what was launched: arguments, plan, world size, versions, start, end, exit code
@@ -50,7 +43,7 @@ Written when no step has ended for 20 times the longest one, 30 s at least, or (
 `distprof run` started) no collective was called for 300 s; DISTPROF_HANG_SECONDS sets both. Also when the process gets
 SIGTERM, when SIGINT does not get through to the script, and when a collective raises. A rank that goes on removes it.
 It lists the process groups of the rank with their last collectives as torch's flight recorder has them, called and
-completed, calls of the trace pass that have not ended, and the Python stack of every thread. `distprof/stuck.py` has all
+completed, calls of the trace pass that have not ended, and the Python stack of every thread. `distprof/contract/stuck.py` has all
 fields, with types, and says how to read several ranks together.
 
 ## summary.json

@@ -1,1 +1,1 @@
-"""Starts ranks and holds the command line: arguments come in, processes and commands go out."""
+"""Starts the ranks of a job and holds the command line."""

@@ -14,8 +14,8 @@ import click
 from distprof import __version__
 from distprof.errors import DistprofError, UsageError
 from distprof.files import write_text
-from distprof.launch.comms import comms
-from distprof.launch.merge import STRICT, merge
+from distprof.launch.commands.comms import comms
+from distprof.launch.commands.merge import STRICT, merge
 
 if TYPE_CHECKING:
     from distprof.launch.deepspeed_config import FlopsProfilerSection
@@ -69,7 +69,7 @@ def run(arguments: tuple[str, ...]) -> None:
 
 def _report(directory: Path, section: FlopsProfilerSection) -> None:
     """Prints what the flops_profiler section of a DeepSpeed config asks for."""
-    from distprof.merge.deepspeed_text import deepspeed_text
+    from distprof.merge.text.deepspeed import deepspeed_text
 
     text = deepspeed_text(directory, profile_step=section.profile_step, module_depth=section.module_depth,
                           top_modules=section.top_modules, detailed=section.detailed,
@@ -100,8 +100,8 @@ commands.add_command(merge)
 def stats(run: Path, *, as_json: bool, strict: bool, top: int | None, modules: bool, depth: int | None,
           sort: str | None, peak: float | None) -> None:
     """Print totals per GPU and of the model, steps, modules and ranks of RUN."""
-    from distprof.merge.command import stats as stats_of
-    from distprof.merge.command import stats_by_module
+    from distprof.merge.commands.stats import stats as stats_of
+    from distprof.merge.commands.stats import stats_by_module
     from distprof.reporters.view import View
 
     if modules:
@@ -169,7 +169,7 @@ def count(model: str, **options: Any) -> None:
     torchvision.models:resnet50 or path/to/file.py:build. It returns a model, or (model, inputs) where inputs are a
     tensor, a tuple or a dict.
     """
-    from distprof.launch.count import count as count_model
+    from distprof.launch.commands.count import count as count_model
 
     click.echo(count_model(model, **options))
 
@@ -189,7 +189,7 @@ def profile(model: str, **options: Any) -> None:
 
     MODULE:FACTORY is as for `distprof count`.
     """
-    from distprof.launch.count import profile as profile_model
+    from distprof.launch.commands.count import profile as profile_model
 
     click.echo(profile_model(model, **options))
 
@@ -204,7 +204,7 @@ def reconcile(model: str, **options: Any) -> None:
 
     MODULE:FACTORY is as for `distprof count`.
     """
-    from distprof.launch.count import reconcile as reconcile_model
+    from distprof.launch.commands.count import reconcile as reconcile_model
 
     click.echo(reconcile_model(model, **options))
 
@@ -216,7 +216,7 @@ def reconcile(model: str, **options: Any) -> None:
 @JSON
 def doctor(out: Path, *, as_json: bool, peak: bool) -> None:
     """Tell what this machine can and cannot record."""
-    from distprof.launch.doctor import doctor as examine
+    from distprof.launch.commands.doctor import doctor as examine
 
     text, healthy = examine(out, as_json=as_json, peak=peak)
     click.echo(text)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from distprof.errors import UsageError
-from distprof.plan import StepPlan
+from distprof.recording.plan import StepPlan
 
 SECTION = "flops_profiler"
 

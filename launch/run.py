@@ -15,13 +15,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from distprof.contract import MODEL_PARALLEL, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
+from distprof.contract.mesh import MODEL_PARALLEL
+from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
 from distprof.errors import DistprofError, OutputError, UsageError
 from distprof.files import write_json
-from distprof.identity import versions
 from distprof.launch.deepspeed_config import FlopsProfilerSection, read_section
-from distprof.plan import StepPlan
-from distprof.runs import describe, new_run_id, open_run, run_id_in
+from distprof.process.identity import versions
+from distprof.recording.plan import StepPlan
+from distprof.recording.run_directory import describe, new_run_id, open_run, run_id_in
 
 Report = Callable[[Path, FlopsProfilerSection], None]
 """What is done with a run directory when the job has ended and a config file asks for a report."""
@@ -114,7 +115,7 @@ def _check_script(args: argparse.Namespace) -> None:
 
 
 def _sizes(args: argparse.Namespace) -> dict[str, int]:
-    from distprof.topology import requested
+    from distprof.process.topology import requested
 
     sizes = requested(os.environ)
     sizes |= {axis: getattr(args, axis) for axis in MODEL_PARALLEL if getattr(args, axis) is not None}
@@ -138,7 +139,7 @@ def _world_size(args: argparse.Namespace) -> int | None:
 
 
 def _check_sizes(sizes: Mapping[str, int], world_size: int | None) -> None:
-    from distprof.topology import from_sizes
+    from distprof.process.topology import from_sizes
 
     if sizes and world_size is not None:
         from_sizes(sizes, rank=0, world_size=world_size)

@@ -1,1 +1,1 @@
-"""Reads what all ranks recorded: a run directory comes in, one Chrome trace, reduced tables and reports go out."""
+"""Reads what all ranks recorded and makes one Chrome trace, reduced tables and reports of it."""

@@ -8,9 +8,9 @@ import sys
 import tomllib
 
 import pytest
-from conftest import ROOT, clean_environ
 
 import distprof
+from support.jobs import ROOT, clean_environ
 
 
 def loaded(code: str, *arguments: object) -> set[str]:
@@ -45,7 +45,7 @@ def test_the_tree_of_modules_of_a_run_imports_no_torch(ddp):
 
 
 def test_counting_imports_what_renders_only_when_it_renders():
-    assert not {"polars", "rich"} & loaded("import distprof.counted")
+    assert not {"polars", "rich"} & loaded("import distprof.counting.count")
 
 
 def test_merging_imports_no_torch(ddp):
@@ -53,11 +53,11 @@ def test_merging_imports_no_torch(ddp):
 
 
 def test_recording_imports_no_polars():
-    assert "polars" not in loaded("import distprof.recorder")
+    assert "polars" not in loaded("import distprof.recording.recorder")
 
 
 def test_the_contract_imports_nothing_of_others():
-    names = loaded("import distprof.contract, distprof.errors, distprof.plan")
+    names = loaded("import distprof.contract.merged_tables, distprof.errors, distprof.recording.plan")
     assert not {"torch", "polars", "pyarrow", "msgspec"} & names
 
 
@@ -88,5 +88,5 @@ def test_the_wheel_holds_everything_under_distprof(tmp_path):
     names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
     packages = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
     assert packages == {"distprof"}
-    for name in ("merge/run.py", "launch/worker.py", "contract.py", "py.typed"):
+    for name in ("merge/run/run_model.py", "launch/worker.py", "contract/tables.py", "py.typed"):
         assert f"distprof/{name}" in names

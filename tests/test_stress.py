@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import SCRIPTS, clean_environ, distprof
+
+from support.jobs import SCRIPTS, clean_environ, distprof
 
 
 def workers(launcher: int) -> list[int]:

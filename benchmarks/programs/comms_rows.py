@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from distprof.merge.comms.analysis import analyse
-from distprof.merge.comms.bandwidth import bandwidths
-from distprof.merge.comms.collectives import measured
-from distprof.merge.comms.matching import match
-from distprof.merge.comms.matrix import bytes_between
-from distprof.merge.comms.rows import recorded
-from distprof.merge.run import Run, open_run
+from distprof.merge.blame.analysis import analyse
+from distprof.merge.cost.bandwidth import bandwidths
+from distprof.merge.cost.collectives import measured
+from distprof.merge.cost.matrix import bytes_between
+from distprof.merge.match.matching import match
+from distprof.merge.match.recorded_rows import recorded
+from distprof.merge.run.run_model import Run, open_run
 
 Result = TypeVar("Result")
 WORK: dict[str, Callable[[pl.DataFrame], Any]] = {"bandwidths": bandwidths, "matrix": bytes_between}

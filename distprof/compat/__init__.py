@@ -1,1 +1,1 @@
-"""Drop-in replacements: code written for other counters comes in with one import changed, right numbers go out."""
+"""Drop-in replacements for other FLOP counters."""

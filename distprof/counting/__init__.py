@@ -1,1 +1,1 @@
-"""Counting a call: operators and torch functions that run come in, what they cost by module goes out."""
+"""What a call of a model costs: FLOPs, MACs, bytes and parameters by module and operator."""

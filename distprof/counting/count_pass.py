@@ -19,15 +19,15 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from distprof import formulas
-from distprof.counting.call_paths import CallPath
 from distprof.counting.functions import FunctionPass
 from distprof.formulas.composite import take_apart
 from distprof.formulas.cost import Cost
 from distprof.formulas.higher_order import under
-from distprof.modules import Site
-from distprof.scopes import Frame, ModuleScopes, in_backward
-from distprof.scripted import hidden_operators
-from distprof.tensors import dtype_name, tensors
+from distprof.model.call_paths import CallPath
+from distprof.model.modules import Site
+from distprof.model.scopes import Frame, ModuleScopes, in_backward
+from distprof.model.tensors import dtype_name, tensors
+from distprof.model.torchscript import hidden_operators
 
 Shapes = tuple[tuple[int, ...], ...]
 MARK = "distprof.call_path"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from distprof.counting.count_pass import Shapes
 from distprof.counting.functions import FunctionCall
-from distprof.params import ParamCount
+from distprof.model.params import ParamCount
 from distprof.reporters.view import View
 
 if TYPE_CHECKING:

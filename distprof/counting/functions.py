@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode, resolve_name
 
-from distprof.counting.call_paths import CallPath
 from distprof.counting.spelling import spelling
-from distprof.scopes import in_backward
-from distprof.tensors import dtype_name
+from distprof.model.call_paths import CallPath
+from distprof.model.scopes import in_backward
+from distprof.model.tensors import dtype_name
 
 OPENED = ("torch.nn.functional", "torch.functional")
 """Modules whose functions are Python and call others: those are seen as well."""

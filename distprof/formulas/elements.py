@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from distprof.formulas.cost import Kind
-from distprof.tensors import tensors
+from distprof.model.tensors import tensors
 
 BY_INPUT: frozenset[Kind] = frozenset({"norm", "pool", "loss", "softmax", "reduction"})
 NONE: frozenset[Kind] = frozenset({"view", "contraction", "estimate", "other"})

@@ -14,7 +14,7 @@ import torch
 
 from distprof.formulas.call import Call, name_of
 from distprof.formulas.cost import Kind
-from distprof.tensors import tensors
+from distprof.model.tensors import tensors
 
 OVERWRITING = frozenset({
     "fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_",

@@ -1,1 +1,1 @@
-"""What other counters would report: our record of a call comes in, their numbers line by line go out."""
+"""What other counters report for a model, computed from our own record of the call."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from distprof.counting.call_paths import CallPath
 from distprof.counting.functions import FunctionCall, Spec
+from distprof.model.call_paths import CallPath
 from distprof.peers.values import Value
 
 ATTENTION = "torch.nn.functional.multi_head_attention_forward"

@@ -1,1 +1,1 @@
-"""Results for people and programs: counted numbers come in; trees, JSON, frames and files go out. No torch in here."""
+"""Tables, trees, JSON, data frames and files made of counted and recorded numbers. Imports no torch."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from distprof.contract import PHASES
+from distprof.contract.tables import PHASES
 from distprof.reporters.schema import FORMAT, LISTS, MEASURED, OPS
 
 if TYPE_CHECKING:

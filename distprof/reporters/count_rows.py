@@ -10,7 +10,7 @@ from distprof.reporters.tree import above_of
 
 if TYPE_CHECKING:
     from distprof.counting.counts import Counts, ModuleCount
-    from distprof.params import ParamCount
+    from distprof.model.params import ParamCount
 
 FLOPS = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
 """Column -> phase."""

@@ -9,7 +9,7 @@ from distprof.units import percent, si, size
 
 if TYPE_CHECKING:
     from distprof.counting.counts import Counts
-    from distprof.params import ParamCount
+    from distprof.model.params import ParamCount
 
 TITLES = {"forward": "forward", "backward": "backward", "recompute": "recomputed"}
 """Phase -> word for it."""

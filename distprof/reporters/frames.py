@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from distprof.contract import Table
+from distprof.contract.columns import Table
 from distprof.reporters.count_dict import flat, module_row, op_row
 from distprof.reporters.schema import MODULES, OPS
 

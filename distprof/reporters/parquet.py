@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distprof.contract.parquet import write_table
 from distprof.errors import OutputError
 from distprof.reporters.count_dict import flat, module_row, op_row, totals
 from distprof.reporters.schema import MODULES, OPS
-from distprof.tables import write_table
 
 if TYPE_CHECKING:
     from distprof.counting.counts import Counts

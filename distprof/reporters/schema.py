@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.contract import Column, Table, Type
+from distprof.contract.columns import Column, Table, Type
 
 KEYS: dict[str, str] = {
     "format": "1: raised when a key changes its meaning.",

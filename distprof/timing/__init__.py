@@ -1,1 +1,1 @@
-"""Timing steps and calls: marks of modules and autograd nodes come in, time by module goes out."""
+"""How long steps and calls take, by module."""

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from distprof.counting.call_paths import holders
-from distprof.modules import Site
+from distprof.model.call_paths import holders
+from distprof.model.modules import Site
 
 
 class Share:

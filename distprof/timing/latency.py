@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from distprof.modules import ModuleMap, Site
-from distprof.scopes import ModuleScopes
+from distprof.model.modules import ModuleMap, Site
+from distprof.model.scopes import ModuleScopes
 from distprof.timing.chains import Latency
 from distprof.timing.time_pass import TimePass
 

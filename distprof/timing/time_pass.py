@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
-from distprof.modules import Site
-from distprof.scopes import Frame, ModuleScopes, in_backward
-from distprof.tensors import tensors
+from distprof.model.modules import Site
+from distprof.model.scopes import Frame, ModuleScopes, in_backward
+from distprof.model.tensors import tensors
 from distprof.timing import nodes
 from distprof.timing.chains import Chain, Latency, Share, latencies
 from distprof.timing.stopwatch import HostStopwatch, Stopwatch, stopwatch

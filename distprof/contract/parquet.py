@@ -1,0 +1,77 @@
+"""Rows come in, parquet files of the run directory go out, by the schemas of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from distprof.contract.columns import Column, Table
+from distprof.files import write_whole
+
+TYPES: dict[str, Any] = {
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+    "string": pa.string(),
+    "category": pa.dictionary(pa.int32(), pa.string()),
+    "list<int64>": pa.list_(pa.int64()),
+}
+
+
+def schema_of(table: Table, metadata: Mapping[str, str]) -> Any:
+    """The pyarrow schema of a table; each field carries its documentation."""
+    return pa.schema([_field(column) for column in table.columns], metadata=dict(metadata))
+
+
+def _field(column: Column) -> Any:
+    return pa.field(column.name, TYPES[column.type], nullable=column.nullable, metadata={"doc": column.doc})
+
+
+def write_table(folder: Path, table: Table, rows: Sequence[Mapping[str, Any]], *,
+                tags: Mapping[str, int], metadata: Mapping[str, str]) -> int:
+    """Writes a table whole or not at all.
+
+    Args:
+        folder: Where the file goes.
+        table: Which file, with which columns.
+        rows: A mapping a row; columns that are missing are null.
+        tags: Values of the columns that are equal in all rows.
+        metadata: Goes into the file's schema.
+
+    Returns:
+        The number of rows.
+    """
+    schema = schema_of(table, metadata)
+    if not rows:
+        _write(folder / table.file, schema.empty_table())
+        return 0
+    columns = {
+        column.name: [tags[column.name]] * len(rows) if column.name in tags
+        else [row.get(column.name) for row in rows]
+        for column in table.columns
+    }
+    arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
+    _write(folder / table.file, pa.Table.from_arrays(arrays, schema=schema))
+    return len(rows)
+
+
+def write_arrow(folder: Path, table: Table, content: Any, metadata: Mapping[str, str]) -> None:
+    """The same for a pyarrow table that has the columns already."""
+    schema = schema_of(table, metadata)
+    if not content.num_rows:
+        _write(folder / table.file, schema.empty_table())
+        return
+    columns = [content[field.name].combine_chunks() for field in schema]
+    arrays = [column.cast(pa.string()).dictionary_encode() if pa.types.is_dictionary(field.type)
+              else column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    _write(folder / table.file, pa.Table.from_arrays(arrays, schema=schema))
+
+
+def _write(path: Path, content: Any) -> None:
+    import pyarrow.parquet as pq  # takes a while
+
+    write_whole(path, lambda temporary: pq.write_table(content, temporary, compression="zstd"))
+

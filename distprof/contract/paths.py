@@ -1,0 +1,26 @@
+"""Names of the files and folders of a run directory, and the format they have."""
+
+from __future__ import annotations
+
+FORMAT = 1
+"""The newest run directory format this version reads and the one it writes."""
+
+RUN_JSON = "run.json"
+RANK_JSON = "rank.json"
+TRACE_JSON = "trace.json.gz"
+TRACE_TAR = "trace.tar"
+"""What `merge --format perfetto-tar` writes instead."""
+STEP_LINES = "steps.ndjson"
+"""Steps of a rank that is still recording, a JSON object a line; becomes `steps.parquet` at the end."""
+STUCK_JSON = "stuck.json"
+"""What a rank was in when it got stuck; distprof/stuck.py says what it holds. Removed when the rank goes on."""
+MERGED = "merged"
+SUMMARY_JSON = "summary.json"
+PARTIAL_SUFFIX = ".partial"
+"""Ends the name of a rank folder that is being written; a rank that died leaves it so."""
+
+
+
+def rank_folder(rank: int) -> str:
+    """Name of the folder that holds what a rank recorded."""
+    return f"rank{rank:05d}"

@@ -1,0 +1,184 @@
+"""The tables that a rank writes, column by column: meaning, unit and source."""
+
+from __future__ import annotations
+
+from distprof.contract.columns import Column, Table, int64, real, text
+
+WAIT_SLICE = "Work.wait"
+"""Name of the slices in which a thread waits for a collective."""
+PASSES = ("wait", "count", "time", "trace")
+PHASES = ("forward", "backward", "recompute")
+"""Parts of a step in which modules work; recompute: forward work that activation checkpointing repeats in backward."""
+TAGS = (
+    int64("rank", "Global rank of the process, as torch has it."),
+    int64("mp_size", "Product of the model-parallel mesh sizes (pp, cp, ep, tp)."),
+    int64("dp_size", "Product of the data-parallel mesh sizes; mp_size x dp_size = world size."),
+)
+"""Every row of every table begins with these."""
+
+_MODULE_PATH = text(
+    "module_path",
+    "Path of the module from its root; the root is '', a second root model starts with 'model1:'. "
+    "Null: outside of every module.",
+    nullable=True,
+)
+_FLOP_COLUMNS = (
+    int64("fwd_macs", "Multiply-accumulates of one step's forward calls, submodules included; count pass.",
+         nullable=True),
+    int64("fwd_flops", "FLOPs of one step's forward calls (2 per MAC), submodules included; count pass.",
+         nullable=True),
+    int64("bwd_flops", "FLOPs of one step's backward, submodules included; count pass.", nullable=True),
+    int64("recompute_flops", "FLOPs of forward calls repeated in backward (activation checkpointing); count pass.",
+         nullable=True),
+)
+
+TIME_COLUMNS = (
+    real("fwd_time_ns", "Measured time of the forward calls of a step, submodules included; time pass. Null "
+          "where the module was not called.", nullable=True),
+    real("fwd_self_time_ns", "The same without submodules: over all modules it adds up to fwd_time_ns of the root.",
+          nullable=True),
+    real("bwd_time_ns", "Measured time in which autograd ran nodes that the module made, and accumulated its "
+          "gradients, per step, submodules included, recomputation apart; time pass. Null where no gradient passed.",
+          nullable=True),
+    real("bwd_self_time_ns", "The same without submodules: over all modules it adds up to bwd_time_ns of the root.",
+          nullable=True),
+    real("recompute_time_ns", "Measured time of forward calls repeated in backward (activation checkpointing), per "
+          "step, submodules included; time pass. Null where nothing was repeated.", nullable=True),
+    real("recompute_self_time_ns", "The same without submodules.", nullable=True),
+)
+"""Latency of a module."""
+
+MODULES = Table(
+    file="modules.parquet",
+    doc="One row per module, averaged over the steps of the pass a number comes from.",
+    columns=(
+        *TAGS,
+        Column(name="module_path", type="string", doc="Path of the module from its root; the root is ''."),
+        text("class_name", "Class of the module."),
+        int64("depth", "Number of modules above this one."),
+        int64("params", "Parameters this rank must hold for its model-parallel part, submodules included, shared "
+             "ones once; a data-parallel shard counts with its unsharded size."),
+        int64("own_params", "The same without submodules."),
+        int64("stored_params", "Parameters that lie on this rank, shards as shards, submodules included."),
+        int64("trainable_params", "Those of `params` with requires_grad."),
+        int64("param_bytes", "Bytes of `stored_params`."),
+        int64("buffers", "Elements of buffers on this rank, submodules included."),
+        int64("buffer_bytes", "Bytes of `buffers`."),
+        text("dtype", "Element type of most of `params`, like float32.", nullable=True),
+        real("calls", "Forward calls a step, recomputation apart; time pass, else count pass.", nullable=True),
+        *_FLOP_COLUMNS,
+        *TIME_COLUMNS,
+    ),
+)
+
+OPS = Table(
+    file="ops.parquet",
+    doc="One row per (module path, op, input shapes, phase), per step of the count pass.",
+    columns=(
+        *TAGS,
+        _MODULE_PATH,
+        text("op", "Operator, like aten::mm."),
+        text("phase", "forward, backward, recompute or optimizer."),
+        text("shapes", "Shapes of the tensor inputs on this rank, as a JSON list."),
+        text("dtype", "Element type of the first tensor input, like float32.", nullable=True),
+        real("calls", "Calls a step."),
+        real("macs", "Multiply-accumulates a step of contractions (products, convolutions, attention, recurrent)."),
+        real("flops", "FLOPs a step, 2 per MAC."),
+        real("causal_macs", "`macs` without the (query, key) pairs that a causal mask hides."),
+        real("recompute_macs", "Part of `macs`: scores that a fused attention backward computes once more."),
+        real("elements", "Elements a step that an op which is no contraction works on."),
+        real("estimate_flops", "Rough FLOPs a step of FFTs, factorisations and distances; never part of `flops`."),
+        real("io_bytes", "Bytes read and written a step, each tensor of a call once; 0 for views."),
+        real("read_bytes", "Bytes read a step."),
+        real("write_bytes", "Bytes written a step."),
+        text("kind", "contraction, norm, activation, pool, softmax, loss, elementwise, ..., other."),
+        Column(name="counted", type="bool", doc="True where it is known what the op does."),
+        Column(name="view", type="bool", doc="True where the op returns a view and computes nothing."),
+        text("note", "What the count is based on, where that is not plain from the shapes.", nullable=True),
+    ),
+)
+
+COLLECTIVES = Table(
+    file="collectives.parquet",
+    doc="One row per communication op this rank took part in during the trace pass, in the order it was issued.",
+    columns=(
+        *TAGS,
+        int64("step", "Step of the run, from 0."),
+        text("op", "all_reduce, all_gather, reduce_scatter, broadcast, barrier, send, ..."),
+        text("group", "Name of the process group."),
+        text("group_description", "Description of the process group: default_pg, mesh_tp, ..."),
+        Column(name="group_ranks", type="list<int64>", doc="Global ranks of the group."),
+        int64("sequence", "Number of the collective in its group, from 0 at the start of the trace pass; "
+             "point-to-point ops are numbered apart."),
+        int64("group_sequence", "Sequence number that torch keeps for the group (gloo counts send and receive too)."),
+        int64("num_elements", "Elements of the input on this rank."),
+        int64("size_bytes", "Bytes of the input on this rank (of the output for receive)."),
+        text("dtype", "Element type of the first tensor, like float32.", nullable=True),
+        int64("peer", "Global rank of the other side of a send or receive, else the root of a rooted op.",
+             nullable=True),
+        int64("tag", "Tag of a send or receive.", nullable=True),
+        Column(name="split_bytes", type="list<int64>", doc="Bytes that go to each rank of the group in an all_to_all.",
+               nullable=True),
+        Column(name="asynchronous", type="bool", doc="True where the caller did not ask to wait at once."),
+        int64("enqueue_ns", "When this rank called the op; ns since the epoch, this rank's clock."),
+        int64("start_ns", "When the backend began with it: a thread of gloo took it out of its queue, a kernel of NCCL "
+             "began. Null where the timeline does not tell.", nullable=True),
+        int64("end_ns", "When the op had completed on this rank. Null where neither timeline nor backend tell.",
+             nullable=True),
+        text("timed_by", "What `end_ns` comes from: timeline (exact), or future (a callback, late by the time that "
+              "the interpreter was busy with other things).", nullable=True),
+        _MODULE_PATH,
+        text("phase", "forward, backward, recompute or optimizer: what the rank was doing. Null: none of them.",
+              nullable=True),
+    ),
+)
+
+STEPS = Table(
+    file="steps.parquet",
+    doc="One row per step.",
+    columns=(
+        *TAGS,
+        int64("step", "Step of the run, from 0."),
+        text("pass", "wait, count, time or trace: what was switched on."),
+        int64("start_ns", "Start; ns since the epoch, this rank's clock."),
+        int64("end_ns", "End; ns since the epoch, this rank's clock."),
+        int64("duration_ns", "end_ns - start_ns, by a clock that is never set."),
+        int64("before_forward_ns", "From the start of the step to the first forward call: data loading and what "
+             "else the script does there; time pass.", nullable=True),
+        int64("fwd_ns", "Time inside root forward calls; time pass.", nullable=True),
+        int64("bwd_ns", "From the first gradient of a root module's output to the end of backward; time pass.",
+             nullable=True),
+        int64("optimizer_ns", "Time inside optimizer.step(); time pass.", nullable=True),
+        int64("forward_calls", "Root forward calls that ended in this step.", nullable=True),
+        int64("samples", "Sum over root forward calls of the first dimension of the first tensor input. Null where "
+             "no tensor came in or nobody looked (wait pass).", nullable=True),
+    ),
+)
+
+EXTERNAL_ID = int64("external_id", "Joins an operator with the kernels it launched, within a rank.", nullable=True)
+CORRELATION = int64("correlation", "Joins a kernel with the call that launched it, within a rank.", nullable=True)
+SEQUENCE_NUMBER = int64("sequence_number", "Joins an operator of forward with its backward, within a rank and thread.",
+                        nullable=True)
+
+EVENTS = Table(
+    file="events.parquet",
+    doc="The timeline of the trace pass as a table, in the order of the trace.",
+    columns=(
+        *TAGS,
+        text("name", "Name of the event."),
+        text("category", "Category as the profiler gives it: cpu_op, user_annotation, kernel, ...", nullable=True),
+        int64("start_ns", "Start; ns since the epoch, this rank's clock."),
+        int64("duration_ns", "Duration; null for an instant.", nullable=True),
+        text("process", "Process or device id as the profiler gives it."),
+        text("thread", "Thread or stream id as the profiler gives it."),
+        text("thread_name", "Name of the thread, where it has one.", nullable=True),
+        int64("step", "Step in which the event starts; null outside of the recorded steps.", nullable=True),
+        EXTERNAL_ID,
+        CORRELATION,
+        SEQUENCE_NUMBER,
+        int64("forward_thread", "Thread on which forward ran, as the profiler numbers threads for itself; 0 for what "
+              "is no backward work. A backward operator has the sequence_number of its forward one.", nullable=True),
+    ),
+)
+
+RANK_TABLES = (MODULES, OPS, COLLECTIVES, STEPS, EVENTS)

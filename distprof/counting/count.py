@@ -1,0 +1,158 @@
+"""What a call of a model costs: a model and its inputs come in, exact FLOPs, MACs, bytes and parameters go out."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from distprof.contract.tables import PHASES
+from distprof.counting.count_pass import CountPass, OpKey, OpSum
+from distprof.counting.counts import Counts, ModuleCount, OpCount
+from distprof.counting.invocation import Invocation
+from distprof.errors import UsageError
+from distprof.model.call_paths import CallPath
+from distprof.model.isolation import undisturbed
+from distprof.model.modules import ModuleMap, Site
+from distprof.model.params import ParamCount, count_params
+from distprof.model.scopes import ModuleScopes
+from distprof.process.topology import Topology
+
+ALONE = Topology(sizes={}, coordinates={}, source="one process")
+
+
+def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Counts:
+    """Counts what one call of a model does, exactly, on any device (the meta device too, without memory).
+
+    Model and process are left as they were: random state, buffers, gradients, training flags, hooks, compiled code.
+    While torch functions are watched, `nn.MultiheadAttention` and `nn.TransformerEncoder` do in many operators what
+    without gradients they may do in one: FLOPs are the same, bytes are those of the many.
+
+    Where torch would leave the padding of a TransformerEncoder out (eval mode, no gradients, a padding mask), the call
+    takes the path that computes it. On threads of the script's own, what modules do there counts, and no more.
+
+    Args:
+        model: A module, a bound method of one like `model.generate`, or a function that calls modules.
+        *args: Positional arguments of the call.
+        backward: Runs and counts backward as well, from ones for the gradient of every output.
+        **kwargs: Keyword arguments of the call.
+
+    Returns:
+        FLOPs, MACs, bytes and parameters by module, operator and phase.
+
+    Raises:
+        UsageError: The model cannot be called, or backward has no gradient to begin with.
+        FormulaError: A formula given to `register_flops` returned nonsense.
+        Exception: What the model raises, with a note saying in which module.
+
+    Example:
+        >>> counts = distprof.count(model, torch.randn(1, 3, 224, 224), backward=True)
+        >>> counts.flops, counts.by_module()["layer1"], counts.coverage_ratio
+    """
+    invocation = Invocation.of(model, args, kwargs, backward=backward)  # what is gathered from lives as long as this
+    return gather(*watch(invocation))
+
+
+def watch(invocation: Invocation) -> tuple[CountPass, ModuleMap]:
+    """Runs a call once under a count pass; gives the pass and the modules it met. See `count` for errors."""
+    modules, root = ModuleMap(), invocation.model
+    if root is not None:
+        modules.add_root(root)
+    with undisturbed([root] if root is not None else []) as keep:
+        scopes = ModuleScopes(modules, lambda function: function, lambda frame: keep(frame.module),
+                              one_thread=root is not None)
+        counting = CountPass(scopes, lambda: None, details=True)
+        counting.start()
+        try:
+            invocation.run(scopes)
+        finally:
+            counting.stop()
+        counting.next_step()
+    if root is None and not modules.models and not counting.sums:
+        raise UsageError("expected a call that runs operators, found none",
+                         hint="give a model and its inputs, or a function that calls one")
+    return counting, modules
+
+
+def gather(counting: CountPass, modules: ModuleMap) -> Counts:
+    """What a count pass saw, by module and operator; call while the modules are alive."""
+    within = _within(counting)
+    ops = tuple(_op_count(key, entry, within[key.path]) for key, entry in counting.sums.items())
+    work = _work(ops)
+    places = Counter(id(site.module()) for site in modules.sites())
+    return Counts(
+        ops=ops,
+        modules=tuple(_module_count(site, work[site.path], counting, shared=places[id(site.module())] > 1)
+                      for site in _in_tree_order(modules)),
+        functions=dict(counting.functions.calls) if counting.functions is not None else {},
+        params=_params(modules.roots()),
+    )
+
+
+@dataclass(slots=True)
+class _Work:
+    """What the operators inside a module did."""
+
+    macs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    flops: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    elements: int = 0
+    io_bytes: int = 0
+
+
+def _within(counting: CountPass) -> dict[CallPath, frozenset[str]]:
+    """The modules of every call path; one set for all operators of a path."""
+    return {path: frozenset(site.path for site in path.sites()) for path in {key.path for key in counting.sums}}
+
+
+def _work(ops: Iterable[OpCount]) -> Mapping[str, _Work]:
+    """Module path -> sums over its operators, submodules included."""
+    found: dict[str, _Work] = defaultdict(_Work)
+    for op in ops:
+        for path in op.within:
+            work = found[path]
+            work.macs[op.phase] += op.macs
+            work.flops[op.phase] += op.flops
+            work.elements += op.elements
+            work.io_bytes += op.io_bytes
+    return found
+
+
+def _op_count(key: OpKey, entry: OpSum, within: frozenset[str]) -> OpCount:
+    return OpCount(
+        module_path=key.path.site.path if key.path.site is not None else None,
+        within=within, op=key.op, phase=key.phase, shapes=key.shapes,
+        dtype=key.dtype, functions=key.functions, calls=entry.calls,
+        macs=entry.macs, flops=entry.flops, causal_macs=entry.causal_macs, recompute_macs=entry.recompute_macs,
+        elements=entry.elements, estimate_flops=entry.estimate_flops, read_bytes=entry.read_bytes,
+        write_bytes=entry.write_bytes, kind=entry.kind, counted=entry.counted, note=entry.note)
+
+
+def _module_count(site: Site, work: _Work, counting: CountPass, *, shared: bool) -> ModuleCount:
+    module = site.module()
+    shapes = counting.shapes.get(site, ((), ()))
+    return ModuleCount(
+        path=site.path, class_name=site.class_name, depth=site.depth, calls=counting.calls.get(site, 0),
+        params=_params([module] if module is not None else []),
+        own_params=count_params(module.parameters(recurse=False), ALONE).params if module is not None else 0,
+        input_shapes=shapes[0], output_shapes=shapes[1], macs=work.macs, flops=work.flops, elements=work.elements,
+        io_bytes=work.io_bytes, shared=shared)
+
+
+def _params(roots: list[nn.Module]) -> ParamCount:
+    return count_params((p for root in roots for p in root.parameters()), ALONE,
+                        (b for root in roots for b in root.buffers()))
+
+
+def _in_tree_order(modules: ModuleMap) -> Iterator[Site]:
+    """Parents first, then children in their order; sites that were found late stand beside their siblings."""
+    below: dict[int | None, list[Site]] = defaultdict(list)
+    for site in modules.sites():
+        below[id(site.parent) if site.parent is not None else None].append(site)
+    waiting = below[None][::-1]
+    while waiting:
+        site = waiting.pop()
+        yield site
+        waiting.extend(reversed(below[id(site)]))

@@ -1,0 +1,118 @@
+"""One call of a model by ourselves: a model and its arguments come in, it runs forward and, if asked, backward."""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, is_lazy
+from torch.utils._pytree import tree_map_only
+
+from distprof.errors import UsageError
+from distprof.model.scopes import ModuleScopes
+from distprof.model.tensors import tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """What to call, with what.
+
+    A model on the meta device gets its tensors on the meta device: shapes are all it needs. One with lazy parameters is
+    called as a copy, because its first call makes other modules of its own.
+    """
+
+    function: Callable[..., Any]
+    """A module, a bound method of one (`model.generate`), or any function that calls modules."""
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    backward: bool = False
+
+    @classmethod
+    def of(cls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, backward: bool) -> Invocation:
+        """Checks what a user gave.
+
+        Raises:
+            UsageError: It cannot be called.
+        """
+        if isinstance(function, type) or not callable(function):
+            found = f"the class {function.__name__}" if isinstance(function, type) else repr(type(function).__name__)
+            raise UsageError(f"expected a model or a function, found {found}",
+                             hint="make an object of it first" if isinstance(function, type) else None)
+        function = _not_lazy(function)
+        module = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+        on_meta = isinstance(module, nn.Module) and _on_meta(module)
+        args, kwargs = tree_map_only(torch.Tensor, _as_meta, (args, dict(kwargs))) if on_meta else (args, kwargs)
+        return cls(function=function, args=tuple(args), kwargs=kwargs, backward=backward)
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The module that is called; None for a plain function."""
+        owner = self.function if isinstance(self.function, nn.Module) else getattr(self.function, "__self__", None)
+        return owner if isinstance(owner, nn.Module) else None
+
+    def run(self, scopes: ModuleScopes | None = None) -> Any:
+        """Calls it once.
+
+        Raises:
+            UsageError: Backward was asked for and nothing that came out has a gradient.
+            Exception: Whatever the model raises, with a note in which module it did.
+        """
+        try:
+            result = self.function(*self.args, **self.kwargs)
+        except Exception as error:
+            where = scopes.failed_in if scopes is not None else None
+            if where is not None:
+                error.add_note(f"distprof: raised in {where.path or 'the root module'} ({where.class_name})")
+            raise
+        if self.backward:
+            self._backward(result)
+        return result
+
+    def _backward(self, result: Any) -> None:
+        ends = [tensor for tensor in tensors(result) if tensor.requires_grad]
+        if not ends:
+            raise _no_gradient(result)
+        torch.autograd.backward(ends, [torch.ones_like(tensor) for tensor in ends])
+
+
+def _not_lazy(function: Any) -> Any:
+    """The same, or a copy where parameters get their shapes only from the first call."""
+    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+    if not isinstance(owner, nn.Module) or not any(map(is_lazy, chain(owner.parameters(), owner.buffers()))):
+        return function
+    # of lazy buffers torch makes no copies
+    empty: Any = UninitializedBuffer
+    fresh = {id(buffer): empty(buffer.requires_grad, buffer.data.device, buffer.data.dtype)
+             for buffer in owner.buffers() if is_lazy(buffer)}
+    twin = copy.deepcopy(owner, fresh)
+    return twin if function is owner else types.MethodType(function.__func__, twin)
+
+
+def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
+    # cut off: backward could not bring a gradient without data back to where the tensor came from
+    return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)
+
+
+def _no_gradient(result: Any) -> UsageError:
+    outputs = tensors(result)
+    dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in outputs})
+    if not torch.is_grad_enabled():
+        hint = "gradients are off: call it outside of torch.no_grad() and torch.inference_mode()"
+    elif any(tensor.is_floating_point() or tensor.is_complex() for tensor in outputs):
+        hint = "no parameter or input that the output depends on requires gradients"
+    else:
+        hint = "only floating-point tensors have gradients"
+    return UsageError("expected an output with a gradient for backward, found "
+                      f"{f'tensors of {chr(44).join(dtypes)} without one' if outputs else type(result).__name__}",
+                      hint=hint)
+
+
+def _on_meta(module: nn.Module) -> bool:
+    parameters = list(module.parameters())
+    return bool(parameters) and all(parameter.is_meta for parameter in parameters)

@@ -1,0 +1,141 @@
+"""torch.compile: what it made is called as it is, and recording neither makes it compile again nor compiles ours.
+
+Modules and functions come in; frames that it skips, a switch to eager, when it compiles, and calls of modules that were
+compiled in place go out.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from distprof.model.modules import Site
+
+Announce = Callable[..., None]
+
+
+def never_compile(*functions: Callable[..., Any]) -> None:
+    """Keeps functions that compiled code may call, and what they call, from being compiled themselves."""
+    try:
+        dynamo = torch._C._dynamo.eval_frame
+        skip = dynamo._FrameAction.SKIP
+        for function in functions:
+            dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))
+    except AttributeError:
+        return  # a torch that has no such thing compiles a little more, that is all
+
+
+def is_generated(module: nn.Module) -> bool:
+    """True for a graph that torch.compile made and its backend calls as a module: none of the script's."""
+    return isinstance(module, torch.fx.GraphModule) and "dynamo_flat_name_to_original_fqn" in module.meta
+
+
+class QuietAboutHooks:
+    """Keeps torch from warning a script, at every call of a compiled module, of hooks that are ours."""
+
+    WARNING = ("ignore", re.compile(r"Using `torch\.compile\(module\)` when there are global"), UserWarning, None, 0)
+    """As the list of filters has it; the functions that change the list would let old warnings show again."""
+
+    def start(self) -> None:
+        """Says nothing of it any more."""
+        filters: Any = warnings.filters
+        filters.insert(0, self.WARNING)
+
+    def stop(self) -> None:
+        """Leaves it to the script's filters."""
+        filters: Any = warnings.filters
+        for index, entry in enumerate(filters):
+            if entry is self.WARNING:
+                del filters[index]
+                return
+
+
+class ForcedEager:
+    """Runs what is compiled as it was written, as long as it is on; no graph is lost by that."""
+
+    def __init__(self) -> None:
+        self._stance: Any = None
+
+    def start(self) -> None:
+        """Leaves graphs aside; without effect where nothing was compiled yet."""
+        # importing the compiler takes seconds, and mostly there is nothing to switch; flex attention loads it
+        if "torch._dynamo" in sys.modules or "torch.nn.attention.flex_attention" in sys.modules:
+            self._stance = torch.compiler.set_stance("force_eager")
+
+    def stop(self) -> None:
+        """Takes them up again, or whatever stance the script had chosen."""
+        stance, self._stance = self._stance, None
+        if stance is not None:
+            stance.__exit__(None, None, None)
+
+
+class CompileWatch:
+    """Tells when torch compiles: a graph traced under hooks would be compiled again without them."""
+
+    def __init__(self, begins: Callable[[], None], ends: Callable[[], None]) -> None:
+        # one object each: they are found again in the lists of torch
+        self._begins: Callable[[Any], None] = lambda _: begins()
+        self._ends: Callable[[Any], None] = lambda _: ends()
+
+    def start(self) -> None:
+        """Begins to listen if the compiler is loaded; to be called again, as it may be loaded or reset at any time."""
+        dynamo: Any = sys.modules.get("torch._dynamo")
+        handler = getattr(dynamo, "callback_handler", None)
+        if handler is not None and self._begins not in handler.start_callbacks:
+            handler.register_start_callback(self._begins)
+            handler.register_end_callback(self._ends)
+
+    def stop(self) -> None:
+        """Listens no more."""
+        dynamo: Any = sys.modules.get("torch._dynamo")
+        handler = getattr(dynamo, "callback_handler", None)
+        if handler is not None and self._begins in handler.start_callbacks:
+            handler.remove_start_callback(self._begins)
+            handler.remove_end_callback(self._ends)
+
+
+class CompiledCalls:
+    """Announces calls of modules that were compiled in place: torch calls no hooks around those."""
+
+    def __init__(self, enter: Announce, leave: Announce) -> None:
+        self._enter = enter
+        self._leave = leave
+        self._wrapped: list[tuple[nn.Module, Any, Any]] = []
+
+    def add(self, sites: Iterable[Site]) -> None:
+        """Wraps the compiled calls of modules; graphs they are part of stay as they are."""
+        known = {id(module) for module, _, _ in self._wrapped}
+        for site in sites:
+            module = site.module()
+            if module is None or id(module) in known:
+                continue
+            compiled = module._compiled_call_impl
+            if compiled is not None:
+                wrapper = self._announced(module, compiled)
+                module._compiled_call_impl = wrapper
+                self._wrapped.append((module, compiled, wrapper))
+
+    def remove(self) -> None:
+        """Puts back what was there, unless the script compiled the module anew."""
+        for module, compiled, wrapper in self._wrapped:
+            if module._compiled_call_impl is wrapper:
+                module._compiled_call_impl = compiled
+        self._wrapped.clear()
+
+    def _announced(self, module: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        def announced(*args: Any, **kwargs: Any) -> Any:
+            self._enter(module, args)
+            result = None
+            try:
+                result = compiled(*args, **kwargs)
+            finally:
+                self._leave(module, args, kwargs, result)
+            return result
+
+        return announced

@@ -1,0 +1,104 @@
+"""Runs a model and leaves no trace: modules come in, out goes a context in which they may be called.
+
+Afterwards all is as before.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import _disable_current_modes
+
+from distprof.model.compiled import ForcedEager
+
+_ALONE = threading.RLock()
+"""Random state and the compiler's stance belong to the process: what one thread puts back another must not have set."""
+
+
+@contextmanager
+def undisturbed(modules: Iterable[nn.Module]) -> Iterator[Callable[[nn.Module], None]]:
+    """Puts back random state, buffers, gradients, training flags and the compiler's stance, whatever happens.
+
+    Compiled models run uncompiled inside: nothing is compiled, and nothing has to be compiled again afterwards.
+    A second thread waits until the first is done.
+
+    Yields:
+        A function that takes in one module more, one that is found only as it is called.
+    """
+    with _ALONE, ExitStack() as stack:
+        stack.enter_context(_random_state())
+        eager = ForcedEager()
+        eager.start()
+        stack.callback(eager.stop)
+        kept: set[int] = set()  # ids; the contexts below keep what has them alive
+
+        def keep(module: nn.Module) -> None:
+            if id(module) in kept:
+                return
+            kept.update(map(id, module.modules()))
+            with torch._C.DisableTorchFunction(), _disable_current_modes():  # these copies are not the model's work
+                for context in (_buffers, _gradients, _training):
+                    stack.enter_context(context(module))
+
+        for module in modules:
+            keep(module)
+        yield keep
+
+
+@contextmanager
+def _random_state() -> Iterator[None]:
+    python, numpy = random.getstate(), sys.modules.get("numpy")
+    arrays = numpy.random.get_state() if numpy is not None else None
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(arrays)
+
+
+@contextmanager
+def _buffers(module: nn.Module) -> Iterator[None]:
+    """A forward call in training mode changes running means."""
+    places = [(owner._buffers, name, buffer) for owner in module.modules() for name, buffer in owner._buffers.items()]
+    contents = [(buffer, buffer.detach().clone()) for _, _, buffer in places
+                if buffer is not None and not is_lazy(buffer) and not buffer.is_meta and not buffer.is_inference()]
+    try:
+        yield
+    finally:
+        for holder, name, buffer in places:
+            holder[name] = buffer
+        for buffer, content in contents:
+            # by way of .data: a graph of the user's that waits for its backward must not see a new version
+            buffer.data.copy_(content)
+
+
+@contextmanager
+def _gradients(module: nn.Module) -> Iterator[None]:
+    kept = [(parameter, parameter.grad) for parameter in module.parameters()]
+    for parameter, _ in kept:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient
+
+
+@contextmanager
+def _training(module: nn.Module) -> Iterator[None]:
+    kept = [(sub, sub.training) for sub in module.modules() if hasattr(sub, "training")]  # a frozen script has none
+    try:
+        yield
+    finally:
+        for sub, training in kept:
+            sub.training = training

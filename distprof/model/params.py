@@ -1,0 +1,115 @@
+"""Parameters of a rank: modules come in, counts go out, by what a parameter is on this rank and in the model.
+
+A data-parallel shard (FSDP, ZeRO-3) counts with its unsharded size, a model-parallel shard with its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+
+from distprof.model.tensors import dtype_name
+from distprof.process.topology import Topology, axis_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamCount:
+    """Numbers of parameters; each tensor once."""
+
+    params: int = 0
+    """What the rank must hold for its model-parallel part."""
+    stored_params: int = 0
+    """What lies on the rank."""
+    trainable_params: int = 0
+    """Those of `params` with requires_grad."""
+    unique_params: int | None = 0
+    """What the pipeline stage has over all its ranks, replicated tensors once; None where nobody can tell."""
+    param_bytes: int = 0
+    """Bytes of `stored_params`."""
+    buffers: int = 0
+    """Elements of buffers (running means and the like) that lie on the rank."""
+    buffer_bytes: int = 0
+    dtypes: Mapping[str, int] = field(default_factory=dict)
+    """`params` by element type."""
+
+
+def count_params(parameters: Iterable[torch.Tensor], topology: Topology,
+                 buffers: Iterable[torch.Tensor] = ()) -> ParamCount:
+    """Counts parameters and buffers, a tied one once."""
+    tensors, extra = _once(parameters), _once(buffers)
+    needed = [_needed(tensor, topology.unnamed_axis) for tensor in tensors]
+    dtypes: Counter[str] = Counter()
+    for size, tensor in zip(needed, tensors, strict=True):
+        dtypes[dtype_name(tensor.dtype)] += size
+    return ParamCount(
+        params=sum(needed),
+        stored_params=sum(_stored(tensor) for tensor in tensors),
+        trainable_params=sum(size for size, tensor in zip(needed, tensors, strict=True) if tensor.requires_grad),
+        unique_params=_unique(tensors, topology),
+        param_bytes=sum(_stored(tensor) * tensor.element_size() for tensor in tensors),
+        buffers=sum(_stored(tensor) for tensor in extra),
+        buffer_bytes=sum(_stored(tensor) * tensor.element_size() for tensor in extra),
+        dtypes=dict(dtypes),
+    )
+
+
+def _once(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return list({id(tensor): tensor for tensor in tensors}.values())
+
+
+def _is_dtensor(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
+
+
+def _needed(tensor: Any, unnamed_axis: str) -> int:
+    if hasattr(tensor, "ds_numel"):  # a ZeRO-3 placeholder
+        return int(tensor.ds_numel)
+    if not _is_dtensor(tensor):
+        return int(tensor.numel())
+    shape: list[int] = list(tensor.shape)
+    for index, placement in enumerate(tensor.placements):
+        if placement.is_shard() and _is_model_parallel(tensor.device_mesh, index, unnamed_axis):
+            shape[placement.dim] = _chunk(shape[placement.dim], tensor.device_mesh, index)
+    return prod(shape)
+
+
+def _is_model_parallel(mesh: Any, index: int, unnamed_axis: str) -> bool:
+    names = mesh.mesh_dim_names
+    return (unnamed_axis if names is None else axis_of(names[index])) not in ("dp", None)
+
+
+def _chunk(size: int, mesh: Any, index: int) -> int:
+    """Rows of the piece that torch.chunk gives this rank."""
+    step = -(-size // int(mesh.size(index)))
+    begin = min(int(mesh.get_local_rank(index)) * step, size)
+    return min(begin + step, size) - begin
+
+
+def _stored(tensor: Any) -> int:
+    shard = getattr(tensor, "ds_tensor", None)
+    if shard is not None:
+        return int(shard.numel())
+    return int(tensor.to_local().numel() if _is_dtensor(tensor) else tensor.numel())
+
+
+def _unique(tensors: list[torch.Tensor], topology: Topology) -> int | None:
+    """Global sizes: DTensor and ZeRO-3 know theirs; beside DTensors a plain tensor is a replica."""
+    sharded_alike = topology.sizes.get("tp", 1) * topology.sizes.get("ep", 1) == 1
+    known = sharded_alike or any(_is_dtensor(tensor) for tensor in tensors)
+    marked = any(hasattr(tensor, "tensor_model_parallel") for tensor in tensors)  # Megatron's word for a shard
+    if not known and not marked:
+        return None
+    tp_size = topology.sizes.get("tp", 1)
+    return sum(
+        int(getattr(tensor, "ds_numel", tensor.numel())) * (tp_size if _is_megatron_shard(tensor) else 1)
+        for tensor in tensors
+    )
+
+
+def _is_megatron_shard(tensor: torch.Tensor) -> bool:
+    return bool(getattr(tensor, "tensor_model_parallel", False)) and not _is_dtensor(tensor)

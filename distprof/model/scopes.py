@@ -1,0 +1,203 @@
+"""Which module is running: global forward hooks come in, frames go out to the instruments that listen.
+
+The hooks are balanced under exceptions and activation checkpointing, keep a stack per thread, and are silent
+while torch.compile traces.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn.modules import module as nn_module
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from distprof.model.compiled import CompiledCalls, CompileWatch, QuietAboutHooks, is_generated, never_compile
+from distprof.model.modules import ModuleMap, Site
+
+
+class Frame:
+    """One running forward call of a module."""
+
+    __slots__ = ("data", "module", "outer", "recompute", "site")
+
+    def __init__(self, module: nn.Module, site: Site, outer: Frame | None, *, recompute: bool) -> None:
+        self.module = module
+        self.site = site
+        self.outer = outer
+        self.recompute = recompute
+        """True inside backward: activation checkpointing calls the module again."""
+        self.data: dict[object, Any] = {}
+        """What the listeners keep between enter and exit, each under itself."""
+
+    @property
+    def is_root(self) -> bool:
+        """True for the outermost call of a root module in forward."""
+        return self.outer is None and not self.recompute
+
+    @property
+    def repeats_outer(self) -> bool:
+        """True where the same site runs already: a wrapper's inner module, a recursion."""
+        outer = self.outer
+        while outer is not None:
+            if outer.site is self.site:
+                return True
+            outer = outer.outer
+        return False
+
+
+class Listener(Protocol):
+    """What an instrument does when a module is entered and left."""
+
+    def enter(self, frame: Frame) -> None: ...
+
+    def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None: ...
+
+
+class _Stack(threading.local):
+    def __init__(self, by_thread: dict[int, list[Frame]]) -> None:
+        self.frames: list[Frame] = []
+        by_thread[threading.get_ident()] = self.frames
+
+
+def in_backward() -> bool:
+    """True on a thread that runs a backward pass."""
+    return torch._C._current_graph_task_id() != -1
+
+
+class ModuleScopes:
+    """The global module hooks, installed only while some instrument listens."""
+
+    def __init__(self, modules: ModuleMap, guard: Callable[[Callable[..., None]], Callable[..., None]],
+                 before_root: Callable[[Frame], None], *, one_thread: bool = False) -> None:
+        """Begins with nobody listening.
+
+        Args:
+            modules: Takes in every root that is called.
+            guard: Wraps what torch calls.
+            before_root: Is told of the outermost calls first.
+            one_thread: Whatever other threads call is none of ours, unless `modules` knows it already.
+        """
+        self.modules = modules
+        self._one_thread = one_thread
+        self._thread = 0
+        self.compilations = 0
+        """How often torch.compile compiled while somebody listened."""
+        self._before_root = before_root
+        self._by_thread: dict[int, list[Frame]] = {}
+        self._stack = _Stack(self._by_thread)
+        self._listeners: list[Listener] = []
+        self._handles: list[Any] = []
+        self.failed_in: Site | None = None
+        """Where the last exception left a forward call, innermost module first."""
+        self._enter, self._exit = guard(self._on_enter), guard(self._on_exit)
+        self._compiled = CompiledCalls(self._enter, self._exit)
+        self._quiet = QuietAboutHooks()
+        self._compile_watch = CompileWatch(self._on_compile, self._hook)
+        never_compile(type(self)._on_enter, type(self)._on_exit)
+
+    def add(self, listener: Listener) -> None:
+        """Starts to tell a listener; the first one installs the hooks."""
+        self._listeners.append(listener)
+        if not self._handles:
+            self._thread = threading.get_ident()
+            self._hook()
+            self._quiet.start()
+            self._compiled.add(self.modules.sites())
+            self._compile_watch.start()
+
+    def remove(self, listener: Listener) -> None:
+        """Stops telling a listener; the last one takes the hooks away."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+        if not self._listeners:
+            self._unhook()
+            self._quiet.stop()
+            self._compile_watch.stop()
+            self._compiled.remove()
+            self._by_thread = {}
+            self._stack = _Stack(self._by_thread)
+
+    @property
+    def current(self) -> Frame | None:
+        """The innermost running call on this thread."""
+        frames = self._stack.frames
+        return frames[-1] if frames else None
+
+    def current_on(self, thread: int) -> Frame | None:
+        """The innermost running call on another thread, by its `ident`."""
+        frames = self._by_thread.get(thread)
+        return frames[-1] if frames else None
+
+    @property
+    def frames(self) -> list[Frame]:
+        """The running calls on this thread, outermost first: the list itself, which goes on changing."""
+        return self._stack.frames
+
+    def _hook(self) -> None:
+        if self._listeners and not self._handles:
+            self._handles = [
+                register_module_forward_pre_hook(self._enter),
+                register_module_forward_hook(self._exit, with_kwargs=True, always_call=True),
+            ]
+
+    def _unhook(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+            # torch 2.13 forgets this one, and would think for ever that there are hooks
+            nn_module._global_forward_hooks_with_kwargs.pop(handle.id, None)
+        self._handles = []
+
+    def _on_compile(self) -> None:
+        self.compilations += 1
+        self._unhook()
+
+    def _on_enter(self, module: nn.Module, _args: Any) -> None:
+        if torch.compiler.is_compiling() or is_generated(module):
+            return
+        frames = self._stack.frames
+        if not frames and self._is_foreign(module):
+            return
+        outer = frames[-1] if frames else None
+        frame = Frame(module, self._site(module, outer), outer, recompute=in_backward())
+        if frame.is_root:
+            self.failed_in = None
+            self._compile_watch.start()
+            self._before_root(frame)  # may switch instruments, so it comes before they hear of the call
+        frames.append(frame)
+        for listener in self._listeners:
+            listener.enter(frame)
+
+    def _is_foreign(self, module: nn.Module) -> bool:
+        return (self._one_thread and threading.get_ident() != self._thread and not in_backward()
+                and self.modules.find(module) is None)
+
+    def _site(self, module: nn.Module, outer: Frame | None) -> Site:
+        if outer is not None:
+            return self.modules.find_called(module, outer.site) or self.modules.adopt(module, outer.site)
+        site = self.modules.find(module)
+        if site is None:
+            site = self.modules.add_root(module)
+            self._compiled.add(site.model.sites.values())
+        return site
+
+    def _on_exit(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        # after an exception torch leaves the kwargs out, whatever was asked for
+        kwargs, result = rest if len(rest) == 2 else ({}, *rest)
+        frames = self._stack.frames
+        if torch.compiler.is_compiling() or not frames:
+            return
+        if frames[-1].module is not module and not any(frame.module is module for frame in frames):
+            return
+        while frames:
+            frame = frames.pop()
+            returned = frame.module is module
+            if len(rest) != 2 and self.failed_in is None:
+                self.failed_in = frame.site
+            for listener in reversed(self._listeners):
+                listener.exit(frame, args if returned else (), kwargs, result if returned else None)
+            if returned:
+                return

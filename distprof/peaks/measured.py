@@ -1,0 +1,124 @@
+"""Peak rates as measured: a device comes in, FLOP/s of a matrix product per dtype and bytes/s of a copy go out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from statistics import median
+
+import torch
+
+from distprof.errors import UsageError
+from distprof.model.tensors import dtype_name
+from distprof.peaks.published import Peak
+from distprof.process.identity import cpu_name
+from distprof.timing.repetition import durations
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+LONG_ENOUGH_NS = 20_000_000
+"""A product of this length is not ruled by what it costs to start it."""
+RUNS = 9
+SMALLEST, LARGEST = 256, 8192
+COPY_BYTES = 256 << 20
+"""More than the caches hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRate:
+    """One rate and how it was measured."""
+
+    what: str
+    """matmul or copy."""
+    dtype: str | None
+    """None for a copy."""
+    per_second: float | None
+    """FLOP/s of a product, bytes/s read and written of a copy; None where the device cannot do it."""
+    how: str
+    """Sizes and runs, or why there is no rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPeak:
+    """What a device reached."""
+
+    device: str
+    num_threads: int | None
+    """Threads that torch used; None on a GPU."""
+    rates: tuple[MeasuredRate, ...]
+
+
+def measure_peak(device: torch.device | str = "cpu", *, runs: int = RUNS) -> MeasuredPeak:
+    """Measures products of square matrices in each dtype and a copy: the median of some runs, after one for warm-up.
+
+    The size doubles from 256 until a product takes 20 ms, at most to 8192. It takes some seconds and up to 1.5 GB.
+
+    Args:
+        device: A CPU or CUDA device.
+        runs: Repetitions of which the median is taken.
+
+    Raises:
+        UsageError: Another device, or no run.
+    """
+    place = torch.device(device)
+    if place.type not in ("cpu", "cuda") or runs < 1:
+        raise UsageError(f"expected a CPU or CUDA device and at least 1 run, found {place} and {runs}")
+    with torch.inference_mode():
+        rates = (*(_matmul(dtype, place, runs) for dtype in DTYPES), _copy(place, runs))
+    on_cpu = place.type == "cpu"
+    return MeasuredPeak(device=cpu_name() if on_cpu else torch.cuda.get_device_name(place),
+                        num_threads=torch.get_num_threads() if on_cpu else None, rates=rates)
+
+
+def measured_peak(dtype: str, device: torch.device | str = "cpu") -> Peak | None:
+    """What a device reaches in one dtype, as a peak; None where it cannot multiply in it.
+
+    Args:
+        dtype: As torch writes it, like bfloat16.
+        device: A CPU or CUDA device.
+    """
+    place = torch.device(device)
+    with torch.inference_mode():
+        product, copy = _matmul(getattr(torch, dtype), place, RUNS), _copy(place, RUNS)
+    if product.per_second is None or copy.per_second is None:
+        return None
+    return Peak(dtype=dtype, flops_per_second=product.per_second, bytes_per_second=copy.per_second,
+                source=f"measured here, {product.how}", year=date.today().year)
+
+
+def _matmul(dtype: torch.dtype, device: torch.device, runs: int) -> MeasuredRate:
+    name = dtype_name(dtype)
+    try:
+        size, time_ns = _long_product(dtype, device, runs)
+    except RuntimeError as error:  # no kernel for the dtype, or no memory
+        return MeasuredRate(what="matmul", dtype=name, per_second=None, how=str(error).splitlines()[0])
+    return MeasuredRate(what="matmul", dtype=name, per_second=2 * size**3 / time_ns * 1e9,
+                        how=f"{size} x {size} x {size}, median of {runs} runs")
+
+
+def _long_product(dtype: torch.dtype, device: torch.device, runs: int) -> tuple[int, float]:
+    """Size and median time of the first size that takes long enough."""
+    size = SMALLEST
+    while True:
+        # zeros would draw less power, and a GPU would run them faster than data
+        left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        out = torch.empty(size, size, device=device, dtype=dtype)
+
+        def product(left: torch.Tensor = left, right: torch.Tensor = right, out: torch.Tensor = out) -> None:
+            torch.mm(left, right, out=out)
+
+        product()
+        if size == LARGEST or durations(product, 1, device)[0] >= LONG_ENOUGH_NS:
+            return size, median(durations(product, runs, device))
+        size *= 2
+
+
+def _copy(device: torch.device, runs: int) -> MeasuredRate:
+    try:
+        source = torch.ones(COPY_BYTES, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        target.copy_(source)  # the first touch makes the pages
+        time_ns = median(durations(lambda: target.copy_(source), runs, device))
+    except RuntimeError as error:
+        return MeasuredRate(what="copy", dtype=None, per_second=None, how=str(error).splitlines()[0])
+    return MeasuredRate(what="copy", dtype=None, per_second=2 * COPY_BYTES / time_ns * 1e9,
+                        how=f"{COPY_BYTES >> 20} MiB read and written, median of {runs} runs")

@@ -1,0 +1,149 @@
+"""Why another counter says something else: a model comes in, both totals and the lines between them go out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from rich.markup import escape
+
+from distprof.counting.count import count
+from distprof.counting.counts import Counts, OpCount
+from distprof.errors import UsageError
+from distprof.peers.line import OUTSIDE, PeerLine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Another counter."""
+
+    name: str
+    module: str
+    """Holds `view(counts, exact=True)`."""
+    unit: str
+    """What the peer's total counts: flops are 2 per MAC, macs are 1."""
+
+
+PEERS = {peer.name: peer for peer in (
+    Peer(name="deepspeed", module="distprof.peers.deepspeed", unit="flops"),
+    Peer(name="fvcore", module="distprof.peers.fvcore", unit="macs"),
+    Peer(name="ptflops", module="distprof.peers.ptflops", unit="macs"),
+)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One torch function that both count differently."""
+
+    function: str
+    ours: int
+    theirs: int
+    reason: str
+
+    @property
+    def difference(self) -> int:
+        """Theirs less ours."""
+        return self.theirs - self.ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciliation:
+    """Our total + the differences = the peer's total, to the last unit."""
+
+    peer: str
+    unit: str
+    """flops (2 per MAC) or macs (1 per MAC, whatever the peer calls them)."""
+    ours: int
+    """Forward contractions of the call."""
+    theirs: int
+    """What the peer prints for the same call, by its rules and with its bugs."""
+    differences: tuple[Difference, ...]
+    """Largest first."""
+
+    def __rich__(self) -> str:
+        return escape(str(self))
+
+    def __str__(self) -> str:
+        width = max((len(line.function) for line in self.differences), default=0)
+        width = max(width, len(self.peer) + 8, 24)
+        rows = [f"{'distprof':<{width}}  {self.ours:>24,} {self.unit}"]
+        rows += [f"{line.function:<{width}}  {line.difference:>+24,} {line.reason}" for line in self.differences]
+        return "\n".join([*rows, f"{self.peer:<{width}}  {self.theirs:>24,} {self.unit}"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"peer": self.peer, "unit": self.unit, "ours": self.ours, "theirs": self.theirs,
+                "differences": [{"function": line.function, "ours": line.ours, "theirs": line.theirs,
+                                 "difference": line.difference, "reason": line.reason} for line in self.differences]}
+
+
+def reconcile(model: Any, *args: Any, peer: str = "deepspeed", **kwargs: Any) -> Reconciliation:
+    """Explains, to the last unit, why another counter gives another total for the same forward call.
+
+    The peer need not be installed: its rules are a view of our record.
+
+    Args:
+        model: As for `distprof.count`.
+        *args: Positional arguments of the call.
+        peer: deepspeed, fvcore or ptflops (its aten backend).
+        **kwargs: Keyword arguments of the call.
+
+    Raises:
+        UsageError: The peer is not known.
+    """
+    known_peer(peer)
+    return explain(count(model, *args, **kwargs), peer)
+
+
+def known_peer(name: str) -> Peer:
+    """The peer of this name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if name not in PEERS:
+        raise UsageError(f"expected a peer, found {name!r}", hint=f"one of {', '.join(PEERS)}")
+    return PEERS[name]
+
+
+def explain(counts: Counts, peer: str) -> Reconciliation:
+    """The same for what is counted already."""
+    other = known_peer(peer)
+    view: Callable[..., Iterable[PeerLine]] = import_module(other.module).view
+    theirs: dict[str, int] = defaultdict(int)
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for line in view(counts, exact=True):
+        theirs[line.function] += line.flops
+        if line.reason and line.reason not in reasons[line.function]:
+            reasons[line.function].append(line.reason)
+    ours = _ours(counts, other.unit, theirs)
+    differences = [
+        Difference(function=name, ours=ours.get(name, 0), theirs=theirs.get(name, 0),
+                   reason="; ".join(reasons[name]) or _reason(ours.get(name, 0), theirs.get(name, 0), peer))
+        for name in {*ours, *theirs} if ours.get(name, 0) != theirs.get(name, 0)]
+    return Reconciliation(
+        peer=peer, unit=other.unit, ours=sum(ours.values()), theirs=sum(theirs.values()),
+        differences=tuple(sorted(differences, key=lambda line: (-abs(line.difference), line.function))))
+
+
+def _ours(counts: Counts, unit: str, theirs: Mapping[str, int]) -> dict[str, int]:
+    sums: dict[str, int] = defaultdict(int)
+    for op in counts.ops:
+        if op.phase == "forward" and op.kind == "contraction":
+            sums[_function(op, theirs)] += getattr(op, unit)
+    return sums
+
+
+def _function(op: OpCount, theirs: Mapping[str, int]) -> str:
+    """The innermost of the running functions that the peer knows, else the innermost at all."""
+    known = [name for name in op.functions if name in theirs]
+    return (known or [OUTSIDE, *op.functions])[-1]
+
+
+def _reason(ours: int, theirs: int, peer: str) -> str:
+    if not theirs:
+        return f"contractions that {peer} does not count"
+    return f"elementwise work that {peer} adds" if not ours else f"{peer} has another formula"

@@ -1,0 +1,184 @@
+"""What a call of a model costs and how long it takes: a model and its inputs come in, counts and latencies go out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+
+from distprof.counting.count import gather, watch
+from distprof.counting.counts import Counts, ModuleCount
+from distprof.counting.invocation import Invocation
+from distprof.errors import UsageError
+from distprof.model.isolation import undisturbed
+from distprof.model.modules import ModuleMap
+from distprof.model.tensors import without_storage
+from distprof.peaks.measured import measured_peak
+from distprof.peaks.published import Peak
+from distprof.peaks.published import peak as published_peak
+from distprof.peaks.roofline import Roofline, roofline
+from distprof.process.identity import device_name, tf32
+from distprof.timing.chains import Latency
+from distprof.timing.latency import measure_latency
+from distprof.units import UNKNOWN, duration, percent, si
+
+TIMES = ("fwd_ns", "fwd_self_ns", "bwd_ns", "bwd_self_ns", "recompute_ns")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Profile(Counts):
+    """Counts of a call, and measured latency of each module."""
+
+    latencies: Mapping[str, Latency]
+    """Module path -> mean times of a call; modules that were not called have none."""
+    runs: int
+    """Calls the latencies are means of."""
+    device: str
+    peak: Peak | None
+    """Rates the device can reach at most, given or published for exactly this device; None where nobody knows."""
+
+    @cached_property
+    def latency_ns(self) -> float | None:
+        """Forward time of the model, and backward time if it ran."""
+        roots = [latency for path, latency in self.latencies.items() if path == "" or path.endswith(":")]
+        return sum(map(_sum, roots)) if roots else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs over what the device could have done in the time at its dense peak; None where unknown."""
+        time_ns = self.latency_ns
+        if self.peak is None or not time_ns:
+            return None
+        return self.model_flops / (self.peak.flops_per_second * time_ns / 1e9)
+
+    def measured(self, path: str) -> Mapping[str, Any]:
+        """Times, MFU and place under the roofline of a module."""
+        latency = self.latencies.get(path, Latency())
+        found: dict[str, Any] = {f"{name.removesuffix('_ns')}_time_ns": getattr(latency, name) for name in TIMES}
+        total = self.latency_ns
+        own = _sum(latency)
+        under = self.roofline(self._by_path[path]) if path in self._by_path else None
+        flops = self._model_flops.get(path, 0)
+        return found | {
+            "time_share": own / total if own and total else None,
+            "mfu": flops / (self.peak.flops_per_second * own / 1e9) if self.peak is not None and own else None,
+            "bound": under.bound if under is not None else None,
+            "achieved_ratio": under.achieved_ratio if under is not None else None}
+
+    def measured_lines(self) -> tuple[tuple[str, str], ...]:
+        """Latency of the call and MFU with what they rest on."""
+        root = self.latencies.get("", Latency())
+        parts = [f"{name} {duration(time)}" for name, time in (
+            ("forward", root.fwd_ns), ("backward", root.bwd_ns), ("recomputed", root.recompute_ns)) if time is not None]
+        of_runs = f"mean of {self.runs} runs on {self.device}"
+        if self.peak is None:
+            basis = f"unknown: no peak of {self.device} is at hand; peak='measured' (--peak) measures one"
+        else:
+            basis = (f"{percent(self.mfu)}: model FLOPs / (time x {si(self.peak.flops_per_second, 'FLOP/s')} in "
+                     f"{self.peak.dtype}, {self.peak.source})") if self.mfu is not None else UNKNOWN
+        return (("latency", f"{', '.join(parts) or UNKNOWN}: {of_runs}"), ("MFU", basis))
+
+    @cached_property
+    def _model_flops(self) -> dict[str, int]:
+        """FLOPs the model needs, by module: as `model_flops`."""
+        again = self.by_module("recompute_macs")
+        return {module.path: module.flops["forward"] + module.flops["backward"] - 2 * again[module.path]
+                for module in self.modules}
+
+    @cached_property
+    def _by_path(self) -> dict[str, ModuleCount]:
+        return {module.path: module for module in self.modules}
+
+    def roofline(self, module: ModuleCount) -> Roofline | None:
+        """Where a module stands under the roofline, forward and backward together; None where time or peak is unknown.
+
+        Bytes are those every operator reads and writes: what stays in a cache makes the module look better than 1.
+        """
+        latency = self.latencies.get(module.path)
+        time_ns = _sum(latency) if latency is not None else 0
+        if self.peak is None or not time_ns:
+            return None
+        return roofline(sum(module.flops.values()), module.io_bytes, time_ns, self.peak.flops_per_second,
+                        self.peak.bytes_per_second)
+
+
+def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, runs: int = 10,
+            peak: Peak | Literal["published", "measured"] = "published", **kwargs: Any) -> Profile:
+    """Counts one call of a model and measures `runs` more, module by module.
+
+    Latency is measured in calls of their own, without the counter: marks at modules and autograd nodes, on CUDA as
+    events that nobody waits for until the end. Compiled modules run as they were written.
+
+    Args:
+        model: As for `distprof.count`.
+        *args: Positional arguments of the call.
+        backward: Counts and times backward as well.
+        warmup: Calls before the timed ones.
+        runs: Calls that are timed.
+        peak: Rates of the device: those published for exactly this one, those measured here and now in the dtype of
+            most FLOPs (seconds of matrix products), or given ones.
+        **kwargs: Keyword arguments of the call.
+
+    Raises:
+        UsageError: As for `distprof.count`; or `runs`, `warmup` or `peak` is out of range; or the model is on the
+            meta device, where nothing takes time.
+        Exception: What the model raises.
+    """
+    if runs < 1 or warmup < 0:
+        raise UsageError(f"expected runs of 1 or more and warmup of 0 or more, found runs={runs}, warmup={warmup}")
+    if not isinstance(peak, Peak) and peak not in PEAKS:
+        raise UsageError(f"expected a Peak, 'published' or 'measured' for peak, found {peak!r}")
+    invocation = Invocation.of(model, args, kwargs, backward=backward)
+    root = invocation.model
+    hollow = without_storage((list(root.parameters()) if root is not None else [], args, kwargs))
+    if hollow is not None:
+        raise UsageError(f"expected a model and inputs with storage, found {hollow}",
+                         hint="distprof.count counts it without latency")
+    counting, met = watch(invocation)
+    counts, roots = gather(counting, met), met.roots()
+    modules = ModuleMap()
+    with undisturbed(roots):
+        for found in roots:
+            modules.add_root(found)
+
+        def call() -> None:
+            for found in roots:
+                found.zero_grad(set_to_none=True)
+            invocation.run()
+
+        measured = measure_latency(call, warmup=warmup, runs=runs, modules=modules)
+    return Profile(**{name: getattr(counts, name) for name in ("ops", "modules", "functions", "params")},
+                   latencies={site.path: latency for site, latency in measured.items()}, runs=runs,
+                   device=device_name(), peak=peak if isinstance(peak, Peak) else PEAKS[peak](counts))
+
+
+def _sum(latency: Latency) -> float:
+    return sum(time for time in (latency.fwd_ns, latency.bwd_ns, latency.recompute_ns) if time is not None)
+
+
+def _dtype(counts: Counts) -> str | None:
+    """The dtype of most FLOPs."""
+    flops: dict[str, int] = {}
+    for op in counts.ops:
+        if op.flops and op.dtype is not None:
+            flops[op.dtype] = flops.get(op.dtype, 0) + op.flops
+    return max(flops, key=flops.__getitem__, default=None)
+
+
+def _published(counts: Counts) -> Peak | None:
+    dtype = _dtype(counts)
+    if dtype == "float32" and tf32()["matmul"]:
+        dtype = "tf32"
+    return None if dtype is None else published_peak(device_name(), dtype)
+
+
+def _measured(counts: Counts) -> Peak | None:
+    dtype = _dtype(counts)
+    return None if dtype is None else measured_peak(dtype, "cuda" if torch.cuda.is_initialized() else "cpu")
+
+
+PEAKS: Mapping[str, Callable[[Counts], Peak | None]] = {"published": _published, "measured": _measured}
+"""Where the rates of a device come from."""

@@ -1,0 +1,1 @@
+"""Clocks of ranks compared with each other while a job is recorded."""

@@ -1,0 +1,1 @@
+"""Notices that a rank is stuck and writes down what it was doing."""

@@ -1,0 +1,221 @@
+"""Writes `stuck.json` of this rank: process groups, the flight recorder and stacks come in, one file goes out.
+
+It reads what torch keeps anyhow and calls into no process group: it works while all threads of the script hang.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+import torch
+
+from distprof.contract.paths import FORMAT, STUCK_JSON
+from distprof.contract.stuck import Collective, Failure, Group, StackFrame, Stuck, Thread
+from distprof.files import write_whole
+from distprof.recording.termination import TerminationWatch
+
+MOST_COLLECTIVES = 50
+"""Of a group, in the file."""
+PATIENCE_S = 2.0
+"""How long the flight recorder may take to answer."""
+BACKWARD = "_engine_run_backward"
+"""torch's function that waits for autograd."""
+HANDLER = TerminationWatch._on_signal.__qualname__
+COMMUNICATION = ("gloo", "nccl", "processgroup", "process group", "c10d", "connection closed by peer", "tcpstore")
+"""What errors of communication speak of."""
+
+
+class HangReport:
+    """One file that is there while the rank is stuck; nothing here raises or waits for long."""
+
+    def __init__(self, folder: Callable[[], Path | None], about: Callable[[], Mapping[str, Any]]) -> None:
+        """Begins with no file.
+
+        Args:
+            folder: Where the file goes; None while the rank has no folder.
+            about: The fields of `Stuck` that the recorder knows.
+        """
+        self._folder = folder
+        self._about = about
+        self.lock = threading.RLock()
+        """Held while the file is written."""
+        self._written = False
+
+    def take(self, cause: str, why: str) -> Stuck:
+        """What can be found out now."""
+        notes: list[str] = []
+        groups: list[Group] = []
+        try:
+            groups = process_groups(notes)
+        except Exception as wrong:  # noqa: BLE001 (the stacks are worth having without)
+            notes.append(f"the process groups could not be read: {type(wrong).__name__}: {wrong}")
+        running, about = threads(), dict(self._about())
+        if about["phase"] is None and any(frame.function == BACKWARD for frame in running[0].frames):
+            about["phase"] = "backward"
+        if not about["recording"]:
+            about["since_ns"] = max((one.called_ns for group in groups for one in group.collectives), default=None)
+        waiting = any(not one.completed for group in groups for one in group.collectives)
+        return Stuck(format=FORMAT, time_ns=time.time_ns(), cause=cause, why=why,  # type: ignore[arg-type]
+                     waiting=waiting, groups=groups, threads=running, notes=notes, **about)
+
+    def write(self, found: Callable[[], Stuck | None]) -> bool:
+        """Writes the file, in place of an earlier one; False where that is not possible or there is nothing to write.
+
+        Args:
+            found: Called while nobody else writes.
+        """
+        if not self.lock.acquire(timeout=PATIENCE_S):
+            return False
+        try:
+            folder, stuck = self._folder(), found()
+            if folder is None or stuck is None:
+                return False
+            text = msgspec.json.format(msgspec.json.encode(stuck), indent=1)
+            write_whole(folder / STUCK_JSON, lambda temporary: temporary.write_bytes(text + b"\n"))
+            self._written = True
+        except Exception:  # noqa: BLE001 (the job, or its end, goes on)
+            return False
+        finally:
+            self.lock.release()
+        return True
+
+    def remove(self) -> None:
+        """Takes the file away: the job went on."""
+        with self.lock:
+            folder = self._folder()
+            if self._written and folder is not None:
+                (folder / STUCK_JSON).unlink(missing_ok=True)
+            self._written = False
+
+
+def is_communication(error: BaseException) -> bool:
+    """True for an error that a collective raised: by its type, by where it was raised, or by what it says."""
+    if isinstance(error, torch.distributed.DistError if torch.distributed.is_available() else ()):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    files = [frame.filename.replace("\\", "/") for frame in traceback.extract_tb(error.__traceback__)]
+    return (any(file.endswith("torch/distributed/distributed_c10d.py") for file in files)
+            or any(word in str(error).lower() for word in COMMUNICATION))
+
+
+def last_called() -> dict[str, tuple[int | None, int | None]]:
+    """Of each process group, the number of the last collective called and of the last one completed."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return {}
+    status = _flight_recorder(collectives=False)["pg_status"]
+    return {name: (_number(one.get("last_enqueued_collective")), _number(one.get("last_completed_collective")))
+            for name, one in status.items()}
+
+
+def process_groups(notes: list[str]) -> list[Group]:
+    """The process groups of this rank and their last collectives; what is missing goes into `notes`."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return []
+    recorded = _flight_recorder_in_time(notes)
+    of_group: dict[str, list[Any]] = {}
+    for entry in recorded.get("entries", []):
+        of_group.setdefault(entry["process_group"][0], []).append(entry)
+    status = recorded.get("pg_status", {})
+    world = distributed.distributed_c10d._world
+    return [_group(group, list(ranks), world.pg_map.get(group, (None,))[0], status.get(group.group_name, {}),
+                   of_group.get(group.group_name, []))
+            for group, ranks in list(world.pg_group_ranks.items())]
+
+
+def _group(group: Any, ranks: list[int], backend: str | None, status: Mapping[str, Any], entries: list[Any]) -> Group:
+    return Group(name=group.group_name, description=group.group_desc, backend=backend, ranks=ranks,
+                 last_called=_number(status.get("last_enqueued_collective")),
+                 last_started=_number(status.get("last_started_collective")),
+                 last_completed=_number(status.get("last_completed_collective")),
+                 collectives=[_collective(entry) for entry in entries[-MOST_COLLECTIVES:]])
+
+
+def _collective(entry: Mapping[str, Any]) -> Collective:
+    name, state = entry["profiling_name"], entry.get("state")
+    return Collective(number=entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"], name=name,
+                      op=name.rpartition(":")[2], point_to_point=entry["is_p2p"], state=state,
+                      completed=bool(entry.get("retired")) or state == "completed",
+                      input_sizes=entry["input_sizes"], input_dtypes=entry["input_dtypes"],
+                      output_sizes=entry["output_sizes"], output_dtypes=entry["output_dtypes"],
+                      called_ns=entry["time_created_ns"])
+
+
+def _number(text: object) -> int | None:
+    """The flight recorder writes numbers as text, and -1 for none."""
+    number = int(str(text)) if text is not None else -1
+    return number if number >= 0 else None
+
+
+def _flight_recorder_in_time(notes: list[str]) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+    asking = threading.Thread(target=lambda: found.append(_flight_recorder(collectives=True)), daemon=True,
+                              name="distprof-flight-recorder")
+    asking.start()
+    asking.join(PATIENCE_S)
+    if not found:
+        notes.append("torch's flight recorder gave no answer")
+    return found[0] if found else {}
+
+
+def _flight_recorder(*, collectives: bool) -> dict[str, Any]:
+    """What the recorders of torch know: NCCL has one of its own."""
+    c10d: Any = torch._C._distributed_c10d
+    together: dict[str, Any] = {"entries": [], "pg_status": {}}
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        dump = getattr(c10d, name, None)
+        found = msgspec.json.decode(dump(includeCollectives=collectives)) if dump is not None else {}
+        together["entries"] += found.get("entries", [])
+        together["pg_status"] |= found.get("pg_status", {})
+    return together
+
+
+def threads() -> list[Thread]:
+    """Every thread with Python on it but the one that asks and its like, the main thread first."""
+    known = {thread.ident: thread for thread in threading.enumerate()}
+    main, here = threading.main_thread().ident, threading.get_ident()
+    found = []
+    for ident, frame in sys._current_frames().items():
+        thread = known.get(ident)
+        name = thread.name if thread is not None else ""
+        if (ident != here or ident == main) and not name.startswith("distprof-"):
+            frames = [one for one in _interrupted(_frames(frame)) if ident != here or not _is_ours(one)]
+            found.append(Thread(name=name, native_id=thread.native_id if thread is not None else None,
+                                main=ident == main, frames=frames))
+    return sorted(found, key=lambda thread: not thread.main)
+
+
+def _interrupted(frames: list[StackFrame]) -> list[StackFrame]:
+    """What the script was doing when our handler of a signal came in between."""
+    place = next((index for index, frame in enumerate(frames) if frame.function == HANDLER), len(frames))
+    return frames[:place]
+
+
+def _is_ours(frame: StackFrame) -> bool:
+    return str(Path(frame.file).parent) == str(Path(__file__).parent)
+
+
+def _frames(frame: FrameType | None) -> list[StackFrame]:
+    frames = []
+    while frame is not None:
+        frames.append(StackFrame(file=frame.f_code.co_filename, line=frame.f_lineno or 0,
+                                 function=frame.f_code.co_qualname))
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An exception as the file has it."""
+    frames = [StackFrame(file=one.filename, line=one.lineno or 0, function=one.name)
+              for one in traceback.extract_tb(error.__traceback__)]
+    return Failure(type=type(error).__name__, message=str(error)[:2000], frames=frames)

@@ -1,0 +1,144 @@
+"""Notices that this rank is stuck: progress of the recorder, signals and errors come in, `stuck.json` goes out.
+
+While recording, no step that ends for long is a hang; after the last pass, in a job that distprof launched, no
+collective that is called for long. Nothing is hooked for that: a thread sleeps and looks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from distprof.contract.stuck import OpenCall, Stuck
+from distprof.recording.communication.labels import CollectiveCall
+from distprof.recording.hang.report import HangReport, failure_of, is_communication, last_called
+from distprof.recording.hang.watchdog import Watchdog, limit_s
+from distprof.recording.passes import Instruments
+from distprof.recording.rank_recording import Shard
+
+INTERRUPTED_FOR_NS = 60_000_000_000
+"""An exception that ends the script so soon after a SIGINT comes of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the recorder is."""
+
+    recording: bool
+    step: int
+    began_ns: int
+    """When the step began; 0 before the first."""
+
+
+class HangWatch:
+    """Watches one recorder."""
+
+    def __init__(self, shard: Shard, instruments: Instruments, progress: Callable[[], Progress]) -> None:
+        self._shard = shard
+        self._instruments = instruments
+        self._progress = progress
+        self._longest_ns = 0
+        self._ending = False
+        self._interrupted: Stuck | None = None
+        self._report = HangReport(lambda: shard.rank_folder, self._about)
+        self._watchdog = Watchdog(self._look, self._limit_s, self._on_hang, self._report.remove)
+        self.stays = "DISTPROF_RUN_ID" in os.environ
+        """True where the job is watched after the last pass, too: it was launched by distprof."""
+
+    def start(self) -> None:
+        """Begins to watch."""
+        self._watchdog.start()
+
+    def step_ended(self, duration_ns: int) -> None:
+        """Learns what is long in this job."""
+        self._longest_ns = max(self._longest_ns, duration_ns)
+
+    def on_signal(self, number: int) -> None:
+        """The process is told to end: what the others do from now on may end what this rank waits for."""
+        reason = f"signal {signal.Signals(number).name}"
+        if number == signal.SIGINT:  # the script may go on
+            self._interrupted = self._report.take("signal", reason)
+        else:
+            self._end(lambda: self._report.take("signal", reason))
+
+    def on_hanging(self) -> None:
+        """SIGINT was not heard by the main thread."""
+        self._end(lambda: self._interrupted)
+
+    def on_error(self, error: BaseException) -> None:
+        """The script ends with an exception: kept where it tells of others, who may be stuck."""
+        interrupted = self._interrupted
+        if interrupted is not None and time.time_ns() - interrupted.time_ns < INTERRUPTED_FOR_NS:
+            found: Stuck | None = interrupted
+        elif isinstance(error, KeyboardInterrupt):
+            found = self._report.take("signal", "signal SIGINT")
+        elif is_communication(error):
+            first_line = (str(error).splitlines() or [""])[0]
+            found = self._report.take("error", f"{type(error).__name__}: {first_line}")
+        else:
+            return
+        self._end(lambda: msgspec.structs.replace(found, failure=failure_of(error)) if found is not None else None)
+
+    def _end(self, found: Callable[[], Stuck | None]) -> None:
+        """Writes what stays; the first reason to end is the one."""
+        def first() -> Stuck | None:
+            return None if self._ending else found()
+
+        if self._progress().recording or self.stays:
+            self._ending = self._report.write(first) or self._ending
+
+    def complete(self, rename: Callable[[], None]) -> None:
+        """Renames the folder while nothing is written into it; what is left there from an earlier hang is over."""
+        with self._report.lock:
+            if not self._ending:
+                self._report.remove()
+            rename()
+
+    def stop(self) -> None:
+        """Ends the watching; the file stays where the process ends because of what it says."""
+        self._watchdog.stop()
+        if not self._ending:
+            self._report.remove()
+
+    def _look(self) -> Hashable:
+        progress = self._progress()
+        if progress.recording:
+            return progress.step
+        # without process groups nobody waits for anybody
+        return tuple(sorted(last_called().items())) or time.monotonic()
+
+    def _limit_s(self) -> float:
+        return limit_s(self._longest_ns / 1e9 if self._progress().recording else None)
+
+    def _on_hang(self, seconds: float) -> None:
+        recording = self._progress().recording
+        if recording or self.stays:
+            what = "step has ended" if recording else "collective has been called"
+            why = f"no {what} for {seconds:.1f} s"
+            written = self._report.write(lambda: None if self._ending else self._report.take("watchdog", why))
+            if written and recording and self._shard.world_size > 1:
+                self._shard.say(f"no step has ended for {seconds:.0f} s: stuck.json in {self._shard.rank_folder} says "
+                                f"where this rank is")
+
+    def _about(self) -> dict[str, Any]:
+        progress = self._progress()
+        frame = self._instruments.scopes.current_on(threading.main_thread().ident or 0)
+        phase = None if frame is None else "recompute" if frame.recompute else "forward"
+        return {
+            "rank": self._shard.rank, "world_size": self._shard.world_size,
+            "recording": progress.recording, "step": progress.step, "pass_name": self._instruments.running,
+            "phase": self._instruments.phase or phase, "module_path": frame.site.path if frame is not None else None,
+            "since_ns": progress.began_ns or None if progress.recording else None,
+            "open_calls": [_open_call(call) for call in self._instruments.collectives.open_calls()],
+        }
+
+
+def _open_call(call: CollectiveCall) -> OpenCall:
+    return OpenCall(**{name: getattr(call, name) for name in OpenCall.__struct_fields__})

@@ -1,0 +1,325 @@
+"""The recorder of one rank: steps of the training script come in, the rank's folder of the run directory goes out.
+
+It walks through the passes of the plan once and removes everything when the last is done. It never raises into the
+script: a failure ends the recording with one line on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from distprof.errors import DistprofError
+from distprof.model.compiled import never_compile
+from distprof.model.scopes import Frame
+from distprof.model.tensors import num_samples
+from distprof.process.topology import requested
+from distprof.recording.hang.watch import HangWatch, Progress
+from distprof.recording.passes import Instruments
+from distprof.recording.plan import StepPlan
+from distprof.recording.rank_recording import Shard
+from distprof.recording.steps import StepFinder
+from distprof.recording.termination import TerminationWatch
+
+
+class Recorder:
+    """Records the steps of this process into one rank folder of a run directory.
+
+    Args:
+        run: The run directory; rank 0 makes it where no launcher did.
+        plan: Which steps are recorded, and how.
+        sizes: Model-parallel sizes; they win over what the device mesh says.
+        force: Replaces what another run left of this rank.
+    """
+
+    def __init__(self, run: Path, *, plan: StepPlan | None = None, sizes: Mapping[str, int] | None = None,
+                 force: bool = False) -> None:
+        self.plan = plan or StepPlan()
+        self.recording = False
+        """True from `start` until the last pass is done."""
+        self._shard = Shard(run, sizes=sizes or {}, plan=self.plan, force=force)
+        self._finder = StepFinder()
+        self._instruments = Instruments(
+            self._guarded, before_root=self._before_root, note=self._shard.note, tags=self._shard.tags,
+            step=lambda: self._step)
+        self._hang = HangWatch(self._shard, self._instruments, lambda: Progress(
+            recording=self.recording, step=self._step, began_ns=self._began[0]))
+        self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)
+        self._lock = threading.RLock()
+        self._handles: list[Any] = []
+        self._step = 0
+        self._writing = False
+        self._forwards: int | None = None
+        self._samples: int | None = None
+        self._num_forwards = 0
+        self._began = (0, 0)
+
+    def start(self) -> None:
+        """Begins with the first step of the plan."""
+        self.recording = True
+        self._guarded(self._start)()
+
+    def step(self) -> None:
+        """Ends a step by hand; from then on optimizer steps end none."""
+        if self.recording:
+            self._guarded(self._explicit_step)()
+
+    def close(self, reason: str = "the script ended", error: BaseException | None = None) -> None:
+        """Writes what there is, and ends all watching.
+
+        Args:
+            reason: Why steps are missing, if they are.
+            error: What ended the script.
+        """
+        if error is not None:
+            self._hang.on_error(error)
+        if self.recording:
+            self._guarded(self._close)(reason)
+        self._stop_watching()
+
+    # --- steps -------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        forget = weakref.WeakMethod(self._forget)  # what is registered here stays for the life of the process
+        os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
+        self._watch.start()
+        self._handles = [
+            register_optimizer_step_pre_hook(self._guarded(self._before_optimizer)),
+            register_optimizer_step_post_hook(self._guarded(self._after_optimizer)),
+        ]
+        self._shard.open()
+        self._hang.start()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        wanted = self.plan.pass_of(self._step)
+        if wanted != self._instruments.running:
+            self._instruments.switch(wanted)
+        self._instruments.scopes.remove(self)
+        # while waiting only the optimizer is watched, once there is one
+        listening = wanted != "wait" or self._finder.rule in (None, "forward")
+        if listening:
+            self._instruments.scopes.add(self)
+        self._forwards, self._samples = 0 if listening else None, None
+        self._began = time.time_ns(), time.perf_counter_ns()
+        self._instruments.restart_step()  # what we wrote since the last one is part of neither
+
+    def _end_step(self) -> None:
+        with self._lock:  # the thread that watches for SIGTERM writes the same files
+            self._writing = True
+            self._write_step()
+            self._writing = False
+        self._watch.resume()
+        if self.recording:
+            self._begin_step()
+
+    def _write_step(self) -> None:
+        duration_ns = time.perf_counter_ns() - self._began[1]
+        running = self._instruments.running
+        self._hang.step_ended(duration_ns)
+        self._instruments.next_step()
+        self._shard.add_step({
+            "step": self._step, "pass": running or "wait", "start_ns": self._began[0],
+            "end_ns": self._began[0] + duration_ns, "duration_ns": duration_ns,
+            "forward_calls": self._forwards, "samples": self._samples,
+        })
+        self._step += 1
+        following = self.plan.pass_of(self._step)
+        # before anything is written: the other ranks are here now, and the interpreter is free to answer them
+        if following != running:
+            self._shard.clock.sample(last=following is None)
+        elif following == "wait":
+            self._shard.clock.meet()
+        if following is None:
+            self._finish("complete")
+        elif following != running:
+            self._instruments.switch(None)
+            self._shard.flush(self._instruments, status="recording")
+
+    def _before_optimizer(self, *_: Any) -> None:
+        self._instruments.optimizer_begins()
+
+    def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
+        self._instruments.optimizer_ends()
+        if self._finder.after_optimizer(optimizer):
+            self._end_step()
+
+    def _explicit_step(self) -> None:
+        if self._finder.explicit():
+            self._end_step()
+
+    def _before_root(self, frame: Frame) -> None:
+        if self._finder.before_root(frame.site):
+            self._end_step()
+        elif not self._step and not self._num_forwards:
+            self._shard.clock.sample() if self.plan.pass_of(0) != "wait" else self._shard.clock.meet()
+            # what the script did before its first forward call is no part of the first step
+            self._began = time.time_ns(), time.perf_counter_ns()
+            self._instruments.restart_step()
+
+    # --- listening to the modules ------------------------------------------------------------------------------
+
+    def enter(self, frame: Frame) -> None:
+        """A module is called; the recorder itself only cares when it returns."""
+
+    def exit(self, frame: Frame, args: Any, kwargs: Any, _result: Any) -> None:
+        """Counts root calls and the samples that went into them."""
+        if frame.is_root and frame.site.model.has_parameters():
+            self._forwards = (self._forwards or 0) + 1
+            self._num_forwards += 1
+            samples = num_samples(args, kwargs)
+            if samples is not None:
+                self._samples = (self._samples or 0) + samples
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _close(self, reason: str) -> None:
+        if self._finder.rule == "forward" and self._forwards:
+            self._end_step()  # the last step of inference has no next one that ends it
+        if self.recording:
+            planned = self.plan.num_steps
+            why = f"{reason} after {self._step} of {planned} steps"
+            if not self._step:
+                why = f"{reason} and no step was found: {self._finder.why_none(self._num_forwards)}"
+                self._shard.say(f"no step was recorded: expected optimizer.step() to end each step, "
+                                f"{self._finder.why_none(self._num_forwards)}  hint: call rec.step() at the end of "
+                                f"each step, with distprof.record(...) as rec")
+            self._shard.clock.sample(last=True)
+            self._finish("partial", why)
+
+    def _finish(self, status: str, why: str | None = None) -> None:
+        with self._lock:
+            if self.recording:
+                self._writing = True
+                self._remove()
+                self._shard.flush(self._instruments, status=status, why=why)
+                self._hang.complete(self._shard.complete)
+                self._shard.clock.stop()
+                self._writing = False
+                if self._hang.stays:  # until the script ends
+                    self._watch.resume()
+                else:
+                    self._stop_watching()  # a SIGTERM until here waited for the files
+
+    def _on_termination(self, reason: str, on_main_thread: bool) -> bool:  # noqa: FBT001 (a callback)
+        """Called by a signal handler, or by a thread while the main thread hangs; False if it must come later."""
+        if on_main_thread and self._writing:
+            return False  # the signal interrupted a write, which has to end first
+        if not on_main_thread:
+            self._hang.on_hanging()
+        why = f"{reason} after {self._step} of {self.plan.num_steps} steps"
+        try:
+            with self._lock:
+                if self.recording and on_main_thread:
+                    self._finish("partial", why)
+                elif self.recording:
+                    self.recording = False
+                    if self._instruments.running == "trace":
+                        self._shard.note("the timeline is lost: only the thread that began it can end it")
+                    self._shard.flush(self._instruments, status="partial", timeline=False, why=why)
+                    self._hang.complete(self._shard.complete)
+        except Exception as error:  # noqa: BLE001 (the process is about to end; its signal must not be held up)
+            self._shard.say(f"what was recorded could not be written: {error}")
+        return True
+
+    def _stop_watching(self) -> None:
+        self._hang.stop()
+        self._watch.stop()
+
+    def _remove(self) -> None:
+        """Takes away every hook, mode and patched function."""
+        self.recording = False
+        for handle in self._handles:
+            handle.remove()
+        self._instruments.scopes.remove(self)
+        self._instruments.switch(None)
+
+    def _fail(self, error: Exception) -> None:
+        self.recording = False
+        hint = f"  hint: {error.hint}" if isinstance(error, DistprofError) and error.hint else ""
+        what = error.args[0] if isinstance(error, DistprofError) else f"{type(error).__name__}: {error}"
+        self._shard.say(f"recording stopped, training goes on: {what}{hint}")
+        if os.environ.get("DISTPROF_DEBUG"):
+            sys.excepthook(type(error), error, error.__traceback__)
+        for undo in (self._remove, lambda: self._shard.fail(str(what)), self._shard.clock.stop, self._stop_watching):
+            try:
+                undo()
+            except Exception:  # noqa: BLE001 (already told; nothing may reach the script)
+                continue
+
+    def _forget(self) -> None:
+        # a forked child, a data loader worker for instance, must not write into our folder
+        self.recording = self._hang.stays = False
+        self._shard.clock.forget()
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Wraps what the script's thread calls: an error ends the recording and nothing else."""
+
+        def guarded(*args: Any, **kwargs: Any) -> None:
+            # first: a compiler that traces this must not depend on whether we record
+            if torch.compiler.is_compiling() or not self.recording:
+                return
+            try:
+                function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 (the training job always survives us)
+                self._fail(error)
+
+        never_compile(guarded)
+        return guarded
+
+
+_active: list[Recorder] = []
+
+
+@contextmanager
+def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), force: bool = False,  # noqa: B008
+           sizes: Mapping[str, int] | None = None) -> Iterator[Recorder]:
+    """Records this process into a run directory; every rank of a job calls it with the same path.
+
+    Inside `distprof run` the recorder that already runs is given, so a script may have both.
+
+    Args:
+        out: The run directory; made if it does not exist.
+        steps: Steps of each pass, like "wait=2,count=1,time=3,trace=6".
+        force: Replaces a run that is there.
+        sizes: Model-parallel sizes like {"tp": 2}; without them the device mesh is asked.
+
+    Yields:
+        The recorder; `rec.step()` ends a step where no optimizer does.
+
+    Raises:
+        UsageError: `steps` or `sizes` say nothing that makes sense.
+    """
+    if _active:
+        yield _active[-1]
+        return
+    plan = StepPlan.parse(steps) if isinstance(steps, str) else steps
+    recorder = Recorder(Path(out), plan=plan, force=force,
+                        sizes={**requested(os.environ), **(sizes or {})})
+    _active.append(recorder)
+    try:
+        if not os.environ.get("DISTPROF_DISABLE"):
+            recorder.start()
+        yield recorder
+    except BaseException as error:
+        recorder.close(f"{type(error).__name__} in the script", error)
+        raise
+    finally:
+        recorder.close()
+        _active.remove(recorder)
+
+
+def active() -> list[Recorder]:
+    """The recorder that runs in this process, if any."""
+    return list(_active)

@@ -1,0 +1,1 @@
+"""Which rank made the others wait, with what, and how sure that is."""

@@ -1,0 +1,278 @@
+"""Who made the others wait, and with what: waits and activities of all ranks come in, shares of blame go out.
+
+A rank that comes late to a collective since its group last met has spent more time than the others on something. That
+may be waiting in another group: then those answer for it that made it wait there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.ops import POINT_TO_POINT
+from distprof.merge.blame.lane import Activities, Activity, Lane
+from distprof.merge.blame.spans import Spans
+from distprof.merge.blame.waits import Calls, with_receivers
+
+COVERED = 0.995
+"""Share of all waiting whose causes are looked for; the rest is in collectives that cost next to nothing."""
+MOST = 50_000
+"""Ranks of collectives whose causes are looked for, at most: of those that cost most."""
+
+
+class Cause(NamedTuple):
+    """What made others wait."""
+
+    rank: int | None
+    """None: communication itself, which was slower for some."""
+    activity: int | None
+    """Number of an activity; None where no timeline says."""
+
+
+TRACE = 1e-4
+"""Part of an excess that counts where larger ones explain the whole delay."""
+UNKNOWN = -(1 << 62)
+"""Label of what came before anything was recorded; no collective has so large a number."""
+Shares = Mapping[Cause, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """One collective that all ranks of its group leave only after all have come."""
+
+    number: int
+    step: int
+    ranks: Any
+    """Ascending."""
+    arrival_ns: Any
+    end_ns: Any
+    first_ns: int
+    """First arrival."""
+    left_ns: int
+    """Last end."""
+    late: int
+    """Which of `ranks` came last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Exposed waiting, an element for each rank and collective; arrays of int64."""
+
+    collective: Any
+    step: Any
+    rank: Any
+    waited_ns: Any
+    together: Any
+    """bool: False for a receiver that waited for a sender."""
+
+    def where(self, held: Any) -> Costs:
+        """Those elements alone."""
+        return Costs(collective=self.collective[held], step=self.step[held], rank=self.rank[held],
+                     waited_ns=self.waited_ns[held], together=self.together[held])
+
+
+def meetings(rows: pl.DataFrame) -> list[Meeting]:
+    """Collectives in which ranks can wait for each other, by last arrival; messages in which a receiver waited too.
+
+    Args:
+        rows: `MERGED_COLLECTIVES`.
+    """
+    one_sided = pl.col("op").is_in(POINT_TO_POINT)
+    waited = pl.when(one_sided).then((pl.col("wait_ns") > 0).any()).otherwise(pl.col("wait_ns").is_not_null().all())
+    known = with_receivers(rows).filter(waited.over("collective"), pl.col("num_ranks") > 1)
+    known = known.filter(pl.col("end_ns").is_not_null().all().over("collective"))
+    table = known.sort("collective", "rank").select(
+        "collective", pl.col("step").fill_null(-1), "rank", "arrival_ns", "end_ns")
+    number, step, rank, arrival, end = (table[name].to_numpy() for name in table.columns)
+    if not len(number):
+        return []
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    stops = np.append(starts[1:], len(number))
+    last = np.maximum.reduceat(arrival, starts)
+    is_last = np.flatnonzero(arrival == np.repeat(last, stops - starts))
+    late = is_last[np.searchsorted(is_last, starts)] - starts
+    columns = (starts, stops, number[starts], step[starts], np.minimum.reduceat(arrival, starts),
+               np.maximum.reduceat(end, starts), late)
+    order = np.argsort(last, kind="stable")
+    return [Meeting(number=which, step=when, ranks=rank[start:stop], arrival_ns=arrival[start:stop],
+                    end_ns=end[start:stop], first_ns=first, left_ns=left, late=who)
+            for start, stop, which, when, first, left, who in zip(
+                *(column[order].tolist() for column in columns), strict=True)]
+
+
+def costs_of(calls: Mapping[int, Calls], blocked: Mapping[int, Spans]) -> Costs:
+    """What each rank's waits cost it: the part in which it computed nothing.
+
+    Args:
+        calls: Collectives by rank.
+        blocked: When each rank's communication was exposed; where that is not known all of a wait counts.
+    """
+    parts = [_costs_of(rank, mine, blocked.get(rank)) for rank, mine in calls.items()]
+    names = [field.name for field in fields(Costs)]
+    return Costs(**{name: np.concatenate([getattr(part, name) for part in parts]) if parts else np.empty(0, np.int64)
+                    for name in names})
+
+
+def _costs_of(rank: int, calls: Calls, exposed: Spans | None) -> Costs:
+    lane = calls.waits()
+    waited = lane.ends - lane.starts if exposed is None else exposed.within(lane.starts, lane.ends)
+    numbers = Activities.waiting_for(lane.labels)
+    order = np.argsort(calls.collective, kind="stable")
+    place = order[np.searchsorted(calls.collective[order], numbers)]
+    return Costs(collective=numbers, step=calls.step[place], rank=np.full(len(numbers), rank), waited_ns=waited,
+                 together=calls.together[place]).where(waited > 0)
+
+
+class Blame:
+    """Shares of blame of collectives, each made when its causes are known."""
+
+    def __init__(self, lanes: Mapping[int, Lane], activities: Activities,
+                 begins: Mapping[tuple[int, int], int]) -> None:
+        """Takes in what each rank was doing.
+
+        Args:
+            lanes: By rank: activities, `communication`, and waits for collectives.
+            activities: Names of them.
+            begins: When the step began, by rank and step; for what came before the first meeting.
+        """
+        self._begins = begins
+        self.shares: dict[int, Shares] = {}
+        self._communication = activities.number(Activity("communication"))
+        self._lanes = lanes
+        self._seen: dict[bytes, list[Meeting]] = defaultdict(list)
+        self._left: dict[bytes, list[int]] = defaultdict(list)
+        self._around: dict[bytes, list[bytes]] = {}
+        self._sets: dict[bytes, frozenset[int]] = {}
+
+    def add(self, meeting: Meeting, *, look: bool) -> None:
+        """Finds out who answers for the waiting in a collective; by last arrival, one after the other.
+
+        Args:
+            meeting: The collective.
+            look: False where its causes do not matter: then the late rank answers.
+        """
+        self.shares[meeting.number] = (self._shares(meeting, meeting.late) if look else None) or {
+            Cause(int(meeting.ranks[meeting.late]), None): 1.0}
+        members = meeting.ranks.tobytes()
+        if members not in self._around:
+            self._join(members, frozenset(meeting.ranks.tolist()))
+        left = self._left[members]
+        left.append(max(meeting.left_ns, left[-1] if left else 0))
+        self._seen[members].append(meeting)
+
+    def _join(self, members: bytes, ranks: frozenset[int]) -> None:
+        """A new set of ranks: meetings of those around it bring it together too."""
+        self._around[members] = [members]
+        for other, known in self._sets.items():
+            if ranks < known:
+                self._around[members].append(other)
+            elif ranks > known:
+                self._around[other].append(members)
+        self._sets[members] = ranks
+
+    def _shares(self, meeting: Meeting, late: int) -> Shares | None:
+        left_ns = self._left_before(meeting)
+        if left_ns is None:
+            return None
+        split = [self._lanes[rank].split(start, end) if rank in self._lanes else {} for rank, start, end in zip(
+            meeting.ranks.tolist(), left_ns.tolist(), meeting.arrival_ns.tolist(), strict=True)]
+        excess = _excess(split, late)
+        # it may have been let go late the last time they met, or have begun the step late
+        began_late = self._communication if self._met_before(meeting) is not None else UNKNOWN
+        excess[began_late] = excess.get(began_late, 0) + float(left_ns[late] - np.median(np.delete(left_ns, late)))
+        shares = _explained(excess, float(meeting.arrival_ns[late] - np.median(np.delete(meeting.arrival_ns, late))),
+                            lambda label: label >= 0 and label != self._communication)
+        return self._resolved(int(meeting.ranks[late]), shares) if shares else None
+
+    def _left_before(self, meeting: Meeting) -> Any | None:
+        """From when on each rank was free to come: since all had met, else since its step began."""
+        before = self._met_before(meeting)
+        if before is not None:
+            return before.end_ns[np.searchsorted(before.ranks, meeting.ranks)]
+        begins = [self._begins.get((rank, meeting.step)) for rank in meeting.ranks.tolist()]
+        return None if None in begins else np.minimum(np.array(begins, np.int64), meeting.arrival_ns)
+
+    def _met_before(self, meeting: Meeting) -> Meeting | None:
+        """The last time that all these ranks had met and left before the first of them came to this meeting."""
+        found, left_ns = None, -1
+        for members in self._around.get(meeting.ranks.tobytes(), ()):
+            left = self._left[members]
+            place = bisect_right(left, meeting.first_ns) - 1
+            if place >= 0 and left[place] > left_ns:
+                found, left_ns = self._seen[members][place], left[place]
+        return found
+
+    def _resolved(self, rank: int, shares: Mapping[int, float]) -> Shares:
+        """Waits for another collective become its causes."""
+        found: dict[Cause, float] = defaultdict(float)
+        for label, share in shares.items():
+            if label == UNKNOWN:
+                found[Cause(rank, None)] += share
+            elif label < 0:
+                for cause, part in self.shares.get(int(Activities.waiting_for(label)), {
+                        Cause(None, self._communication): 1.0}).items():
+                    found[cause] += share * part
+            elif label == self._communication:
+                found[Cause(None, label)] += share
+            else:
+                found[Cause(rank, label)] += share
+        return {cause: share for cause, share in found.items() if share > 0}
+
+
+def _excess(split: list[dict[int, int]], late: int) -> dict[int, float]:
+    """By how much the late rank spent more on each thing than the others did in the median."""
+    mine = split[late]
+    others = [one for index, one in enumerate(split) if index != late]
+    return {label: float(spent - np.median([one.get(label, 0) for one in others])) for label, spent in mine.items()}
+
+
+def _explained(excess: Mapping[int, float], late_ns: float, own: Callable[[int], bool]) -> dict[int, float]:
+    """Shares of a delay: what exceeds most explains it first, until it is explained.
+
+    Everything that the rank did itself counts as one: here longer, there shorter. In what else it was faster than the
+    others the smaller excesses are made up for.
+
+    Args:
+        excess: Time beyond that of the others by label.
+        late_ns: The delay.
+        own: True for what the rank did itself.
+    """
+    mine = {label: part for label, part in excess.items() if own(label)}
+    whole = {label: part for label, part in excess.items() if label not in mine} | {None: sum(mine.values())}
+    found = _largest_first(whole, late_ns)
+    inside = _largest_first(mine, found.pop(None, 0.0))
+    found |= inside
+    total = sum(found.values())
+    return {label: part / total for label, part in found.items() if label is not None}
+
+
+def _largest_first(excess: Mapping[Any, float], limit: float) -> dict[Any, float]:
+    """Takes from each up to the limit; of the rest a trace stays: who caused the larger ones may wait itself."""
+    found, rest = {}, limit
+    for label, part in sorted(excess.items(), key=lambda one: -one[1]):
+        if part <= 0:
+            break
+        found[label] = max(min(part, rest), part * TRACE)
+        rest -= part
+    return found
+
+
+def matter(costs: Costs, sizes: Mapping[int, int]) -> set[int]:
+    """The collectives whose waiting is worth a look: those that cost most, until nearly all is covered.
+
+    Args:
+        costs: All waiting.
+        sizes: Ranks by collective.
+    """
+    numbers, places = np.unique(costs.collective, return_inverse=True)
+    totals = np.bincount(places, costs.waited_ns)
+    order = np.argsort(-totals, kind="stable")
+    before = np.concatenate(([0.0], np.cumsum(totals[order])[:-1])) if len(order) else totals
+    windows = np.cumsum([sizes.get(number, 0) for number in numbers[order].tolist()])
+    return set(numbers[order][(before < COVERED * totals.sum()) & (windows <= MOST)].tolist())

@@ -1,0 +1,58 @@
+"""What the time of a step went into: what every rank was doing comes in, parts that add up to each step go out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.blame.activities import Doing
+from distprof.merge.blame.lane import Activities
+from distprof.merge.blame.spans import Spans
+from distprof.merge.blame.waits import Calls
+
+PARTS = ("compute", "waiting", "moving", "data", "optimizer", "host")
+"""What a step is split into; they add up to it."""
+SCHEMA = {"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64, **{f"{part}_ns": pl.Int64 for part in PARTS},
+          "overlapped_ns": pl.Int64, "communication_ns": pl.Int64, "overlap_ratio": pl.Float64}
+
+
+def step_breakdown(windows: pl.DataFrame, calls: Mapping[int, Calls], did: Mapping[int, Doing],
+                   activities: Activities) -> pl.DataFrame:
+    """Splits every step of every rank that has a timeline.
+
+    `waiting_ns` and `moving_ns` are exposed communication: before and after the last rank had come. `data_ns` is
+    loading, `optimizer_ns` the optimizer, `compute_ns` operators (kernels, with a GPU) elsewhere, `host_ns` the rest:
+    they add up to `duration_ns`. `communication_ns` is when any collective was under way, `overlapped_ns` the part of
+    it in which something was computed, `overlap_ratio` its share; null without communication.
+
+    Args:
+        windows: Steps of the ranks: rank, step, start_ns, end_ns, duration_ns.
+        calls: Collectives by rank.
+        did: What each rank was doing.
+        activities: Names of that.
+    """
+    found = [_steps_of(rows, calls[rank], did[rank], activities) for (rank,), rows in windows.partition_by(
+        "rank", as_dict=True, maintain_order=True).items() if rank in did]
+    return pl.concat([pl.DataFrame(schema=SCHEMA), *found])
+
+
+def _steps_of(windows: pl.DataFrame, calls: Calls, did: Doing, activities: Activities) -> pl.DataFrame:
+    starts, ends = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
+    waits = calls.waits().within(did.blocked)
+    waiting = Spans.of(waits.starts, waits.ends)
+    rest = did.lane.outside(did.blocked)
+    data, optimizer = (rest.spans([number for number, known in enumerate(activities.known) if known.kind == kind])
+                       for kind in ("data", "optimizer"))
+    spans = {"compute": did.computing - data - optimizer - did.blocked, "waiting": waiting,
+             "moving": did.blocked - waiting, "data": data, "optimizer": optimizer}
+    parts = {f"{part}_ns": of.within(starts, ends) for part, of in spans.items()}
+    communication = calls.running.within(starts, ends)
+    overlapped = (calls.running & did.computing).within(starts, ends)
+    split = windows.select("rank", "step", "duration_ns").with_columns(
+        **{name: pl.Series(values, dtype=pl.Int64) for name, values in parts.items()},
+        host_ns=windows["duration_ns"] - pl.Series(np.sum(list(parts.values()), axis=0), dtype=pl.Int64),
+        overlapped_ns=pl.Series(overlapped, dtype=pl.Int64), communication_ns=pl.Series(communication, dtype=pl.Int64))
+    ratio = pl.when(pl.col("communication_ns") > 0).then(pl.col("overlapped_ns") / pl.col("communication_ns"))
+    return split.with_columns(overlap_ratio=ratio).select(list(SCHEMA))

@@ -1,0 +1,219 @@
+"""Ranks that made others wait: shares of blame and costs come in, culprits with cause, cost and certainty go out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.blame.blame import Cause, Costs, Shares
+from distprof.merge.blame.lane import Activity
+from distprof.merge.blame.significance import p_values
+
+SURE = 0.01
+"""Largest probability of chance with which a rank is called a culprit."""
+MATERIAL = 0.02
+"""Smallest share of a step that is worth a word."""
+OF_MODULES = ("forward", "backward", "recompute")
+HALF = 0.5
+"""A rank that waited less than this part of what another did is no victim."""
+MOST_OF = 0.8
+"""Share of a cause that the module which is named for it has to explain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """One thing that a rank spent more time on than the others."""
+
+    kind: str
+    """forward, backward, recompute, data, optimizer, host, annotation, batch; or unknown."""
+    where: str | None
+    """Module path; None for what is in none."""
+    share: float
+    """Its part of the rank's cost."""
+    spent_ns: float | None = None
+    """What the rank spends on it in a step."""
+    median_ns: float | None = None
+    """What the other ranks spend on it, in the median."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Its time over that of the median rank."""
+        return self.spent_ns / self.median_ns if self.spent_ns is not None and self.median_ns else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A rank that others waited for because of what it did itself."""
+
+    rank: int
+    victims: list[int]
+    """Ranks that waited for it: those with at least half of what the one that waited longest did."""
+    cost_ns: float
+    """Exposed waiting a step that it caused, mean over the victims."""
+    total_ns: float
+    """The same summed over all ranks."""
+    share: float | None
+    """`cost_ns` as part of a step of the victims; None where steps are not known."""
+    each_step_ns: list[float]
+    """`cost_ns` of each step."""
+    p_value: float | None
+    """Probability that a rank of a balanced job stands out as much; None where the steps are too few to tell."""
+    explanations: list[Explanation]
+    """The largest first."""
+
+    @property
+    def certain(self) -> bool:
+        """True where it is no chance, and worth a word."""
+        return (self.p_value is not None and self.p_value <= SURE and self.share is not None
+                and self.share >= MATERIAL)
+
+
+def culprits(costs: Costs, shares: Mapping[int, Shares], *, ranks: Sequence[int], steps: Sequence[int],
+             step_ns: Mapping[int, float]) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
+    """Adds up what each rank cost the others.
+
+    Receivers wait for senders in every pipeline, however balanced: that is its bubble, and nobody's fault.
+
+    Args:
+        costs: Exposed waiting.
+        shares: Who answers for each collective.
+        ranks: All that were there.
+        steps: Those that count.
+        step_ns: Mean time of a step by rank, where that is known.
+
+    Returns:
+        Ranks by cost, the largest first, without explanations; and by rank the cost of each activity a step, -1 where
+        none is known.
+    """
+    parts = _parts(costs.where(costs.together), shares)
+    if not len(parts) or not len(steps):
+        return [], {}
+    held = np.isin(parts[:, 0], ranks) & np.isin(parts[:, 2], steps)
+    culprit, victim, step, activity, waited = parts[held].T
+    rows, columns = np.searchsorted(ranks, culprit), np.searchsorted(steps, step)
+    total = np.zeros((len(ranks), len(steps)))
+    np.add.at(total, (rows, columns), waited)
+    chances = p_values(total)
+    found, by_activity = [], {}
+    order = np.argsort(rows, kind="stable")
+    known, firsts = np.unique(rows[order], return_index=True)
+    for index, mine in zip(known.tolist(), np.split(order, firsts[1:]), strict=True):
+        names, places = np.unique(activity[mine], return_inverse=True)
+        by_activity[ranks[index]] = dict(zip(names.astype(int).tolist(), (
+            np.bincount(places, waited[mine]) / len(steps)).tolist(), strict=True))
+        by_victim = np.zeros((len(ranks), len(steps)))
+        np.add.at(by_victim, (np.searchsorted(ranks, victim[mine]), columns[mine]), waited[mine])
+        found.append(_culprit(ranks[index], by_victim, ranks, chances[index], step_ns))
+    return sorted(found, key=lambda one: -one.total_ns), by_activity
+
+
+def _parts(costs: Costs, shares: Mapping[int, Shares]) -> Any:
+    """Rows of culprit, victim, step, activity and time; of unlike causes one after the other, the rest at once."""
+    if not len(costs.collective):
+        return np.empty((0, 5))
+    order = np.argsort(costs.collective, kind="stable")
+    numbers, firsts = np.unique(costs.collective[order], return_index=True)
+    causes = [list(shares.get(number, {}).items()) for number in numbers.tolist()]
+    single = np.array([len(one) == 1 for one in causes], bool)
+    found = [np.empty((0, 5))]
+    found += [_of_several(causes[place], costs.where(order[firsts[place]:last])) for place, last in enumerate(
+        np.append(firsts[1:], len(order)).tolist()) if len(causes[place]) > 1]
+    if single.any():
+        names = np.array([_numbers(one[0][0]) if len(one) == 1 else (-1, -1) for one in causes])
+        place = np.searchsorted(numbers, costs.collective)
+        alone = costs.where(single[place])
+        who, what = names[place[single[place]]].T
+        found.append(np.stack((who, alone.rank, alone.step, what, alone.waited_ns), axis=-1)[who != alone.rank])
+    table = np.concatenate(found)
+    return table[(table[:, 0] >= 0) & (table[:, 4] > 0)]
+
+
+def _numbers(cause: Cause) -> tuple[int, int]:
+    return -1 if cause.rank is None else cause.rank, -1 if cause.activity is None else cause.activity
+
+
+def _of_several(causes: Sequence[tuple[Cause, float]], costs: Costs) -> Any:
+    who, what = np.array([_numbers(cause) for cause, _ in causes]).T
+    victim = costs.rank[:, None]
+    # what comes back to the rank that waits is not why it waits: it was there early all the same
+    share = np.array([part for _, part in causes]) * (who != victim)
+    whole = share.sum(axis=1, keepdims=True)
+    time = np.divide(share, whole, out=np.zeros_like(share), where=whole > 0) * costs.waited_ns[:, None]
+    return np.stack(np.broadcast_arrays(who, victim, costs.step[:, None], what, time), axis=-1).reshape(-1, 5)
+
+
+def _culprit(rank: int, waited: Any, ranks: Sequence[int], chance: float,
+             step_ns: Mapping[int, float]) -> Culprit:
+    """From what each rank waited for it in each step."""
+    means = waited.mean(axis=1)
+    victims = np.flatnonzero(means >= means.max() * HALF)
+    each = waited[victims].mean(axis=0)
+    cost, names = float(each.mean()), [ranks[index] for index in victims.tolist()]
+    steps = [step_ns[name] for name in names if step_ns.get(name)]
+    return Culprit(rank=rank, victims=names, cost_ns=cost, total_ns=float(means.sum()),
+                   share=cost / float(np.mean(steps)) if steps else None, each_step_ns=each.tolist(),
+                   p_value=None if np.isnan(chance) else float(chance), explanations=[])
+
+
+def explained(costs: Mapping[int, float], known: Sequence[Activity], spent: Mapping[int, Mapping[Activity, float]],
+              rank: int) -> list[Explanation]:
+    """What a rank's cost comes from, told by the smallest parts that explain most of it.
+
+    Args:
+        costs: Cost a step by number of the activity, -1 where none is known.
+        known: Activities by number.
+        spent: Time a step by rank and activity.
+        rank: Whose cost it is.
+    """
+    by_kind: dict[str, dict[str | None, float]] = defaultdict(dict)
+    for number, cost in costs.items():
+        activity = known[number] if number >= 0 else Activity("unknown")
+        by_kind[activity.kind][activity.where] = by_kind[activity.kind].get(activity.where, 0.0) + cost
+    found, total = [], sum(costs.values())
+    for kind, parts in by_kind.items():
+        where = _deepest(parts) if kind in OF_MODULES else max(parts, key=lambda one: parts[one])
+        mine = _time(spent.get(rank, {}), kind, where)
+        others = [_time(times, kind, where) for other, times in spent.items() if other != rank]
+        found.append(Explanation(kind=kind, where=where, share=sum(parts.values()) / total,
+                                 spent_ns=mine if kind != "unknown" else None,
+                                 median_ns=float(np.median(others)) if others and kind != "unknown" else None))
+    return sorted(found, key=lambda one: -one.share)
+
+
+def _deepest(parts: Mapping[str | None, float]) -> str | None:
+    """The deepest module in which most of it lies."""
+    total, path = sum(parts.values()), ""
+    if sum(cost for where, cost in parts.items() if where is not None) < MOST_OF * total:
+        return None
+    while True:
+        inside: dict[str, float] = defaultdict(float)
+        for where, cost in parts.items():
+            if where is not None and where != path and _is_in(where, path):
+                inside[_child(where, path)] += cost
+        best = max(inside, key=lambda one: inside[one], default=None)
+        if best is None or inside[best] < MOST_OF * total:
+            return path
+        path = best
+
+
+def _is_in(where: str, path: str) -> bool:
+    return not path or where == path or where.startswith(f"{path}.")
+
+
+def _child(where: str, path: str) -> str:
+    start = len(path) + 1 if path else 0
+    end = where.find(".", start)
+    return where if end < 0 else where[:end]
+
+
+def _time(times: Mapping[Activity, float], kind: str, where: str | None) -> float:
+    """Time of a module with those inside it, or of anything else that has a name."""
+    if kind in OF_MODULES and where is not None:
+        return sum(time for activity, time in times.items()
+                   if activity.kind == kind and activity.where is not None and _is_in(activity.where, where))
+    return sum(time for activity, time in times.items()
+               if activity.kind == kind and (where is None or activity.where == where))

@@ -1,0 +1,83 @@
+"""All that `distprof comms` tells: a run and a choice come in, what was found goes out as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from distprof.merge.blame.analysis import Analysis, analyse
+from distprof.merge.blame.hang import Hangs, hangs_of
+from distprof.merge.clock.choose import aligned
+from distprof.merge.cost.choice import Choice, chosen
+from distprof.merge.cost.collectives import collectives_of
+from distprof.merge.cost.coverage import Coverage, coverage
+from distprof.merge.cost.kinds import Kind, kinds
+from distprof.merge.cost.per_collective import per_collective
+from distprof.merge.run.merged import is_merge, open_merge, origin_of
+from distprof.merge.run.run_model import Run, open_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What was found of the collectives that are meant."""
+
+    run: Run
+    rows: pl.DataFrame
+    """`MERGED_COLLECTIVES`."""
+    collectives: pl.DataFrame
+    """See `per_collective`."""
+    steps: list[int]
+    """Those that means are of: without the first, in which the profiler warms up; nothing where the collectives tell
+    no step."""
+    kinds: list[Kind]
+    coverage: Coverage
+    hangs: Hangs | None
+    """What the job got stuck in, if it did."""
+    analysis: Analysis | None
+    """Of all communication; None where only some ops or groups are meant, for steps have no such parts, and of a
+    merge alone."""
+    late: list[str]
+    """Who made the others wait, as a merge says it; nothing where `analysis` does."""
+
+
+def find(path: Path, choice: Choice) -> Findings:
+    """Matches, measures and explains.
+
+    Args:
+        path: A run directory, traces of other programs or a merge.
+        choice: What is meant.
+
+    Raises:
+        DataError: It cannot be read.
+        UsageError: There is no such op, group or step.
+    """
+    path, late = origin_of(path), list[str]()
+    is_alone = is_merge(path)
+    if is_alone:
+        run, every, late = open_merge(path)
+    else:
+        run = aligned(open_run(path))
+        every = collectives_of(run)
+    rows = chosen(every, choice)
+    analysis = None if choice.is_of_some or rows.is_empty() or is_alone else analyse(run, every)
+    collectives = per_collective(rows)
+    stuck, problems = hangs_of(run)
+    run.problems.extend(problems)
+    steps = rows["step"].unique().drop_nulls().sort().to_list()
+    if analysis is not None and choice.step is None:
+        steps = [step for step in steps if step in analysis.steps]
+    counted = collectives.filter(pl.col("step").is_in(steps)) if steps else collectives
+    if analysis is not None and choice.step is not None:
+        analysis = _of_step(analysis, choice.step)
+    return Findings(run=run, rows=rows, collectives=collectives, steps=steps, kinds=kinds(counted, len(steps)),
+                    coverage=coverage(collectives), hangs=stuck, analysis=analysis,
+                    late=[] if choice.is_of_some else late)
+
+
+def _of_step(analysis: Analysis, step: int) -> Analysis | None:
+    """The split of that step; culprits are of all steps, for one tells nothing of habit."""
+    breakdown = analysis.breakdown.filter(pl.col("step") == step)
+    return Analysis(breakdown=breakdown, culprits=analysis.culprits, steps=analysis.steps,
+                    remarks=[f"culprits are of all steps: {analysis.steps[0]}-{analysis.steps[-1]}"])

@@ -1,0 +1,177 @@
+"""Where a job got stuck: what each rank was in comes in, which collective was called by whom and not by whom goes out.
+
+A collective of a group is stuck where a rank has called it and it was not over. Its number is the same on all ranks of
+the group, so whose last call has a lower one never entered.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from distprof.contract.paths import STUCK_JSON
+from distprof.contract.stuck import Collective, Failure, Group, StackFrame, Stuck
+from distprof.merge.cost.choice import group_label
+from distprof.merge.run.run_model import Run
+
+LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "/distprof/")
+"""Parts of the paths of files that are not the user's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """One collective that was called and not over."""
+
+    group: str
+    """Label."""
+    ranks: list[int]
+    number: int
+    """Counts the collectives of the group, from 1."""
+    ops: dict[str, list[int]]
+    """Op -> ranks that called it under this number."""
+    shapes: dict[str, list[int]]
+    """Sizes and types of the input -> ranks that brought it."""
+    waiting: list[int]
+    absent: list[int]
+    """Ranks that never called it."""
+    over: list[int]
+    """Ranks on which it is over all the same."""
+    unknown: list[int]
+    """Ranks of which nothing is known."""
+    waited_ns: int
+    """How long the rank that came first had been in it."""
+
+    @property
+    def is_mismatch(self) -> bool:
+        """True where ranks called different things."""
+        return len(self.ops) > 1 or (len(self.shapes) > 1 and next(iter(self.ops)) in EQUAL_INPUTS)
+
+
+EQUAL_INPUTS = ("all_reduce", "broadcast", "reduce")
+"""Ops whose inputs are alike on all ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a rank was."""
+
+    rank: int
+    why: str
+    """What told that it is stuck: a signal, no progress, an error."""
+    cause: str
+    frame: StackFrame | None
+    """Innermost line of the user's code of the main thread, else of any."""
+    module_path: str | None
+    phase: str | None
+    failure: str | None
+    """The exception that ended it."""
+    peers: list[tuple[str, int]]
+    """Sends and receives that were not over, and the other rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hangs:
+    """All that is known of a job that got stuck."""
+
+    hangs: list[Hang]
+    """Mismatches first, then those whose absent ranks wait for nothing themselves."""
+    standing: dict[int, Standing]
+
+
+def hangs_of(run: Run) -> tuple[Hangs | None, list[str]]:
+    """Reads what the ranks left.
+
+    Returns:
+        What they were in, None where none got stuck; and what cannot be read, in words.
+    """
+    found, problems = {}, []
+    for rank in run.ranks:
+        path = rank.folder / STUCK_JSON
+        if not rank.plain and path.is_file():
+            try:
+                found[rank.number] = msgspec.json.decode(path.read_bytes(), type=Stuck)
+            except (msgspec.MsgspecError, OSError) as error:
+                problems.append(f"rank {rank.number}: {STUCK_JSON} cannot be read: {error}")
+    return (hangs(found) if found else None), problems
+
+
+def hangs(stuck: Mapping[int, Stuck]) -> Hangs:
+    """What stands still in what.
+
+    Args:
+        stuck: By rank; not all need be there.
+    """
+    standing = {rank: _standing(one) for rank, one in sorted(stuck.items())}
+    found = list(_hangs(stuck))
+    busy = {rank for one in found for rank in one.waiting}
+    return Hangs(standing=standing, hangs=sorted(found, key=lambda one: (
+        not one.is_mismatch, not any(rank not in busy for rank in one.absent), -one.waited_ns)))
+
+
+def _hangs(stuck: Mapping[int, Stuck]) -> Iterator[Hang]:
+    groups: dict[tuple[str, tuple[int, ...]], dict[int, Group]] = defaultdict(dict)
+    for rank, one in stuck.items():
+        for group in one.groups:
+            groups[group.name, tuple(group.ranks)][rank] = group
+    for (_, members), by_rank in groups.items():
+        called = {rank: {one.number: one for one in group.collectives if not one.point_to_point}
+                  for rank, group in by_rank.items()}
+        pending = [number for mine in called.values() for number, one in mine.items() if not one.completed]
+        if pending:
+            yield _hang(min(pending), members, by_rank, called, stuck)
+
+
+def _hang(number: int, members: Sequence[int], by_rank: Mapping[int, Group],
+          called: Mapping[int, Mapping[int, Collective]], stuck: Mapping[int, Stuck]) -> Hang:
+    there = {rank: mine[number] for rank, mine in sorted(called.items()) if number in mine}
+    waiting = [rank for rank, one in there.items() if not one.completed]
+    absent = [rank for rank in members if rank in by_rank and (by_rank[rank].last_called or 0) < number]
+    group = next(iter(by_rank.values()))
+    return Hang(
+        group=group_label(group.name, group.description, members), ranks=list(members), number=number,
+        ops=_by_value({rank: one.op for rank, one in there.items()}),
+        shapes=_by_value({rank: _shape(one) for rank, one in there.items()}),
+        waiting=waiting, absent=absent, over=[rank for rank, one in there.items() if one.completed],
+        unknown=[rank for rank in members if rank not in stuck],
+        waited_ns=max(stuck[rank].time_ns - there[rank].called_ns for rank in waiting))
+
+
+def _by_value(values: Mapping[int, str]) -> dict[str, list[int]]:
+    """Value -> ranks that have it; most ranks first."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for rank, value in values.items():
+        found[value].append(rank)
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[1])))
+
+
+def _shape(one: Collective) -> str:
+    parts = [f"{'x'.join(map(str, sizes)) or 'scalar'} {dtype}" for sizes, dtype in zip(
+        one.input_sizes, one.input_dtypes, strict=False)]
+    return ", ".join(parts) or "nothing"
+
+
+def _standing(one: Stuck) -> Standing:
+    main = next((thread for thread in one.threads if thread.main), one.threads[0] if one.threads else None)
+    # after an exception the thread is elsewhere by now
+    frames = one.failure.frames if one.failure is not None else main.frames if main is not None else []
+    mine = [frame for frame in frames if not any(part in frame.file for part in LIBRARY)]
+    peers = [(call.op, call.peer) for call in one.open_calls if call.op in ("send", "recv") and call.peer is not None]
+    why = None if one.failure is None else _told(one.failure)
+    return Standing(
+        rank=one.rank, why=one.why, cause=one.cause, frame=next(reversed(mine or frames), None), failure=why,
+        module_path=one.module_path, phase=one.phase, peers=peers)
+
+
+def _told(failure: Failure) -> str:
+    return f"{failure.type}: {failure.message}".splitlines()[0].removesuffix(": ")
+
+
+def as_data(found: Hangs | None) -> dict[str, Any] | None:
+    """What `--json` has under `stuck`."""
+    if found is None:
+        return None
+    return {"hangs": msgspec.to_builtins(found.hangs), "ranks": msgspec.to_builtins(list(found.standing.values()))}

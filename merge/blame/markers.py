@@ -1,0 +1,151 @@
+"""Events that say what a rank is doing: a timeline as a table comes in, nested scopes with their activity go out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from distprof.contract.tables import WAIT_SLICE
+from distprof.merge.blame.lane import Activity
+
+MODULE = re.compile(r"(.*) \[\w+\]")
+"""Slices that distprof draws for calls of modules; the root's is `model [Class]`."""
+AUTOGRAD = "autograd::engine::evaluate_function: "
+DATA = "enumerate(DataLoader)"
+OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
+GLOO = "gloo:"
+STEP = "ProfilerStep#"
+WAITS = (WAIT_SLICE, "_c10d_functional::wait_tensor")
+"""Slices in which a thread waits for communication."""
+COMMUNICATION = (*WAITS, "c10d::", "_c10d_functional::", "record_param_comms", "nccl:", GLOO)
+"""Operators that start communication or wait for it."""
+
+
+class Marker(NamedTuple):
+    """An interval in which a rank does something that has a name."""
+
+    start_ns: int
+    end_ns: int
+    kind: str
+    """module, backward, data, optimizer or annotation."""
+    name: str | None
+
+
+def markers(events: pl.DataFrame) -> list[Marker]:
+    """Scopes of modules, autograd's functions, data loading and optimizer; outer ones before those inside.
+
+    Args:
+        events: Rows of a rank's timeline.
+    """
+    slices = events.filter(pl.col("duration_ns") > 0)
+    paths = _paths_by_sequence(slices)
+    shown = slices.filter(
+        pl.col("name").str.starts_with(AUTOGRAD) | ((pl.col("category") == "user_annotation")
+        & ~pl.col("name").str.starts_with(GLOO) & ~pl.col("name").str.starts_with(STEP)))
+    found = [_marker(start, duration, name, sequence, paths) for start, duration, name, sequence in shown.select(
+        "start_ns", "duration_ns", "name", "sequence_number").iter_rows()]
+    found += _backwards([one for one in found if one.kind == "backward"],
+                        sorted(one.start_ns for one in found if one.kind == "module"))
+    return sorted(found, key=lambda one: (one.start_ns, -one.end_ns, one.name is not None))
+
+
+def _marker(start_ns: int, duration_ns: int, name: str, sequence: int | None,
+            paths: dict[int, str | None]) -> Marker:
+    end_ns = start_ns + duration_ns
+    if name.startswith(AUTOGRAD):
+        return Marker(start_ns, end_ns, "backward", paths.get(sequence) if sequence is not None else None)
+    if name.startswith(DATA):
+        return Marker(start_ns, end_ns, "data", None)
+    if name.startswith(OPTIMIZER):
+        return Marker(start_ns, end_ns, "optimizer", None)
+    module = MODULE.fullmatch(name)
+    return Marker(start_ns, end_ns, "module" if module else "annotation", module[1] if module else name)
+
+
+def _paths_by_sequence(slices: pl.DataFrame) -> dict[int, str | None]:
+    """The module in which each autograd node was made, by the sequence number it shares with its operator."""
+    made = slices.filter(pl.col("sequence_number") >= 0, ~pl.col("name").str.starts_with(AUTOGRAD))
+    scopes = slices.filter(pl.col("category") == "user_annotation", pl.col("name").str.contains(f"^{MODULE.pattern}$"))
+    if made.is_empty() or scopes.is_empty():
+        return {}
+    stack: list[tuple[int, str]] = []
+    found: dict[int, str | None] = {}
+    rows = pl.concat([
+        scopes.select("start_ns", end_ns=pl.col("start_ns") + pl.col("duration_ns"), name="name",
+                      sequence=pl.lit(-1, pl.Int64)),
+        made.select("start_ns", end_ns=pl.col("start_ns") + pl.col("duration_ns"), name=pl.lit("", pl.String),
+                    sequence="sequence_number"),
+    ]).sort("start_ns", pl.col("sequence"), maintain_order=True)
+    for start, end, name, sequence in rows.iter_rows():
+        while stack and stack[-1][0] <= start:
+            stack.pop()
+        if sequence < 0:
+            module = MODULE.fullmatch(name)
+            assert module is not None
+            stack.append((end, "" if not stack and module[1] == "model" else module[1]))
+        elif stack:
+            found.setdefault(sequence, stack[-1][1])
+    return found
+
+
+def _backwards(functions: list[Marker], forwards: list[int]) -> Iterator[Marker]:
+    """From the first function of a backward pass to its last; a module that is called between ends it.
+
+    What lies between two functions of autograd is part of backward too. Modules called inside a function belong to it:
+    they are recomputed.
+    """
+    run: list[Marker] = []
+    place = 0
+    for one in sorted(functions):
+        while place < len(forwards) and forwards[place] < one.start_ns:
+            if run and forwards[place] >= max(before.end_ns for before in run[-2:]):
+                yield _joined(run)
+                run = []
+            place += 1
+        run.append(one)
+    if run:
+        yield _joined(run)
+
+
+def _joined(run: list[Marker]) -> Marker:
+    return Marker(run[0].start_ns, max(one.end_ns for one in run), "backward", None)
+
+
+def scopes_to_intervals(found: list[Marker]) -> Iterator[tuple[int, int, Activity]]:
+    """The innermost activity at each instant that lies in a scope.
+
+    Args:
+        found: Scopes by start, outer ones first.
+    """
+    stack: list[tuple[int, Activity]] = []
+    now = 0
+    for one in found:
+        yield from _until(stack, now, one.start_ns)
+        now = one.start_ns
+        stack.append((one.end_ns, _activity(one, stack)))
+    yield from _until(stack, now, None)
+
+
+def _until(stack: list[tuple[int, Activity]], now: int, until: int | None) -> Iterator[tuple[int, int, Activity]]:
+    while stack and (until is None or now < until):
+        end, activity = stack[-1]
+        if end <= now:
+            stack.pop()
+            continue
+        stop = end if until is None else min(end, until)
+        yield now, stop, activity
+        now = stop
+
+
+def _activity(one: Marker, stack: list[tuple[int, Activity]]) -> Activity:
+    inside = [activity for end, activity in stack if end > one.start_ns]
+    if one.kind != "module":
+        outer = inside[-1] if inside else None
+        # an annotation inside a known activity says less than that
+        return outer if one.kind == "annotation" and outer is not None else Activity(one.kind, one.name)
+    kinds: set[Any] = {activity.kind for activity in inside}
+    path = "" if one.name == "model" and not kinds & {"forward", "recompute"} else one.name
+    return Activity("recompute" if "backward" in kinds else "forward", path)

@@ -1,0 +1,111 @@
+"""What happened on a rank: its table, or the trace of another program, comes in, events that tell go out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.tables import EVENTS, STEPS
+from distprof.errors import DataError
+from distprof.merge.blame.markers import GLOO, STEP
+from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.tables import TYPES, UNREADABLE, empty, load, on_common_clock
+from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
+from distprof.merge.scan.engine import NONE, Scanner
+from distprof.merge.scan.gunzip import READ_BYTES
+from distprof.merge.scan.phases import SLICE
+from distprof.merge.scan.streams import ChunkReader
+
+TELLING = ("cpu_op", "user_annotation", "kernel", "cuda_runtime", "cuda_driver")
+"""Categories, in lower case, of events that say what a rank is doing."""
+INTEGERS = {"sequence_number": "Sequence number", "correlation": "correlation"}
+SCHEMA = {"name": pl.String(), "category": pl.String(), "start_ns": pl.Int64(), "duration_ns": pl.Int64(),
+          "thread": pl.String(), **dict.fromkeys(INTEGERS, pl.Int64())}
+
+
+def timeline(run: Run, rank: Rank) -> pl.DataFrame | None:
+    """The slices of a rank that tell what it was doing, on the common clock; None where it has no timeline."""
+    events = _of_trace(rank) if rank.plain else _of_table(rank)
+    if events is None:
+        return None
+    return on_common_clock(run, events.with_columns(rank=pl.lit(rank.number, pl.Int64)), ("start_ns",))
+
+
+def _of_table(rank: Rank) -> pl.DataFrame | None:
+    if not rank.has(EVENTS):
+        return None
+    try:
+        events = pl.scan_parquet(rank.folder / EVENTS.file)
+        there = events.collect_schema().names()
+        return events.select(  # tables of older versions lack columns
+            (pl.col(name) if name in there else pl.lit(None)).cast(kind).alias(name) for name, kind in SCHEMA.items()
+        ).filter(pl.col("category").is_in(TELLING), ~pl.col("name").str.starts_with(STEP),
+                 ~pl.col("name").str.starts_with(GLOO)).collect()
+    except UNREADABLE:
+        return None  # it is told when other tables are read
+
+
+def _of_trace(rank: Rank) -> pl.DataFrame | None:
+    if rank.trace is None:
+        return None
+    scanner = Scanner(integers=tuple(INTEGERS.values()))
+    file = ChromeFile(rank.trace.name, ChunkReader(rank.trace, chunk_bytes=READ_BYTES), scanner)
+    try:
+        found = list(_chunks(file, scanner))
+    except DataError:
+        return None  # merging tells of it
+    if not found:
+        return pl.DataFrame(schema=SCHEMA)
+    names, threads = ([text.decode("utf-8", "replace") for text in words.texts()]
+                      for words in (scanner.names, scanner.threads))
+    categories = [text.decode("utf-8", "replace").lower() for text in scanner.categories.texts()]
+    columns = [np.concatenate(parts) for parts in zip(*found, strict=True)]
+    words = [pl.Series(known, dtype=pl.String).gather(column) for known, column in zip(
+        (names, categories, threads), columns, strict=False)]
+    start, duration, *integers = columns[3:]
+    frame = pl.DataFrame({"name": words[0], "category": words[1], "start_ns": start + base_ns_of(file.metadata),
+                          "duration_ns": duration, "thread": words[2], **dict(zip(INTEGERS, integers, strict=True))})
+    unknown = [pl.when(pl.col(name) != NONE).then(name).alias(name) for name in INTEGERS]
+    return frame.with_columns(unknown).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+
+
+def _chunks(file: ChromeFile, scanner: Scanner) -> Iterator[list[Any]]:
+    """Name, category, thread, start, duration and integers of the slices that tell."""
+    told = {category.encode() for category in TELLING}
+    for _ in file.scanned():
+        telling = np.array([text.lower() in told for text in scanner.categories.texts()] + [False], bool)
+        start, duration, category = (scanner.column(name) for name in ("ts_ns", "dur_ns", "category"))
+        rows = np.flatnonzero(telling[category] & (scanner.column("phase") == SLICE) & (start != NONE)
+                              & (duration != NONE))
+        yield [np.array(column[rows]) for column in (
+            scanner.column("name"), category, scanner.column("thread"), start, duration,
+            *(scanner.integers[key] for key in INTEGERS.values()))]
+
+
+def steps_of(run: Run, timelines: dict[int, pl.DataFrame]) -> pl.DataFrame:
+    """Start, end and samples of each traced step of each rank, on the common clock.
+
+    Traces of other programs tell their steps by torch.profiler's `ProfilerStep#`; without those all of a trace is one
+    step.
+    """
+    if run.kind == "distprof":
+        return on_common_clock(run, load(run, STEPS).filter(pl.col("pass") == "trace"), ("start_ns", "end_ns"))
+    found = [_steps_of_trace(rank, events) for rank, events in timelines.items() if len(events)]
+    return pl.concat([empty(STEPS).select(STEP_COLUMNS), *found])
+
+
+STEP_COLUMNS = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples")
+
+
+def _steps_of_trace(rank: int, events: pl.DataFrame) -> pl.DataFrame:
+    drawn = events.filter(pl.col("name").str.starts_with(STEP), pl.col("category") == "user_annotation")
+    steps = drawn.select(step=pl.col("name").str.strip_prefix(STEP).cast(pl.Int64, strict=False), start_ns="start_ns",
+                         end_ns=pl.col("start_ns") + pl.col("duration_ns")).drop_nulls().unique("step").sort("step")
+    if steps.is_empty():
+        steps = events.select(step=pl.lit(0, pl.Int64), start_ns=pl.col("start_ns").min(),
+                              end_ns=(pl.col("start_ns") + pl.col("duration_ns")).max()).head(1)
+    return steps.select(rank=pl.lit(rank, pl.Int64), step="step", start_ns="start_ns", end_ns="end_ns",
+                        duration_ns=pl.col("end_ns") - pl.col("start_ns"), samples=pl.lit(None, TYPES["int64"]))

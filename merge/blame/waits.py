@@ -1,0 +1,80 @@
+"""Who waited in which collective, and when: matched collectives come in, intervals of waiting a rank go out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.ops import POINT_TO_POINT
+from distprof.merge.blame.lane import Activities, Lane
+from distprof.merge.blame.spans import Spans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """The collectives of one rank, by arrival; times on the common clock."""
+
+    collective: Any
+    step: Any
+    enqueue_ns: Any
+    arrival_ns: Any
+    end_ns: Any
+    last_arrival_ns: Any
+    """When the last rank of the collective arrived; this rank's own arrival where that is not known."""
+    together: Any
+    """False for sends and receives."""
+
+    @property
+    def in_flight(self) -> Spans:
+        """From when the rank called them until they had ended."""
+        return Spans.of(np.minimum(self.enqueue_ns, self.arrival_ns), self.end_ns)
+
+    @property
+    def running(self) -> Spans:
+        """From when they began on this rank until they had ended."""
+        return Spans.of(self.arrival_ns, self.end_ns)
+
+    def waits(self) -> Lane:
+        """When the rank was there and another was not; of several collectives the one it came to first counts."""
+        starts = self.arrival_ns
+        ends = np.minimum(self.last_arrival_ns, self.end_ns)
+        held = ends > starts
+        starts, ends, numbers = starts[held], ends[held], self.collective[held]
+        if not len(starts):
+            return Lane.of([])
+        order = np.argsort(starts, kind="stable")
+        starts, ends, numbers = starts[order], ends[order], numbers[order]
+        reach = np.maximum.accumulate(ends)
+        begins = np.maximum(starts, np.concatenate((starts[:1], reach[:-1])))
+        held = reach > begins
+        return Lane(starts=begins[held], ends=reach[held], labels=Activities.waiting_for(numbers[held]))
+
+
+def calls_of_ranks(rows: pl.DataFrame) -> dict[int, Calls]:
+    """The collectives of every rank whose arrival and end are known.
+
+    Args:
+        rows: `MERGED_COLLECTIVES`, of the steps that count.
+    """
+    known = with_receivers(rows).filter(pl.col("arrival_ns").is_not_null(), pl.col("end_ns").is_not_null())
+    table = known.select(
+        "rank", "collective", pl.col("step").fill_null(-1), pl.col("enqueue_ns").fill_null(pl.col("arrival_ns")),
+        "arrival_ns", "end_ns", last_arrival_ns=pl.col("arrival_ns") + pl.col("wait_ns").fill_null(0),
+        together=~pl.col("op").is_in(POINT_TO_POINT),
+    ).sort("rank", "arrival_ns")
+    return {int(key[0]): Calls(**{name: part[name].to_numpy() for name in part.columns if name != "rank"})
+            for key, part in table.partition_by("rank", as_dict=True, maintain_order=True).items()}
+
+
+def with_receivers(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with `wait_ns` of those that wait for a sender: until the sender was there."""
+    is_pair = pl.col("op").is_in(POINT_TO_POINT) & (pl.col("num_ranks") == 2)
+    sent = rows.filter(is_pair, pl.col("op") == "send").select("collective", sent_ns="arrival_ns").unique("collective")
+    joined = rows.join(sent, on="collective", how="left", maintain_order="left")
+    waited = (pl.col("sent_ns") - pl.col("arrival_ns")).clip(0)
+    waited = pl.min_horizontal(waited, (pl.col("end_ns") - pl.col("arrival_ns")).clip(0))
+    return joined.with_columns(
+        pl.when(is_pair & (pl.col("op") == "recv")).then(waited).otherwise("wait_ns").alias("wait_ns")).drop("sent_ns")

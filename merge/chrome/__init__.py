@@ -1,0 +1,1 @@
+"""The merged Chrome trace and the table of its events."""

@@ -1,0 +1,120 @@
+"""The first pass over all ranks: a run comes in, and while other things are done, what its traces are like goes out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from distprof.errors import DataError, UsageError
+from distprof.merge.chrome.options import MergeOptions
+from distprof.merge.chrome.survey import Index, index_trace
+from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.scan.chrome_file import Losses
+from distprof.merge.scan.engine import is_compiled
+from distprof.merge.scan.streams import TraceFile
+from distprof.units import spans
+
+Progress = Callable[[float], None]
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A rank and what the first pass learned of its trace."""
+
+    rank: Rank
+    trace: TraceFile
+    index: Index
+
+
+class FirstPass:
+    """Reads every trace that the options ask for, in workers that begin at once; the second pass uses them too."""
+
+    def __init__(self, run: Run, options: MergeOptions) -> None:
+        """Begins.
+
+        Raises:
+            UsageError: The options ask for ranks that are not there.
+        """
+        self._traces = _traces(run, options)
+        self._executor = _executor([trace for _, trace in self._traces])
+        self._found = [self._executor.submit(_index, trace) for _, trace in self._traces]
+
+    def __enter__(self) -> FirstPass:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+    def read(self, problems: list[str], progress: Progress) -> list[Read]:
+        """Waits for all of it. What cannot be read goes to `problems`."""
+        found = []
+        for done, ((rank, trace), future) in enumerate(zip(self._traces, self._found, strict=True), 1):
+            index = future.result()
+            progress(done / len(self._traces))
+            if isinstance(index, DataError):
+                problems.append(f"rank {rank.number} is not in the trace: {index.args[0]}")
+                continue
+            problems += [f"rank {rank.number}: {problem}" for problem in damages(trace, index)]
+            found.append(Read(rank=rank, trace=trace, index=index))
+        return found
+
+    def map(self, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
+        """Runs jobs in the same workers; results in order."""
+        futures: list[Future[Result]] = [self._executor.submit(work, job) for job in jobs]
+        for future in futures:
+            yield future.result()
+
+
+def _traces(run: Run, options: MergeOptions) -> list[tuple[Rank, TraceFile]]:
+    found = [(rank, rank.trace) for rank in run.ranks if rank.trace is not None]
+    if options.ranks is None or not found:
+        return found
+    chosen = [(rank, trace) for rank, trace in found if rank.number in options.ranks]
+    if not chosen:
+        raise UsageError(f"expected ranks with a timeline for --ranks, found none in {options.ranks}",
+                         hint=f"there are {spans([rank.number for rank, _ in found])}")
+    return chosen
+
+
+def _executor(traces: Sequence[TraceFile]) -> Executor:
+    workers = max(1, min(len(traces), os.cpu_count() or 1))
+    if is_compiled():  # it runs without the interpreter's lock
+        return ThreadPoolExecutor(workers)
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    # spawn: a forked child would inherit the locks of polars' threads
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+
+
+def _index(trace: TraceFile) -> Index | DataError:
+    try:
+        return index_trace(trace)
+    except DataError as error:
+        return error
+
+
+def damages(trace: TraceFile, index: Index) -> Iterator[str]:
+    """What is lost of a trace, in words."""
+    if index.damage is not None:
+        yield f"{trace.name} {index.damage}"
+    yield from losses_of(trace, index.losses, index.num_events)
+    if index.bad_times:
+        yield (f"{trace.name} has {index.bad_times} events with a time that is no number, or without a phase: they are "
+               "left out")
+
+
+def losses_of(trace: TraceFile, losses: Losses, num_events: int) -> Iterator[str]:
+    """What is lost of the text of a trace, in words."""
+    if losses.is_cut and not losses.lost_bytes:
+        yield f"{trace.name} ends before its last bracket: none of its {num_events} events is lost"
+    elif losses.is_cut:
+        yield (f"{trace.name} ends inside of an event: {losses.lost_bytes} bytes are lost, {num_events} events are "
+               "whole")
+    elif losses.damaged_events:
+        yield f"{trace.name} is damaged at {losses.damaged_events} places: {losses.lost_bytes} bytes are lost"

@@ -1,0 +1,209 @@
+"""What the second pass does with each rank: what the first learned of all ranks comes in, a plan a rank goes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distprof.contract.tables import STEPS
+from distprof.errors import DataError, UsageError
+from distprof.merge.chrome.budget import Choice, fit, order_of
+from distprof.merge.chrome.drawn_events import BYTES_DRAWN, DRAWN, Sample
+from distprof.merge.chrome.first_pass import Read
+from distprof.merge.chrome.numbering import NUMBERS_PER_RANK
+from distprof.merge.chrome.options import MergeOptions, Spans
+from distprof.merge.chrome.rank_writer import RankPlan
+from distprof.merge.chrome.selection import Selection
+from distprof.merge.chrome.survey import Index
+from distprof.merge.clock.model import RankClock
+from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.totals.description import table_metadata
+from distprof.units import size
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from distprof.merge.chrome.drawn_collectives import Picture
+
+Steps = tuple[Any, Any, Any]
+"""Start, end and number of a rank's steps in order of time, int64, on the rank's own clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plans:
+    """All ranks that are written, and the instant that becomes 0."""
+
+    ranks: list[RankPlan]
+    origin_ns: int
+    remarks: list[str]
+    counters: list[Sample]
+    """Of the whole job, on the common clock."""
+    counters_pid: int
+    """Of the process that has them."""
+
+
+def plan_ranks(run: Run, read: list[Read], options: MergeOptions,
+               collectives: pl.DataFrame | None = None) -> Plans:
+    """Brings all ranks to one clock and decides what of each is written.
+
+    Args:
+        run: On one clock.
+        read: Ranks with what the first pass learned.
+        options: What goes in and how.
+        collectives: `MERGED_COLLECTIVES` of the run, to be drawn.
+
+    Raises:
+        DataError: A trace has more threads than there are numbers.
+        UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
+    """
+    if options.format != "chrome" and options.narrows:
+        raise UsageError(f"expected whole ranks with --format {options.format}, found options that choose events",
+                         hint="only --ranks goes with it: the files are packed as they are")
+    clocks = {one.rank.number: run.clock.line(one.rank.number) for one in read}
+    first_ns = min((int(clocks[one.rank.number].to_common(one.index.first_ns)) for one in read
+                    if one.index.first_ns is not None), default=1)
+    origin_ns = (first_ns - 1) // 1000 * 1000
+    steps = {one.rank.number: steps_of(one) for one in read}
+    choice, remarks = _choice(read, steps, options, collectives)
+    chosen = [one for one in read if choice is None or one.rank.number in choice.ranks]
+    wanted = _wanted(options.steps, steps, choice)
+    selections = {one.rank.number: _selection(options, wanted.get(one.rank.number), clocks[one.rank.number], first_ns)
+                  for one in chosen}
+    drawn = _drawn(run, collectives, selections, steps, origin_ns)
+    numbers = _numbers(chosen, drawn.most_threads if drawn is not None else 0)
+    pid = numbers * (max((one.rank.number for one in chosen), default=0) + 1) + 1
+    return Plans(origin_ns=origin_ns, remarks=remarks, counters=drawn.counters if drawn is not None else [],
+                 counters_pid=pid, ranks=[
+        RankPlan(trace=one.trace, rank=one.rank.number, title=_title(one.rank), index=one.index,
+                 clock=clocks[one.rank.number], origin_ns=origin_ns, tags=_tags(run, one.rank),
+                 steps=steps[one.rank.number], numbers=numbers, table_metadata=table_metadata(run),
+                 selection=selections[one.rank.number],
+                 collectives=drawn.ranks.get(one.rank.number, []) if drawn is not None else [])
+        for one in chosen])
+
+
+def _drawn(run: Run, collectives: pl.DataFrame | None, selections: Mapping[int, Selection], steps: Mapping[int, Steps],
+           origin_ns: int) -> Picture | None:
+    """What is drawn of communication; it is in the category of what the merge draws."""
+    if collectives is None or any(one.categories is not None and DRAWN not in one.categories
+                                  for one in selections.values()):
+        return None
+    from distprof.merge.chrome.drawn_collectives import Wanted, picture
+
+    wanted = {}
+    for rank, selection in selections.items():
+        line, (starts, ends, numbers) = run.clock.line(rank), steps[rank]
+        windows = None if selection.windows_ns is None else [
+            (int(line.to_common(first)), int(line.to_common(last))) for first, last in selection.windows_ns]
+        wanted[rank] = Wanted(windows_ns=windows, min_duration_ns=selection.min_duration_ns,
+                              step_ns=dict(zip(numbers.tolist(), (ends - starts).tolist(), strict=True)))
+    return picture(collectives, run.clock, wanted, origin_ns)
+
+
+def steps_of(one: Read) -> Steps:
+    """Those distprof recorded, else those that torch.profiler marked."""
+    if one.rank.has(STEPS):
+        import polars as pl  # takes a while, and traces of other programs do without
+
+        frame = pl.read_parquet(one.rank.folder / STEPS.file, columns=["start_ns", "end_ns", "step"]).sort("start_ns")
+        starts, ends, numbers = (frame[column].cast(pl.Int64).to_numpy() for column in ("start_ns", "end_ns", "step"))
+        return starts, ends, numbers
+    found = sorted({(start, end, int(marked[1])) for name, start, end in one.index.steps
+                    if (marked := re.fullmatch(r"ProfilerStep#([0-9]{1,18})", name))})
+    columns = np.array(found, np.int64).reshape(-1, 3)
+    return columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()
+
+
+def _numbers(read: list[Read], num_drawn: int) -> int:
+    """How many pids and tids are set aside for each rank."""
+    most = max((len(one.index.threads) * (1 + one.index.layout.num_lanes) + 64 for one in read), default=0) + num_drawn
+    numbers = max(NUMBERS_PER_RANK, 1 << (most - 1).bit_length())
+    highest = max((one.rank.number for one in read), default=0)
+    if numbers * (highest + 2) >= 1 << 31:
+        raise DataError(f"expected at most {(1 << 31) // (highest + 2)} threads in a trace where ranks go up to "
+                        f"{highest}, found {most}", hint="merge fewer ranks at once: --ranks 0-63")
+    return numbers
+
+
+def _choice(read: list[Read], steps: Mapping[int, Steps], options: MergeOptions,
+            collectives: pl.DataFrame | None) -> tuple[Choice | None, list[str]]:
+    """Ranks and steps that fit into --max-size; None where all do."""
+    rows = _rows_by_rank(collectives)
+    sizes = {one.rank.number: one.index.num_bytes + rows.get(one.rank.number, 0) * BYTES_DRAWN for one in read}
+    if options.max_bytes is None or sum(sizes.values()) <= options.max_bytes:
+        return None, []
+    shares = {one.rank.number: _shares(one.index, steps[one.rank.number]) for one in read}
+    slowness = {rank: max((end - start for start, end, _ in zip(*steps[rank], strict=True)), default=0.0)
+                for rank in sizes}
+    choice = fit(sizes, order_of(slowness, _late(collectives)), shares, options.max_bytes)
+    if not choice.ranks:
+        raise UsageError(f"expected a larger --max-size, found {size(options.max_bytes)}: not one step of a rank fits",
+                         hint=f"all ranks are {size(sum(sizes.values()))} of text")
+    told = ", ".join(f"{rank} ({why})" for rank, why in choice.ranks.items() if why != "fits")
+    remarks = [f"--max-size {size(options.max_bytes)} of {size(sum(sizes.values()))}: left out ranks "
+               f"{Spans(tuple((rank, rank) for rank in choice.left_out)) if choice.left_out else 'none'}; kept "
+               f"{len(choice.ranks)}{f', among them {told}' if told else ''}; slowest by its longest step"]
+    if choice.steps is not None:
+        remarks.append("of these only steps "
+                       + ", ".join(f"{step} ({why})" for step, why in sorted(choice.steps.items())))
+    return choice, remarks
+
+
+def _rows_by_rank(collectives: pl.DataFrame | None) -> dict[int, int]:
+    return {} if collectives is None else dict(collectives["rank"].value_counts().iter_rows())
+
+
+def _late(collectives: pl.DataFrame | None) -> int | None:
+    if collectives is None:
+        return None
+    from distprof.merge.cost.collectives import most_often_late
+
+    return most_often_late(collectives)
+
+
+def _shares(index: Index, steps: Steps) -> list[tuple[int, float]]:
+    if index.first_ns is None or index.last_ns is None or index.last_ns <= index.first_ns:
+        return []
+    whole = index.last_ns - index.first_ns
+    return [(number, (min(end, index.last_ns) - max(start, index.first_ns)) / whole)
+            for start, end, number in zip(*(column.tolist() for column in steps), strict=True)
+            if end > index.first_ns and start < index.last_ns]
+
+
+def _wanted(spans: Spans | None, steps: Mapping[int, Steps], choice: Choice | None) -> dict[int, list[tuple[int, int]]]:
+    """Rank -> spans of the steps that are written; empty where all of the time is."""
+    chosen = choice.steps if choice is not None else None
+    if spans is None and chosen is None:
+        return {}
+    found = {rank: [(start, end) for start, end, number in zip(*(column.tolist() for column in columns), strict=True)
+                    if (spans is None or number in spans) and (chosen is None or number in chosen)]
+             for rank, columns in steps.items()}
+    if not any(found.values()):
+        there = sorted({int(number) for columns in steps.values() for number in columns[2].tolist()})
+        raise UsageError(f"expected steps of the trace for --steps, found {spans}",
+                         hint=f"there are {Spans(tuple((step, step) for step in there))}" if there
+                         else "no rank knows its steps: choose by --window")
+    return found
+
+
+def _selection(options: MergeOptions, steps: list[tuple[int, int]] | None, clock: RankClock,
+               first_ns: int) -> Selection:
+    windows = steps
+    if options.window_ns is not None:
+        start, end = (clock.to_own(first_ns + edge) for edge in options.window_ns)
+        windows = [(max(start, first), min(end, last)) for first, last in (steps if steps is not None else [
+            (start, end)]) if max(start, first) < min(end, last)]
+    return Selection(windows_ns=None if windows is None else tuple(windows), categories=options.categories,
+                     without_python=options.without_python, min_duration_ns=options.min_duration_ns)
+
+
+def _tags(run: Run, rank: Rank) -> dict[str, int]:
+    return {"rank": rank.number, "mp_size": run.mp_size, "dp_size": run.dp_size}
+
+
+def _title(rank: Rank) -> str:
+    return " | ".join(filter(None, (f"rank {rank.number}", rank.place, rank.info.host)))

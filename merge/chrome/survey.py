@@ -1,0 +1,151 @@
+"""The first pass over a rank's trace: its chunks come in, what has to be known before anything is written goes out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.chrome.overlaps import Layout, Rows
+from distprof.merge.chrome.selection import Selection
+from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
+from distprof.merge.scan.engine import NONE, Scanner, Text
+from distprof.merge.scan.gunzip import READ_BYTES, Damage
+from distprof.merge.scan.phases import META, SLICE
+from distprof.merge.scan.repair import repaired
+from distprof.merge.scan.streams import ChunkReader, TraceFile
+from distprof.merge.scan.thread_names import thread_of
+
+ALL = Selection()
+LATEST_NS = 1 << 62
+"""Times beyond are none: there has to be room to add."""
+SHORTEST = 7
+"""Bytes of an event with anything in it, at least."""
+NAMES_OF = frozenset(("process_name", "process_labels", "process_sort_index", "thread_name", "thread_sort_index"))
+"""Metadata events that the merge writes anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """A metadata event that names a process or thread."""
+
+    kind: str
+    pid: str
+    tid: str
+    args: dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Index:
+    """What the first pass learned of a file."""
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+    losses: Losses = field(default_factory=Losses)
+    damage: Damage | None = None
+    """What is wrong with the file around the text."""
+    num_bytes: int = 0
+    num_events: int = 0
+    """Whole events, metadata included."""
+    bad_times: int = 0
+    """Events without a phase, or without a time that is a finite number; they are left out."""
+    base_ns: int = 0
+    """Added to every time of the file."""
+    first_ns: int | None = None
+    """First event, base included; events that lie a day or more before the middle one do not count."""
+    last_ns: int | None = None
+    threads: list[tuple[str, str]] = field(default_factory=list)
+    """Process and thread as the file names them, JSON text, in order of appearance."""
+    meta: list[Meta] = field(default_factory=list)
+    phases: Counter[str] = field(default_factory=Counter)
+    steps: list[tuple[str, int, int]] = field(default_factory=list)
+    """Steps that torch.profiler marked: name, start, end; base included."""
+    layout: Layout = field(default_factory=Layout)
+    """Which events cannot stay as they are."""
+
+
+def index_trace(trace: TraceFile, selection: Selection = ALL, *, base_ns: int = 0,
+                strict: bool = False) -> Index:
+    """Reads a trace once.
+
+    Args:
+        trace: Where it lies.
+        selection: What of it will be written.
+        base_ns: Added to its times to see what the selection says; as an earlier pass learned it.
+        strict: Looks into `args` too, where damage may hide.
+
+    Raises:
+        DataError: It is no Chrome trace.
+    """
+    scanner = Scanner(skims=not strict)
+    reader = ChunkReader(trace, chunk_bytes=READ_BYTES)
+    file = ChromeFile(trace.name, reader, scanner)
+    index, rows = Index(metadata=file.metadata, losses=file.losses), Rows(scanner, selection, base_ns)
+    steps = _Steps(scanner)
+    for text in file.scanned():
+        phase = scanner.column("phase")
+        index.bad_times += int(np.count_nonzero(timeless(scanner)))
+        counts = np.bincount(phase)
+        for code in np.flatnonzero(counts).tolist():
+            index.phases[chr(code)] += int(counts[code])
+        index.meta += _meta(scanner, text, np.flatnonzero(phase == META))
+        steps.look()
+        rows.add(text, index.num_events)
+        index.num_events += scanner.num_rows
+    index.num_bytes, index.damage = file.num_bytes, reader.damage
+    index.base_ns = base_ns_of(file.metadata)
+    index.threads = [thread_of(key) for key in scanner.threads.texts()]
+    index.steps = [(step, start + index.base_ns, end + index.base_ns) for step, start, end in steps.found]
+    span, index.layout = rows.span(), rows.layout()
+    if span is not None:
+        index.first_ns, index.last_ns = (at + index.base_ns for at in span)
+    return index
+
+
+def _meta(scanner: Scanner, text: Text, rows: Any) -> Iterator[Meta]:
+    for row in rows.tolist():
+        try:
+            event = json.loads(repaired(bytes(text[scanner.arrays["start"][row]:scanner.arrays["end"][row]])))
+        except (ValueError, RecursionError):
+            continue
+        kind, args = event.get("name"), event.get("args")
+        if isinstance(kind, str) and kind in NAMES_OF and isinstance(args, dict):
+            yield Meta(kind=kind, pid=str(event.get("pid", "")), tid=str(event.get("tid", "")), args=args)
+
+
+def timeless(scanner: Scanner) -> Any:
+    """bool a row: events that no viewer takes, for want of a phase or a time; an empty one is none at all."""
+    phase, lacks = scanner.column("phase"), scanner.column("ts_ns") == NONE
+    if phase.all():  # as nearly always
+        return lacks & (phase != META)
+    is_empty = scanner.column("end") - scanner.column("start") < SHORTEST
+    return np.where(phase == 0, ~is_empty, lacks & (phase != META))
+
+
+class _Steps:
+    """Finds the slices that torch.profiler marks steps with."""
+
+    def __init__(self, scanner: Scanner) -> None:
+        self.found: list[tuple[str, int, int]] = []
+        self._scanner = scanner
+        self._known = 0
+        self._names: dict[int, str] = {}
+
+    def look(self) -> None:
+        """Through the rows of the last scan."""
+        scanner = self._scanner
+        for number, name in enumerate(scanner.names.texts(self._known), self._known):
+            if name.startswith(b"ProfilerStep#"):
+                self._names[number] = name.decode("utf-8", "replace")
+        self._known = len(scanner.names)
+        if not self._names:
+            return
+        names, starts, durations = (scanner.column(column) for column in ("name", "ts_ns", "dur_ns"))
+        is_step = np.zeros(self._known, bool)
+        is_step[list(self._names)] = True
+        for row in np.flatnonzero(is_step.take(names) & (scanner.column("phase") == SLICE)).tolist():
+            if starts[row] != NONE and durations[row] != NONE:
+                self.found.append((self._names[int(names[row])], int(starts[row]), int(starts[row] + durations[row])))

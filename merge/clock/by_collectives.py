@@ -1,0 +1,111 @@
+"""Clocks by collectives, for runs without samples: matched collectives come in, a clock and its check go out.
+
+No rank leaves an all_reduce before the last one has entered it. That bounds the offset of two clocks on both sides
+without any assumption; that all ranks leave at about the same time says where between the bounds it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+import polars as pl
+
+from distprof.merge.clock.fit import Fit, fit
+from distprof.merge.clock.model import Alignment, Check, Clock
+
+SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "barrier")
+"""Collectives that end on no rank before they began on all; in all_to_all a rank may have nothing to wait for."""
+ENOUGH = 20
+"""Collectives of two hosts from which on their clocks are compared."""
+COLUMNS = ("collective", "rank", "start_ns", "end_ns")
+
+
+def clock_by_collectives(table: pl.DataFrame, hosts: Mapping[int, Hashable], *, precision_ns: int = 1) -> Clock:
+    """Estimates the clock of every host against that of the lowest rank.
+
+    The difference of the ends of a collective on two hosts gives offset (median) and drift (Theil-Sen), kept within
+    what causality allows; the uncertainty is how far the truth can be from there.
+
+    Args:
+        table: A row per rank and collective with the columns `COLUMNS`, times in ns of that rank's clock; only
+            collectives of `SYNCHRONISING` on which all ranks are matched, ends known.
+        hosts: Every rank of the run; ranks with equal values read the same clock, None is equal to nothing.
+        precision_ns: By how much each time may be wrong itself: 1000 for a trace in whole us, more for those of a GPU
+            on the clock of its host.
+    """
+    domains = {rank: ("rank", rank) if host is None else ("host", host) for rank, host in hosts.items()}
+    sides = _sides(table, domains)
+    order = sorted(set(domains.values()), key=lambda domain: min(rank for rank in domains if domains[rank] == domain))
+    reached = {order[0]: Alignment(uncertainty_ns=0, drift_uncertainty_ppm=0.0)}
+    waiting, excess_ns = [order[0]], 0
+    while waiting:
+        other = waiting.pop(0)
+        for domain in [domain for domain in order if domain not in reached]:
+            found = _pair(sides.get(domain), sides.get(other), 2 * precision_ns)
+            if found is not None:
+                reached[domain] = found.through(reached[other], number=len(reached))
+                excess_ns = max(excess_ns, found.excess_ns)
+                waiting.append(domain)
+    lost = [domain for domain in order if domain not in reached]
+    clocks = {rank: reached.get(domain) or Alignment(clock=len(reached) + lost.index(domain))
+              for rank, domain in domains.items()}
+    if len(order) == 1:
+        return Clock(method="shared", description="one host: all ranks read the same clock", ranks=clocks, num_hosts=1)
+    return Clock(method="collectives" if len(reached) > 1 else "none", description=_description(table, clocks),
+                 ranks=clocks, num_hosts=len(order), excess_ns=excess_ns)
+
+
+def _description(table: pl.DataFrame, clocks: Mapping[int, Alignment]) -> str:
+    lost = sorted(rank for rank, known in clocks.items() if known.uncertainty_ns is None)
+    if not lost:
+        return f"estimated from {table['collective'].n_unique()} collectives"
+    return (f"fewer than {ENOUGH} collectives that synchronise join rank{'s' if len(lost) > 1 else ''} "
+            f"{', '.join(map(str, lost))} with rank {min(clocks)}")
+
+
+def _sides(table: pl.DataFrame, domains: Mapping[int, Hashable]) -> dict[Hashable, pl.DataFrame]:
+    """Per clock: when the last of its ranks entered each collective, and when the first left."""
+    names = sorted(set(domains.values()), key=str)
+    numbers = {rank: names.index(domain) for rank, domain in domains.items()}
+    frame = table.filter(pl.col("rank").is_in(list(numbers))).with_columns(
+        pl.col("rank").replace_strict(numbers, return_dtype=pl.Int64).alias("domain"))
+    frame = frame.group_by("domain", "collective").agg(pl.col("start_ns").max(), pl.col("end_ns").min())
+    return {names[int(key[0])]: part.sort("end_ns") for key, part in frame.partition_by("domain", as_dict=True).items()}
+
+
+def _pair(this: pl.DataFrame | None, other: pl.DataFrame | None, slack_ns: int) -> Fit | None:
+    """What brings one clock to another; None where too little joins them."""
+    if this is None or other is None:
+        return None
+    both = this.join(other, on="collective", suffix="_other").sort("end_ns")
+    if len(both) < ENOUGH:
+        return None
+    starts, ends = both["start_ns"].to_list(), both["end_ns"].to_list()
+    starts_there, ends_there = both["start_ns_other"].to_list(), both["end_ns_other"].to_list()
+    lower = [(end, there - end - slack_ns) for end, there in zip(ends, starts_there, strict=True)]
+    upper = [(start, there - start + slack_ns) for start, there in zip(starts, ends_there, strict=True)]
+    points = [(end, there - end) for end, there in zip(ends, ends_there, strict=True)]
+    return fit(lower, upper, points=points, window=(min(starts), max(ends)))
+
+
+def check(table: pl.DataFrame, clock: Clock, *, precision_ns: int = 1) -> Check:
+    """Holds an alignment, however it was made, against causality.
+
+    Args:
+        table: As for `clock_by_collectives`, times as the ranks have them.
+        clock: What brings them together.
+        precision_ns: As there.
+    """
+    known = [rank for rank, alignment in clock.ranks.items() if alignment.uncertainty_ns is not None]
+    used = table.filter(pl.col("rank").is_in(known))
+    shifted = used.with_columns(
+        pl.Series(name, clock.to_common_ns(used["rank"].to_numpy(), used[name].to_numpy())) for name in COLUMNS[2:])
+    each = shifted.group_by("collective").agg(
+        (pl.col("start_ns").max() - pl.col("end_ns").min()).alias("violation"),
+        (pl.col("end_ns").max() - pl.col("end_ns").min()).alias("spread"), pl.len()).filter(pl.col("len") > 1)
+    broken = each.filter(pl.col("violation") > 2 * precision_ns)["violation"].to_list()
+    spread = {name: each["spread"].quantile(share, interpolation="higher")
+              for name, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))}
+    return Check(num_collectives=len(each), violations=len(broken), largest_violation_ns=max(broken, default=None),
+                 allowed_violation_ns=clock.pair_uncertainty_ns + 2 * precision_ns,
+                 end_spread_ns={name: int(value) for name, value in spread.items() if value is not None})

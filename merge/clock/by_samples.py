@@ -1,0 +1,157 @@
+"""Clocks by samples: what ranks asked each other while recording comes in, a clock for the run goes out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from distprof.merge.clock.fit import Bound, Fit, fit
+from distprof.merge.clock.model import Alignment, Clock
+
+REFERENCE = 0
+"""The rank whose clock is the common one; it need not be there itself."""
+
+
+NOISE_NS = 20_000
+"""Two clocks of one rank are not read at the same time: what differs by less was not set."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One comparison with a peer, as in rank.json."""
+
+    peer: int
+    at_ns: int
+    offset_ns: int | None
+    bound_ns: int | None
+    rounds: int
+
+    @property
+    def lower(self) -> Bound:
+        """What is to be added at least to get the peer's time."""
+        return self.at_ns, (self.offset_ns or 0) - (self.bound_ns or 0)
+
+    @property
+    def upper(self) -> Bound:
+        """And at most."""
+        return self.at_ns, (self.offset_ns or 0) + (self.bound_ns or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledRank:
+    """One rank of a run."""
+
+    rank: int
+    host: Hashable
+    """Equal on ranks that run under one kernel; None where that is not known."""
+    samples: Sequence[Sample]
+    """In the order of time; those without an answer as well."""
+    set_by_ns: int = 0
+    """How far its clock was set while it was recorded."""
+
+    @property
+    def answered(self) -> list[Sample]:
+        """Samples with an offset."""
+        return [sample for sample in self.samples if sample.offset_ns is not None]
+
+
+Domain = Hashable
+"""Ranks that read the same clock."""
+
+
+def clock_by_samples(ranks: Sequence[SampledRank]) -> Clock:
+    """Brings every rank that a chain of samples joins with rank 0 to its clock.
+
+    Ranks of one host read the same clock unless a sample between them says otherwise.
+    """
+    domains = _domains(ranks)
+    set_by = _set_by(ranks, domains)
+    edges = {(this, other): _line(members, domains, other).widened(set_by.get(this, 0) + set_by.get(other, 0))
+             for (this, other), members in _pairs(ranks, domains).items()}
+    root = _root(domains, edges)
+    reached: dict[Domain, Alignment] = {root: Alignment(uncertainty_ns=0, drift_uncertainty_ppm=0.0)}
+    excess_ns = 0
+    while found := [(*pair, line) for pair, line in edges.items() if pair[0] not in reached and pair[1] in reached]:
+        this, other, line = min(found, key=lambda one: one[2].uncertainty_ns)
+        reached[this] = line.through(reached[other], number=len(reached))
+        excess_ns = max(excess_ns, line.excess_ns)
+    alignments = {rank.rank: reached.get(domains[rank.rank]) for rank in ranks}
+    others = sorted({domains[rank] for rank, known in alignments.items() if known is None}, key=str)
+    clocks = {rank: known or Alignment(clock=len(reached) + others.index(domains[rank]))
+              for rank, known in alignments.items()}
+    return _described(ranks, clocks, excess_ns)
+
+
+def _set_by(ranks: Sequence[SampledRank], domains: Mapping[int, Domain]) -> dict[Domain, int]:
+    """How far each clock was set; between two samples that looks like a drift."""
+    found: dict[Domain, int] = defaultdict(int)
+    for rank in ranks:
+        if rank.set_by_ns > NOISE_NS:
+            found[domains[rank.rank]] = max(found[domains[rank.rank]], rank.set_by_ns)
+    return found
+
+
+def _root(domains: Mapping[int, Domain], edges: Mapping[tuple[Domain, Domain], Fit]) -> Domain:
+    """The clock of rank 0, if it is there or was asked; else that of the lowest rank."""
+    root = _domain_of(REFERENCE, domains)
+    there = REFERENCE in domains or any(root == other for _, other in edges)
+    return root if there or not domains else domains[min(domains)]
+
+
+def _described(ranks: Sequence[SampledRank], clocks: Mapping[int, Alignment], excess_ns: int) -> Clock:
+    hosts = {rank.host for rank in ranks}
+    num_hosts = len(hosts) if None not in hosts else len(hosts) - 1 + sum(rank.host is None for rank in ranks)
+    bounds = [sample.bound_ns for rank in ranks for sample in rank.answered if sample.bound_ns is not None]
+    lost = sorted(rank for rank, known in clocks.items() if known.uncertainty_ns is None)
+    if not lost and len({known.clock for known in clocks.values()}) == 1:
+        checked = f"; {len(bounds)} samples agree" if bounds else ""
+        return Clock(method="shared", description=f"one host: all ranks read the same clock{checked}", ranks=clocks,
+                     num_hosts=num_hosts)
+    if not bounds:
+        where = "it is not known on which hosts the ranks ran" if None in hosts else "the ranks ran on several hosts"
+        return Clock(method="none", description=f"{where}, and no offsets were measured",
+                     ranks=clocks, num_hosts=num_hosts)
+    what = f"{len(bounds)} samples of clocks, taken while recording"
+    if lost:
+        what = f"no samples join rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))} with rank {REFERENCE}"
+    return Clock(method="samples", description=what, ranks=clocks, num_hosts=num_hosts, excess_ns=excess_ns)
+
+
+def _domains(ranks: Sequence[SampledRank]) -> dict[int, Domain]:
+    """Hosts, without the ranks whose samples say that they read another clock than their host."""
+    hosts = {rank.rank: rank.host for rank in ranks}
+    domains: dict[int, Domain] = {
+        rank.rank: ("rank", rank.rank) if rank.host is None or _contradicts(rank, hosts) else ("host", rank.host)
+        for rank in ranks}
+    while split := [member.rank for (_, other), members in _pairs(ranks, domains).items()
+                    if len(members) > 1 and _line(members, domains, other).excess_ns for member in members]:
+        domains |= {rank: ("rank", rank) for rank in split}
+    return domains
+
+
+def _contradicts(rank: SampledRank, hosts: Mapping[int, Hashable]) -> bool:
+    return any(sample.lower[1] > 0 or sample.upper[1] < 0 for sample in rank.answered
+               if hosts.get(sample.peer) == rank.host)
+
+
+def _pairs(ranks: Sequence[SampledRank],
+           domains: Mapping[int, Domain]) -> dict[tuple[Domain, Domain], list[SampledRank]]:
+    """Which ranks of a clock asked which other clock."""
+    asked: dict[tuple[Domain, Domain], list[SampledRank]] = defaultdict(list)
+    for rank in ranks:
+        for other in {_domain_of(sample.peer, domains) for sample in rank.answered} - {domains[rank.rank]}:
+            asked[domains[rank.rank], other].append(rank)
+    return asked
+
+
+def _domain_of(peer: int, domains: Mapping[int, Domain]) -> Domain:
+    return domains.get(peer, ("rank", peer))  # a peer that left nothing stands for itself
+
+
+def _line(members: Sequence[SampledRank], domains: Mapping[int, Domain], other: Domain) -> Fit:
+    """All samples of ranks that read one clock; it has to hold whenever one of them was recorded."""
+    times = [sample.at_ns for member in members for sample in member.samples]
+    used = [sample for member in members for sample in member.answered if _domain_of(sample.peer, domains) == other]
+    return fit([sample.lower for sample in used], [sample.upper for sample in used], window=(min(times), max(times)))

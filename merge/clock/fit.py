@@ -1,0 +1,195 @@
+"""The line between two clocks: bounds on their difference at some times come in, a line and how sure it is go out.
+
+Every bound is one that the true difference cannot break, so the lines that keep all of them (a convex set) hold the
+truth; how far they lie apart is the uncertainty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from distprof.merge.clock.model import Alignment, RankClock
+
+MAX_DRIFT_PPM = 1000.0
+"""No two clocks differ by more: quartz by 100, and what slews a clock (adjtimex) does it with 500 at most."""
+NS_PER_S_PER_PPM = 1000.0
+MAX_PAIRS_OF = 400
+"""Points that Theil-Sen pairs up; more are thinned out evenly."""
+
+Bound = tuple[int, int]
+"""A time on the clock that is to be corrected, and what must be added to it at least, or at most; ns."""
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A line and its worst error."""
+
+    line: RankClock
+    uncertainty_ns: int
+    """Within the window."""
+    drift_uncertainty_ppm: float
+    excess_ns: int
+    """By how much the bounds had to give way so that a line could pass; 0 where they fit together."""
+
+    window: tuple[int, int] = (0, 0)
+
+    def widened(self, more_ns: int) -> Fit:
+        """The same line, less sure."""
+        return replace(self, uncertainty_ns=self.uncertainty_ns + more_ns)
+
+    def through(self, peer: Alignment, *, number: int) -> Alignment:
+        """Over the peer's own line to the common clock; errors add up. `number` is that of the new clock."""
+        behind_ns = (peer.uncertainty_ns or 0) + self._outside_ns(peer)
+        return Alignment(line=self.line.then(peer.line), clock=number, window=self.window,
+                         uncertainty_ns=self.uncertainty_ns + behind_ns + math.ceil(behind_ns * MAX_DRIFT_PPM * 1e-6),
+                         drift_uncertainty_ppm=self.drift_uncertainty_ppm + (peer.drift_uncertainty_ppm or 0.0))
+
+
+    def _outside_ns(self, peer: Alignment) -> int:
+        """What the peer's line may be wrong by more where this one's window goes beyond the peer's."""
+        if peer.window is None:
+            return 0
+        begin, end = (self.line.shift(at_ns) for at_ns in self.window)
+        outside_ns = max(peer.window[0] - begin, end - peer.window[1], 0)
+        return math.ceil(outside_ns * (peer.drift_uncertainty_ppm or 0.0) * 1e-6)
+
+
+def fit(lower: Sequence[Bound], upper: Sequence[Bound], *, window: tuple[int, int],
+        points: Sequence[Bound] = ()) -> Fit:
+    """The line between two clocks.
+
+    Args:
+        lower: At these times at least that much is to be added.
+        upper: And at most that much.
+        window: First and last time for which the uncertainty has to hold.
+        points: Guesses of the difference; the line follows them (Theil-Sen) as far as the bounds allow. Without
+            them it runs in the middle of what is possible.
+
+    Raises:
+        ValueError: One side has no bound.
+    """
+    if not lower or not upper:
+        raise ValueError("expected bounds on both sides")
+    begin, base = window[0], lower[0][1]
+    corridor = _Corridor.around(_hull(_local(lower, begin, base), sign=1), _hull(_local(upper, begin, base), sign=-1))
+    times = [0.0, (window[1] - begin) / 1e9]
+    extents = [corridor.extent(time) for time in times]
+    wanted = [(low + high) / 2 for low, high in extents]
+    if points:
+        slope, start = corridor.nearest(*_theil_sen(_local(points, begin, base)))
+        wanted = [start + slope * time for time in times]
+    # two lines differ most at an end of the window
+    worst = max(max(high - value, value - low) for value, (low, high) in zip(wanted, extents, strict=True))
+    drift = (wanted[1] - wanted[0]) / times[1] / NS_PER_S_PER_PPM if times[1] > 0 else 0.0
+    slowest, fastest = (float(corridor.drifts[end]) / NS_PER_S_PER_PPM for end in (0, -1))
+    return Fit(line=RankClock(offset_ns=base + round(wanted[0]), drift_ppm=drift, reference_ns=begin),
+               uncertainty_ns=math.ceil(worst + 2 * corridor.excess) + 2,  # whole ns at both ends
+               drift_uncertainty_ppm=max(fastest - drift, drift - slowest, 0.0), excess_ns=math.ceil(corridor.excess),
+               window=window)
+
+
+def _local(bounds: Sequence[Bound], begin: int, base: int) -> Floats:
+    """Seconds since `begin` and ns above `base`: small enough for doubles."""
+    return np.array([((at_ns - begin) / 1e9, float(value_ns - base)) for at_ns, value_ns in bounds])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Corridor:
+    """All lines that pass between the bounds."""
+
+    lower: Floats
+    upper: Floats
+    drifts: Floats
+    """Drifts, ns/s, between which everything is linear, from the smallest to the largest that is possible."""
+    excess: float
+
+    @classmethod
+    def around(cls, lower: Floats, upper: Floats) -> _Corridor:
+        limit = MAX_DRIFT_PPM * NS_PER_S_PER_PPM
+        drifts = np.unique(np.clip(np.concatenate([_slopes(lower), _slopes(upper), [-limit, limit]]), -limit, limit))
+        room = _room(lower, upper, drifts)
+        excess = max(-float(room.max()) / 2, 0.0)
+        widened = np.array([0.0, excess * (1 + 1e-12)])
+        return cls(lower=lower - widened, upper=upper + widened, drifts=_possible(drifts, room + 2 * excess),
+                   excess=excess)
+
+    def extent(self, time: float) -> tuple[float, float]:
+        """The lowest and the highest line at a time."""
+        low = (self.lower[:, 1, None] + np.outer(time - self.lower[:, 0], self.drifts)).max(axis=0)
+        high = (self.upper[:, 1, None] + np.outer(time - self.upper[:, 0], self.drifts)).min(axis=0)
+        return float(low.min()), float(high.max())
+
+    def nearest(self, slope: float, start: float) -> tuple[float, float]:
+        """A line as it is, or the next one that is possible."""
+        slope = min(max(slope, float(self.drifts[0])), float(self.drifts[-1]))
+        low = float((self.lower[:, 1] - self.lower[:, 0] * slope).max())
+        high = float((self.upper[:, 1] - self.upper[:, 0] * slope).min())
+        return slope, min(max(start, low), high)
+
+
+def _room(lower: Floats, upper: Floats, drifts: Floats) -> Floats:
+    """How far a line of each drift can be moved up and down; concave in the drift."""
+    low = (lower[:, 1, None] - np.outer(lower[:, 0], drifts)).max(axis=0)
+    high = (upper[:, 1, None] - np.outer(upper[:, 0], drifts)).min(axis=0)
+    return np.asarray(high - low)
+
+
+def _possible(drifts: Floats, room: Floats) -> Floats:
+    """The drifts with room, and those between them and the next at which it ends."""
+    inside = np.flatnonzero(room >= 0)
+    if not len(inside):  # rounding: the one with the most room
+        return drifts[[int(room.argmax())]]
+    first, last = int(inside[0]), int(inside[-1])
+    ends = [_zero(drifts, room, first, first - 1)] if first else []
+    others = [_zero(drifts, room, last, last + 1)] if last + 1 < len(drifts) else []
+    return np.concatenate([ends, drifts[first:last + 1], others])
+
+
+def _zero(drifts: Floats, room: Floats, inside: int, outside: int) -> float:
+    share = room[inside] / (room[inside] - room[outside])
+    return float(drifts[inside] + share * (drifts[outside] - drifts[inside]))
+
+
+def _slopes(hull: Floats) -> Floats:
+    return np.diff(hull[:, 1]) / np.diff(hull[:, 0])
+
+
+def _hull(points: Floats, *, sign: int) -> Floats:
+    """The points that a line above (sign 1) or below (-1) all of them can touch, by time; times are different."""
+    ordered = points[np.lexsort((-sign * points[:, 1], points[:, 0]))]
+    kept: list[tuple[float, float]] = []
+    for time, value in ordered:
+        if kept and time == kept[-1][0]:
+            continue
+        while len(kept) > 1 and sign * _turn(kept[-2], kept[-1], (time, value)) >= 0:
+            kept.pop()
+        kept.append((float(time), float(value)))
+    return np.array(kept)
+
+
+def _turn(one: tuple[float, float], two: tuple[float, float], three: tuple[float, float]) -> float:
+    """Positive where the way over three points turns left."""
+    return (two[0] - one[0]) * (three[1] - one[1]) - (two[1] - one[1]) * (three[0] - one[0])
+
+
+def _theil_sen(points: Floats) -> tuple[float, float]:
+    """The median of the slopes of all pairs, and the start that leaves as many points above as below.
+
+    Sen, Journal of the American Statistical Association 63, 1968.
+    """
+    thinned = points[np.linspace(0, len(points) - 1, min(len(points), MAX_PAIRS_OF)).astype(int)]
+    one, two = np.triu_indices(len(thinned), k=1)
+    apart = thinned[two, 0] - thinned[one, 0]
+    slopes = (thinned[two, 1] - thinned[one, 1])[apart != 0] / apart[apart != 0]
+    slope = float(np.median(slopes)) if len(slopes) else 0.0
+    start = float(np.median(points[:, 1] - slope * points[:, 0]))
+    scatter = float(np.median(np.abs(points[:, 1] - slope * points[:, 0] - start)))
+    if abs(slope) * float(np.ptp(points[:, 0])) <= 2 * scatter:  # too short a time to tell a drift from noise
+        return 0.0, float(np.median(points[:, 1]))
+    return slope, start

@@ -1,0 +1,198 @@
+"""One clock for a run: what each rank's clock lacks comes in, times of all ranks on the clock of rank 0 go out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Align = Literal["auto", "samples", "collectives", "none"]
+"""`auto` takes samples, and collectives where they do not join all ranks; `none` shifts nothing."""
+Method = Literal["shared", "samples", "collectives", "none"]
+"""shared: the ranks read one clock; samples: they asked each other; collectives: estimated from when those ended."""
+Nanoseconds = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankClock:
+    """A line from a rank's clock to the common one; whole nanoseconds, exact at the size of epoch times."""
+
+    offset_ns: int = 0
+    """To be added at `reference_ns`."""
+    drift_ppm: float = 0.0
+    """By how much the offset grows: 1 ppm is 1 us a second."""
+    reference_ns: int = 0
+    """Ns since the epoch, the rank's clock."""
+
+    def shift(self, at_ns: int) -> int:
+        """A time of the rank on the common clock. Never turns the order of two times."""
+        return at_ns + self.offset_ns + round((at_ns - self.reference_ns) * (self.drift_ppm * 1e-6))
+
+    def to_common(self, at_ns: Any) -> Any:
+        """`shift` of an int64 array of times."""
+        if not self.drift_ppm:
+            return at_ns + self.offset_ns
+        return at_ns + self.offset_ns + np.rint((at_ns - self.reference_ns) * (self.drift_ppm * 1e-6)).astype(np.int64)
+
+    def to_own(self, at_ns: int) -> int:
+        """A time of the common clock on the rank's, to a nanosecond or so."""
+        slope = self.drift_ppm * 1e-6
+        return at_ns - self.offset_ns - round((at_ns - self.offset_ns - self.reference_ns) * slope / (1 + slope))
+
+    def then(self, other: RankClock) -> RankClock:
+        """The line to a peer, then the peer's own: one line for both."""
+        there_ns = self.reference_ns + self.offset_ns
+        slope = (1 + self.drift_ppm * 1e-6) * (1 + other.drift_ppm * 1e-6) - 1
+        return RankClock(offset_ns=other.shift(there_ns) - self.reference_ns, drift_ppm=slope * 1e6,
+                         reference_ns=self.reference_ns)
+
+
+UNSHIFTED = RankClock()
+"""Leaves times as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """What is known of one rank's clock."""
+
+    line: RankClock = UNSHIFTED
+    uncertainty_ns: int | None = None
+    """The true offset differs by this at most while the rank was recorded; None: not known, and nothing is shifted."""
+    drift_uncertainty_ppm: float | None = None
+    window: tuple[int, int] | None = None
+    """First and last time, on the rank's clock, for which the uncertainty holds; None: always."""
+    clock: int = 0
+    """Ranks with the same number read the same clock; 0 is that of rank 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What the collectives say of the alignment; nobody leaves one before the last rank has entered it."""
+
+    num_collectives: int
+    """Those that all ranks leave only after all have entered, with a known end."""
+    violations: int
+    """Collectives that a rank left before another entered, on the common clock."""
+    largest_violation_ns: int | None
+    """By how much at most; None without violations."""
+    allowed_violation_ns: int
+    """What the uncertainty of two clocks explains."""
+    end_spread_ns: Mapping[str, int]
+    """Last minus first end of a collective, which an exact clock makes small: p50, p95, max. Empty: none has ends."""
+
+    @property
+    def contradicts(self) -> bool:
+        """True where the alignment is wrong by more than it says."""
+        return (self.largest_violation_ns or 0) > self.allowed_violation_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """How the ranks of a run are brought to one clock."""
+
+    method: Method
+    description: str
+    """The method in words; where clocks are not aligned, why."""
+    ranks: Mapping[int, Alignment]
+    num_hosts: int
+    excess_ns: int = 0
+    """By how much what was measured contradicts clocks of constant drift."""
+    check: Check | None = None
+    _numbers: Nanoseconds = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_numbers", np.array(sorted(self.ranks), dtype=np.int64))
+
+    @property
+    def unchecked(self) -> Check:
+        """What no collective at all says."""
+        return Check(num_collectives=0, violations=0, largest_violation_ns=None, end_spread_ns={},
+                     allowed_violation_ns=self.pair_uncertainty_ns)
+
+    @property
+    def aligned(self) -> bool:
+        """True where every rank is on the common clock, as far as `uncertainty_ns` says."""
+        return all(rank.uncertainty_ns is not None for rank in self.ranks.values())
+
+    @property
+    def num_clocks(self) -> int:
+        """How many different clocks the ranks read."""
+        return len({rank.clock for rank in self.ranks.values()})
+
+    @property
+    def uncertainty_ns(self) -> int | None:
+        """That of the worst rank; None where one is not aligned."""
+        known = [rank.uncertainty_ns for rank in self.ranks.values() if rank.uncertainty_ns is not None]
+        return max(known, default=None) if self.aligned else None
+
+    @property
+    def pair_uncertainty_ns(self) -> int:
+        """By how much times of two ranks may be wrong against each other, as far as that is known."""
+        return sum(sorted((rank.uncertainty_ns or 0 for rank in self.ranks.values()), reverse=True)[:2])
+
+    def line(self, rank: int) -> RankClock:
+        """What brings a rank's times to the common clock; those of a rank that is not aligned stay."""
+        return self.ranks[rank].line
+
+    def to_common_ns(self, ranks: npt.ArrayLike, at_ns: npt.ArrayLike) -> Nanoseconds:
+        """`RankClock.shift` of many times.
+
+        Args:
+            ranks: The rank of each time, or one rank for all.
+            at_ns: Times, int64 ns since the epoch on the clock of their rank.
+        """
+        lines = [self.ranks[int(rank)].line for rank in self._numbers]
+        index = np.searchsorted(self._numbers, np.asarray(ranks, dtype=np.int64))
+        offset, reference = (np.array([getattr(line, name) for line in lines], dtype=np.int64)[index]
+                             for name in ("offset_ns", "reference_ns"))
+        slope = np.array([line.drift_ppm * 1e-6 for line in lines])[index]
+        times: Nanoseconds = np.asarray(at_ns, dtype=np.int64)
+        moved: Nanoseconds = times + offset + np.rint((times - reference) * slope).astype(np.int64)
+        return moved
+
+    def to_json(self) -> dict[str, Any]:
+        """`clock` of summary.json."""
+        check = self.check
+        return {
+            "method": self.method,
+            "description": self.description,
+            "aligned": self.aligned,
+            "num_hosts": self.num_hosts,
+            "num_clocks": self.num_clocks,
+            "uncertainty_ns": self.uncertainty_ns,
+            "excess_ns": self.excess_ns,
+            "residual_ns": dict(check.end_spread_ns) if check is not None and check.end_spread_ns else None,
+            "causality": None if check is None else {
+                "num_collectives": check.num_collectives, "violations": check.violations,
+                "largest_violation_ns": check.largest_violation_ns, "contradicts": check.contradicts},
+            "ranks": [_rank_json(rank, self.ranks[rank]) for rank in sorted(self.ranks)],
+        }
+
+
+def _rank_json(rank: int, known: Alignment) -> dict[str, Any]:
+    aligned = known.uncertainty_ns is not None
+    return {"rank": rank, "clock": known.clock, "offset_ns": known.line.offset_ns if aligned else None,
+            "drift_ppm": known.line.drift_ppm if aligned else None,
+            "drift_uncertainty_ppm": known.drift_uncertainty_ppm, "reference_ns": known.line.reference_ns,
+            "uncertainty_ns": known.uncertainty_ns}
+
+
+def pair_uncertainty_ns(clock: Clock, ranks: Collection[int] | None = None) -> int | None:
+    """By how much times of two of these ranks may be wrong against each other.
+
+    Returns:
+        ns; 0 where all read one clock, None where clocks were never compared.
+    """
+    known = [one for rank, one in clock.ranks.items() if ranks is None or rank in ranks]
+    if len({one.clock for one in known}) < 2:
+        return 0
+    # ranks of one clock are wrong together
+    worst: dict[object, int | None] = {}
+    for one in known:
+        before = worst.get(one.clock, 0)
+        worst[one.clock] = None if before is None or one.uncertainty_ns is None else max(before, one.uncertainty_ns)
+    found = [one for one in worst.values() if one is not None]
+    return sum(sorted(found)[-2:]) if len(found) == len(worst) else None

@@ -1,0 +1,89 @@
+"""What `distprof comms` does: a path and options come in, the text to print goes out."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from distprof.merge.blame.findings import Findings, find
+from distprof.merge.commands.merge import check
+from distprof.merge.cost.choice import Choice
+from distprof.merge.cost.matrix import bytes_between
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.comms import summarise
+from distprof.merge.text.comms_json import as_data
+from distprof.merge.text.matrix import of_steps, show_matrix
+from distprof.merge.text.slowest import list_slowest
+from distprof.merge.text.timeline import draw_timeline
+from distprof.merge.totals.description import problems_of
+from distprof.reporters.page import Page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What is shown of it."""
+
+    slowest: int | None = None
+    """So many collectives as a table."""
+    timeline: bool = False
+    matrix: bool = False
+    as_json: bool = False
+
+    @property
+    def is_summary(self) -> bool:
+        """True where nothing special was asked for."""
+        return self.slowest is None and not self.timeline and not self.matrix
+
+
+def comms(path: Path, choice: Choice, view: View, *, strict: bool = False) -> str:
+    """Communication of a run as text.
+
+    Args:
+        path: A run directory, or traces of other programs.
+        choice: Which collectives.
+        view: What of them.
+        strict: Fail where something is missing.
+
+    Raises:
+        DataError: The run cannot be read.
+        UsageError: There is no such op, group or step.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    found = find(path, choice)
+    check(problems_of(found.run), strict=strict)
+    if view.as_json:
+        return json.dumps(as_data(found), indent=1)
+    return _render(found, view, path)
+
+
+def _render(found: Findings, view: View, path: Path) -> str:
+    page = Page()
+    if view.is_summary:
+        summarise(found, page)
+    if view.slowest is not None:
+        list_slowest(found.collectives, view.slowest, found.run, page)
+        page.line()
+    if view.timeline:
+        draw_timeline(found.rows, found.run, page)
+    if view.matrix:
+        counted = found.rows.filter(pl.col("step").is_in(found.steps)) if found.steps else found.rows
+        show_matrix(bytes_between(counted), found.run.world_size, page, of_steps(found.steps))
+    _foot(found.run, path, view, page, found.steps)
+    return page.text()
+
+
+def _foot(run: Run, path: Path, view: View, page: Page, steps: list[int]) -> None:
+    for remark in run.remarks:
+        page.line(f"note: {remark}", style="yellow")
+    for problem in problems_of(run):
+        page.line(f"incomplete: {problem}", style="yellow")
+    where = shlex.quote(str(path))
+    if view.is_summary:
+        last = f" --step {steps[-1]}" if steps else ""
+        page.line()
+        page.line(f"Next: distprof comms --timeline{last} {where}")
+        page.line(f"      distprof comms --slowest 20 {where}")

@@ -1,0 +1,109 @@
+"""What the reading commands do: a path and options come in, the text to print goes out."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from distprof.contract.merged_tables import MERGED_MODULES
+from distprof.contract.paths import MERGED, RANK_JSON, SUMMARY_JSON
+from distprof.contract.summary import CLOCK_KEYS, STEP_KEYS, SUMMARY_KEYS
+from distprof.errors import DataError, UsageError
+from distprof.merge.clock.choose import aligned
+from distprof.merge.commands.merge import check
+from distprof.merge.run.discovery import is_recorded, trace_times
+from distprof.merge.run.run_model import open_run
+from distprof.merge.text import stats as stats_text
+from distprof.merge.totals.module_rows import module_dicts, module_rows
+from distprof.merge.totals.modules import reduce_modules
+from distprof.merge.totals.summary import reduce
+from distprof.reporters.page import Page
+from distprof.reporters.report import Report
+from distprof.reporters.view import View, select
+
+
+def stats(path: Path, *, as_json: bool = False, strict: bool = False, top: int = 10,
+          peak: float | None = None) -> str:
+    """Totals, times, modules and ranks of a run; see `merge` for errors.
+
+    Raises:
+        UsageError: `peak`, in FLOP/s, is not a positive number.
+    """
+    if peak is not None and not (math.isfinite(peak) and peak > 0):
+        raise UsageError(f"expected a positive number of FLOP/s for --peak, found {peak}")
+    summary = _summary(path) if peak is None else reduce(aligned(open_run(path)), peak=peak).summary
+    check(summary["problems"], strict=strict)
+    if as_json:
+        return json.dumps(summary, indent=1)
+    return stats_text.render(summary, path, Page(), top=top)
+
+
+def stats_by_module(path: Path, view: View, *, as_json: bool = False, strict: bool = False) -> str:
+    """Totals and the tree of modules of a run; see `merge` for errors.
+
+    Raises:
+        UsageError: The run does not know what to sort by.
+    """
+    summary = _summary(path)
+    _refuse_traces(summary["kind"], path, "modules")
+    modules = _modules(path)
+    check(summary["problems"], strict=strict)
+    rows = module_rows(modules)
+    if as_json:
+        shown = [(line.row.group, line.row.path) for line in select(rows, replace(view, collapse=False)).lines]
+        totals = {key: summary[key] for key in (*SUMMARY_KEYS[:SUMMARY_KEYS.index("per_gpu")], "per_gpu", "model")}
+        return json.dumps({**totals, "modules": module_dicts(modules, rows, shown)}, indent=1)
+    return stats_text.render_modules(summary, Report(rows=rows, view=view), path, Page())
+
+
+def _modules(path: Path) -> pl.DataFrame:
+    """From the merge where it is as new as the ranks and has today's columns, else computed."""
+    written = _merge_of(path) / MERGED_MODULES.file
+    if _up_to_date(path, written):
+        try:
+            found = pl.read_parquet(written)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise DataError(f"expected a table in {written}, found: {str(error).splitlines()[0]}",
+                            hint=f"distprof merge --force {path}") from error
+        if found.columns == MERGED_MODULES.names():
+            return found
+    return reduce_modules(open_run(path))
+
+
+def _merge_of(path: Path) -> Path:
+    """Where the merge of a run is; the path itself where --out has made it."""
+    return path if (path / SUMMARY_JSON).is_file() and not is_recorded(path) else path / MERGED
+
+
+def _up_to_date(path: Path, written: Path) -> bool:
+    if not written.is_file() or written.parent == path:
+        return written.is_file()
+    ranks = (rank.stat().st_mtime_ns for rank in path.glob(f"rank*/{RANK_JSON}"))
+    return all(time <= written.stat().st_mtime_ns for time in (ranks if is_recorded(path) else trace_times(path)))
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """From the merge where it is as new as the ranks, else computed."""
+    written = _merge_of(path) / SUMMARY_JSON
+    if _up_to_date(path, written):
+        try:
+            found = msgspec.json.decode(written.read_bytes(), type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise DataError(f"expected a summary in {written}, found: {error}",
+                            hint=f"distprof merge --force {path}") from error
+        keys = ((found, SUMMARY_KEYS), (found.get("step", {}), STEP_KEYS), (found.get("clock", {}), CLOCK_KEYS))
+        if all(set(part) == set(known) for part, known in keys):
+            return found
+    return reduce(aligned(open_run(path))).summary
+
+
+def _refuse_traces(kind: str, path: Path, what: str) -> None:
+    if kind == "traces":
+        raise DataError(f"expected {what} that distprof run recorded in {path}, found traces of another program",
+                        hint="distprof merge shows them on one timeline")

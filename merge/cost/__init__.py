@@ -1,0 +1,1 @@
+"""What collectives cost: waiting, transfer, bandwidth, bytes between ranks."""

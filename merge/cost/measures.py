@@ -1,0 +1,169 @@
+"""What a collective cost and who waited for whom: matched rows on the common clock come in, measured rows go out.
+
+For a collective on the ranks r, s_r the arrival and e_r the end: A = max s_r is the last arrival, A - min s_r their
+spread, wait_r = min(max(A - s_r, 0), e_r - s_r), transfer_r = e_r - s_r - wait_r. Without a common clock: the rank that
+was shortest in it waited for nobody, so transfer = min (e_r - s_r), and the rest is waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+import polars as pl
+
+from distprof.contract.ops import OPS, POINT_TO_POINT, SYNCHRONISING, bus_factor
+from distprof.merge.clock.model import Clock
+
+MEASURED = ("arrival_ns", "arrival_spread_ns", "late_rank", "end_spread_ns", "wait_ns", "transfer_ns",
+            "clock_free_wait_ns", "clock_free_transfer_ns", "unsure", "disagrees", "algbw", "busbw", "between_hosts")
+"""Columns that measuring adds."""
+_IS_PAIR = pl.col("op").is_in(POINT_TO_POINT)
+_WAITS_FOR_ALL = pl.col("op").is_in(SYNCHRONISING)
+
+
+def measure(rows: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) -> pl.DataFrame:
+    """Adds the columns `MEASURED`; contract.py says what they are.
+
+    Clocks of ranks that were not aligned are taken as they are, and everything that rests on them is `unsure`. Where a
+    collective shows that they are wrong, by a rank that left before another came, it is null.
+
+    Args:
+        rows: With the columns of `COLLECTIVES` and of `match`, `collective` counted from 0 without a gap, times on the
+            common clock.
+        clock: How times of ranks may differ.
+        hosts: The machine of a rank; None or not there where it is not known.
+    """
+    timed = rows.with_columns(_arrival(rows).alias("arrival_ns"))
+    held = pl.col("end_ns") - pl.col("arrival_ns")
+    timed = timed.with_columns(pl.when(held >= 0).then(held).alias("held_ns"))
+    each = _per_collective(timed).with_columns(_uncertainty(timed, clock), _between_hosts(timed, hosts))
+    each = _without_contradicted(each).with_columns(_size(), *_clock_based())
+    each = each.with_columns(_bandwidth())
+    each = each.drop("collective", "op", "num_ranks", "complete")
+    joined = pl.concat([timed, each[timed["collective"]]], how="horizontal")
+    return _of_rows(joined).select(*rows.columns, *MEASURED)
+
+
+def _arrival(rows: pl.DataFrame) -> pl.Series:
+    """The start where all ranks of a collective have one, else the call where all have that: like with like."""
+    lacks = rows.group_by("collective").agg(
+        pl.col("start_ns").is_null().any().alias("no_start"), pl.col("enqueue_ns").is_null().any().alias("no_enqueue"),
+    ).sort("collective")
+    every = pl.concat([rows.select("start_ns", "enqueue_ns"), lacks.drop("collective")[rows["collective"]]],
+                      how="horizontal")
+    either = pl.coalesce("start_ns", "enqueue_ns")
+    return every.select(pl.when(pl.col("no_start") & ~pl.col("no_enqueue")).then("enqueue_ns").otherwise(either))[
+        "enqueue_ns"]
+
+
+def _per_collective(rows: pl.DataFrame) -> pl.DataFrame:
+    arrival, end, size = pl.col("arrival_ns"), pl.col("end_ns"), pl.col("size_bytes")
+    each = rows.group_by("collective").agg(
+        pl.col("op", "num_ranks", "complete").first(),
+        arrival.min().alias("first_ns"), arrival.max().alias("last_ns"), arrival.is_not_null().all().alias("all_came"),
+        end.min().alias("first_end_ns"), end.max().alias("last_end_ns"),
+        pl.col("held_ns").is_not_null().all().alias("all_held"), end.is_not_null().all().alias("all_ended"),
+        end.filter(pl.col("op") == "recv").max().alias("received_ns"), pl.col("held_ns").min().alias("shortest_ns"),
+        size.is_not_null().all().alias("all_sized"), size.sum().alias("sum_bytes"), size.mean().alias("mean_bytes"),
+        size.max().alias("max_bytes"), pl.col("rank").sort_by("arrival_ns", "rank").last().alias("last_rank"),
+    ).sort("collective")
+    together = pl.col("complete") & ~_IS_PAIR & (pl.col("num_ranks") > 1)
+    return each.with_columns(together.alias("together"), (together & pl.col("all_came")).alias("comparable"))
+
+
+def _uncertainty(rows: pl.DataFrame, clock: Clock) -> pl.Series:
+    """By how much two times of a collective's ranks may be wrong against each other; null: not known."""
+    known = pl.DataFrame({"rank": list(clock.ranks), "clock": [rank.clock for rank in clock.ranks.values()],
+                          "off_ns": [rank.uncertainty_ns for rank in clock.ranks.values()]},
+                         schema={"rank": pl.Int64, "clock": pl.Int64, "off_ns": pl.Int64})
+    name = "uncertainty_ns"
+    if known["clock"].n_unique() == 1:
+        return pl.repeat(0, rows["collective"].n_unique(), dtype=pl.Int64, eager=True).alias(name)
+    clocks = rows.select("collective", "rank").join(known, on="rank", how="left").group_by("collective", "clock").agg(
+        pl.col("off_ns").max(), pl.col("off_ns").is_null().any().alias("is_unknown"))
+    each = clocks.group_by("collective").agg(
+        pl.when(pl.len() == 1).then(0).when(pl.col("is_unknown").any()).then(None)
+        .otherwise(pl.col("off_ns").top_k(2).sum()).alias(name))
+    return each.sort("collective")[name]
+
+
+def _between_hosts(rows: pl.DataFrame, hosts: Mapping[int, Hashable]) -> pl.Series:
+    """Null where hosts are not known, or not all ranks are there and those that are share one."""
+    names = {host: number for number, host in enumerate(dict.fromkeys(hosts.values())) if host is not None}
+    known = pl.DataFrame({"rank": list(hosts), "host": [names.get(host) for host in hosts.values()]},
+                         schema={"rank": pl.Int64, "host": pl.Int64})
+    several, unknown = pl.col("host").drop_nulls().n_unique() > 1, pl.col("host").is_null().any()
+    is_alone = _IS_PAIR.first() & (pl.col("num_ranks").first() < 2)
+    members = pl.col("group_ranks").first().list.len().cast(pl.Int64)
+    each = rows.select("collective", "rank", "op", "num_ranks", "group_ranks").join(known, on="rank", how="left")
+    lacks = is_alone | (~_IS_PAIR.first() & (members.is_null() | (pl.col("num_ranks").first() < members)))
+    return each.group_by("collective").agg(
+        pl.when(several).then(True).when(~unknown & ~lacks).then(False).alias("between_hosts")
+    ).sort("collective")["between_hosts"]
+
+
+def _without_contradicted(each: pl.DataFrame) -> pl.DataFrame:
+    """Nobody leaves before all have come: where clocks say so that nobody aligned, they say nothing."""
+    left_before = _WAITS_FOR_ALL & pl.col("comparable") & pl.col("all_ended") & (
+        pl.col("last_ns") > pl.col("first_end_ns") + pl.col("uncertainty_ns").fill_null(0))
+    each = each.with_columns(left_before.alias("contradicts"))
+    unaligned = each["uncertainty_ns"].is_null()
+    if not (unaligned & each["contradicts"]).any():
+        return each
+    return each.with_columns((pl.col("comparable") & ~unaligned).alias("comparable"),
+                             (pl.col("all_ended") & ~unaligned).alias("all_ended"))
+
+
+def _clock_based() -> list[pl.Expr]:
+    spread = pl.when("comparable").then(pl.col("last_ns") - pl.col("first_ns"))
+    off = pl.col("uncertainty_ns")
+    return [spread.alias("arrival_spread_ns"), pl.when("comparable").then("last_rank").alias("late_rank"),
+            pl.when(pl.col("together") & pl.col("all_ended")).then(pl.col("last_end_ns") - pl.col("first_end_ns"))
+            .alias("end_spread_ns"),
+            pl.when("comparable").then(off.is_null() | (spread <= off) | pl.col("contradicts")).alias("unsure")]
+
+
+def _size() -> pl.Expr:
+    """Bytes as nccl-tests count them; null where there are none."""
+    found = pl.col("max_bytes").cast(pl.Float64)
+    for name, op in OPS.items():
+        if op.size != "max":
+            found = pl.when(pl.col("op") == name).then(pl.col(f"{op.size}_bytes").cast(pl.Float64)).otherwise(found)
+    return pl.when(pl.col("all_sized") & (found > 0)).then(found).alias("bytes")
+
+
+def _bandwidth() -> list[pl.Expr]:
+    """From the last arrival to the last end; by durations where clocks are not known; of a pair to the receipt."""
+    by_clock = pl.col("last_end_ns") - pl.col("last_ns")
+    known = pl.col("comparable") & pl.col("all_ended") & _WAITS_FOR_ALL
+    pair = _IS_PAIR & pl.col("complete") & (pl.col("num_ranks") == 2) & pl.col("uncertainty_ns").is_not_null()
+    time = (pl.when(known & pl.col("uncertainty_ns").is_not_null()).then(by_clock)
+            .when(pl.col("together") & _WAITS_FOR_ALL & pl.col("all_held")).then("shortest_ns")
+            .when(pair & pl.col("all_came")).then(pl.col("received_ns") - pl.col("last_ns")))
+    algbw = pl.when(time > 0).then(pl.col("bytes") / time * 1e9)
+    return [algbw.alias("algbw"), (algbw * _bus_factor()).alias("busbw")]
+
+
+def _bus_factor() -> pl.Expr:
+    share = 1 - 1 / pl.col("num_ranks")
+    found: pl.Expr = pl.lit(None, pl.Float64)
+    for name, op in OPS.items():
+        if bus_factor(name, 2) is not None:
+            factor = {"ring twice": 2 * share, "ring": share, "once": pl.lit(1.0)}[op.bus_factor]
+            found = pl.when(pl.col("op") == name).then(factor).otherwise(found)
+    return found
+
+
+def _of_rows(joined: pl.DataFrame) -> pl.DataFrame:
+    held = pl.col("held_ns")
+    waits = _WAITS_FOR_ALL & pl.col("comparable")
+    wait = pl.when(waits).then(pl.min_horizontal(pl.col("last_ns") - pl.col("arrival_ns"), held))
+    wait = pl.when(held.is_not_null()).then(wait)
+    shortest = pl.when(_WAITS_FOR_ALL & pl.col("together") & pl.col("all_held")).then("shortest_ns")
+    found = joined.with_columns(
+        wait.alias("wait_ns"), (held - wait).alias("transfer_ns"), (held - shortest).alias("clock_free_wait_ns"),
+        shortest.alias("clock_free_transfer_ns"))
+    apart = (pl.col("wait_ns") - pl.col("clock_free_wait_ns")).abs()
+    # ranks may leave at different times, by about as long as the transfer takes
+    explained = pl.col("uncertainty_ns").fill_null(0) + pl.col("clock_free_transfer_ns")
+    return found.with_columns((apart > explained).alias("disagrees"))

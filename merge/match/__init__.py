@@ -1,0 +1,1 @@
+"""The same collective found on all ranks, whoever recorded it."""

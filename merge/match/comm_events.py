@@ -1,0 +1,165 @@
+"""Communication in a trace of another program: a trace comes in, the events that tell of it go out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distprof.merge.run.trace_identity import TraceIdentity, identity_of
+from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
+from distprof.merge.scan.engine import NONE, Interner, Scanner
+from distprof.merge.scan.gunzip import READ_BYTES
+from distprof.merge.scan.phases import SLICE
+from distprof.merge.scan.streams import ChunkReader, TraceFile
+
+INTEGERS = ("Seq", "In msg nelems", "Out msg nelems", "correlation", "Src Rank", "Dst Rank", "Group size",
+            "Global rank start", "Global rank stride")
+TEXTS = ("Comms Id", "Process Group Name", "Process Group Description", "Process Group Ranks", "Collective name",
+         "dtype", "In split size", "Input Dims", "Input type")
+STEP = re.compile(r"ProfilerStep#([0-9]{1,18})")
+
+
+class Kind(IntEnum):
+    """What an event tells."""
+
+    NONE = 0
+    KERNEL = 1
+    """A kernel of NCCL or RCCL, on the device."""
+    GLOO = 2
+    """A thread of gloo working on an op, `gloo:all_reduce`."""
+    CALL = 3
+    """The call, `c10d::allreduce_`."""
+    PARAMETERS = 4
+    """What a backend notes of an op, `record_param_comms`."""
+    NOTE = 5
+    """The backend issuing it, `nccl:all_reduce`, with the shapes of its tensors."""
+    LAUNCH = 6
+    """A launch of any kernel."""
+    STEP = 7
+
+
+_NAMES = {
+    Kind.KERNEL: re.compile(rb"(?!nccl:)\w*(?:nccl|rccl)\w*", re.IGNORECASE),
+    Kind.GLOO: re.compile(rb"gloo:\w+"),
+    Kind.CALL: re.compile(rb"c10d::\w+"),
+    Kind.PARAMETERS: re.compile(rb"record_param_comms$"),
+    Kind.NOTE: re.compile(rb"(?:nccl|rccl):\w+"),
+    Kind.LAUNCH: re.compile(rb"(?:cuda|cu|hip)\w*Launch\w*"),
+    Kind.STEP: re.compile(rb"ProfilerStep#[0-9]+$"),
+}
+_CATEGORIES = {
+    Kind.KERNEL: ("kernel",), Kind.GLOO: ("user_annotation", "cpu_op", "operator"), Kind.CALL: ("cpu_op", "operator"),
+    Kind.PARAMETERS: ("cpu_op", "operator", "user_annotation"), Kind.NOTE: ("user_annotation", "cpu_op", "operator"),
+    Kind.LAUNCH: ("cuda_runtime", "cuda_driver", "runtime"), Kind.STEP: ("user_annotation", "cpu_op", "operator"),
+}
+"""Names are used on both sides: the ranges of `nccl:all_reduce` and of a step are there on the device as well."""
+
+
+class Event(NamedTuple):
+    """A slice; times in ns since the epoch, the rank's clock."""
+
+    name: str
+    thread: int
+    """Number of its thread or stream."""
+    start_ns: int
+    end_ns: int
+    integers: Mapping[str, int]
+    """Those of `INTEGERS` that it has."""
+    texts: Mapping[str, str]
+    """Those of `TEXTS` that it has; lists are JSON, or what is left of it."""
+
+
+@dataclass(slots=True)
+class CommEvents:
+    """What a trace has."""
+
+    identity: TraceIdentity
+    events: dict[Kind, list[Event]]
+    """By kind, in order of time; launches are below."""
+    launches: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Correlation -> time and thread of the launch of a kernel in `events`."""
+
+
+def read_events(trace: TraceFile) -> CommEvents:
+    """Reads a trace to its end.
+
+    Raises:
+        DataError: It is none.
+    """
+    scanner = Scanner(integers=INTEGERS, texts=TEXTS)
+    file = ChromeFile(trace.name, ChunkReader(trace, chunk_bytes=READ_BYTES), scanner)
+    found, launches = list[tuple[Kind, Any]](), list[Any]()
+    kinds, sides = np.empty(0, np.uint8), np.zeros((len(Kind), 0), bool)
+    for _ in file.scanned():
+        kinds = np.append(kinds, [_kind_of(name) for name in scanner.names.texts(len(kinds))]).astype(np.uint8)
+        sides = _sides(scanner.categories)
+        kind = kinds[scanner.column("name")]
+        start, duration = scanner.column("ts_ns"), scanner.column("dur_ns")
+        wanted = (kind != Kind.NONE) & (scanner.column("phase") == SLICE) & (start != NONE) & (duration >= 0)
+        rows = np.flatnonzero(wanted)
+        rows = rows[sides[kind[rows], scanner.column("category")[rows]]]
+        is_launch = kind[rows] == Kind.LAUNCH
+        found += [(Kind(int(kind[row])), _raw(scanner, row)) for row in rows[~is_launch].tolist()]
+        at = rows[is_launch]
+        launches.append(np.stack([scanner.integers["correlation"][at], start[at], scanner.column("thread")[at]]))
+    base_ns = base_ns_of(file.metadata)
+    names, texts = (list(map(_decoded, interner.texts())) for interner in (scanner.names, scanner.texts))
+    events: dict[Kind, list[Event]] = {kind: [] for kind in Kind}
+    for kind_of_row, raw in found:
+        events[kind_of_row].append(_event(raw, base_ns, names, texts))
+    for some in events.values():
+        some.sort(key=lambda event: (event.start_ns, event.end_ns))
+    wanted_ids = {event.integers.get("correlation") for event in events[Kind.KERNEL]}
+    return CommEvents(identity=identity_of(file.metadata), events=events,
+                      launches=dict(_launches(launches, base_ns, wanted_ids)))
+
+
+def _kind_of(name: bytes) -> Kind:
+    return next((kind for kind, pattern in _NAMES.items() if pattern.match(name)), Kind.NONE)
+
+
+def _sides(categories: Interner) -> Any:
+    """By kind and category: whether the event is that of the kind. The last column is of events without one."""
+    texts = [text.decode("utf-8", "replace").lower() for text in categories.texts()]
+    return np.array([[text in _CATEGORIES.get(kind, ()) for text in texts] + [False] for kind in Kind], bool)
+
+
+def _raw(scanner: Scanner, row: int) -> tuple[Any, ...]:
+    return (int(scanner.arrays["name"][row]), int(scanner.arrays["thread"][row]), int(scanner.arrays["ts_ns"][row]),
+            int(scanner.arrays["dur_ns"][row]), [int(scanner.integers[key][row]) for key in INTEGERS],
+            [int(scanner.interned[key][row]) for key in TEXTS])
+
+
+def _event(raw: tuple[Any, ...], base_ns: int, names: list[str], texts: list[str]) -> Event:
+    name, thread, start_ns, duration_ns, integers, interned = raw
+    return Event(
+        name=names[name] if name >= 0 else "", thread=thread, start_ns=start_ns + base_ns,
+        end_ns=start_ns + duration_ns + base_ns,
+        integers={key: value for key, value in zip(INTEGERS, integers, strict=True) if value != NONE},
+        texts={key: texts[value] for key, value in zip(TEXTS, interned, strict=True) if value >= 0})
+
+
+def _launches(parts: list[Any], base_ns: int, wanted: set[int | None]) -> Iterator[tuple[int, tuple[int, int]]]:
+    if not parts:
+        return
+    correlation, start, thread = np.concatenate(parts, axis=1)
+    rows = np.isin(correlation, [number for number in wanted if number is not None])
+    for number, start_ns, where in zip(*(column[rows].tolist() for column in (correlation, start, thread)),
+                                       strict=True):
+        yield number, (start_ns + base_ns, where)
+
+
+def _decoded(text: bytes) -> str:
+    if b"\\" in text:
+        try:
+            found = json.loads(b'"%s"' % text)
+            return found if isinstance(found, str) else ""
+        except ValueError:
+            pass
+    return text.decode("utf-8", "replace")

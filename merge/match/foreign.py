@@ -1,0 +1,258 @@
+"""Collectives in traces of other programs: traces come in, rows like those that distprof records go out.
+
+NCCL's kernels say what they are where the profiler linked them to the call; else the call is looked up by the launch of
+the kernel. gloo says the op only. What a trace does not tell is null.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.ops import POINT_TO_POINT
+from distprof.contract.tables import COLLECTIVES
+from distprof.errors import DataError
+from distprof.merge.match.comm_events import STEP, CommEvents, Event, Kind, read_events
+from distprof.merge.match.matching import ALONE
+from distprof.merge.match.vocabulary import UNKNOWN, dtype_of, item_bytes, op_of
+from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.tables import TYPES
+from distprof.merge.run.trace_identity import Group
+
+LANE = "lane"
+"""Column beside those of the contract: kernels of one communicator, where nothing names it, are on one stream."""
+SCHEMA = {column.name: TYPES[column.type] for column in COLLECTIVES.columns} | {
+    "comms_id": pl.String(), LANE: pl.Int64()}
+
+
+def foreign_rows(run: Run) -> dict[int, pl.DataFrame]:
+    """Rank -> its rows, times as the rank has them; without ranks whose trace cannot be read."""
+    ranks = [rank for rank in run.ranks if rank.trace is not None]
+    with ThreadPoolExecutor() as executor:
+        found = dict(zip((rank.number for rank in ranks), executor.map(_rows, ranks), strict=True))
+    tags = {"mp_size": run.mp_size, "dp_size": run.dp_size}
+    told = {rank: rows for rank, rows in found.items() if rows is not None}
+    if len({len({row[LANE] for row in filter(_is_lane, rows)}) for rows in told.values()}) > 1:
+        for row in (row for rows in told.values() for row in filter(_is_lane, rows)):
+            row[LANE] = 0  # which stream of a rank is which of another is not known
+    return {rank: pl.DataFrame([{**row, **tags} for row in rows], schema=SCHEMA) for rank, rows in told.items()}
+
+
+def _rows(rank: Rank) -> list[dict[str, Any]] | None:
+    assert rank.trace is not None
+    try:
+        found = read_events(rank.trace)
+    except DataError:
+        return None  # merging tells of it
+    told = _Told(found)
+    rows = [*told.of_kernels(), *told.of_gloo()]
+    rows.sort(key=lambda row: row["start_ns"])
+    streams = sorted({row[LANE] for row in rows if _is_lane(row)})
+    return [{**row, "rank": rank.number, LANE: streams.index(row[LANE]) if _is_lane(row) else row[LANE]}
+            for row in rows]
+
+
+def _is_lane(row: Mapping[str, Any]) -> bool:
+    return row[LANE] is not None and row[LANE] != ALONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Enclosing:
+    """Events of a kind by thread, to find the one in which a time lies."""
+
+    events: Mapping[int, tuple[list[int], list[Event]]]
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> _Enclosing:
+        by_thread = defaultdict[int, list[Event]](list)
+        for event in events:
+            by_thread[event.thread].append(event)
+        return cls({thread: ([event.start_ns for event in some], some) for thread, some in by_thread.items()})
+
+    def at(self, thread: int, at_ns: int) -> Event | None:
+        """The last that began on the thread by then, if it has not ended."""
+        starts, events = self.events.get(thread, ([], []))
+        place = bisect_right(starts, at_ns) - 1
+        return events[place] if place >= 0 and at_ns <= events[place].end_ns else None
+
+
+class _Told:
+    """The rows that the events of one rank tell of."""
+
+    def __init__(self, found: CommEvents) -> None:
+        self._found = found
+        self._groups = {group.name: group for group in found.identity.groups}
+        self._steps = [(event.start_ns, event.end_ns, int(match[1])) for event in found.events[Kind.STEP]
+                       if (match := STEP.match(event.name))]
+        self._step_starts = [start for start, _, _ in self._steps]
+
+    def of_kernels(self) -> Iterator[dict[str, Any]]:
+        """A row per kernel of NCCL."""
+        calls, parameters, notes = (
+            _Enclosing.of([event for event in self._found.events[kind] if op_of_event(event) or kind is Kind.NOTE])
+            for kind in (Kind.CALL, Kind.PARAMETERS, Kind.NOTE))
+        for kernel in self._found.events[Kind.KERNEL]:
+            at_ns, thread = self._found.launches.get(kernel.integers.get("correlation", -1), (None, 0))
+            call, told, note = (None, None, None) if at_ns is None else (
+                side.at(thread, at_ns) for side in (calls, parameters, notes))
+            issued = call or told or note
+            yield self._row(kernel, kernel if "Collective name" in kernel.texts else told or kernel, note, call,
+                            issued_ns=issued.start_ns if issued else None, at_ns=at_ns, lane=kernel.thread)
+
+    def of_gloo(self) -> Iterator[dict[str, Any]]:
+        """A row per slice of gloo's threads, joined with the call where the calls can only be these."""
+        slices = self._found.events[Kind.GLOO]
+        calls = _calls_of(slices, self._found.events[Kind.CALL]) if len(self._groups) <= 1 else {}
+        for place, one in enumerate(slices):
+            call = calls.get(place)
+            # the process group of each is not told; its threads are its own, but which are whose is not told either
+            yield self._row(one, one, one, call, issued_ns=call.start_ns if call else None, at_ns=None, lane=0)
+
+    def _row(self, timed: Event, told: Event, note: Event | None, call: Event | None, *, issued_ns: int | None,
+             at_ns: int | None, lane: int) -> dict[str, Any]:
+        op = _op(timed, told, note, call)
+        elements, dtype = _elements(op, told, note)
+        group = self._group(told)
+        in_group = group.ranks if group else _ranks_told(told)
+        sizes = item_bytes(dtype)
+        num_bytes = 0 if op == "barrier" else None if elements is None or sizes is None else elements * sizes
+        name = told.texts.get("Process Group Name") or (group.name if group else "") or None
+        return {
+            "step": self._step(next(time for time in (issued_ns, at_ns, timed.start_ns) if time is not None)),
+            "op": op, "group": name,
+            "group_description": told.texts.get("Process Group Description") or (group.description if group else "")
+            or None,
+            "group_ranks": list(in_group) if in_group else None, "group_sequence": told.integers.get("Seq"),
+            "num_elements": 0 if op == "barrier" else elements, "size_bytes": num_bytes,
+            "dtype": None if op == "barrier" else dtype, "peer": _peer(op, told),
+            "split_bytes": _splits(told, num_bytes, len(in_group or ())) if op == "all_to_all" else None,
+            "enqueue_ns": issued_ns, "start_ns": timed.start_ns, "end_ns": timed.end_ns, "timed_by": "timeline",
+            "comms_id": told.texts.get("Comms Id"),
+            LANE: None if in_group or name is not None else ALONE if self._groups else lane,
+        }
+
+    def _group(self, told: Event) -> Group | None:
+        name = told.texts.get("Process Group Name")
+        if name is not None:
+            return self._groups.get(name)
+        size = told.integers.get("Group size")
+        known = [group for group in self._groups.values() if size in (None, len(group.ranks))]
+        if len(known) == 1:
+            return known[0]
+        members = {group.ranks for group in known}
+        return Group(description="", ranks=members.pop()) if len(members) == 1 else None
+
+    def _step(self, at_ns: int) -> int | None:
+        place = bisect_right(self._step_starts, at_ns) - 1
+        return self._steps[place][2] if place >= 0 and at_ns < self._steps[place][1] else None
+
+
+def op_of_event(event: Event) -> str | None:
+    """By what it says of itself, else by its name."""
+    if event.name == "record_param_comms":
+        return op_of(event.texts.get("Collective name", ""))
+    return op_of(event.name.rpartition(":")[2])
+
+
+def _op(timed: Event, told: Event, note: Event | None, call: Event | None) -> str:
+    """What torch notes knows best: gloo says all_reduce of a reduce_scatter, and kernels of NCCL are made of sends."""
+    named = told.texts.get("Collective name")
+    found = (op_of(named) or named) if named else None
+    for event in (call, note if note is not timed else None, timed):
+        found = found or (op_of_event(event) if event is not None else None)
+    return found or UNKNOWN
+
+
+def _elements(op: str, told: Event, note: Event | None) -> tuple[int | None, str | None]:
+    """Elements of the input, of the output for a receive; and their type."""
+    dtype = dtype_of(told.texts.get("dtype"))
+    elements = told.integers.get("Out msg nelems" if op == "recv" else "In msg nelems")
+    if elements is None and note is not None:
+        shapes, types = (_listed(note.texts.get(key)) for key in ("Input Dims", "Input type"))
+        if shapes and types and isinstance(shapes[0], list) and all(isinstance(size, int) for size in shapes[0]):
+            dtype = dtype or dtype_of(str(types[0]))
+            elements = prod(shapes[0]) if dtype is not None else None
+    return elements, dtype
+
+
+def _listed(text: str | None) -> list[Any] | None:
+    """A list; None for one that was cut: the profiler writes "..." into long ones."""
+    try:
+        found = json.loads(text or "")
+    except ValueError:
+        return None
+    return found if isinstance(found, list) and "..." not in found else None
+
+
+def _ranks_told(told: Event) -> list[int] | None:
+    ranks = _listed(told.texts.get("Process Group Ranks"))
+    if ranks and all(isinstance(rank, int) for rank in ranks):
+        return ranks
+    start, stride, size = (told.integers.get(key) for key in ("Global rank start", "Global rank stride", "Group size"))
+    if start is None or stride is None or size is None or stride < 1 or not 0 < size <= 1 << 20:
+        return None
+    return [start + stride * index for index in range(size)]
+
+
+def _peer(op: str, told: Event) -> int | None:
+    """The profiler writes global ranks."""
+    if op not in POINT_TO_POINT:
+        return None
+    return told.integers.get("Dst Rank" if op == "send" else "Src Rank")
+
+
+def _splits(told: Event, num_bytes: int | None, num_ranks: int) -> list[int] | None:
+    """Bytes to each rank by the rows of the first dimension that go there; None for an even split, that is not told."""
+    parts = _listed(told.texts.get("In split size"))
+    if not parts or num_bytes is None or len(parts) != num_ranks or not all(isinstance(one, int) for one in parts):
+        return None
+    rows = sum(parts)
+    return [num_bytes * part // rows for part in parts] if rows else [0] * len(parts)
+
+
+FAMILY = {"reduce_scatter": "all_reduce"}
+"""Op -> what gloo calls it."""
+
+
+def _calls_of(slices: Sequence[Event], calls: Sequence[Event]) -> dict[int, Event]:
+    """Slice -> its call: the k-th of a kind belong together, where there are as many and none began before its call."""
+    by_kind: dict[str | None, list[int]] = defaultdict(list)
+    for place, one in enumerate(slices):
+        by_kind[op_of_event(one)].append(place)
+    issued: dict[str | None, list[Event]] = defaultdict(list)
+    for call in calls:
+        op = op_of_event(call)
+        issued[FAMILY.get(op or "", op)].append(call)
+    return {place: call for kind, places in by_kind.items() if kind is not None
+            and len(places) == len(issued[kind])
+            and all(slices[place].start_ns >= call.start_ns for place, call in zip(places, issued[kind], strict=True))
+            for place, call in zip(places, issued[kind], strict=True)}
+
+
+def remarks_of(rows: pl.DataFrame) -> list[str]:
+    """What of matched rows is inferred, in words."""
+    if rows.is_empty():
+        return []
+    count = Counter(rows["matched_by"].to_list())
+    found = []
+    if number := count["label"]:
+        found.append(f"{number} of {len(rows)} rows of collectives are matched by their order of op, type and size: "
+                     "the traces have neither ids nor comparable sequence numbers")
+    if number := count["order"]:
+        found.append(f"{number} of {len(rows)} rows of collectives are matched by the order of their ops alone: the "
+                     "traces do not tell types and sizes")
+    if number := rows.filter(pl.col("group_ranks").is_null(), pl.col("matched_by") != "peer").height:
+        found.append(f"of {number} of {len(rows)} rows of collectives the process group is not told: they are taken "
+                     "for collectives of all ranks")
+    if number := count[None]:
+        found.append(f"{number} of {len(rows)} rows of collectives are not matched: their ranks are in several process "
+                     "groups, and nothing tells in which they were issued")
+    return found

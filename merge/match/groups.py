@@ -1,0 +1,237 @@
+"""The same collective on all ranks of a group: rows as integers come in, a key that they share goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from distprof.merge.match.sequence_alignment import common_positions
+
+Integers = npt.NDArray[np.int64]
+NONE = -(2**63)
+"""Where an integer is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """Columns of rows, a value a row; the rows of a rank stand in the order in which it issued them."""
+
+    group: Integers
+    """From 0."""
+    rank: Integers
+    op: Integers
+    kind: Integers
+    """Equal where op and dtype are."""
+    size: Integers
+    """Bytes."""
+    label: Integers
+    """Equal where two ranks may be in one collective: op and dtype are, and size where it has to be."""
+    comms_id: Integers
+    group_sequence: Integers
+    corrected: Integers
+    """`group_sequence` without the sends and receives before it, which gloo counts too."""
+    sequence: Integers
+    step: Integers
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def of(self, rows: Integers) -> Calls:
+        """Some rows."""
+        return Calls(**{name: getattr(self, name)[rows] for name in Calls.__slots__})
+
+    def alone(self) -> Calls:
+        """The rows of one group as if it were the only one."""
+        return replace(self, group=np.zeros(len(self), np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How well a key brings the rows of each group together."""
+
+    agreeing: Integers
+    """Rows whose key other ranks have too with equal labels; where labels differ, those of most ranks."""
+    is_perfect: npt.NDArray[np.bool_]
+    """True where every key is on every rank that has rows, once, with equal labels."""
+    contradicts: npt.NDArray[np.bool_]
+    """True where a key has different labels on two ranks."""
+
+
+def keys_of(calls: Calls) -> tuple[Integers, list[str]]:
+    """Finds what the rows of a collective share on all ranks.
+
+    Ids of the backend are believed, and numbers by which all ranks have the same. Numbers of gloo count sends and
+    receives too, which are each rank's own, and a rank that came late counts its own calls from 0: where numbers bring
+    together what cannot be one, and the order of labels brings more together, it counts.
+
+    Returns:
+        A key a row, within its group, and the method a group: id, sequence, label, order.
+    """
+    num_groups = int(calls.group.max(initial=-1)) + 1
+    key, method = np.full(len(calls), NONE), ["order"] * num_groups
+    is_open = np.ones(num_groups, bool)
+    for name in ("comms_id", *NUMBERS):
+        values = getattr(calls, name)
+        is_known = is_open & (np.bincount(calls.group, values == NONE, minlength=num_groups) == 0)
+        chosen = np.flatnonzero(is_known[calls.group])
+        if not len(chosen):
+            continue
+        some = calls.of(chosen)
+        found = with_occurrence(some.group, some.rank, values[chosen])
+        settled = is_known if name == "comms_id" else is_known & score_of(some, found, num_groups).is_perfect
+        key[chosen] = np.where(settled[some.group], found, key[chosen])
+        for group in np.flatnonzero(settled).tolist():
+            method[group] = "id" if name == "comms_id" else "sequence"
+        is_open &= ~settled
+    for group, rows in _rows_of_groups(calls, is_open):
+        key[rows], method[group] = _imperfect(calls.of(rows))
+    return key, method
+
+
+NUMBERS = ("group_sequence", "corrected", "sequence")
+
+
+def _imperfect(calls: Calls) -> tuple[Integers, str]:
+    """The key of one group in which rows are missing, or numbers are not comparable."""
+    calls = calls.alone()
+    strict = replace(calls, label=_sized(calls))
+    best, chosen = -1, None
+    for name in NUMBERS:
+        values = getattr(calls, name)
+        if (values == NONE).any():
+            continue
+        key = with_occurrence(calls.group, calls.rank, values)
+        score = score_of(strict, key, 1)
+        agreeing = int(score.agreeing[0])
+        is_backend = (calls.sequence == NONE).all()
+        if not score.contradicts[0] and (agreeing or is_backend):
+            agreeing += len(calls)  # before all that contradict
+        if agreeing > best:
+            best, chosen = agreeing, key
+    if chosen is not None and best >= len(calls):
+        return chosen, "sequence"
+    by_labels = _by_labels(calls, strict.label)
+    if chosen is not None and int(score_of(strict, by_labels, 1).agreeing[0]) <= best:
+        return chosen, "sequence"
+    return by_labels, "order" if (calls.size == NONE).all() else "label"
+
+
+def _rows_of_groups(calls: Calls, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Integers]]:
+    order = np.argsort(calls.group, kind="stable")
+    bounds = np.searchsorted(calls.group[order], np.arange(len(wanted) + 1))
+    for group in np.flatnonzero(wanted).tolist():
+        yield group, order[bounds[group]:bounds[group + 1]]
+
+
+def score_of(calls: Calls, key: Integers, num_groups: int) -> Score:
+    """Counts what a key, that no rank has twice, brings together."""
+    packed = pack(calls.group, key)
+    order = np.lexsort((calls.label, packed))
+    packed, label, group = packed[order], calls.label[order], calls.group[order]
+    is_key, is_run = np.ones(len(packed), bool), np.ones(len(packed), bool)
+    is_key[1:] = packed[1:] != packed[:-1]
+    is_run[1:] = is_key[1:] | (label[1:] != label[:-1])
+    keys, runs = np.flatnonzero(is_key), np.flatnonzero(is_run)
+    count, run_count = np.diff(np.append(keys, len(packed))), np.diff(np.append(runs, len(packed)))
+    most = np.maximum.reduceat(run_count, np.searchsorted(runs, keys))
+    owner = group[keys]
+    agreeing = np.bincount(owner, np.where(most > 1, most, 0), minlength=num_groups).astype(np.int64)
+    bad = (most < count) | (count != _num_ranks(calls, num_groups)[owner])
+    return Score(agreeing=agreeing, is_perfect=np.bincount(owner, bad, minlength=num_groups) == 0,
+                 contradicts=np.bincount(owner, most < count, minlength=num_groups) > 0)
+
+
+def _num_ranks(calls: Calls, num_groups: int) -> Integers:
+    """Ranks that have rows, a group."""
+    pairs = np.unique(pack(calls.group, calls.rank))
+    span = int(calls.rank.max()) + 1
+    return np.bincount(pairs // span, minlength=num_groups)
+
+
+def pack(group: Integers, key: Integers) -> Integers:
+    """One integer for both."""
+    low = int(key.min(initial=0))
+    if low >= 0 and (int(group.max(initial=0)) + 1) * (int(key.max(initial=0)) + 1) < 2**62:
+        return group * (int(key.max(initial=0)) + 1) + key
+    return group * len(key) + np.unique(key, return_inverse=True)[1].reshape(-1)
+
+
+def occurrence(keys: Integers) -> Integers:
+    """How many equal ones are before each."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    is_new = np.ones(len(keys), bool)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    place = np.arange(len(keys))
+    found = np.empty(len(keys), np.int64)
+    found[order] = place - np.maximum.accumulate(np.where(is_new, place, 0))
+    return found
+
+
+def with_occurrence(group: Integers, rank: Integers, key: Integers) -> Integers:
+    """The key, and its count where a rank has it several times: ops that are issued as one share a number."""
+    dense = np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    again = occurrence(pack(pack(group, dense), rank))
+    return dense * (int(again.max(initial=0)) + 1) + again
+
+
+def _by_labels(calls: Calls, sized: Integers) -> Integers:
+    """Places in the common order of op, type and size; of the op alone, where that leaves most rows without others."""
+    found = [_aligned(calls, sized)]
+    if 2 * score_of(calls, found[0], 1).agreeing[0] < len(calls):
+        found.append(_aligned(calls, calls.op))
+    return max(found, key=lambda key: int(score_of(replace(calls, label=calls.op), key, 1).agreeing[0]))
+
+
+def _sized(calls: Calls) -> Integers:
+    """A number for op, type and size, without the size for ops whose sizes are each rank's own."""
+    label = pack(calls.kind, calls.size)
+    even = np.zeros(len(calls), bool)
+    for kind in np.unique(calls.kind).tolist():
+        rows = np.flatnonzero(calls.kind == kind)
+        rank, size = calls.rank[rows], calls.size[rows]
+        pairs = np.unique(np.stack([size, rank]), axis=1)
+        sizes, on = np.unique(pairs[0], return_counts=True)
+        shared = (on > 1)[np.searchsorted(sizes, size)]
+        # the rank with most rows may have some that all others lost
+        others = shared[rank != np.argmax(np.bincount(rank))]
+        even[rows] = not len(others) or others.mean() >= 0.5
+    return np.where(even, label, -1 - calls.kind)
+
+
+def _aligned(calls: Calls, labels: Integers) -> Integers:
+    """Step by step where steps are known."""
+    key = np.empty(len(calls), np.int64)
+    taken = 0
+    steps = np.zeros(len(calls), np.int64) if (calls.step == NONE).any() else calls.step
+    for step in np.unique(steps).tolist():
+        rows = np.flatnonzero(steps == step)
+        of_ranks = [rows[calls.rank[rows] == rank] for rank in np.unique(calls.rank[rows]).tolist()]
+        places = common_positions([labels[mine] for mine in of_ranks])
+        _unswap([labels[mine] for mine in of_ranks], places)
+        for mine, place in zip(of_ranks, places, strict=True):
+            key[mine] = taken + place
+        taken += 1 + max(int(place.max()) for place in places)
+    return key
+
+
+def _unswap(labels: Sequence[Integers], places: Sequence[Integers]) -> None:
+    """Brings together what ranks have in different orders: threads of gloo take ops up in any.
+
+    Of a label that all ranks have equally often, and some at places of its own, the k-th are one.
+
+    Args:
+        labels: Of each rank.
+        places: Where each stands in the common order; changed in place.
+    """
+    every = np.concatenate(labels)
+    alone = np.bincount(np.concatenate(places))[np.concatenate(places)] < len(labels)
+    for label in np.unique(every[alone]).tolist():
+        of_ranks = [np.flatnonzero(mine == label) for mine in labels]
+        if len({len(mine) for mine in of_ranks}) == 1:
+            common = places[0][of_ranks[0]].copy()
+            for mine, place in zip(of_ranks, places, strict=True):
+                place[mine] = common

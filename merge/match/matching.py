@@ -1,0 +1,116 @@
+"""The same communication on all ranks: rows of single ranks come in, rows that know their collective go out.
+
+Only what the ranks themselves say is used, no time: so it holds whatever their clocks show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.ops import EQUAL_SIZES, POINT_TO_POINT
+from distprof.merge.match.groups import NONE, Calls, Integers, keys_of, occurrence, pack
+from distprof.merge.match.mismatches import judged
+from distprof.merge.match.send_recv import paired
+
+MATCHED = ("collective", "matched_by", "num_ranks", "complete", "mismatch")
+"""Columns that matching adds."""
+METHODS = ("id", "sequence", "label", "order", "peer", None)
+"""Values of `matched_by`; None where nothing tells the group of a row, and it stays alone."""
+ALONE = -1
+"""`lane` of such a row."""
+
+
+def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.DataFrame:
+    """Finds the collective that each row belongs to.
+
+    Args:
+        rows: As `rows_of` gives them; those of a rank in the order of issue.
+        ranks: Of which it is known what they did, with rows or without.
+        world_size: Ranks of the job.
+
+    Returns:
+        The rows and `MATCHED`; `collective` counts from 0, in no order that means anything.
+    """
+    if rows.is_empty():
+        return rows.with_columns(pl.lit(None, kind).alias(name) for name, kind in zip(
+            MATCHED, (pl.Int64, pl.String, pl.Int64, pl.Boolean, pl.String), strict=True))
+    coded = _coded(rows)
+    is_pair = coded["op"].is_in(POINT_TO_POINT)
+    coded = coded.with_columns(_corrected(coded, is_pair))
+    is_alone = (coded["lane"] == ALONE).fill_null(False) if "lane" in coded.columns else is_pair & False
+    together, pairs, alone = (np.flatnonzero(mask.to_numpy()) for mask in (
+        ~is_pair & ~is_alone, is_pair, ~is_pair & is_alone))
+    number, place = np.zeros(len(coded), np.int64), np.zeros(len(coded), np.int64)
+    methods = np.full(len(coded), METHODS.index(None))
+    taken = 0
+    if len(together):
+        calls = _calls(coded, together)
+        key, method = keys_of(calls)
+        place[together] = key
+        number[together] = np.unique(pack(calls.group, key), return_inverse=True)[1].reshape(-1)
+        methods[together] = np.array([METHODS.index(name) for name in method])[calls.group]
+        taken = int(number.max()) + 1
+    if len(pairs):
+        number[pairs] = paired(coded.drop("group_ranks")[pairs]) + taken
+        methods[pairs] = METHODS.index("peer")
+        taken = int(number.max()) + 1
+    number[alone] = taken + np.arange(len(alone))
+    matched = coded.with_columns(pl.Series("collective", number), pl.Series("place", place),
+                                 pl.Series(METHODS, dtype=pl.String)[methods].alias("matched_by"))
+    each = judged(matched, ranks=ranks, world_size=world_size)
+    return pl.concat([rows, matched.select("collective", "matched_by"), each[number]], how="horizontal")
+
+
+def _coded(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with integers for what is compared: group_id, op_id, kind, label, content, id."""
+    may_differ = ~pl.col("op").is_in(EQUAL_SIZES)
+    typed = rows.select("op", pl.when(pl.col("op") != "scatter").then("dtype"),
+                        pl.when(~may_differ).then("size_bytes"))
+    # lists by their 64-bit hash: to compare those of a million rows takes seconds and a gigabyte
+    members = rows.select("group", pl.col("group_ranks").hash(), *(["lane"] if "lane" in rows.columns else []))
+    sized = rows.select(
+        _numbered(members, *members.columns).alias("group_id"), _numbered(rows, "op").alias("op_id"),
+        _numbered(typed, "op", "dtype").alias("kind"), _numbered(typed, "op", "dtype", "size_bytes").alias("label"),
+        pl.when(pl.col("comms_id").is_not_null()).then(_numbered(rows, "comms_id")).alias("id"),
+        _numbered(rows, "dtype", "size_bytes").alias("content"))
+    return pl.concat([rows, sized], how="horizontal")
+
+
+def _numbered(rows: pl.DataFrame, *names: str) -> pl.Series:
+    """A number a row, from 0, equal where these columns are."""
+    places = rows.select(*names).with_row_index("row").group_by(*names, maintain_order=True).agg("row")
+    found = np.empty(len(rows), np.int64)
+    each = places["row"]
+    found[each.explode().to_numpy()] = np.repeat(np.arange(len(places)), each.list.len().to_numpy())
+    return pl.Series(found)
+
+
+def _corrected(coded: pl.DataFrame, is_pair: pl.Series) -> pl.Series:
+    """`group_sequence` without the sends and receives of the rank in the group before it."""
+    mine = pack(coded["group_id"].to_numpy(), coded["rank"].to_numpy())
+    order = np.argsort(mine, kind="stable")
+    counted = np.cumsum(is_pair.to_numpy()[order])
+    before = np.empty(len(mine), np.int64)
+    before[order] = counted - _before_each(mine[order], counted)
+    sequence = _integers(coded["group_sequence"])
+    return pl.Series("corrected", np.where(sequence == NONE, NONE, sequence - before))
+
+
+def _before_each(ordered: Integers, counted: Integers) -> Integers:
+    """What was counted before the run of equal values that each belongs to."""
+    first = np.arange(len(ordered)) - occurrence(ordered)
+    return np.where(first > 0, counted[first - 1], 0)
+
+
+def _calls(coded: pl.DataFrame, chosen: Integers) -> Calls:
+    group = np.unique(coded["group_id"].to_numpy()[chosen], return_inverse=True)[1].reshape(-1).astype(np.int64)
+    names = {"rank": "rank", "op": "op_id", "kind": "kind", "size": "size_bytes", "label": "label", "comms_id": "id",
+             "group_sequence": "group_sequence", "corrected": "corrected", "sequence": "sequence", "step": "step"}
+    return Calls(group=group, **{name: _integers(coded[column])[chosen] for name, column in names.items()})
+
+
+def _integers(column: pl.Series) -> Integers:
+    return column.cast(pl.Int64).fill_null(NONE).to_numpy()

@@ -1,0 +1,161 @@
+"""What is not as it must be in matched collectives: rows that know theirs come in, texts of the bad ones go out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.ops import EQUAL_SIZES, POINT_TO_POINT
+from distprof.units import size, spans
+
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+PER_COLLECTIVE = ("num_ranks", "complete", "mismatch")
+
+
+def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.DataFrame:
+    """Says of every collective who took part, and what is wrong with it.
+
+    Args:
+        rows: With `collective`, from 0 without a gap, `group_id`, `op_id`, `place` (of the collective in its group) and
+            the columns of `COLLECTIVES`; of a rank one row of each, of a send to itself two.
+        ranks: Those of which it is known what they did; the others are missing, and not to blame.
+        world_size: Ranks of the job.
+
+    Returns:
+        `PER_COLLECTIVE`, a row per collective.
+    """
+    each = _flagged(_differing(rows), world_size)
+    complete = ~each["is_bad"] & ~each["lacks"]
+    odd = each.filter(~complete)
+    texts: dict[int, list[str]] = defaultdict(list)
+    if len(odd):
+        of_bad = rows.filter(pl.col("collective").is_in(odd["collective"].to_list()))
+        _tell_differences(of_bad, odd, texts)
+        _tell_absent(rows, of_bad, set(ranks), texts)
+    told: list[str | None] = [None] * len(each)
+    for number, found in texts.items():
+        told[number] = "; ".join(found) or None
+    return each.select("num_ranks").with_columns(complete.alias("complete"), pl.Series("mismatch", told, pl.String))
+
+
+def _differing(rows: pl.DataFrame) -> pl.DataFrame:
+    """Per collective: what it is, and which columns of its rows have several values, null aside."""
+    values = {"ops": "op_id", "dtypes": "dtype_id", "sizes": "size_bytes", "roots": "root", "ranks": "rank"}
+    # lists and texts of a million rows are slow: lengths and numbers take their place
+    some = rows.select(
+        "collective", "op_id", "size_bytes", "rank", "matched_by",
+        pl.col("group_ranks").list.len().cast(pl.Int64).alias("num_members"),
+        pl.col("dtype").cast(pl.Categorical).to_physical().alias("dtype_id"),
+        pl.when(pl.col("op").is_in(ROOTED)).then("peer").alias("root"),
+        pl.col("op").is_in(POINT_TO_POINT).alias("is_pair"), pl.col("op").is_in(EQUAL_SIZES).alias("must_be_equal"))
+    return some.group_by("collective").agg(
+        pl.len().cast(pl.Int64).alias("num_rows"),
+        pl.col("num_members", "is_pair", "must_be_equal", "matched_by").first(),
+        *((pl.col(column).min() != pl.col(column).max()).fill_null(False).alias(name)
+          for name, column in values.items())).sort("collective")
+
+
+def _flagged(each: pl.DataFrame, world_size: int) -> pl.DataFrame:
+    is_pair = pl.col("is_pair")
+    found = each.with_columns(
+        pl.when(is_pair).then(pl.col("ranks").cast(pl.Int64) + 1).otherwise("num_rows").alias("num_ranks"),
+        (pl.col("num_rows") != pl.when(is_pair).then(2).otherwise(pl.col("num_members").fill_null(world_size)))
+        .alias("lacks"),
+        (pl.col("ops") & ~is_pair).alias("bad_op"), pl.col("dtypes").alias("bad_dtype"),
+        (pl.col("sizes") & ((pl.col("must_be_equal") & ~pl.col("ops")) | is_pair)).alias("bad_size"),
+        pl.col("roots").alias("bad_root"))
+    return found.with_columns((pl.any_horizontal("bad_op", "bad_dtype", "bad_size", "bad_root")
+                               | pl.col("matched_by").is_null()).alias("is_bad"))
+
+
+def _tell_differences(rows: pl.DataFrame, odd: pl.DataFrame, texts: dict[int, list[str]]) -> None:
+    for flag, column, tell in DIFFERENCES:
+        wanted = odd.filter(pl.col(flag))["collective"]
+        if len(wanted):
+            some = rows.filter(pl.col("collective").is_in(wanted.to_list()), pl.col(column).is_not_null())
+            for key, part in some.group_by("collective", maintain_order=True):
+                texts[int(key[0])].append(tell(_ranks_by(part, column)))
+
+
+def _ranks_by(rows: pl.DataFrame, column: str) -> list[tuple[Any, list[int]]]:
+    """Values and the ranks that have them; most ranks first."""
+    found: dict[Any, list[int]] = defaultdict(list)
+    for value, rank in rows.select(column, "rank").sort("rank").iter_rows():
+        found[value].append(rank)
+    return sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
+
+
+def named(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0-2,5`."""
+    return f"rank{'s' if len(set(ranks)) > 1 else ''} {spans(sorted(set(ranks)))}"
+
+
+def _ops_differ(found: list[tuple[Any, list[int]]]) -> str:
+    (op, most), *others = found
+    return ", ".join(f"{named(ranks)} called {other}" for other, ranks in others) + f" where {named(most)} called {op}"
+
+
+def _values_differ(what: str, shown: Callable[[Any], str]) -> Callable[[list[tuple[Any, list[int]]]], str]:
+    def tell(found: list[tuple[Any, list[int]]]) -> str:
+        return f"{what} differ: " + ", ".join(f"{shown(value)} on {named(ranks)}" for value, ranks in found)
+
+    return tell
+
+
+DIFFERENCES: tuple[tuple[str, str, Callable[[list[tuple[Any, list[int]]]], str]], ...] = (
+    ("bad_op", "op", _ops_differ),
+    ("bad_dtype", "dtype", _values_differ("types", str)),
+    ("bad_size", "size_bytes", _values_differ("sizes", size)),
+    ("bad_root", "peer", _values_differ("roots", str)),
+)
+"""Column of `judged` that finds it, the column that differs, and how it is told."""
+
+
+def _tell_absent(rows: pl.DataFrame, odd: pl.DataFrame, ranks: set[int], texts: dict[int, list[str]]) -> None:
+    """Names the ranks that are there and did not take part."""
+    spans_of = _recorded_places(rows)
+    each = odd.group_by("collective", maintain_order=True).agg(
+        pl.col("op", "group_id", "place", "group_ranks", "peer", "rank", "matched_by").first(),
+        pl.col("rank").alias("there"))
+    for one in each.iter_rows(named=True):
+        if one["matched_by"] is None:
+            texts[one["collective"]].append("its process group is not told")
+            continue
+        if one["op"] in POINT_TO_POINT:
+            texts[one["collective"]] += _lonely(one, ranks) if len(one["there"]) < 2 else []
+            continue
+        absent = sorted((set(one["group_ranks"] or ()) & ranks) - set(one["there"]))
+        by_text: dict[str, list[int]] = defaultdict(list)
+        for rank in absent:
+            first, last = spans_of.get((one["group_id"], rank), (None, None))
+            by_text[_why(one["place"], first, last)].append(rank)
+        texts[one["collective"]] += [text.format(named(found)) for text, found in by_text.items()]
+
+
+def _recorded_places(rows: pl.DataFrame) -> dict[tuple[int, int], tuple[int, int]]:
+    """(group, rank) -> first and last place of which there is a row."""
+    together = rows.filter(~pl.col("op").is_in(POINT_TO_POINT))
+    found = together.group_by("group_id", "rank").agg(
+        pl.col("place").min().alias("first"), pl.col("place").max().alias("last"))
+    return {(group, rank): (first, last) for group, rank, first, last in found.iter_rows()}
+
+
+def _why(place: int, first: int | None, last: int | None) -> str:
+    if last is None or place > last:
+        return "{} never entered"
+    if first is not None and place < first:
+        return "{} was not recorded yet"
+    return "of {} there is no record"
+
+
+def _lonely(one: dict[str, Any], ranks: set[int]) -> list[str]:
+    if one["peer"] is None:
+        return ["the other side is not known"]
+    if one["peer"] not in ranks:
+        return []
+    did_not = f"never called recv for this of rank {one['rank']}" if one["op"] == "send" else (
+        f"never called send for this to rank {one['rank']}")
+    return [f"rank {one['peer']} {did_not}"]

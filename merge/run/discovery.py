@@ -1,0 +1,167 @@
+"""Traces that other programs wrote: folders, files and archives come in, every trace and what was left out go out."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON
+from distprof.errors import DataError
+from distprof.merge.run.rank_names import natural, rank_in
+from distprof.merge.run.trace_head import read_head
+from distprof.merge.run.trace_identity import TraceIdentity, identity_of
+from distprof.merge.scan.archives import MEMBER_SUFFIXES, Archive
+from distprof.merge.scan.archives import SUFFIXES as ARCHIVE_SUFFIXES
+from distprof.merge.scan.streams import ChunkReader, TraceFile
+
+LEVELS = 2
+"""Folders below the given one that are looked into: traces/iteration_10/rank0_trace.json.gz."""
+HEAD_CHUNK_BYTES = 1 << 16
+NAMED = 3
+"""Files that a line names of those it is about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A file that is a Chrome trace."""
+
+    trace: TraceFile
+    where: PurePosixPath
+    """Its path from the folder, or in the archive, that was given: what names can be read from."""
+    identity: TraceIdentity
+    modified_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """What lies at the given paths."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """Files that should be traces and cannot be read, in words."""
+    skipped: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """What files are instead of traces -> their names."""
+
+    def remarks(self) -> Iterator[str]:
+        """A line for each sort of file that was left out."""
+        for what, names in self.skipped.items():
+            yield f"left out: {names[0]}, {what}" if len(names) == 1 else \
+                f"left out: {len(names)} files, each {what} ({listed(names)})"
+
+
+def listed(names: Sequence[str], shown: int = NAMED) -> str:
+    """The first names and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def discover(paths: Sequence[Path], *, named: bool) -> Discovery:
+    """Looks at every file as far as its first event.
+
+    Args:
+        paths: Folders, traces and archives.
+        named: True where the ranks will be taken from elsewhere: nothing is read only to find them.
+
+    Raises:
+        DataError: A path is not there, or is a folder of run directories.
+    """
+    found, seen = Discovery(), set[Path]()
+    for path in paths:
+        if path.is_dir():
+            _check_no_runs(path)
+        elif not path.exists():
+            raise DataError(f"expected a run directory, a folder of traces or a trace, found nothing at {path}",
+                            hint="distprof run prints the directory it writes")
+        here = set[Path]()
+        for file, where, label in _places(path, alone=len(paths) == 1):
+            if file.resolve() not in seen:
+                here.add(file.resolve())
+                _look_at(file, where, label, found, named=named, asked=file is path)
+        seen |= here  # within a folder links of several names are several ranks
+    return found
+
+
+def _places(path: Path, *, alone: bool) -> Iterator[tuple[Path, PurePosixPath, str]]:
+    """Each file at a path, its path from there, and what to call it."""
+    if not path.is_dir():
+        yield path, PurePosixPath(*path.parts[-1 - LEVELS:]), str(path)
+        return
+    for file in _files(path):
+        where = PurePosixPath(file.relative_to(path).as_posix())
+        yield file, where, str(where) if alone else str(file)
+
+
+def trace_times(path: Path) -> Iterator[int]:
+    """When the files of a folder that may be traces were written last, in ns since the epoch."""
+    return (file.stat().st_mtime_ns for file in _files(path))
+
+
+def is_recorded(path: Path) -> bool:
+    """True for a run directory, as `distprof run` and `distprof.record` write it."""
+    return (path / RUN_JSON).is_file() or any(path.glob(f"rank*/{RANK_JSON}"))
+
+
+def _check_no_runs(path: Path) -> None:
+    if is_recorded(path):
+        raise DataError(f"expected traces in {path}, found a run directory", hint="give it alone to distprof merge")
+    runs = [child for child in sorted(path.iterdir()) if child.is_dir() and is_recorded(child)]
+    if runs:
+        raise DataError(f"expected one run in {path}, found a folder of runs: {listed([run.name for run in runs])}",
+                        hint=f"name one of them, like {runs[-1]}")
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Files whose names say JSON or tar, in natural order; hidden ones and our own output apart."""
+    for folder, folders, names in os.walk(path):
+        below = len(Path(folder).relative_to(path).parts)
+        shown = [name for name in folders if not name.startswith(".") and name != MERGED]
+        folders[:] = sorted(shown, key=natural) if below < LEVELS else []
+        for name in sorted(names, key=natural):
+            if name.endswith((*MEMBER_SUFFIXES, *ARCHIVE_SUFFIXES)) and not name.startswith("."):
+                yield Path(folder, name)
+
+
+def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, named: bool, asked: bool) -> None:
+    try:
+        if path.name.endswith(ARCHIVE_SUFFIXES):
+            _look_into(Archive(path, label=label), found, named=named)
+        else:
+            reader = ChunkReader(TraceFile(path=path, label=label), chunk_bytes=HEAD_CHUNK_BYTES, salvage=False)
+            _read(reader, where, found, named=named, asked=asked)
+    except DataError as error:
+        found.problems.append(_told(error))
+
+
+def _told(error: DataError) -> str:
+    return f"{error.args[0]} ({error.hint})" if error.hint else str(error.args[0])
+
+
+def _look_into(archive: Archive, found: Discovery, *, named: bool) -> None:
+    inside = Discovery(problems=found.problems, skipped=found.skipped)
+    for reader in archive:
+        _read(reader, PurePosixPath(reader.trace.member or ""), inside, named=named, asked=False)
+    if archive.damage is not None:
+        found.problems.append(archive.damage)
+    found.candidates.extend(sorted(inside.candidates, key=lambda one: natural(str(one.where))))
+
+
+def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named: bool, asked: bool) -> None:
+    name = reader.trace.name
+    told = named or rank_in(where) is not None
+    try:
+        head = read_head(reader, through=not told)
+    except DataError as error:
+        found.problems.append(_told(error))
+        return
+    if head.instead is None:
+        found.candidates.append(Candidate(
+            trace=reader.trace, where=where, identity=identity_of(head.values),
+            modified_ns=reader.trace.path.stat().st_mtime_ns))
+    elif head.cut or asked or reader.damage is not None:
+        found.problems.append(f"expected a Chrome trace in {name}, found {head.instead}"
+                              + (f"; the file {reader.damage}" if reader.damage is not None else ""))
+    else:
+        found.skipped[head.instead].append(name)

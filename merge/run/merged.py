@@ -1,0 +1,81 @@
+"""A merge without the folders of its ranks: its summary and tables come in, a run and matched rows go out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from distprof.contract.merged_tables import MERGED_COLLECTIVES
+from distprof.contract.paths import FORMAT, MERGED, SUMMARY_JSON
+from distprof.errors import DataError
+from distprof.merge.clock.model import Alignment, Clock
+from distprof.merge.run.discovery import is_recorded
+from distprof.merge.run.run_model import Rank, RankInfo, Run
+from distprof.merge.run.tables import UNREADABLE
+
+
+def is_merge(path: Path) -> bool:
+    """True where a folder is what `distprof merge` wrote."""
+    return (path / SUMMARY_JSON).is_file() and not is_recorded(path)
+
+
+def origin_of(path: Path) -> Path:
+    """The run that a merge lies in, which knows more; the path itself where it is no merge, or stands alone."""
+    return path.resolve().parent if is_merge(path) and path.resolve().name == MERGED else path
+
+
+def open_merge(path: Path) -> tuple[Run, pl.DataFrame, list[str]]:
+    """Reads a merge.
+
+    Returns:
+        The run as its summary has it, `MERGED_COLLECTIVES`, and who made the others wait, in sentences.
+
+    Raises:
+        DataError: It cannot be read, or holds no collectives.
+    """
+    summary = msgspec.json.decode((path / SUMMARY_JSON).read_bytes(), type=dict[str, Any])
+    try:
+        rows = pl.read_parquet(path / MERGED_COLLECTIVES.file)
+    except UNREADABLE as error:
+        raise DataError(f"expected a table in {path / MERGED_COLLECTIVES.file}, found: {str(error).splitlines()[0]}",
+                        hint="merge again") from error
+    if rows.columns != MERGED_COLLECTIVES.names():
+        raise DataError(f"expected a table of this version in {path / MERGED_COLLECTIVES.file}, found other columns",
+                        hint="merge again")
+    if rows.is_empty() and summary["kind"] == "traces":
+        raise DataError(f"expected collectives in the merge {path}, found none: it is of traces of another program",
+                        hint="distprof comms reads the traces themselves, or merge them with --collectives")
+    texts = [column for column, kind in rows.schema.items() if kind == pl.Categorical]
+    told = (summary.get("communication") or {}).get("text", [])
+    return _run(path, summary), rows.with_columns(pl.col(texts).cast(pl.String)), list(told)
+
+
+def _run(path: Path, summary: Mapping[str, Any]) -> Run:
+    size, is_known = summary["world_size"], summary["topology"] is not None
+    return Run(
+        path=path, run_id=summary["run_id"], world_size=size, mp_size=summary["mp_size"] or 1,
+        dp_size=summary["dp_size"] or size, topology=summary["topology"] or {"dp": size}, topology_known=is_known,
+        topology_source=summary["topology_source"], missing=summary["missing_ranks"], kind=summary["kind"],
+        problems=list(summary["problems"]), remarks=[
+            *summary["remarks"], "this is a merge without the folders of its ranks: what steps were spent on is not in "
+            "it"],
+        clock=_clock(summary["clock"]), ranks=[_rank(path, number, size) for number in summary["ranks"]])
+
+
+def _clock(told: Mapping[str, Any]) -> Clock:
+    """Only what it is good for: times in the tables are on it already."""
+    return Clock(method=told["method"], description=told["description"], num_hosts=told["num_hosts"],
+                 excess_ns=told["excess_ns"], ranks={
+                     one["rank"]: Alignment(uncertainty_ns=one["uncertainty_ns"], clock=one["clock"])
+                     for one in told["ranks"]})
+
+
+def _rank(path: Path, number: int, world_size: int) -> Rank:
+    return Rank(folder=path, plain=True, info=RankInfo(
+        format=FORMAT, run_id="", status="complete", why=None, notes=[], rank=number, world_size=world_size, attempt=0,
+        host="", boot_id="", topology=None, coordinates=None, topology_source=None, mp_size=None, dp_size=None,
+        num_steps=None, params=None, files={}, clock=[]))

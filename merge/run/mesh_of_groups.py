@@ -1,0 +1,75 @@
+"""The device mesh of a job by its process groups: groups of a rank come in, sizes and coordinates go out if certain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from math import prod
+
+from distprof.contract.mesh import AXES
+from distprof.merge.run.trace_identity import Group
+
+AXIS_OF_GROUP = {
+    **{f"mesh_{name}": axis for axis, names in {
+        "pp": ("pp", "pipe", "pipeline", "stage"),
+        "dp": ("dp", "ddp", "fsdp", "data", "replicate", "shard", "dp_replicate", "dp_shard"),
+        "cp": ("cp", "context"),
+        "ep": ("ep", "expert"),
+        "tp": ("tp", "tensor"),
+    }.items() for name in names},
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
+    "DATA_PARALLEL_GROUP": "dp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+}
+"""Description of a process group (DeviceMesh, Megatron) -> axis. Joined dimensions, like mesh_dp_shard_cp, are none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """Sizes of the axes, where one rank stands, and which groups told."""
+
+    sizes: dict[str, int]
+    coordinates: dict[str, int]
+    names: tuple[str, ...]
+
+
+def mesh_of(groups: Iterable[Group], *, rank: int, world_size: int) -> Mesh | None:
+    """The one mesh that the groups of a rank can mean; None where they leave a doubt.
+
+    Groups make a mesh where they share nothing but the rank and the product of their sizes is the world size. Of
+    several such choices the finest counts. Groups of experts cut across the others: with them nothing is certain.
+    """
+    named = {(AXIS_OF_GROUP[group.description], group.ranks): group for group in groups
+             if group.description in AXIS_OF_GROUP and len(group.ranks) > 1 and rank in group.ranks}
+    if any(axis == "ep" for axis, _ in named) or world_size == 1:
+        return None
+    known = list(named)
+    for count in range(len(known), 0, -1):
+        found = [chosen for chosen in combinations(known, count) if _is_mesh(chosen, world_size)]
+        if found:
+            meshes = [_mesh(chosen, rank, [named[one].description for one in chosen]) for chosen in found]
+            return meshes[0] if all(one.sizes == other.sizes and one.coordinates == other.coordinates
+                                    for one, other in pairwise(meshes)) else None
+    return None
+
+
+def _is_mesh(chosen: Sequence[tuple[str, tuple[int, ...]]], world_size: int) -> bool:
+    return (prod(len(ranks) for _, ranks in chosen) == world_size
+            and all(len({*one} & {*other}) == 1 for (_, one), (_, other) in combinations(chosen, 2)))
+
+
+def _mesh(chosen: Sequence[tuple[str, tuple[int, ...]]], rank: int, names: Sequence[str]) -> Mesh:
+    sizes, coordinates = dict[str, int](), dict[str, int]()
+    # of two groups of an axis the one with neighbouring ranks varies faster
+    for axis, ranks in sorted(chosen, key=lambda one: -_stride(one[1])):
+        coordinates[axis] = coordinates.get(axis, 0) * len(ranks) + ranks.index(rank)
+        sizes[axis] = sizes.get(axis, 1) * len(ranks)
+    return Mesh(sizes={axis: sizes[axis] for axis in AXES if axis in sizes},
+                coordinates={axis: coordinates[axis] for axis in AXES if axis in coordinates}, names=tuple(names))
+
+
+def _stride(ranks: Sequence[int]) -> int:
+    return abs(ranks[1] - ranks[0])

@@ -1,0 +1,116 @@
+"""Traces of other programs as a run: paths come in, ranks with their traces go out, and what is missing or in doubt."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+from distprof.contract.mesh import MODEL_PARALLEL
+from distprof.contract.paths import FORMAT
+from distprof.errors import DataError
+from distprof.merge.run.discovery import Candidate, Discovery, discover, listed
+from distprof.merge.run.mesh_of_groups import Mesh, mesh_of
+from distprof.merge.run.ranking import SHOWN_FILES, Naming, check_one_folder, numbered, one_each
+from distprof.merge.run.run_model import Rank, RankInfo, Run, clock_of_ranks
+from distprof.units import spans
+
+
+def open_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
+    """Finds the trace of every rank.
+
+    A rank is what `naming` says; else what `distributedInfo` in the trace says; else what the path says.
+
+    Args:
+        paths: Folders, traces and archives.
+        naming: How to tell ranks, where the traces do not.
+
+    Raises:
+        DataError: There is no trace, or nothing tells which rank each is of.
+        UsageError: `naming` makes no sense.
+    """
+    by = naming or Naming()
+    found = discover(paths, named=bool(by))
+    if not found.candidates:
+        raise DataError(_nothing(paths, found), hint="Chrome traces are *.json, *.json.gz or tar archives of them")
+    problems, remarks = list(found.problems), list(found.remarks())
+    files = numbered(found.candidates, by, problems, remarks)
+    check_one_folder(files, paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
+    chosen = one_each(files, problems)
+    world_size = _world_size(chosen, problems, remarks)
+    meshes = _meshes(chosen, world_size)
+    return _run(paths, chosen, meshes, world_size, problems, remarks)
+
+
+def _nothing(paths: Sequence[Path], found: Discovery) -> str:
+    where = listed([str(path) for path in paths])
+    reasons = [*found.problems, *found.remarks()]
+    if len(reasons) == 1 and found.problems:
+        return reasons[0]
+    return f"expected Chrome traces in {where}, found none" + "".join(f"; {reason}" for reason in reasons[:SHOWN_FILES])
+
+
+def _world_size(chosen: Mapping[int, Candidate], problems: list[str], remarks: list[str]) -> int:
+    """The largest that a trace says, and at least as many as there are ranks."""
+    highest = max(chosen) + 1
+    if any(one.identity.rank not in (None, rank) for rank, one in chosen.items()):
+        remarks.append(f"ranks and world size are not what the traces say: {highest} is the highest rank and one more")
+        return highest
+    told = Counter(one.identity.world_size for one in chosen.values() if one.identity.world_size is not None)
+    if not told:
+        if len(chosen) > 1:
+            remarks.append(f"no trace tells the world size: {highest} is the highest rank and one more")
+        return highest
+    if len(told) > 1:
+        problems.append("traces disagree on the world size: " + ", ".join(
+            f"{size} in rank{'s' if told[size] > 1 else ''} {spans(_saying(chosen, size))}" for size in sorted(told)))
+    size = max(told)
+    if size < highest:
+        problems.append(f"traces tell a world size of {size}, and there is a rank {highest - 1}")
+    return max(size, highest)
+
+
+def _saying(chosen: Mapping[int, Candidate], size: int) -> list[int]:
+    return [rank for rank, one in chosen.items() if one.identity.world_size == size]
+
+
+def _meshes(chosen: Mapping[int, Candidate], world_size: int) -> dict[int, Mesh]:
+    """The mesh of each rank where all of them tell the same sizes; else none."""
+    meshes = {rank: mesh_of(one.identity.groups, rank=rank, world_size=world_size) for rank, one in chosen.items()}
+    known = {rank: mesh for rank, mesh in meshes.items() if mesh is not None}
+    alike = len({tuple(mesh.sizes.items()) for mesh in known.values()}) == 1
+    return known if alike and len(known) == len(meshes) else {}
+
+
+def _run(paths: Sequence[Path], chosen: Mapping[int, Candidate], meshes: Mapping[int, Mesh], world_size: int,
+         problems: list[str], remarks: list[str]) -> Run:
+    path = paths[0] if len(paths) == 1 else Path(os.path.commonpath([path.absolute() for path in paths]))
+    missing = sorted(set(range(world_size)) - set(chosen))
+    if missing:
+        problems.append(f"ranks {spans(missing)} of {world_size} are missing")
+    mesh = next(iter(meshes.values()), None)
+    source = "unknown: the traces do not tell how the model was split" if mesh is None else \
+        f"process groups of the traces: {', '.join(mesh.names)}"
+    sizes = mesh.sizes if mesh is not None else {"dp": world_size}
+    run_id = path.name.partition(".")[0] or path.absolute().name
+    ranks = [_rank(rank, one, run_id, world_size, source, meshes.get(rank)) for rank, one in chosen.items()]
+    return Run(path=path, run_id=run_id, world_size=world_size, mp_size=_mp_size(sizes), dp_size=sizes.get("dp", 1),
+               topology=sizes, topology_source=source, topology_known=mesh is not None, kind="traces",
+               ranks=ranks, missing=missing, problems=problems, remarks=remarks, clock=clock_of_ranks(ranks))
+
+
+def _mp_size(sizes: Mapping[str, int]) -> int:
+    return prod(sizes.get(axis, 1) for axis in MODEL_PARALLEL)
+
+
+def _rank(rank: int, one: Candidate, run_id: str, world_size: int, source: str, mesh: Mesh | None) -> Rank:
+    info = RankInfo(
+        format=FORMAT, run_id=run_id, status="complete", why=None, notes=[], rank=rank, world_size=world_size,
+        attempt=0, host=one.identity.host, boot_id="", topology=mesh.sizes if mesh is not None else None,
+        coordinates=mesh.coordinates if mesh is not None else None, topology_source=source,
+        mp_size=_mp_size(mesh.sizes) if mesh is not None else None,
+        dp_size=mesh.sizes.get("dp", 1) if mesh is not None else None, num_steps=None, params=None, files={}, clock=[],
+        device_name=one.identity.device_name)
+    return Rank(folder=one.trace.path.parent, info=info, trace=one.trace, plain=True)

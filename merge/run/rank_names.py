@@ -1,0 +1,84 @@
+"""Ranks in file names: the path of a trace comes in, the rank or the place in the mesh that it tells goes out."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from distprof.merge.run.trace_identity import MOST_RANKS
+
+SUFFIX = re.compile(r"(\.pt)?(\.trace|_trace)?\.json(\.gz)?$")
+RANK = re.compile(r"(?<![a-z])(?:([a-z]+)[-_])?rank[-_.= ]?(\d{1,7})(?!\d)", re.IGNORECASE)
+"""rank0_trace, rank-34, profile_rank_3, ep0-ba3-rank2."""
+PARTIAL = ("local", "node", "group", "tp", "pp", "dp", "cp", "ep", "mp", "moe")
+"""Words before `rank` with which it is not the global rank."""
+WORKER = re.compile(r"(?<![a-z])worker[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
+"""worker3_step_12.<ms>: what TensorBoard's handler is often told to call a rank."""
+AXIS = re.compile(r"(?<![a-z])(pp|dp|tp)(?:[-_]?rank)?[-_]?(\d{1,5})(?!\d)", re.IGNORECASE)
+"""dp0_pp0_tp1, TP-3-DP-0: inference servers name the place of a rank."""
+STEP_FOLDER = re.compile(r"(iteration|iter|step|epoch|cycle|global_step)[-_]?\d+$", re.IGNORECASE)
+NUMBER = re.compile(r"\d+")
+Place = Mapping[str, int]
+
+
+def rank_in(path: PurePosixPath) -> int | None:
+    """The rank that a file name tells, else that of the nearest folder above it."""
+    for name in (SUFFIX.sub("", path.name), *reversed(path.parts[:-1])):
+        told = [int(rank) for before, rank in RANK.findall(name) if before.lower() not in PARTIAL]
+        told += [int(rank) for rank in WORKER.findall(name)]
+        if told:
+            return told[0]
+    return None
+
+
+def place_in(path: PurePosixPath) -> Place:
+    """Coordinates that a file name tells: axis -> index; empty where it tells none."""
+    return {axis.lower(): int(index) for axis, index in AXIS.findall(SUFFIX.sub("", path.name))}
+
+
+def ranks_of_places(places: Sequence[Place]) -> list[int] | None:
+    """Ranks of files that name their place, tp fastest; None where the places do not tell them apart.
+
+    With data-parallel attention the tp index counts all ranks of a stage and dp is a part of it, so dp is left out
+    where pp and tp are enough.
+    """
+    if not all("tp" in place for place in places) and not all("dp" in place for place in places):
+        return None
+    for axes in (("pp", "tp"), ("dp", "pp", "tp")):
+        told = [tuple(place.get(axis, 0) for axis in axes) for place in places]
+        if len(set(told)) == len(told):
+            sizes = [max(column) + 1 for column in zip(*told, strict=True)]
+            return [_flat(index, sizes) for index in told] if math.prod(sizes) <= MOST_RANKS else None
+    return None
+
+
+def _flat(index: Iterable[int], sizes: Iterable[int]) -> int:
+    rank = 0
+    for one, size in zip(index, sizes, strict=True):
+        rank = rank * size + one
+    return rank
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sorts rank10 after rank2."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def shape(name: str) -> str:
+    """The name without its numbers: equal for files of one naming."""
+    return NUMBER.sub("#", name)
+
+
+def suggested_pattern(names: Sequence[str]) -> str | None:
+    """A regular expression with one group that tells these files apart by a number from 0 on; None if there is none."""
+    if len(names) < 2 or len({shape(name) for name in names}) > 1:
+        return None
+    for column in range(len(NUMBER.findall(names[0]))):
+        numbers = [list(NUMBER.finditer(name))[column] for name in names]
+        values = sorted(int(number[0]) for number in numbers)
+        if values == list(range(len(names))):
+            before = re.split(r"\d|/", names[0][:numbers[0].start()])[-1][-12:]
+            return re.escape(before).replace(r"\-", "-") + r"(\d+)"
+    return None

@@ -1,0 +1,138 @@
+"""tar archives of traces: an archive comes in, its members go out, to be read where they lie or unpacked beside it."""
+
+from __future__ import annotations
+
+import tarfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from isal import igzip
+
+from distprof.errors import DataError
+from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Gunzip, Readable
+from distprof.merge.scan.streams import ChunkReader, Pieces, TraceFile, is_gzip
+
+SUFFIXES = (".tar", ".tar.gz", ".tgz")
+MEMBER_SUFFIXES = (".json", ".json.gz")
+
+
+class Archive:
+    """The traces of a tar archive in their order, each with a reader; `damage` is known once all have been taken.
+
+    A compressed archive can only be read through: take what you want of a reader before you go on.
+
+    Raises:
+        DataError: While iterating: it is no tar archive.
+    """
+
+    def __init__(self, path: Path, *, label: str = "") -> None:
+        self._path = path
+        self._label = label or path.name
+        self.damage: str | None = None
+
+    def __iter__(self) -> Iterator[ChunkReader]:
+        count = 0
+        try:
+            packed = _gunzip(self._path) if is_gzip(self._path) else None
+            for tar, member in _members(self._path, packed):
+                count += 1
+                if _may_be_trace(member):
+                    yield self._reader(member, tar if packed is not None else None)
+            if packed is not None and packed.damage is not None:
+                self.damage = f"{self._label} {packed.damage}"
+        except tarfile.TarError as error:
+            if not count:
+                raise DataError(f"expected a tar archive in {self._label}, found: {error}",
+                                hint="fetch the file again; its name says tar") from error
+            self.damage = f"{self._label} is cut or damaged after {count} members: {error}"
+        except OSError as error:
+            raise DataError(f"expected a tar archive in {self._label}, cannot read it: {error.strerror or error}",
+                            hint="check the path and its permissions") from error
+
+    def _reader(self, member: tarfile.TarInfo, stream: tarfile.TarFile | None) -> ChunkReader:
+        trace = TraceFile(path=self._path, member=member.name, offset=member.offset_data, size=member.size,
+                          label=f"{self._label}: {member.name}")
+        source = None if stream is None else partial(_Content, stream, member)
+        return ChunkReader(trace, source=source, salvage=False)
+
+
+def _members(path: Path, packed: Gunzip | None) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """Seeks where it can; what is compressed is read through."""
+    with path.open("rb") as file:
+        source: Any = file if packed is None else Pieces(packed)
+        with tarfile.open(fileobj=source, mode="r:" if packed is None else "r|", bufsize=READ_BYTES) as tar:
+            for member in tar:
+                yield tar, member
+
+
+def _gunzip(path: Path) -> Gunzip:
+    return Gunzip(lambda stack: stack.enter_context(path.open("rb")), size=path.stat().st_size)
+
+
+class _Content:
+    """The bytes of a member; they end where a cut archive ends."""
+
+    def __init__(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        self._file: Any = tar.extractfile(member)
+
+    def read(self, size: int, /) -> bytes:
+        try:
+            return bytes(self._file.read(size))
+        except tarfile.TarError:
+            return b""
+
+
+def _may_be_trace(member: tarfile.TarInfo) -> bool:
+    name = PurePosixPath(member.name).name
+    return member.isreg() and not member.issparse() and name.endswith(MEMBER_SUFFIXES) and not name.startswith(".")
+
+
+def unpack(traces: Iterable[TraceFile], folder: Path) -> dict[TraceFile, TraceFile]:
+    """Writes members of compressed archives into files of their own: each can then be read without those before it.
+
+    Args:
+        traces: Those that are needed.
+        folder: Where the files go.
+
+    Returns:
+        A member of a compressed archive -> its file, gzipped. What can be read where it lies is not in it.
+    """
+    wanted: dict[Path, dict[int, TraceFile]] = defaultdict(dict)
+    for trace in traces:
+        if trace.member is not None and is_gzip(trace.path):
+            wanted[trace.path][trace.offset] = trace
+    files: dict[TraceFile, TraceFile] = {}
+    for path, members in wanted.items():
+        for trace, content in _taken(path, members):
+            output = folder / f"{len(files)}.json.gz"
+            if _write(content, output) == trace.size:  # else it is cut: its reader tells how much is missing
+                files[trace] = replace(trace, path=output, member=None, offset=0, size=None, label=trace.name)
+    return files
+
+
+def _taken(path: Path, members: dict[int, TraceFile]) -> Iterator[tuple[TraceFile, Readable]]:
+    try:
+        for tar, member in _members(path, _gunzip(path)):
+            if member.offset_data in members:
+                yield members[member.offset_data], _Content(tar, member)
+    except tarfile.TarError:
+        return  # cut: it was said when the archive was listed
+
+
+def _write(content: Readable, output: Path) -> int:
+    """As it is where it is gzipped, else gzipped fast; gives the bytes that were there."""
+    first = content.read(READ_BYTES)
+    count = len(first)
+    with output.open("wb") as raw, ExitStack() as stack:
+        target: Any = raw if first.startswith(MAGIC) else stack.enter_context(
+            igzip.IGzipFile("", "wb", compresslevel=0, fileobj=raw, mtime=0))
+        target.write(first)
+        while data := content.read(READ_BYTES):
+            target.write(data)
+            count += len(data)
+    return count

@@ -1,0 +1,158 @@
+"""`distprof comms` on one screen: findings come in; costs, steps, culprits and doubts go out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from distprof.merge.blame.analysis import Analysis
+from distprof.merge.blame.findings import Findings
+from distprof.merge.clock.model import pair_uncertainty_ns
+from distprof.merge.cost.coverage import Coverage
+from distprof.merge.cost.kinds import Kind
+from distprof.merge.run.run_model import clock_of
+from distprof.merge.text.breakdown import HEADER, breakdown_rows
+from distprof.merge.text.clock import clock_line
+from distprof.merge.text.culprits import culprit_lines
+from distprof.merge.text.hang import hang_lines
+from distprof.merge.text.precision import known_to, some
+from distprof.merge.text.timeline import describe, gigabytes
+from distprof.reporters.page import Page
+from distprof.units import UNKNOWN, duration, percent, size, spans
+
+SHOWN_KINDS = 15
+SHOWN_MISMATCHES = 5
+
+
+def summarise(found: Findings, page: Page) -> None:
+    """All sections."""
+    page.line(_head(found))
+    for line in hang_lines(found.hangs) if found.hangs is not None else ():
+        page.line(line, style="bold red")
+    for line in mismatch_lines(found):
+        page.line(line, style="bold red")
+    page.line()
+    _kinds(found, page)
+    if found.analysis is not None:
+        _steps(found, page)
+        _culprits(found, found.analysis, page)
+    elif found.late:
+        for line in found.late:
+            page.line(line)
+        page.line()
+    for line in doubts(found):
+        page.line(line)
+
+
+def _head(found: Findings) -> str:
+    run = found.run
+    parts = ["1 rank" if run.world_size == 1 else f"{run.world_size} ranks"]
+    if run.topology_known:
+        parts[0] += " = " + " x ".join(f"{axis} {number}" for axis, number in run.topology.items())
+    if found.steps:
+        parts.append(f"step{'s' if len(found.steps) > 1 else ''} {spans(found.steps)}")
+    parts += found.analysis.remarks if found.analysis is not None else []
+    return "; ".join(parts)
+
+
+def mismatch_lines(found: Findings) -> Iterator[str]:
+    """What makes jobs hang or compute nonsense: ranks that do not agree in what they call."""
+    bad = found.collectives.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
+    for one in bad.head(SHOWN_MISMATCHES).iter_rows(named=True):
+        step = "" if one["step"] is None else f" in step {one['step']}"
+        yield f"mismatch{step}: {describe({**one, 'arrival_spread_ns': None, 'busbw': None}, None)}: {one['mismatch']}"
+    if len(bad) > SHOWN_MISMATCHES:
+        yield f"mismatch: {some(len(bad) - SHOWN_MISMATCHES)} more; --json has all"
+
+
+def _kinds(found: Findings, page: Page) -> None:
+    if not found.kinds:
+        page.line("no collective was recorded in the trace pass")
+        page.line()
+        return
+    per = "step" if found.steps else "call"
+    page.table(("op", "group", "ranks", "hosts", "calls/step", "bytes", "spread", "max",
+                f"wait/{per}", f"transfer/{per}", "algbw", "busbw"),
+               [_kind(one, found) for one in found.kinds[:SHOWN_KINDS]], left=2)
+    if len(found.kinds) > SHOWN_KINDS:
+        page.line(f"... {len(found.kinds) - SHOWN_KINDS} more of {len(found.kinds)}: --json has all")
+    mean = "ranks, summed over the calls of a step" if found.steps else "ranks and calls"
+    page.line(f"spread: last minus first arrival, median; wait and transfer: mean over {mean}; algbw, busbw: GB/s, "
+              "median")
+    page.line()
+
+
+def _kind(one: Kind, found: Findings) -> tuple[str, ...]:
+    unsure_ns = pair_uncertainty_ns(found.run.clock, one.ranks)
+    same = one.min_bytes == one.max_bytes
+    sizes = UNKNOWN if one.max_bytes is None else size(one.max_bytes) if same else (
+        f"{size(one.min_bytes)} - {size(one.max_bytes)}")
+    return (one.op, one.group, UNKNOWN if one.num_ranks is None else str(one.num_ranks), hosts(one.between_hosts),
+            UNKNOWN if one.calls_per_step is None else f"{one.calls_per_step:.3g}", sizes,
+            *(known_to(ns, unsure_ns) for ns in (one.spread_median_ns, one.spread_max_ns, one.wait_ns,
+                                                 one.transfer_ns)),
+            gigabytes(one.algbw), gigabytes(one.busbw))
+
+
+def hosts(between: bool | None) -> str:  # noqa: FBT001 (a value of a table)
+    """Whether a group is within one host."""
+    return UNKNOWN if between is None else "several" if between else "one"
+
+
+def _steps(found: Findings, page: Page) -> None:
+    assert found.analysis is not None
+    breakdown = found.analysis.breakdown
+    if breakdown.is_empty():
+        page.line("what a step is spent on is not known: no rank has steps and a timeline")
+    else:
+        whole = HEADER if found.steps else ("whole trace in ms", "time", *HEADER[2:])
+        page.table(whole, breakdown_rows(breakdown))
+        page.line(f"the six parts add up to the {whole[1]}; waiting and moving: communication in which nothing is "
+                  "computed; overlapped comm.: the rest of it")
+    page.line()
+
+
+def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
+    if found.steps or found.collectives.is_empty():
+        for line in culprit_lines(analysis, [rank.number for rank in found.run.ranks]):
+            page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
+    else:
+        page.line("nobody is called late: the collectives tell no steps, and without these habit is not told from "
+                  "chance (torch.profiler marks steps where its step() is called)")
+    page.line()
+
+
+def doubts(found: Findings) -> Iterator[str]:
+    """What is inferred, not known or not sure."""
+    yield coverage_line(found.coverage)
+    clock = found.run.clock
+    unsure_ns = pair_uncertainty_ns(clock)
+    yield clock_line(clock_of(found.run))
+    counts = found.coverage
+    if unsure_ns and counts.num_unsure:
+        yield (f"clocks of two ranks agree within {duration(unsure_ns)}: {counts.num_unsure} of {counts.num_spreads} "
+               "arrival spreads are smaller, and who came last there is not known")
+    elif unsure_ns is None and counts.num_spreads:
+        yield "waits rest on clocks that were never compared (?): who was late may be the clocks' fault"
+    if counts.num_disagreeing:
+        yield (f"{some(counts.num_disagreeing)}: waits by clocks and waits by durations alone contradict each other "
+               "by more than both may be wrong")
+    if counts.num_without_end:
+        yield (f"{some(counts.num_without_end)} without a known end on some rank, and so without wait and transfer "
+               "there")
+    if found.run.kind == "traces":
+        yield ("traces of another program: groups, steps and types are as far as these say, ops are matched by what is "
+               "in the line above, and modules are those of the script's own annotations")
+
+
+def coverage_line(counts: Coverage) -> str:
+    """How many collectives were found on all their ranks."""
+    if not counts.num_collectives:
+        return "matched: nothing to match"
+    methods = ", ".join(f"{number} by {method}" for method, number in counts.matched_by.items()) or "none"
+    rest = [f"{number} {what}" for number, what in (
+        (counts.num_partial, "on some ranks or with a mismatch"), (counts.num_alone, "on one rank only"),
+        (counts.num_unmatched, "of groups that are not told, and so not matched")) if number]
+    return (f"matched: {counts.num_complete} of {counts.num_collectives} collectives on all ranks of their group "
+            f"({percent(counts.matched_ratio)}); {methods}" + "".join(f"; {one}" for one in rest))

@@ -1,0 +1,60 @@
+"""`distprof comms --json`: findings come in, what JSON can hold goes out; docs/comms.md says what the keys are."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.paths import FORMAT
+from distprof.merge.blame import hang
+from distprof.merge.blame.culprits import Culprit
+from distprof.merge.blame.findings import Findings
+from distprof.merge.clock.model import pair_uncertainty_ns
+from distprof.merge.cost.bandwidth import bandwidths
+from distprof.merge.cost.group_coverage import group_coverage
+from distprof.merge.cost.matrix import bytes_between
+from distprof.merge.run.run_model import clock_of
+from distprof.merge.text.breakdown import mean_steps
+from distprof.merge.text.culprits import cause
+from distprof.merge.totals.description import problems_of
+
+OF_RANK = ("rank", "enqueue_ns", "start_ns", "arrival_ns", "end_ns", "timed_by", "wait_ns", "transfer_ns",
+           "clock_free_wait_ns", "clock_free_transfer_ns", "size_bytes", "module_path", "phase")
+"""Columns that a collective has once a rank."""
+OF_COLLECTIVE = (
+    "collective", "step", "op", "group", "group_description", "group_ranks", "number", "size_bytes", "dtype", "peer",
+    "asynchronous", "matched_by", "num_ranks", "complete", "mismatch", "arrival_spread_ns", "late_rank",
+    "end_spread_ns", "unsure", "disagrees", "algbw", "busbw", "between_hosts", "module_path", "phase",
+)
+
+
+def as_data(found: Findings) -> dict[str, Any]:
+    """All of it; what is not known is None."""
+    run, analysis = found.run, found.analysis
+    return {
+        "format": FORMAT, "kind": run.kind, "run_id": run.run_id, "world_size": run.world_size,
+        "ranks": [rank.number for rank in run.ranks], "missing_ranks": run.missing, "problems": problems_of(run),
+        "remarks": [*run.remarks, *(analysis.remarks if analysis is not None else [])], "steps": found.steps,
+        "clock": clock_of(run), "pair_uncertainty_ns": pair_uncertainty_ns(run.clock),
+        "coverage": {**asdict(found.coverage), "matched_ratio": found.coverage.matched_ratio},
+        "coverage_by_group": group_coverage(found.rows).to_dicts(),
+        "kinds": [asdict(one) for one in found.kinds],
+        "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
+        "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
+        "culprits": None if analysis is None else [_culprit(one) for one in analysis.culprits],
+        "stuck": hang.as_data(found.hangs), "matrix": bytes_between(found.rows).to_dicts(),
+        "bandwidths": bandwidths(found.rows).to_dicts(), "collectives": _collectives(found),
+    }
+
+
+def _culprit(one: Culprit) -> dict[str, Any]:
+    explanations = [{**asdict(why), "ratio": why.ratio, "text": cause(why)} for why in one.explanations]
+    return {**asdict(one), "certain": one.certain, "explanations": explanations}
+
+
+def _collectives(found: Findings) -> list[dict[str, Any]]:
+    of_ranks = found.rows.sort("collective", "rank").group_by("collective", maintain_order=True).agg(
+        pl.struct(OF_RANK).alias("of_ranks"))
+    return found.collectives.select(OF_COLLECTIVE).join(of_ranks, on="collective", maintain_order="left").to_dicts()

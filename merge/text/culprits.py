@@ -1,0 +1,133 @@
+"""Who made the others wait, in sentences: culprits come in, lines go out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from distprof.merge.blame.analysis import Analysis
+from distprof.merge.blame.culprits import MATERIAL, OF_MODULES, SURE, Culprit, Explanation
+from distprof.merge.text.precision import brief
+from distprof.units import percent, spans
+
+WORTH_A_WORD = 0.1
+"""Smallest share of a rank's cost that is explained."""
+LISTED = 6
+"""Ranks that are named one by one."""
+NEEDED = 3
+"""Steps from which on a rank can be told from chance."""
+
+
+def culprit_lines(analysis: Analysis, ranks: Collection[int]) -> Iterator[str]:
+    """A line per rank that others waited for; or why none is named.
+
+    Args:
+        analysis: Of the run.
+        ranks: All that were recorded.
+    """
+    certain = [one for one in analysis.culprits if one.certain]
+    yield from (culprit_line(one, ranks) for one in certain)
+    if certain:
+        return
+    if not analysis.culprits:
+        yield "no rank made others wait, as far as is known" if len(ranks) > 1 else "one rank: nobody waits"
+        return
+    yield doubt(analysis.culprits[0], len(analysis.steps), ranks)
+
+
+def culprit_line(one: Culprit, ranks: Collection[int]) -> str:
+    """`rank 2 made ranks 0, 1 and 3 wait 22.3 ms a step (39.2 %): ...; p = 0.0001`."""
+    chance = "" if one.p_value is None else f"; {p_text(one.p_value)}"
+    return f"{_cost(one, ranks)}: {_causes(one.explanations)}{chance}"
+
+
+def doubt(one: Culprit, num_steps: int, ranks: Collection[int]) -> str:
+    """Why the rank that cost most is not called late."""
+    if one.p_value is None:
+        return (f"too few steps to tell habit from chance: {NEEDED} are needed (--steps trace=6 records more) and "
+                f"{num_steps} {'was' if num_steps == 1 else 'were'} looked at; in {'it' if num_steps == 1 else 'them'} "
+                f"{_cost(one, ranks)}: {_causes(one.explanations)}")
+    if one.share is None:
+        why = "which part of a step that is, is not known"
+    elif one.share < MATERIAL:
+        why = f"that is below {MATERIAL:.0%} of a step".replace("%", " %")
+    else:
+        why = f"that may be chance, {p_text(one.p_value)} is above {SURE}"
+    told = f"no rank stands out: {_cost(one, ranks)}, but {why}"
+    is_much = one.share is None or one.share >= MATERIAL
+    return f"{told}; its cause would be: {_causes(one.explanations)}" if is_much else told
+
+
+def _cost(one: Culprit, ranks: Collection[int]) -> str:
+    share = "" if one.share is None else f" ({percent(one.share)})"
+    return f"rank {one.rank} made {named(one.victims, ranks, one.rank)} wait {brief(one.cost_ns)} a step{share}"
+
+
+def named(victims: Sequence[int], ranks: Collection[int], culprit: int) -> str:
+    """`rank 1`, `ranks 0, 1 and 3`, `all 63 others`, `ranks 0-2, 8-63`."""
+    if len(victims) > LISTED and set(victims) == set(ranks) - {culprit}:
+        return f"all {len(victims)} others"
+    return listed(victims)
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """`rank 1`, `ranks 0, 1 and 3`, `ranks 0-2, 8-63`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) <= LISTED:
+        return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    return f"ranks {spans(sorted(ranks))}"
+
+
+def _causes(explanations: Sequence[Explanation]) -> str:
+    worth = [one for one in explanations if one.share >= WORTH_A_WORD] or list(explanations[:1])
+    if not worth:
+        return "what it did is not known"
+    if len(worth) == 1:
+        return cause(worth[0])
+    *most, last = (f"{cause(one)} [{100 * one.share:.0f} %]" for one in worth)
+    return f"{', '.join(most)}, and {last}"
+
+
+def cause(one: Explanation) -> str:
+    """What the rank spent its time on, and what the others did."""
+    if one.kind == "unknown":
+        return "what it did before that is not known"
+    if one.kind == "batch":
+        return f"its batch has {one.spent_ns:.0f} samples against {one.median_ns:.0f}"
+    if one.kind == "data":
+        return f"loading data took {_against(one)}"
+    if one.kind == "host":
+        return f"{_against(one)} {one.where or 'on the host'}, outside of any module"
+    subject = _subject(one)
+    if one.ratio is not None and one.ratio >= 1.05:
+        return f"{subject} took {_ratio(one.ratio)} x the median rank ({_against(one)})"
+    return f"{subject} took {_against(one)}"
+
+
+def _subject(one: Explanation) -> str:
+    if one.kind in OF_MODULES:
+        return one.kind if one.where is None else f"{one.kind} of {one.where or 'the model'}"
+    if one.kind == "annotation" and one.where is not None:
+        return repr(one.where)
+    return {"optimizer": "the optimizer"}.get(one.kind, one.kind)
+
+
+def _against(one: Explanation) -> str:
+    """`20.8 ms against 0.3 ms`, in one unit."""
+    if one.spent_ns is None:
+        return "longer"
+    if one.median_ns is None:
+        return brief(one.spent_ns)
+    mine = brief(one.spent_ns)
+    size, unit = {"s": (1e9, "s"), "ms": (1e6, "ms")}.get(mine.split()[1], (1e3, "us"))
+    places = len(mine.split()[0].partition(".")[2])
+    return f"{mine} against {one.median_ns / size:.{places}f} {unit}"
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
+
+
+def p_text(p_value: float) -> str:
+    """`p = 0.003`, `p < 0.0001`."""
+    return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.1g}" if p_value < 0.1 else f"p = {p_value:.2f}"

@@ -1,0 +1,114 @@
+"""DeepSpeed's report of a run: tables of its first rank come in, text goes out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.tables import MODULES
+from distprof.errors import DataError
+from distprof.merge.run.run_model import Run, open_run
+from distprof.merge.run.tables import load
+from distprof.merge.totals.totals import model_totals, per_rank
+from distprof.reporters.deepspeed_layout import (
+    ModelParams,
+    Numbers,
+    Sizes,
+    StepSeconds,
+    aggregated,
+    description,
+    page,
+    summary,
+)
+
+Row = dict[str, Any]
+BASIS = ("Rank {rank}. FLOPs are 2 per MAC by distprof's formulas, without DeepSpeed's elementwise work; latencies are "
+         "means over the timed steps.")
+
+
+class ModuleTree:
+    """Modules of one rank by path, with numbers as a report needs them."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = {row["module_path"]: row for row in rows}
+        self.children: Mapping[str, list[str]] = defaultdict(list)
+        for path in self.rows:
+            if path:
+                self.children[self._parent(path)].append(path)
+
+    def numbers(self, path: str) -> Numbers:
+        """One module, submodules included."""
+        return Numbers(params=self.rows[path]["params"], macs=int(self._sum(path, "fwd_macs")),
+                       flops=int(self._sum(path, "fwd_flops")), seconds=self._sum(path, "fwd_time_ns") / 1e9)
+
+    def levels(self) -> list[dict[str, list[Numbers]]]:
+        """Class name -> its modules, for each depth."""
+        levels: list[dict[str, list[Numbers]]] = []
+        waiting = [""]
+        while waiting:
+            level: dict[str, list[Numbers]] = defaultdict(list)
+            for path in waiting:
+                level[self.rows[path]["class_name"]].append(self.numbers(path))
+            levels.append(level)
+            waiting = [child for path in waiting for child in self.children.get(path, ())]
+        return levels
+
+    def text(self, path: str = "") -> str:
+        """The tree as torch prints modules, with numbers in place of what a module says of itself."""
+        below = [f"({child.removeprefix(f'{path}.')}): {self.text(child)}" for child in self.children.get(path, ())]
+        own = description(self.numbers(path), self.numbers(""))
+        name = self.rows[path]["class_name"]
+        if not below:
+            return f"{name}({own})"
+        return "\n".join((f"{name}(", *(f"  {line}" for part in (own, *below) for line in part.splitlines()), ")"))
+
+    def _parent(self, path: str) -> str:
+        above = path.rpartition(".")[0]
+        return above if not above or above in self.rows else self._parent(above)
+
+    def _sum(self, path: str, column: str) -> float:
+        """Of a module that is never called itself, like ModuleList: that of its children."""
+        value: float = self.rows[path][column] or 0
+        return value or sum(self._sum(child, column) for child in self.children.get(path, ()))
+
+
+def deepspeed_text(path: Path, *, profile_step: int = 1, module_depth: int = -1, top_modules: int = 1,
+                   detailed: bool = True, recompute_fwd_factor: float = 0.0) -> str:
+    """The report for the lowest rank that was recorded, with the settings of DeepSpeed's config file.
+
+    Raises:
+        DataError: The run cannot be read, or no step of the count pass was recorded.
+    """
+    run = open_run(path)
+    rank = run.ranks[0].number
+    rows = load(run, MODULES).filter((pl.col("rank") == rank) & ~pl.col("module_path").str.contains(":")).to_dicts()
+    if not rows or rows[0]["fwd_macs"] is None:
+        raise DataError(f"expected a counted step of rank {rank} in {path}, found none",
+                        hint="the script must run more steps than profile_step")
+    tree, ranks = ModuleTree(rows), per_rank(run)
+    params = model_totals(run, ranks)["params"]
+    own = ranks.filter(pl.col("rank") == rank).to_dicts()[0]
+    top = summary(tree.numbers(""), ModelParams(plain=round(params or 0), expert=0), sizes=_sizes(run, own),
+                  times=_times(own), recompute_fwd_factor=recompute_fwd_factor)
+    levels = tree.levels()
+    shown = levels if module_depth == -1 else levels[:module_depth]
+    text = page(profile_step, list(top), list(aggregated(shown, top_modules)), tree.text() if detailed else None)
+    return f"{text}\n{BASIS.format(rank=rank)}"
+
+
+def _sizes(run: Run, own: Row) -> Sizes:
+    return Sizes(world=run.world_size, data_parallel=run.dp_size, model_parallel=run.mp_size,
+                 batch=round(own["samples"]) if own["samples"] is not None else None)
+
+
+def _times(own: Row) -> StepSeconds | None:
+    """None where a time is unknown: no timed step, no backward, no optimizer."""
+    times = [own[name] for name in ("fwd_ns", "bwd_ns", "optimizer_ns")]
+    if None in times:
+        return None
+    forward, backward, step = (time / 1e9 for time in times)
+    return StepSeconds(forward=forward, backward=backward, step=step)

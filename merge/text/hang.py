@@ -1,0 +1,91 @@
+"""Where a job got stuck, in sentences: hangs come in, lines go out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from distprof.merge.blame.hang import Hang, Hangs, Standing
+from distprof.merge.text.culprits import listed
+from distprof.merge.text.precision import brief
+
+AT_ONCE_NS = 1_000_000_000
+"""Who had been in a collective for less may just have been ended there."""
+SHOWN = 8
+
+
+def hang_lines(found: Hangs) -> Iterator[str]:
+    """What hangs and who is missing, and where every rank stands that is in none of it."""
+    told: set[int] = set()
+    waits = {rank: hang for hang in found.hangs for rank in hang.waiting}
+    for hang in found.hangs[:SHOWN]:
+        yield _hang(hang, found.standing, waits)
+        told |= {*hang.waiting, *hang.absent}
+    if len(found.hangs) > SHOWN:
+        yield f"stuck: {len(found.hangs) - SHOWN} more groups; --json has all"
+    for rank, one in found.standing.items():
+        if one.failure is not None:
+            yield f"rank {rank} gave up: {one.failure}"
+        if rank not in told or one.peers:
+            yield f"{'stuck' if one.cause != 'signal' else 'ended'}: {_alone(one)}"
+
+
+def _hang(one: Hang, standing: Mapping[int, Standing], waits: Mapping[int, Hang]) -> str:
+    word = "stuck" if one.waited_ns >= AT_ONCE_NS or one.is_mismatch or any(
+        standing[rank].cause != "signal" for rank in one.waiting) else "when it was ended"
+    verb = "waits" if len(one.waiting) == 1 else "wait"
+    parts = [f"{word}: {listed(one.waiting)} {verb} in {_called(one)} for {brief(one.waited_ns, 2)}"]
+    if len(one.ops) > 1:
+        parts.append("called differently: " + _differences(one.ops, "called"))
+    elif one.is_mismatch:
+        parts.append("inputs differ: " + _differences(one.shapes, "brought"))
+    if one.absent:
+        parts.append(f"{listed(one.absent)} never entered: {_places(one.absent, standing, waits)}")
+    if one.over:
+        parts.append(f"on {listed(one.over)} it is over")
+    if one.unknown:
+        parts.append(f"of {listed(one.unknown)} nothing is known")
+    if not one.absent and not one.unknown and not one.is_mismatch:
+        parts.append("all ranks are in it: look at the network, or at a rank that is slow")
+    return "; ".join(parts)
+
+
+def _called(one: Hang) -> str:
+    return f"{next(iter(one.ops))} #{one.number} of {one.group}"
+
+
+def _differences(values: dict[str, list[int]], verb: str) -> str:
+    (most, ranks), *others = values.items()
+    found = ", ".join(f"{listed(other)} {verb} {value}" for value, other in others)
+    return f"{found} where {listed(ranks)} {verb} {most}"
+
+
+def _places(ranks: Sequence[int], standing: Mapping[int, Standing], waits: Mapping[int, Hang]) -> str:
+    """Where they are instead, which may be another collective; ranks at one place are told together."""
+    at: dict[str, list[int]] = {}
+    for rank in ranks:
+        where = place(standing[rank]) + (f", in {_called(waits[rank])}" if rank in waits else "")
+        at.setdefault(where, []).append(rank)
+    if len(at) == 1:
+        where = next(iter(at))
+        return f"it is {where}" if len(ranks) == 1 else f"they are {where}"
+    shown = [f"{listed(some)} {where}" for where, some in at.items()]
+    return ", ".join(shown[:SHOWN]) + (f" and {len(shown) - SHOWN} more places" if len(shown) > SHOWN else "")
+
+
+def place(one: Standing) -> str:
+    """`at train.py:57 in load_batch, forward of layers.1`."""
+    if one.frame is None:
+        return "at no line of Python that is known"
+    found = f"at {Path(one.frame.file).name}:{one.frame.line} in {one.frame.function}"
+    phase = one.phase or ("forward" if one.module_path is not None else None)
+    if phase is not None:
+        found += f", {phase}" + ("" if one.module_path is None else f" of {one.module_path or 'the model'}")
+    return found
+
+
+def _alone(one: Standing) -> str:
+    for op, peer in one.peers:
+        return f"rank {one.rank} waits in {op} {'to' if op == 'send' else 'from'} rank {peer}, {place(one)} ({one.why})"
+    return f"rank {one.rank} was {place(one)} and in no collective ({one.why})"
+

@@ -1,0 +1,196 @@
+"""`distprof stats` as text: the summary comes in, one screen goes out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from distprof.contract.paths import SUMMARY_JSON
+from distprof.merge.text.clock import clock_line
+from distprof.reporters.page import Page
+from distprof.reporters.report import Report
+from distprof.units import duration, percent, si
+
+QUANTITY_NAMES = {
+    "params": "params",
+    "stored_params": "stored params",
+    "fwd_macs": "forward MACs",
+    "fwd_flops": "forward FLOPs",
+    "bwd_flops": "backward FLOPs",
+    "recompute_flops": "recomputed FLOPs",
+}
+TIME_NAMES = {
+    "step_ns": "step",
+    "before_forward_ns": "before forward",
+    "fwd_ns": "forward",
+    "bwd_ns": "backward (with waits)",
+    "optimizer_ns": "optimizer",
+}
+SHOWN_UNCOUNTED = 6
+
+
+def render(summary: Mapping[str, Any], path: Path, page: Page, *, top: int) -> str:
+    """The answer in one screen."""
+    if summary["kind"] == "traces":
+        return _of_traces(summary, path, page)
+    _head(summary, page)
+    _ranks(summary, page)
+    _communication(summary, page)
+    _modules(summary, page, top)
+    _foot(summary, path, page)
+    return page.text()
+
+
+def _of_traces(summary: Mapping[str, Any], path: Path, page: Page) -> str:
+    """What traces of another program tell: who was there, nothing of modules."""
+    _topology(summary, page)
+    page.line("params, FLOPs, step and module times unknown: these are traces of another program, and no module "
+              "profiler ran (distprof run records them)")
+    page.line(f"clock {summary['clock']['method']}")
+    page.line()
+    _problems(summary, page)
+    if not (path / SUMMARY_JSON).is_file():
+        page.line(f"Next: distprof merge {shlex.quote(str(path))}{'' if path.is_dir() else ' --out merged'}")
+    return page.text()
+
+
+def render_modules(summary: Mapping[str, Any], modules: Report, path: Path, page: Page) -> str:
+    """The same with all modules as a tree in place of ranks and top modules."""
+    _head(summary, page)
+    page.line("modules: per GPU and step, mean over the ranks that have the module")
+    page.line()
+    page.report(modules)
+    page.line()
+    _foot(summary, path, page)
+    return page.text()
+
+
+def _head(summary: Mapping[str, Any], page: Page) -> None:
+    _topology(summary, page)
+    _totals(summary, page)
+    _step(summary, page)
+
+
+def _foot(summary: Mapping[str, Any], path: Path, page: Page) -> None:
+    _uncounted(summary, page)
+    page.line(clock_line(summary["clock"]))
+    _problems(summary, page)
+    page.line()
+    page.line(f"Next: distprof comms {shlex.quote(str(path))}")
+
+
+def _topology(summary: Mapping[str, Any], page: Page) -> None:
+    ranks = "1 rank" if summary["world_size"] == 1 else f"{summary['world_size']} ranks"
+    if summary["topology"] is None:
+        page.line(f"{ranks}   mp_size and dp_size {summary['topology_source']}")
+    else:
+        axes = " x ".join(f"{axis} {size}" for axis, size in summary["topology"].items())
+        page.line(f"{ranks} = {axes}   mp_size {summary['mp_size']}, dp_size {summary['dp_size']}"
+                  f"   ({summary['topology_source']})")
+    page.line()
+
+
+def _totals(summary: Mapping[str, Any], page: Page) -> None:
+    per_gpu, model = summary["per_gpu"], summary["model"]
+    rows = [(name, si(per_gpu[key]["mean"]), _range(per_gpu[key]), si(model[key]))
+            for key, name in QUANTITY_NAMES.items() if per_gpu[key]["mean"] is not None]
+    page.table(("per step", "per GPU", "over ranks", f"model = per GPU x {summary['mp_size']}"), rows)
+    unique = model["unique_params"]
+    page.line(f"unique params {si(unique)}: replicas counted once" if unique is not None else
+              "unique params unknown: nothing tells which tensors are replicas")
+    page.line()
+
+
+def _range(spread: Mapping[str, Any]) -> str:
+    if spread["min"] == spread["max"]:
+        return "all equal"
+    return f"{si(spread['min'])} (rank {spread['min_rank']}) .. {si(spread['max'])} (rank {spread['max_rank']})"
+
+
+def _step(summary: Mapping[str, Any], page: Page) -> None:
+    step = summary["step"]
+    if step["time_ns"] is None:
+        page.line("step time unknown: no step of the time pass was recorded")
+        page.line()
+        return
+    flops = step["flops_per_second"]
+    rates = [f"step {duration(step['time_ns'])}"]
+    if step["samples_per_second"] is not None:
+        rates.append(f"{si(step['samples_per_second'])} samples/s")
+    if flops is not None:
+        rates.append(f"{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
+    page.line("   ".join(rates))
+    mfu = step["mfu"]
+    page.line(f"MFU {percent(mfu)} = {step['mfu_basis']}" if mfu is not None else f"MFU {step['mfu_basis']}")
+    page.line()
+
+
+def _ranks(summary: Mapping[str, Any], page: Page) -> None:
+    spreads = summary["per_gpu"]
+    rows = [(name, *(duration(spreads[key][what]) for what in ("mean", "min", "max")),
+             f"{spreads[key]['min_rank']} / {spreads[key]['max_rank']}")
+            for key, name in TIME_NAMES.items() if spreads[key]["mean"] is not None]
+    if rows:
+        page.table(("time over ranks", "mean", "min", "max", "rank of min / max"), rows)
+    slowest = summary["slowest_rank"]
+    if slowest is not None:
+        page.line(f"slowest rank {slowest['rank']}: forward + backward {duration(slowest['fwd_bwd_ns'])}, "
+                  f"{slowest['ratio_to_median']:.2f} x the median rank (waits for others included)")
+        page.line()
+
+
+def _communication(summary: Mapping[str, Any], page: Page) -> None:
+    found = summary["communication"]
+    if found is None:
+        return
+    if found["waiting_ratio"] is not None:
+        page.line(f"exposed communication: {percent(found['waiting_ratio'])} of a step waiting for other ranks, "
+                  f"{percent(found['moving_ratio'])} moving data")
+    for line in found["text"]:
+        page.line(line)
+    page.line()
+
+
+def _modules(summary: Mapping[str, Any], page: Page, top: int) -> None:
+    staged = summary["topology"].get("pp", 1) > 1
+    modules = summary["modules"][:top]
+    times = {"forward": "fwd_time_ns_mean", "backward": "bwd_time_ns_mean"}
+    if any(module["recompute_time_ns_mean"] is not None for module in modules):
+        times["recomputed"] = "recompute_time_ns_mean"
+    rows = [
+        (_place(module, staged=staged),
+         module["class_name"], si(module["params_mean"]), si(module["fwd_macs_mean"]),
+         *(duration(module[column]) for column in times.values()),
+         "-" if module["slowest_rank"] is None else str(module["slowest_rank"]))
+        for module in modules
+    ]
+    if rows:
+        page.table(("top modules, per GPU", "class", "params", "MACs", *times, "slowest rank"), rows, left=2)
+        page.line()
+
+
+def _uncounted(summary: Mapping[str, Any], page: Page) -> None:
+    ratio, ops = summary["coverage_ratio"], summary["uncounted_ops"]
+    if ratio is None:
+        page.line("FLOPs unknown: no step of the count pass was recorded")
+        return
+    page.line("FLOPs are those of matrix products, convolutions, attention and recurrent layers; of the bytes moved, "
+              f"ops that nobody knows moved {percent(1 - ratio)}")
+    if ops:
+        shown = ", ".join(op["op"].removeprefix("aten::") for op in ops[:SHOWN_UNCOUNTED])
+        more = f" and {len(ops) - SHOWN_UNCOUNTED} more" if len(ops) > SHOWN_UNCOUNTED else ""
+        page.line(f"    not counted: {shown}{more}")
+
+
+def _problems(summary: Mapping[str, Any], page: Page) -> None:
+    for remark in summary["remarks"]:
+        page.line(f"note: {remark}", style="yellow")
+    for problem in summary["problems"]:
+        page.line(f"incomplete: {problem}", style="yellow")
+
+
+def _place(module: Mapping[str, Any], *, staged: bool) -> str:
+    path = module["module_path"] or "(root)"
+    return f"stage {module['stage']}: {path}" if staged else path

@@ -1,0 +1,150 @@
+"""`distprof comms --timeline`: rows come in, every step on one axis and every collective on its own go out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import polars as pl
+
+from distprof.merge.clock.model import pair_uncertainty_ns
+from distprof.merge.cost.choice import group_label
+from distprof.merge.cost.per_collective import per_collective
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.precision import known_to, some
+from distprof.merge.text.timeline_bars import STYLES, Axis, axis_of, bars, legend
+from distprof.reporters.page import Page
+from distprof.units import duration, size
+
+EACH = 10
+"""Collectives of a step that are drawn one by one, at most."""
+MOST_RANKS = 32
+"""Ranks that have a row, at most."""
+NARROWEST = 20
+
+
+def draw_timeline(rows: pl.DataFrame, run: Run, page: Page) -> None:
+    """Steps in their order, and in each the collectives; where there are many, steps only."""
+    if rows["arrival_ns"].is_null().all():
+        page.line("nothing to draw: no arrival is known")
+        return
+    hidden = False
+    for step in sorted(rows["step"].unique().to_list(), key=lambda one: (one is not None, one)):
+        mine = rows.filter(pl.col("step").eq_missing(step))
+        _draw_step(mine, step, run, page)
+        numbers = mine["collective"].unique().sort().to_list()
+        hidden |= len(numbers) > EACH
+        if len(numbers) <= EACH:
+            for number in numbers:
+                _draw_collective(mine.filter(pl.col("collective") == number), run, page)
+    if hidden:
+        page.line(f"more than {EACH} collectives in a step: --step, --op and --group narrow it, and each is drawn by "
+                  "itself")
+
+
+def _draw_step(rows: pl.DataFrame, step: int | None, run: Run, page: Page) -> None:
+    ranks = [rank.number for rank in run.ranks if rank.number in set(rows["rank"])]
+    shown, left_out = _shown(rows, ranks)
+    labels = _labels(shown, run)
+    axis = axis_of(rows, _width(page, labels))
+    if axis is None:
+        return
+    drawn = bars(rows, shown, axis, arrivals=False)
+    ops = list(dict.fromkeys(rows["op"]))
+    page.line(f"{'step not known' if step is None else f'step {step}'}: {some(rows['collective'].n_unique())}, "
+              f"{duration(axis.end_ns - axis.start_ns)} from the first arrival to the last end"
+              + (f"; {left_out}" if left_out else ""))
+    _draw(page, axis, [(labels[rank], drawn[rank], "") for rank in shown], ops)
+
+
+def _draw_collective(rows: pl.DataFrame, run: Run, page: Page) -> None:
+    one = per_collective(rows).row(0, named=True)
+    there = rows["rank"].to_list()
+    ranks = sorted(set(one["group_ranks"] or ()) | set(there))
+    shown, left_out = _shown(rows, ranks)
+    labels = _labels(shown, run)
+    unsure_ns = pair_uncertainty_ns(run.clock, there)
+    notes = dict(_notes(rows, one, unsure_ns))
+    axis = axis_of(rows, _width(page, labels, max(map(len, notes.values()), default=0) + 2))
+    if axis is None:
+        return
+    drawn = bars(rows, [rank for rank in shown if rank in set(there)], axis, arrivals=True)
+    page.line(describe(one, unsure_ns) + (f"; {left_out}" if left_out else ""))
+    if one["mismatch"]:
+        page.line(f"mismatch: {one['mismatch']}", style="red")
+    lines = [(labels[rank], drawn.get(rank, " " * axis.width), notes.get(rank, "is not in it")) for rank in shown]
+    _draw(page, axis, lines, list(dict.fromkeys(rows["op"])))
+
+
+def describe(one: dict[str, Any], unsure_ns: int | None) -> str:
+    """A collective in a line: `all_reduce #3 of mesh_dp (0-3), ...`."""
+    parts = [f"{one['op']} #{one['number']}" if one["number"] is not None else one["op"]]
+    parts[0] += f" of {group_label(one['group'], one['group_description'], one['group_ranks'])}"
+    if one["phase"] or one["module_path"] is not None:
+        parts.append(f"issued in {issued_in(one)}")
+    if one["size_bytes"] is not None:
+        parts.append(f"{size(one['size_bytes'])} {one['dtype'] or ''}".rstrip())
+    if one["arrival_spread_ns"] is not None:
+        parts.append(f"arrivals spread over {known_to(one['arrival_spread_ns'], unsure_ns)}")
+    if one["busbw"] is not None:
+        parts.append(f"busbw {gigabytes(one['busbw'])} GB/s")
+    return ", ".join(parts)
+
+
+def issued_in(one: dict[str, Any]) -> str:
+    """`backward of layers.1`."""
+    where = one["module_path"]
+    return " of ".join(filter(None, (one["phase"] or ("-" if where is None else ""),
+                                     None if where is None else where or "(root)")))
+
+
+def gigabytes(rate: float | None) -> str:
+    """Bytes a second in GB/s, 1e9, three digits."""
+    if rate is None:
+        return "-"
+    value = rate / 1e9
+    return f"{value:.2f}" if value >= 0.995 else f"{value:.3g}" if value >= 0.0001 else f"{value:.1e}"
+
+
+def _notes(rows: pl.DataFrame, one: dict[str, Any], unsure_ns: int | None) -> Iterator[tuple[int, str]]:
+    for rank, op, wait, transfer, arrival, end in rows.select(
+            "rank", "op", "wait_ns", "transfer_ns", "arrival_ns", "end_ns").iter_rows():
+        is_late = rank == one["late_rank"] and not one["unsure"]
+        if wait is not None:
+            told = "last" if is_late else f"waits {known_to(wait, unsure_ns)}"
+            yield rank, f"{told}, moves {known_to(transfer, unsure_ns)}"
+        elif end is not None and arrival is not None:
+            yield rank, f"{op if op in ('send', 'recv') else 'in it'} {duration(end - arrival)}"
+        else:
+            yield rank, f"{op if op in ('send', 'recv') else 'came'}, end not known"
+
+
+def _shown(rows: pl.DataFrame, ranks: Sequence[int]) -> tuple[list[int], str]:
+    """Ranks that have a row; of many, the first and the last to come."""
+    if len(ranks) <= MOST_RANKS:
+        return list(ranks), ""
+    order = rows.filter(pl.col("rank").is_in(list(ranks))).group_by("rank").agg(
+        pl.col("arrival_ns").min()).sort("arrival_ns", "rank")["rank"].to_list()
+    half = MOST_RANKS // 2
+    return sorted(order[:half] + order[-half:]), f"of {len(ranks)} ranks the {half} that came first and last"
+
+
+def _labels(ranks: Sequence[int], run: Run) -> dict[int, str]:
+    places = {rank.number: rank.place for rank in run.ranks}
+    return {rank: f"rank {rank} {places.get(rank, '')}".rstrip() for rank in ranks}
+
+
+def _width(page: Page, labels: dict[int, str], right: int = 0) -> int:
+    return max(page.width - max(map(len, labels.values()), default=0) - 2 - right, NARROWEST)
+
+
+def _draw(page: Page, axis: Axis, lines: Sequence[tuple[str, str, str]], ops: Sequence[str]) -> None:
+    left = max(len(label) for label, _, _ in lines) + 2
+    page.line(" " * left + axis.ruler())
+    for label, drawn, note in lines:
+        pieces = [("".join(run), STYLES.get(letter, "green")) for letter, run in groupby(drawn)]
+        page.marked([(label.ljust(left), None), *pieces, (f"  {note}" if note else "", None)])
+    page.line(" " * left + legend(ops, "".join(drawn for _, drawn, _ in lines)))
+    page.line()
+

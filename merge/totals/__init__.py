@@ -1,0 +1,1 @@
+"""Numbers of all ranks reduced to per-GPU and model totals."""

@@ -1,0 +1,92 @@
+"""Model FLOPs utilisation: ops, step times and devices of all ranks come in, one ratio and what it rests on go out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from distprof.merge.run.run_model import Rank, Run
+from distprof.peaks.published import Peak, peak
+from distprof.units import si
+
+MODEL_PHASES = ("forward", "backward")
+"""Recomputation is no work of the model."""
+HOW = "forward and backward FLOPs of a step, recomputation left out, causal attention in full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisation:
+    """MFU of a run."""
+
+    mfu: float | None
+    basis: str
+    """Which FLOPs and which peak, or why there is no ratio."""
+
+
+def model_flops(ops: pl.DataFrame) -> pl.DataFrame:
+    """FLOPs of the model a step: `rank`, `dtype` (null where nobody knows), `convolution`, `flops`."""
+    kind = pl.col("op").cast(pl.String).str.contains("conv").alias("convolution")
+    flops = pl.col("flops") - 2 * pl.col("recompute_macs")  # fused attention repeats its scores in backward
+    work = ops.filter(pl.col("phase").is_in(MODEL_PHASES) & (pl.col("flops") > 0))
+    return work.group_by("rank", "dtype", kind).agg(flops.sum().alias("flops"))
+
+
+def utilisation(run: Run, ops: pl.DataFrame, step_ns: float | None, given: float | None) -> Utilisation:
+    """Mean over ranks of the least time for the model's FLOPs / mean step time.
+
+    The least time is the sum over dtypes of FLOPs / dense peak: with one dtype and equal devices MFU is model FLOPs
+    per GPU / (step time x peak).
+
+    Args:
+        run: Its ranks know their device and whether TF32 is allowed.
+        ops: The ops table of all ranks.
+        step_ns: Mean step of the time pass.
+        given: Peak FLOP/s of each rank's device; the table of devices is asked where it is None.
+    """
+    flops = model_flops(ops)
+    if step_ns is None or flops.is_empty():
+        return Utilisation(mfu=None, basis="unknown: it takes a step of the count pass and one of the time pass")
+    if given is not None:
+        least_ns = float(flops["flops"].sum()) / flops["rank"].n_unique() / given * 1e9
+        return Utilisation(mfu=least_ns / step_ns, basis=f"{HOW} / (step time x {si(given, 'FLOP/s')}, as given)")
+    return _by_table(run, flops, step_ns)
+
+
+def _by_table(run: Run, flops: pl.DataFrame, step_ns: float) -> Utilisation:
+    ranks = {rank.number: rank for rank in run.ranks}
+    least_s, used = 0.0, dict[str, None]()
+    for row in flops.sort("rank", "dtype", "convolution").iter_rows(named=True):
+        rank = ranks[row["rank"]]
+        dtype = _may_be_tf32(rank, row["dtype"], "convolution" if row["convolution"] else "matmul")
+        found = _peak(rank.info.device_name, dtype)
+        if found is None:
+            return Utilisation(mfu=None, basis=_why_none(rank, dtype))
+        least_s += row["flops"] / found.flops_per_second
+        used[_told(rank, found)] = None
+    mfu = least_s / flops["rank"].n_unique() / (step_ns / 1e9)
+    return Utilisation(mfu=mfu, basis=f"{HOW} / (step time x {'; '.join(used)})")
+
+
+def _may_be_tf32(rank: Rank, dtype: str | None, kind: str) -> str | None:
+    return "tf32" if dtype == "float32" and rank.info.tf32.get(kind) else dtype
+
+
+def _peak(device: str | None, dtype: str | None) -> Peak | None:
+    if device is None or dtype is None:
+        return None
+    # a device without TF32 does as float32 what is allowed to be TF32
+    return peak(device, dtype) or (peak(device, "float32") if dtype == "tf32" else None)
+
+
+def _told(rank: Rank, found: Peak) -> str:
+    return (f"{si(found.flops_per_second, 'FLOP/s')}, dense peak of {rank.info.device_name} in {found.dtype}: "
+            f"{found.source}, {found.year}")
+
+
+def _why_none(rank: Rank, dtype: str | None) -> str:
+    remedy = "give one in FLOP/s with --peak (`distprof doctor --peak` measures it)"
+    if rank.info.device_name is None or dtype is None:
+        what = "device" if rank.info.device_name is None else "dtype of the products"
+        return f"unknown: rank {rank.number} does not tell the {what}, so no peak can be looked up; {remedy}"
+    return f"unknown: no published peak of {rank.info.device_name} in {dtype} is at hand; {remedy}"

@@ -1,0 +1,128 @@
+"""The answer as data: a run comes in, what `summary.json` holds goes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
+from distprof.contract.tables import OPS, STEPS
+from distprof.merge.run.run_model import Run
+from distprof.merge.run.tables import load
+from distprof.merge.totals.communication import communication
+from distprof.merge.totals.description import described
+from distprof.merge.totals.mfu import utilisation
+from distprof.merge.totals.modules import reduce_modules
+from distprof.merge.totals.totals import model_totals, per_rank, spread
+
+TOP_MODULES = 50
+"""Modules that summary.json lists; all are in modules.parquet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """What merging computes from the tables."""
+
+    summary: dict[str, Any]
+    modules: pl.DataFrame
+
+
+def reduce(run: Run, *, peak: float | None = None, collectives: pl.DataFrame | None = None) -> Reduction:
+    """Reduces the tables of all ranks.
+
+    Args:
+        run: What was recorded.
+        peak: Peak FLOP/s of each rank's device, instead of the published one.
+        collectives: `MERGED_COLLECTIVES`, where they are known already.
+    """
+    ranks = per_rank(run)
+    modules = reduce_modules(run)
+    ops = load(run, OPS)
+    coverage, uncounted = _coverage(ops)
+    told = described(run)
+    found = {
+        **told,
+        "remarks": told["remarks"] + _unsteady(load(run, STEPS)),
+        "per_gpu": {name: spread(ranks, name) for name in (*QUANTITIES, *TIMES)},
+        "model": model_totals(run, ranks),
+        "step": _step(run, ranks, ops, peak),
+        "slowest_rank": _slowest(ranks),
+        "communication": communication(run, collectives),
+        "modules": _top_modules(modules),
+        "coverage_ratio": coverage,
+        "uncounted_ops": uncounted,
+    }
+    return Reduction(summary={key: found[key] for key in SUMMARY_KEYS}, modules=modules)
+
+
+def _unsteady(steps: pl.DataFrame) -> list[str]:
+    """A timed step that took several times the others: a compilation, or warm-up that is not over."""
+    timed = steps.filter(pl.col("pass") == "time")["duration_ns"]
+    longest, median = timed.max(), timed.median()
+    if len(timed) < 2 or not isinstance(longest, int) or not isinstance(median, float) or longest < 5 * median:
+        return []
+    return [f"timed steps differ: the longest took {longest / median:.0f} x the median one, and the mean holds both; "
+            "compilation or warm-up? (--steps wait=... waits longer)"]
+
+
+def _step(run: Run, ranks: pl.DataFrame, ops: pl.DataFrame, peak: float | None) -> dict[str, Any]:
+    """The mean step of the time pass, and rates of the whole job."""
+    mean: dict[str, Any] = {name: ranks[name].mean() for name in (*TIMES, *FLOPS, "samples")}
+    time_ns = mean["step_ns"]
+    flops = [mean[name] for name in FLOPS]
+    known = time_ns and None not in flops
+    used = utilisation(run, ops, time_ns, peak)
+    return {
+        "time_ns": time_ns,
+        "before_forward_ns": mean["before_forward_ns"],
+        "fwd_ns": mean["fwd_ns"],
+        "bwd_ns": mean["bwd_ns"],
+        "optimizer_ns": mean["optimizer_ns"],
+        # model-parallel ranks work on the same samples
+        "samples_per_second": mean["samples"] * run.dp_size / time_ns * 1e9 if time_ns and mean["samples"] else None,
+        "flops_per_second": sum(flops) * run.world_size / time_ns * 1e9 if known else None,
+        "mfu": used.mfu,
+        "mfu_basis": used.basis,
+    }
+
+
+FLOPS = ("fwd_flops", "bwd_flops", "recompute_flops")
+
+
+def _slowest(ranks: pl.DataFrame) -> dict[str, Any] | None:
+    """The rank with the most time in forward and backward, waits inside them included."""
+    work = pl.col("fwd_ns") + pl.col("bwd_ns").fill_null(0)  # inference has no backward
+    timed = ranks.with_columns(work.alias("work_ns")).drop_nulls("work_ns")
+    if timed.is_empty():
+        return None
+    last = timed.sort("work_ns", "rank").row(-1, named=True)
+    median: Any = timed["work_ns"].median()
+    return {"rank": last["rank"], "fwd_bwd_ns": last["work_ns"], "median_fwd_bwd_ns": median,
+            "ratio_to_median": last["work_ns"] / median if median else None}
+
+
+def _top_modules(modules: pl.DataFrame) -> list[dict[str, Any]]:
+    """Modules by measured time, else by FLOPs."""
+    by = (pl.sum_horizontal("fwd_time_ns_mean", "bwd_time_ns_mean", "recompute_time_ns_mean"),
+          pl.col("fwd_flops_mean").fill_null(0))
+    columns = ("stage", "module_path", "class_name", "depth", "params_mean", "fwd_macs_mean", "fwd_flops_mean",
+               "bwd_flops_mean", "fwd_time_ns_mean", "fwd_time_ns_min", "fwd_time_ns_max", "bwd_time_ns_mean",
+               "recompute_time_ns_mean", "fwd_self_time_ns_mean", "bwd_self_time_ns_mean",
+               "recompute_self_time_ns_mean", "slowest_rank", "model_params", "model_fwd_flops")
+    return modules.sort(by, descending=True).head(TOP_MODULES).select(columns).to_dicts()
+
+
+def _coverage(ops: pl.DataFrame) -> tuple[float | None, list[dict[str, Any]]]:
+    """Share of the bytes that known ops move, and the ops that nobody knows, per step of a rank."""
+    work = ops.filter(~pl.col("view"))
+    total = float(work["io_bytes"].sum())
+    num_ranks = max(work["rank"].n_unique(), 1)
+    uncounted = (
+        work.filter(~pl.col("counted")).group_by("op")
+        .agg(pl.col("calls").sum() / num_ranks, pl.col("io_bytes").sum() / num_ranks)
+        .sort("io_bytes", "op", descending=[True, False])
+    )
+    covered = float(work.filter(pl.col("counted"))["io_bytes"].sum())
+    return (covered / total if total else None), uncounted.to_dicts()

@@ -1,0 +1,84 @@
+"""Totals: the tables of all ranks come in, numbers per GPU and of the model go out.
+
+The model total of a quantity is mp_size x the mean over ranks: doubling the data-parallel size changes neither. It
+is the sum over one model-parallel group, averaged over its replicas.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.summary import QUANTITIES, TIMES
+from distprof.contract.tables import OPS, STEPS
+from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.tables import load
+
+FLOPS_OF_PHASE = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
+Spread = dict[str, float | int | None]
+
+
+def per_rank(run: Run) -> pl.DataFrame:
+    """One row per rank: `rank`, every quantity, every time; null where the rank did not record it."""
+    return (
+        pl.DataFrame([_params(rank) for rank in run.ranks],
+                     schema=dict.fromkeys(("rank", "params", "stored_params", "unique_params", "stage"), pl.Int64))
+        .join(_flops(load(run, OPS)), on="rank", how="left")
+        .join(_times(load(run, STEPS)), on="rank", how="left")
+        .sort("rank")
+    )
+
+
+def _params(rank: Rank) -> dict[str, int | None]:
+    params = rank.info.params
+    return {
+        "rank": rank.number,
+        "params": params.params if params else None,
+        "stored_params": params.stored_params if params else None,
+        "unique_params": params.unique_params if params else None,
+        "stage": (rank.info.coordinates or {}).get("pp", 0),
+    }
+
+
+def _flops(ops: pl.DataFrame) -> pl.DataFrame:
+    sums = [pl.col("flops").filter(pl.col("phase") == phase).sum().alias(name)
+            for name, phase in FLOPS_OF_PHASE.items()]
+    macs = pl.col("macs").filter(pl.col("phase") == "forward").sum().alias("fwd_macs")
+    return ops.group_by("rank").agg(*sums, macs)
+
+
+def _times(steps: pl.DataFrame) -> pl.DataFrame:
+    timed = steps.filter(pl.col("pass") == "time")
+    means = [pl.col(column).mean().alias(name) for name, column in TIMES.items()]
+    return timed.group_by("rank").agg(*means, pl.col("samples").mean())
+
+
+def spread(ranks: pl.DataFrame, quantity: str) -> Spread:
+    """mean, min and max over ranks, and the ranks of the extremes; nulls where no rank has it."""
+    known = ranks.filter(pl.col(quantity).is_not_null()).sort(quantity, "rank")
+    if known.is_empty():
+        return dict.fromkeys(("mean", "min", "max", "min_rank", "max_rank"))
+    first, last = known.row(0, named=True), known.row(-1, named=True)
+    return {"mean": whole(known[quantity].mean()), "min": whole(first[quantity]), "max": whole(last[quantity]),
+            "min_rank": first["rank"], "max_rank": last["rank"]}
+
+
+def whole(value: Any) -> Any:
+    """An int where a float says the same."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def model_totals(run: Run, ranks: pl.DataFrame) -> dict[str, float | int | None]:
+    """mp_size x the mean over ranks for each quantity, and what the model has without replicas."""
+    means = {quantity: ranks[quantity].mean() for quantity in QUANTITIES}
+    totals = {name: None if mean is None else whole(run.mp_size * float(str(mean))) for name, mean in means.items()}
+    return {**totals, "unique_params": _unique_params(run, ranks)}
+
+
+def _unique_params(run: Run, ranks: pl.DataFrame) -> int | None:
+    """The sum over pipeline stages; the ranks of a stage agree on it."""
+    unique = pl.col("unique_params")
+    stages = ranks.group_by("stage").agg(unique.max(), unique.null_count().alias("unknown"))
+    all_there = len(stages) == run.topology.get("pp", 1) and not stages["unknown"].sum()
+    return int(stages["unique_params"].sum()) if all_there else None

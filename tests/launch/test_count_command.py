@@ -1,0 +1,210 @@
+"""`distprof count module:factory`: what a user types, and what a user mistypes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import distprof as library
+from distprof.launch.cli import main
+from support.jobs import EXAMPLES, clean_environ, distprof
+from support.zoo import torchvision_model
+
+MODELS = '''
+import torch
+from torch import nn
+
+print("made by models_here.py")
+NUMBER = 3
+
+
+class Two(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x, scale=None):
+        print("called")
+        return self.inner(x) if scale is None else self.inner(x) * scale
+
+
+def tensor(): return Two(), torch.ones(2, 4)
+def arguments(): return Two(), (torch.ones(2, 4), torch.ones(4))
+def names(): return Two(), {"x": torch.ones(2, 4), "scale": torch.ones(4)}
+def wrong_width(): return Two(), torch.ones(2, 5)
+def needs(width): return Two(width)
+def broken(): raise ValueError("no weights here\\nand a second line")
+def nothing(): return None
+def looks(): return Two(int(torch.ones(4).sum()))
+ready = Two()
+'''
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "models_here.py").write_text(MODELS)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "nets.py").write_text("from models_here import Two\n")
+    (tmp_path / "lacks.py").write_text("import no_such_package\n")
+    (tmp_path / "script.py").write_text("import argparse\nargparse.ArgumentParser().parse_args(['--no'])\n")
+    (tmp_path / "syntax.py").write_text("def (:\n")
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder, monkeypatch, capfd) -> Callable[..., subprocess.CompletedProcess]:
+    """The command in this process, in a folder, as if nothing of it had been imported before."""
+    def command(*arguments: object) -> subprocess.CompletedProcess:
+        before = set(sys.modules)
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            patch.setattr(sys, "path", sys.path[:])
+            with pytest.raises(SystemExit) as done:
+                main(["count", *map(str, arguments)])
+        for name in set(sys.modules) - before:
+            if name.split(".")[0] in ("models_here", "package", "lacks", "script", "syntax", "distprof_model_zoo"):
+                del sys.modules[name]
+        return subprocess.CompletedProcess(arguments, done.value.code, *capfd.readouterr())
+
+    return command
+
+
+def counted(done: subprocess.CompletedProcess) -> dict:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_command_counts_what_the_function_counts(run):
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        from train_ddp import Transformer
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    model = (f"{EXAMPLES}/train_ddp.py:Transformer", "--input-shape", "2,16", "--dtype", "int64", "--backward")
+    counts = library.count(Transformer(), torch.zeros(2, 16, dtype=torch.long), backward=True)
+    on_cpu = distprof("count", *model, "--device", "cpu")
+    assert on_cpu.stdout.strip() == counts.table().text().strip()
+    assert counted(run(*model, "--device", "cpu", "--json")) == json.loads(counts.to_json())
+    on_meta = counted(run(*model, "--json"))
+    assert on_meta["macs"]["forward"] == counts.total("macs", "forward") > 0
+    assert on_meta["params"] == counts.to_dict()["params"]
+
+
+@pytest.mark.parametrize("factory", ["tensor", "arguments", "names", "ready"])
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_factory_returns_a_model_with_or_without_inputs(run, folder, factory, device):
+    shape = ("--input-shape", "2,4") if factory == "ready" else ()
+    for place in ("models_here", "models_here.py", folder / "models_here.py"):
+        found = counted(run(f"{place}:{factory}", "--json", "--device", device, *shape))
+        assert found["macs"]["all"] == 2 * 4 * 4, place
+        assert found["modules"][0]["input_shapes"][0] == [2, 4]
+
+
+def test_shapes_on_the_command_line_replace_those_of_the_factory(run):
+    found = counted(run("models_here:arguments", "--json", "--input-shape", "3x4", "--input-shape", "4",
+                        "--device", "cpu", "--dtype", "float32", "--dtype", "float64"))
+    assert found["modules"][0]["input_shapes"] == [[3, 4], [4]]
+    assert found["macs"]["all"] == 48 and "float32" in {op["dtype"] for op in found["ops"]}
+
+
+def test_modules_in_packages_beside_here_are_found(run):
+    assert counted(run("package.nets:Two", "--json", "--input-shape", "2,4"))["macs"]["all"] == 32
+
+
+def test_what_the_model_prints_is_no_part_of_the_answer(run):
+    done = run("models_here:tensor", "--json")
+    assert counted(done)["macs"]["all"] == 32
+    assert "made by models_here.py" in done.stderr and "called" in done.stderr
+
+
+MISTAKES = {
+    "models_here": (2, "expected module:factory, found 'models_here'"),
+    "models_here:Twoo": (2, "did you mean models_here:Two?"),
+    "zooo:Two": (2, "found none named zooo"),
+    "package.nest:Two": (2, "found none named package.nest"),
+    "nowhere.py:Two": (2, "nothing at nowhere.py"),
+    "models_here:NUMBER": (2, "expected a class or function in models_here:NUMBER, found int"),
+    "models_here:needs": (2, "missing a required argument: 'width'"),
+    "models_here:nothing": (2, "to return a model or (model, inputs), found NoneType"),
+    "models_here:ready": (2, "Two.forward(x, scale=None), found: missing a required argument: 'x'"),
+    "models_here:broken": (1, "models_here:broken raised ValueError: no weights here"),
+    "models_here:looks": (1, "--device cpu"),
+    "models_here:wrong_width": (1, "the model raised in inner (Linear): RuntimeError: "),
+    "lacks:build": (1, "lacks cannot be imported: ModuleNotFoundError: No module named 'no_such_package'"),
+    "script:build": (1, "if __name__ == '__main__':"),
+    "syntax.py:build": (1, "SyntaxError"),
+}
+
+
+@pytest.mark.parametrize("spec", MISTAKES)
+def test_a_mistake_is_one_line(run, spec):
+    code, words = MISTAKES[spec]
+    done = run(spec)
+    ours = [line for line in done.stderr.splitlines() if line.startswith("distprof: ")]
+    assert done.returncode == code and len(ours) == 1 and words in ours[0], done.stderr
+    assert "Traceback" not in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize(("flags", "words"), [
+    (("--input-shape", "1,a"), "expected a shape like 1,3,224,224"), (("--input-shape", ""), "expected a shape"),
+    (("--input-shape", "2,4", "--dtype", "flaot32"), "found 'flaot32'"),
+    (("--dtype", "float32", "--dtype", "int64"), "found 2 and 0"),
+    (("--sort", "time"), "'time' is not one of"),
+    (("--input-shape", "2,4", "--dtype", "int64", "--device", "cpu"), "the model raised in inner (Linear)"),
+])
+def test_a_mistyped_flag_is_one_line(run, flags, words):
+    done = run("models_here:Two", *flags)
+    assert done.returncode in (1, 2) and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_debug_shows_where_the_model_raised(folder):
+    done = distprof("--debug", "count", "models_here:broken", cwd=folder)
+    assert done.returncode == 1 and 'raise ValueError("no weights here' in done.stderr
+
+
+def test_depth_top_and_sort_are_those_of_the_table(run):
+    model = (f"{EXAMPLES}/train_ddp.py:Transformer", "--input-shape", "2,16", "--dtype", "int64")
+    text = run(*model, "--depth", 1, "--sort", "macs", "--top", 3).stdout
+    assert "3 of 46 modules: depth 1 of 4, top 3 by macs" in text
+    assert [line.split()[1] for line in text.splitlines()[3:5]] == ["layers", "head"]
+
+
+@pytest.mark.parametrize(("environ", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_a_terminal_gets_its_width_and_colours_unless_it_refuses_them(environ, coloured):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 72, 0, 0))
+    command = [sys.executable, "-m", "distprof", "count", f"{EXAMPLES}/train_ddp.py:Transformer", "--input-shape",
+               "2,16", "--dtype", "int64"]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+                          env=clean_environ() | {"TERM": "xterm"} | environ) as process:
+        os.close(theirs)
+        text = b""
+        try:
+            while part := os.read(ours, 4096):
+                text += part
+        except OSError:  # Linux says so when the other side is closed
+            pass
+        assert process.wait() == 0
+    os.close(ours)
+    shown = text.decode()
+    assert ("\x1b[" in shown) == coloured
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r", "").splitlines()
+    assert max(map(len, plain)) <= 72 and any("left out" in line and "input" in line for line in plain)
+
+
+def test_a_torchvision_model_is_counted_by_its_name(run):
+    torchvision_model("resnet18")  # names the operators a CPU build lacks, or skips
+    found = counted(run("torchvision.models:resnet50", "--input-shape", "1,3,224,224", "--json"))
+    assert found["macs"]["forward"] == 4_089_184_256 and found["params"]["params"] == 25_557_032

@@ -1,0 +1,85 @@
+"""`distprof doctor` and the numbers people read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from distprof.errors import UsageError
+from distprof.launch import peak_rates as peaks
+from distprof.peaks import measured as measured_peak
+from distprof.process.identity import cpu_name
+from distprof.units import duration, percent, si, size
+from support.jobs import distprof
+
+
+def test_a_healthy_machine_is_told_so(tmp_path):
+    done = distprof("doctor", "--out", tmp_path)
+    assert done.returncode == 0, done.stdout
+    topics = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("ok", "warn", "fail"))]
+    assert topics == ["python", "packages", "torch", "device", "backend", "timeline", "disk", "write", "clock",
+                      "merging"]
+    assert "gloo" in done.stdout and "Next: distprof run" in done.stdout
+
+
+def test_a_place_that_takes_no_files_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = distprof("doctor", "--json", "--out", tmp_path / "file")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and found["healthy"] is False
+    assert [one["topic"] for one in found["findings"] if one["level"] == "fail"] == ["write"]
+
+
+def test_measured_peaks_say_how_and_are_rates_of_this_machine(tmp_path):
+    done = distprof("doctor", "--peak", "--json", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    cpu = json.loads(done.stdout)["peaks"][0]
+    assert cpu["device"] == cpu_name() and cpu["num_threads"] == 1  # the tests run with OMP_NUM_THREADS=1
+    rates = {rate["dtype"] or rate["what"]: rate for rate in cpu["measured"]}
+    assert set(rates) == {"float32", "bfloat16", "float16", "float64", "copy"}
+    for name in ("float32", "float64", "copy"):
+        assert 1e7 < rates[name]["per_second"] < 1e15 and "median of 9 runs" in rates[name]["how"]
+    assert cpu["published"] is None or cpu["published"]["year"] > 2000
+    assert "peaks" not in json.loads(distprof("doctor", "--json", "--out", tmp_path).stdout)
+
+
+def test_peaks_beside_the_published_ones():
+    rates = [{"what": "matmul", "dtype": "bfloat16", "per_second": 7e14, "how": "8192"},
+             {"what": "matmul", "dtype": "float64", "per_second": None, "how": "no kernel"},
+             {"what": "copy", "dtype": None, "per_second": 2.5e12, "how": "256 MiB"}]
+    measured = {"device": "NVIDIA H100 80GB HBM3", "num_threads": None, "rates": rates}
+    device = peaks._beside_the_table(measured)
+    told = {line.split("  ")[0]: line for line in peaks.text([device]).splitlines()}
+    assert told["bfloat16"].split()[-4:] == ["989.40", "TFLOP/s", "700.00", "TFLOP/s"]
+    assert told["float64"].split()[-3:] == ["66.90", "TFLOP/s", "-"] and "no kernel" in told["float64"]
+    assert told["copy"].split()[-4:] == ["3.35", "TB/s", "2.50", "TB/s"]
+    assert "not measured" in told["float8"] and "NVIDIA H100 whitepaper, 2022" in peaks.text([device])
+
+
+def test_a_rate_is_work_over_the_median_time(monkeypatch):
+    times = [40_000_000, 10_000_000, 20_000_000]
+    monkeypatch.setattr(measured_peak, "durations", lambda call, runs, device: times[:runs])
+    found = measured_peak.measure_peak(runs=3)
+    rates = {rate.dtype or rate.what: rate.per_second for rate in found.rates}
+    assert rates["float32"] == rates["float64"] == 2 * 256**3 / 0.02
+    assert rates["copy"] == 2 * measured_peak.COPY_BYTES / 0.02
+
+
+@pytest.mark.parametrize(("device", "runs"), [("meta", 3), ("cpu", 0)])
+def test_a_peak_of_what_cannot_be_measured_is_refused(device, runs):
+    with pytest.raises(UsageError, match="expected a CPU or CUDA device"):
+        measured_peak.measure_peak(device, runs=runs)
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (0, "0"), (7, "7"), (999, "999"), (1000, "1.00 K"), (1057536, "1.06 M"), (999_999, "1.00 M"), (2.5, "2.50"),
+    (1.5e21, "1500.00 E"), (None, "-")])
+def test_numbers(value, text):
+    assert si(value) == text
+
+
+def test_units():
+    assert size(1106944) == "1.11 MB" and size(0) == "0 B"
+    assert [duration(ns) for ns in (5, 1500, 2_500_000, 3e9, None)] == ["5 ns", "1.50 us", "2.50 ms", "3.00 s", "-"]
+    assert percent(0.3322) == "33.2 %" and percent(None) == "-"

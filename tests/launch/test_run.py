@@ -1,0 +1,180 @@
+"""`distprof run`: torchrun's flags, the script's own, exit codes and output."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.jobs import EXAMPLES, SCRIPTS, clean_environ, distprof
+
+
+def started(tmp_path: Path, *arguments: object, **kwargs) -> dict:
+    done = distprof("run", "--out", tmp_path / "run", *arguments, cwd=SCRIPTS, **kwargs)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_script_gets_its_own_flags_untouched(tmp_path):
+    own = ["--out", "mine", "--steps=7", "--nproc-per-node", "9", "-m", "--", "--tp", "x y"]
+    seen = started(tmp_path, "--nproc_per_node", 1, SCRIPTS / "arguments.py", *own)
+    assert seen["argv"] == [str(SCRIPTS / "arguments.py"), *own]
+    assert seen["name"] == "__main__" and seen["main"]
+    assert seen["path0"] == str(SCRIPTS)
+
+
+def test_the_script_s_file_is_absolute_as_python_makes_it(tmp_path):
+    seen = started(tmp_path, "arguments.py")
+    assert seen["annotation"] == "<class 'int'>"
+    assert seen["argv"] == ["arguments.py"] and seen["file"] == str(SCRIPTS / "arguments.py")
+
+
+def test_both_spellings_of_every_flag_of_torchrun_are_there():
+    text = distprof("run", "--help").stdout
+    for dashes in ("--nproc-per-node", "--rdzv-backend", "--max-restarts", "--node-rank"):
+        assert dashes in text and dashes[:2] + dashes[2:].replace("-", "_") in text
+    assert "--out DIR" in text
+
+
+def test_a_module_is_run_with_m(tmp_path):
+    seen = started(tmp_path, "--nproc-per-node=1", "-m", "arguments", "--flag")
+    assert seen["argv"] == [str(SCRIPTS / "arguments.py"), "--flag"]
+    assert seen["path0"] == str(SCRIPTS)
+
+
+def test_two_dashes_end_our_flags(tmp_path):
+    seen = started(tmp_path, "--nproc-per-node", 1, "--", SCRIPTS / "arguments.py", "--steps", "1")
+    assert seen["argv"][1:] == ["--steps", "1"]
+
+
+def test_flags_come_from_the_environment_as_with_torchrun(tmp_path):
+    seen = started(tmp_path, SCRIPTS / "arguments.py", PET_NPROC_PER_NODE="1", PET_NNODES="1")
+    assert seen["world"] == "1"
+
+
+def test_stdout_is_the_script_s_alone_and_stderr_has_its_lines(tmp_path):
+    plain = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPTS / "job.py",
+         "fine"], capture_output=True, text=True, env=clean_environ(), timeout=240, check=True)
+    ours = distprof("run", "--out", tmp_path / "run", "--nproc-per-node", 2, SCRIPTS / "job.py", "fine")
+    assert sorted(ours.stdout.splitlines()) == sorted(plain.stdout.splitlines())
+    added = [line for line in ours.stderr.splitlines() if "to stderr" not in line]
+    assert all(line.startswith(("distprof: ", "    distprof merge ")) for line in added), added
+    assert sum("to stderr" in line for line in ours.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize(("how", "code"), [("raises", 1), ("exits-3", 3), ("killed", 137)])
+def test_a_failing_rank_gives_its_code_and_keeps_what_was_recorded(tmp_path, how, code):
+    out = tmp_path / "run"
+    done = distprof("run", "--out", out, "--nproc-per-node", 3, "--steps", "wait=0,count=1,time=1,trace=9",
+                    SCRIPTS / "job.py", how)
+    assert done.returncode == code, done.stderr
+    assert "rank 1 failed first" in done.stderr
+    if how == "raises":
+        assert "ValueError: the data is bad" in done.stderr
+        assert "launch/worker.py" not in done.stderr and "runpy" not in done.stderr
+    assert json.loads((out / "run.json").read_text())["exit_code"] == code
+    told = distprof("merge", out)
+    assert told.returncode == 0, told.stderr
+    assert "rank 1" in told.stdout and "incomplete" in told.stdout
+    assert distprof("merge", "--force", "--strict", out).returncode == 3
+    summary = json.loads(distprof("stats", "--json", out).stdout)
+    assert summary["ranks"] == [0, 1, 2]
+    # the count pass was flushed before rank 1 died
+    assert summary["per_gpu"]["fwd_macs"]["mean"] == 3 * (8 * 16 + 16 * 4)
+
+
+def test_a_script_that_is_not_there_is_one_line_and_2(tmp_path):
+    done = distprof("run", "--out", tmp_path / "run", "nowhere.py")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["distprof: expected a script, found no file nowhere.py  hint: -m runs a module"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_python_is_refused_with_the_way_out():
+    done = distprof("run", "--no-python", "ls")
+    assert done.returncode == 2 and "distprof.record" in done.stderr
+
+
+def test_an_output_directory_in_use_needs_force(tmp_path):
+    out = tmp_path / "run"
+    for expected in (0, 1):
+        done = distprof("run", "--out", out, SCRIPTS / "arguments.py")
+        assert done.returncode == expected, done.stderr
+    assert "--force" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert distprof("run", "--force", "--out", out, SCRIPTS / "arguments.py").returncode == 0
+
+
+def test_force_does_not_delete_what_is_no_run(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    done = distprof("run", "--force", "--out", tmp_path, SCRIPTS / "arguments.py")
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_force_replaces_the_run_and_leaves_other_files(tmp_path):
+    out = tmp_path / "run"
+    assert distprof("run", "--out", out, SCRIPTS / "arguments.py").returncode == 0
+    (out / "rank00009").mkdir()
+    (out / "notes.txt").write_text("mine")
+    assert distprof("run", "--force", "--out", out, SCRIPTS / "arguments.py").returncode == 0
+    assert (out / "notes.txt").read_text() == "mine" and not (out / "rank00009").exists()
+
+
+def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = distprof("run", "--out", tmp_path / "file" / "run", SCRIPTS / "arguments.py")
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "cannot write" in done.stderr
+
+
+@pytest.mark.parametrize(("flags", "words"), [
+    (("--steps", "wiat=1"), "did you mean 'wait'?"),
+    (("--steps", "wait=x"), "expected a number of steps"),
+    (("--steps", "count=0,time=0,trace=0"), "at least one recorded step"),
+    (("--tp", "3", "--nproc-per-node", "4"), "divide 4 ranks, found tp 3"),
+    (("--tp", "0"), "1 or more"),
+    (("--nproc-per-node", "some"), "found --nnodes 1:1 --nproc-per-node some"),
+    (("--nnodes", "1:2:3"), "found --nnodes 1:2:3"),
+    (("--max-restarts", "x"), "invalid int value: 'x'"),
+])
+def test_wrong_flags_are_one_line_and_2(tmp_path, flags, words):
+    done = distprof("run", "--out", tmp_path / "run", *flags, SCRIPTS / "arguments.py")
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_no_script_is_one_line_and_2():
+    done = distprof("run", "--nproc-per-node", 2)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "training_script" in done.stderr and "distprof run --help" in done.stderr
+
+
+def test_a_model_that_never_steps_is_told_and_what_was_seen_is_kept(tmp_path):
+    out = tmp_path / "run"
+    done = distprof("run", "--out", out, "--nproc-per-node", 2, SCRIPTS / "job.py", "never-steps")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "no step was recorded" in line]
+    assert len(told) == 2 and "found 13 forward calls and no optimizer.step()" in told[0] and "rec.step()" in told[0]
+    merged = distprof("merge", out)
+    assert merged.returncode == 0 and "no step was found" in merged.stdout
+    assert json.loads(distprof("stats", "--json", out).stdout)["per_gpu"]["params"]["mean"] == 8 * 16 + 16 + 16 * 4 + 4
+
+
+def test_a_script_without_torch_is_told():
+    done = distprof("run", "--out", "/dev/null/x", "--help")
+    assert done.returncode == 0 and "recording" in done.stdout
+
+
+def test_recording_can_be_disabled(tmp_path):
+    done = distprof("run", "--out", tmp_path / "run", SCRIPTS / "job.py", "fine", DISTPROF_DISABLE="1")
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "run").glob("rank*"))
+
+
+def test_unmodified_examples_do_not_know_us():
+    for path in EXAMPLES.glob("*.py"):
+        assert "distprof" not in path.read_text()

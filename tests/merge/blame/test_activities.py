@@ -1,0 +1,142 @@
+"""What a rank was doing, told from events that a profiler would write."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.tables import WAIT_SLICE
+from distprof.merge.blame.activities import doing
+from distprof.merge.blame.lane import Activities, Activity
+from distprof.merge.blame.spans import NOTHING, Spans
+from distprof.merge.blame.timelines import SCHEMA
+from distprof.merge.blame.waits import Calls
+
+US = 1000
+
+
+def events(*rows: tuple) -> pl.DataFrame:
+    """From (name, category, start, end[, sequence number[, correlation]]) in us."""
+    return pl.DataFrame([
+        {"name": name, "category": category, "start_ns": start * US, "duration_ns": (end - start) * US, "thread": "1",
+         "sequence_number": more[0] if more else None, "correlation": more[1] if len(more) > 1 else None}
+        for name, category, start, end, *more in rows], schema=SCHEMA)
+
+
+def seen(found: pl.DataFrame, *, in_flight: tuple = (), waits_drawn: bool = True):
+    """Activities by us, those with a name of their own, and what else was found."""
+    activities = Activities()
+    times = np.array(in_flight, np.int64).reshape(-1, 2) * US
+    calls = Calls(collective=np.arange(len(times)), step=np.zeros(len(times), np.int64), enqueue_ns=times[:, 0],
+                  arrival_ns=times[:, 0], end_ns=times[:, 1], last_arrival_ns=times[:, 0],
+                  together=np.ones(len(times), bool))
+    did = doing(found, calls, activities, waits_drawn=waits_drawn)
+    lane = [(int(start / US), int(end / US), activities.known[label]) for start, end, label in zip(
+        did.lane.starts, did.lane.ends, did.lane.labels.tolist(), strict=True)]
+    return did, joined(lane)
+
+
+def joined(lane: list[tuple[int, int, Activity]]) -> list[tuple[int, int, Activity]]:
+    """Neighbours of one activity as one."""
+    found: list[tuple[int, int, Activity]] = []
+    for start, end, what in lane:
+        if found and found[-1][1:] == (start, what):
+            found[-1] = (found[-1][0], end, what)
+        else:
+            found.append((start, end, what))
+    return found
+
+
+def pairs(spans: Spans) -> list[tuple[int, int]]:
+    return [(int(start / US), int(end / US)) for start, end in zip(spans.starts, spans.ends, strict=True)]
+
+
+SCOPE, OP = "user_annotation", "cpu_op"
+STEP = (
+    ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", SCOPE, 0, 10),
+    ("model [Net]", SCOPE, 20, 60), ("layers.0 [Block]", SCOPE, 25, 40), ("aten::mm", OP, 30, 35, 7),
+    ("head [Linear]", SCOPE, 45, 55), ("aten::addmm", OP, 46, 50, 8),
+    ("autograd::engine::evaluate_function: AddmmBackward0", OP, 70, 80, 8),
+    ("AddmmBackward0", OP, 71, 79, 8),
+    ("autograd::engine::evaluate_function: MmBackward0", OP, 82, 95, 7),
+    ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", OP, 96, 98),
+    ("Optimizer.step#SGD.step", SCOPE, 110, 120),
+)
+
+
+def test_each_instant_has_one_activity():
+    _, lane = seen(events(*STEP))
+    root, layer, head = (Activity("forward", path) for path in ("", "layers.0", "head"))
+    assert lane == [
+        (0, 10, Activity("data")), (10, 20, Activity("host", "between data and forward")),
+        (20, 25, root), (25, 40, layer), (40, 45, root), (45, 55, head), (55, 60, root),
+        (60, 70, Activity("host", "between forward and backward")),
+        (70, 80, Activity("backward", "head")), (80, 82, Activity("backward")),
+        (82, 95, Activity("backward", "layers.0")), (95, 98, Activity("backward")),
+        (98, 110, Activity("host", "between backward and optimizer")), (110, 120, Activity("optimizer"))]
+
+
+def test_modules_called_in_backward_are_recomputed():
+    _, lane = seen(events(
+        ("model [Net]", SCOPE, 0, 10), ("aten::mm", OP, 1, 2, 1),
+        ("autograd::engine::evaluate_function: CheckpointBackward", OP, 20, 50, 1),
+        ("layers.0 [Block]", SCOPE, 25, 35)))
+    assert (25, 35, Activity("recompute", "layers.0")) in lane
+    assert (20, 25, Activity("backward", "")) in lane and (35, 50, Activity("backward", "")) in lane
+
+
+def test_forward_between_two_backward_passes_is_no_backward():
+    _, lane = seen(events(
+        ("model [Net]", SCOPE, 0, 10), ("autograd::engine::evaluate_function: A", OP, 10, 20),
+        ("autograd::engine::evaluate_function: B", OP, 30, 40),
+        ("model [Net]", SCOPE, 50, 60), ("autograd::engine::evaluate_function: A", OP, 60, 70)))
+    assert [(start, end, what.kind) for start, end, what in lane] == [
+        (0, 10, "forward"), (10, 40, "backward"), (40, 50, "host"), (50, 60, "forward"), (60, 70, "backward")]
+
+
+def test_an_annotation_of_the_script_tells_what_nothing_else_does():
+    _, lane = seen(events(("evaluate", SCOPE, 0, 30), ("model [Net]", SCOPE, 5, 20), ("inner", SCOPE, 6, 8)))
+    assert lane == [(0, 5, Activity("annotation", "evaluate")), (5, 20, Activity("forward", "")),
+                    (20, 30, Activity("annotation", "evaluate"))]
+
+
+def test_computing_is_what_operators_do_that_are_no_communication():
+    did, _ = seen(events(("aten::mm", OP, 0, 10), ("aten::t", OP, 2, 4), ("c10d::allreduce_", OP, 12, 14),
+                         (WAIT_SLICE, OP, 14, 30), ("aten::add", OP, 31, 33)))
+    assert pairs(did.computing) == [(0, 10), (31, 33)]
+    assert pairs(did.blocked) == [(14, 30)], "as the slice says, whatever collective it was for"
+
+
+def test_ddp_waits_behind_the_last_function_of_backward():
+    """85 to 98 hide behind computation; gloo says a microsecond late that it is done."""
+    waited = (*STEP[:-1], ("aten::mul", OP, 86, 87), ("aten::copy_", OP, 105, 106), *STEP[-1:])
+    did, _ = seen(events(*waited), in_flight=((85, 106),))
+    assert pairs(did.blocked) == [(98, 105)]
+
+
+def test_a_slow_interpreter_waits_for_nothing():
+    did, _ = seen(events(*STEP), in_flight=((65, 90),))
+    assert did.blocked.total_ns == 0, "not in the pauses of 65 to 70 and 80 to 82, which it did not end"
+    in_module = seen(events(*STEP), in_flight=((22, 29),))[0]
+    assert in_module.blocked.total_ns == 0, "a module that sleeps does not wait for what ends meanwhile"
+
+
+def test_traces_of_others_wait_where_no_operator_runs_until_communication_ends():
+    did, _ = seen(events(("aten::mm", OP, 0, 10), ("aten::add", OP, 40, 45)), in_flight=((5, 39),), waits_drawn=False)
+    assert pairs(did.blocked) == [(10, 39)]
+
+
+def test_with_a_gpu_kernels_are_what_is_done():
+    did, lane = seen(events(
+        ("model [Net]", SCOPE, 0, 20), ("head [Linear]", SCOPE, 10, 15),
+        ("cudaLaunchKernel", "cuda_runtime", 2, 3, None, 1), ("cudaLaunchKernel", "cuda_runtime", 11, 12, None, 2),
+        ("gemm", "kernel", 30, 50, None, 1), ("gemm", "kernel", 50, 70, None, 2),
+        ("ncclDevKernel_AllReduce", "kernel", 60, 90, None, 3)), in_flight=((60, 90),))
+    assert did.on_device and pairs(did.computing) == [(30, 70)] and pairs(did.blocked) == [(70, 90)]
+    assert lane[-2:] == [(30, 50, Activity("forward", "")), (50, 70, Activity("forward", "head"))]
+
+
+def test_a_rank_of_which_nothing_is_known():
+    did, lane = seen(events(), in_flight=((5, 9),))
+    assert lane == [] and did.computing.total_ns == 0 and pairs(did.blocked) == [(5, 9)]
+    assert NOTHING.total_ns == 0

@@ -1,0 +1,306 @@
+"""Run directories with something wrong: one line, the right exit code, nothing lost."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distprof.merge.commands.merge import merge
+from support.jobs import SCRIPTS, clean_environ, distprof
+
+
+@pytest.fixture
+def run(ddp, tmp_path) -> Path:
+    """A copy of a real run that a test may break."""
+    return Path(shutil.copytree(ddp, tmp_path / "run", ignore=shutil.ignore_patterns("merged")))
+
+
+def edit(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def fails(run: Path, *words: str, code: int = 1) -> None:
+    """Every reading command says it in one line."""
+    for command in ("merge", "stats", "comms"):
+        done = distprof(command, run)
+        assert done.returncode == code, (command, done.stdout, done.stderr)
+        assert len(done.stderr.splitlines()) == 1 and "Traceback" not in done.stderr
+        for word in words:
+            assert word in done.stderr, (command, done.stderr)
+    assert not (run / "merged").exists() and not list(run.glob(".*"))
+
+
+def test_a_missing_rank_is_said_and_the_others_are_merged(run):
+    shutil.rmtree(run / "rank00002")
+    done = distprof("merge", run)
+    assert done.returncode == 0 and "ranks 2 of 4 are missing" in done.stdout
+    assert "3 of 4 ranks" in done.stdout
+    summary = json.loads((run / "merged" / "summary.json").read_text())
+    assert summary["missing_ranks"] == [2] and summary["ranks"] == [0, 1, 3]
+    assert "incomplete: ranks 2 of 4 are missing" in distprof("stats", run).stdout
+    assert distprof("stats", "--strict", run).returncode == 3
+    assert distprof("comms", "--strict", run).returncode == 3
+
+
+def test_an_empty_rank_folder_counts_as_missing(run):
+    shutil.rmtree(run / "rank00001")
+    (run / "rank00001").mkdir()
+    done = distprof("merge", run)
+    assert done.returncode == 0
+    assert "rank00001 is empty" in done.stdout and "ranks 1 of 4 are missing" in done.stdout
+
+
+def test_a_rank_of_another_run_is_refused(run):
+    edit(run / "rank00003" / "rank.json", run_id="somebodyelse")
+    fails(run, "found run somebodyelse in rank00003", "hint:")
+
+
+def test_two_folders_of_one_rank_are_refused(run):
+    shutil.copytree(run / "rank00001", run / "rank00007")
+    fails(run, "one folder of rank 1", "rank00001 and rank00007")
+
+
+def test_an_mp_size_that_does_not_divide_the_world_is_refused(run):
+    for path in run.glob("rank*/rank.json"):
+        edit(path, mp_size=3, dp_size=1)
+    fails(run, "world size 4", "mp_size 3", "hint:")
+
+
+def test_ranks_that_disagree_on_sizes_are_refused(run):
+    edit(run / "rank00000" / "rank.json", mp_size=2, dp_size=2)
+    fails(run, "one (mp_size, dp_size)", "hint:")
+
+
+@pytest.mark.parametrize("file", ["run.json", "rank00002/rank.json"])
+def test_a_format_of_the_future_is_refused(run, file):
+    edit(run / file, format=2)
+    fails(run, "found format 2", "newer distprof")
+
+
+def said(run: Path, *words: str) -> None:
+    """Every reading command goes on, says it, and ends with 3 under --strict."""
+    for command in ("merge", "stats", "comms"):
+        done = distprof(command, *(["--force"] if command == "merge" else []), run)
+        assert done.returncode == 0, (command, done.stderr)
+        for word in words:
+            assert word in done.stdout, (command, done.stdout)
+        strict = distprof(command, "--strict", *(["--force"] if command == "merge" else []), run)
+        assert strict.returncode == 3 and words[0] in strict.stderr, (command, strict.stderr)
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"format": 1}', "[]", "\x00\x01"])
+def test_a_damaged_rank_json_is_said_and_the_others_are_merged(run, content):
+    (run / "rank00000" / "rank.json").write_text(content)
+    said(run, "rank00000/rank.json", "incomplete: ", "ranks 0 of 4 are missing")
+    summary = json.loads((run / "merged" / "summary.json").read_text())
+    assert summary["ranks"] == [1, 2, 3] and summary["per_gpu"]["fwd_flops"]["mean"] > 0
+
+
+def test_a_run_without_any_rank_json_that_can_be_read_is_refused(run):
+    for path in run.glob("rank*/rank.json"):
+        path.write_text("{")
+    fails(run, "none that can be read", "rank00003/rank.json", "hint:")
+
+
+def test_a_damaged_run_json_is_said(run):
+    (run / "run.json").write_text("{")
+    said(run, "expected run.json as distprof writes it")
+    assert "4 of 4 ranks" in distprof("merge", "--force", run).stdout
+
+
+def test_a_cut_trace_is_said_and_the_others_are_merged(run):
+    path = run / "rank00001" / "trace.json.gz"
+    path.write_bytes(path.read_bytes()[:5000])
+    done = distprof("merge", run)
+    assert done.returncode == 0, done.stderr
+    assert "incomplete: rank 1: trace.json.gz is cut at byte 5000" in done.stdout
+    events = json.loads(gzip.decompress((run / "merged" / "trace.json.gz").read_bytes()))["traceEvents"]
+    assert {0, 2, 3} <= {event["pid"] // 16384 for event in events}
+    problems = json.loads((run / "merged" / "summary.json").read_text())["problems"]
+    assert any(problem.startswith("rank 1: trace.json.gz is cut") for problem in problems)
+    assert distprof("merge", "--strict", "--force", run).returncode == 3
+
+
+def test_a_run_whose_traces_are_all_damaged_has_its_tables(run):
+    for path in run.glob("rank*/trace.json.gz"):
+        path.write_bytes(b"")
+    done = distprof("merge", run)
+    assert done.returncode == 0 and "no rank has a timeline that can be read" in done.stdout, done.stderr
+    assert done.stdout.count("found an empty file") == 4
+    assert not (run / "merged" / "trace.json.gz").exists()
+    assert json.loads(distprof("stats", "--json", run).stdout)["per_gpu"]["fwd_flops"]["mean"] > 0
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:500], lambda content: b"",
+                                    lambda content: content[:-4] + b"PARX"])
+def test_a_damaged_table_is_said_and_the_other_ranks_count(run, damage):
+    whole = json.loads(distprof("stats", "--json", run).stdout)
+    path = run / "rank00001" / "ops.parquet"
+    path.write_bytes(damage(path.read_bytes()))
+    done = distprof("stats", run)
+    assert done.returncode == 0 and done.stdout.count("incomplete: rank 1: ops.parquet cannot be read") == 1
+    assert distprof("stats", "--strict", run).returncode == 3
+    left = json.loads(distprof("stats", "--json", run).stdout)
+    assert left["per_gpu"]["fwd_flops"]["mean"] == whole["per_gpu"]["fwd_flops"]["mean"]
+    assert left["per_gpu"]["params"]["max_rank"] is not None and left["ranks"] == [0, 1, 2, 3]
+
+
+def test_damaged_events_and_collectives_are_said_where_they_are_needed(run):
+    for name in ("events", "collectives"):
+        (run / "rank00001" / f"{name}.parquet").write_bytes(b"PAR1")
+    done = distprof("merge", run)
+    assert done.returncode == 0 and "rank 1: collectives.parquet cannot be read" in done.stdout, done.stderr
+    assert "4 of 4 ranks" in done.stdout, "the other ranks know where time begins"
+    assert "rank 1: collectives.parquet cannot be read" in distprof("comms", run).stdout
+
+
+def test_a_lost_table_is_said(run):
+    (run / "rank00001" / "collectives.parquet").unlink()
+    done = distprof("merge", run)
+    assert done.returncode == 0 and "rank 1 lacks collectives.parquet" in done.stdout
+
+
+@pytest.mark.parametrize("make", [lambda path: None, Path.touch, Path.mkdir])
+def test_what_is_no_run_directory_is_said(tmp_path, make):
+    make(tmp_path / "x")
+    fails(tmp_path / "x", "expected", "hint:")
+
+
+def test_a_merge_goes_where_out_says(run, tmp_path):
+    done = distprof("merge", run, "--out", tmp_path / "far" / "merge")
+    assert done.returncode == 0 and not (run / "merged").exists(), done.stderr
+    assert {path.name for path in (tmp_path / "far" / "merge").iterdir()} == {
+        "trace.json.gz", "summary.json", "modules.parquet", "collectives.parquet", "steps.parquet", "events.parquet"}
+    assert [path.name for path in (tmp_path / "far").iterdir()] == ["merge"]
+    assert distprof("stats", "--json", tmp_path / "far" / "merge").stdout == distprof("stats", "--json", run).stdout
+    assert distprof("stats", "--modules", tmp_path / "far" / "merge").returncode == 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--force",)])
+def test_out_replaces_nothing_but_a_merge(run, tmp_path, flags):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    done = distprof("merge", run, "--out", tmp_path / "mine", *flags)
+    assert done.returncode == 1 and "found other files" in done.stderr
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("summary", ["{}", '{"format": 1, "world_size": 1, "per_gpu": {}}'])
+def test_traces_are_never_replaced_by_their_merge(tmp_path, summary):
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for rank in range(2):
+        (folder / f"rank{rank}.json").write_text('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 2, "pid": 1}]}')
+    (folder / "summary.json").write_text(summary)
+    for out in (folder, tmp_path):
+        (out / "summary.json").write_text(summary)
+        done = distprof("merge", folder, "--out", out, "--force")
+        assert done.returncode == 1 and "choose another --out" in done.stderr, done.stderr
+    assert {path.name for path in folder.iterdir()} == {"rank0.json", "rank1.json", "summary.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"traces", "summary.json"}
+
+
+def test_two_merges_of_a_run_at_once_do_not_meet(run):
+    jobs = [subprocess.Popen([sys.executable, "-m", "distprof", "merge", run, "--force"], stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True, env=clean_environ()) for _ in range(2)]
+    told = [job.communicate(timeout=120)[0] for job in jobs]
+    assert 0 in [job.returncode for job in jobs], told
+    assert "4 of 4 ranks" in distprof("merge", run, "--force").stdout and not list(run.glob(".*"))
+
+
+def test_out_may_be_a_link_to_an_empty_folder(run, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for flags in ((), ("--force",)):
+        done = distprof("merge", run, "--out", tmp_path / "link", *flags)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "real" / "trace.json.gz").exists() and (tmp_path / "link").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} - {"run"} == {"real", "link"}
+
+
+def test_out_may_be_a_mount_point_which_cannot_be_renamed(run, tmp_path, monkeypatch):
+    out = tmp_path / "mount"
+    out.mkdir()
+    inode = out.stat().st_ino
+    monkeypatch.setattr("os.path.ismount", lambda path: Path(path) == out)
+    for force in (False, True):
+        assert "4 of 4 ranks" in merge(run, out=out, force=force)
+        assert {path.name for path in out.iterdir()} == {
+            "trace.json.gz", "summary.json", "events.parquet",
+            *(f"{table}.parquet" for table in ("modules", "collectives", "steps"))}
+    assert out.stat().st_ino == inode
+
+
+def test_an_earlier_merge_is_kept_without_force(run):
+    assert distprof("merge", run).returncode == 0
+    before = (run / "merged" / "trace.json.gz").stat().st_mtime_ns
+    again = distprof("merge", run)
+    assert again.returncode == 1 and "--force" in again.stderr
+    assert (run / "merged" / "trace.json.gz").stat().st_mtime_ns == before
+    assert distprof("merge", "--force", run).returncode == 0
+    assert (run / "merged" / "trace.json.gz").stat().st_mtime_ns > before
+
+
+def test_a_merge_that_finds_the_disk_full_leaves_nothing(run):
+    limit = (run / "rank00000" / "trace.json.gz").stat().st_size // 2
+    done = subprocess.run(
+        [sys.executable, "-m", "distprof", "merge", run], capture_output=True, text=True, env=clean_environ(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)), check=False)
+    assert done.returncode == 1 and "cannot write" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (run / "merged").exists() and not list(run.glob(".*"))
+
+
+def test_a_disk_that_fills_while_recording_never_stops_training(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "distprof", "run", "--out", tmp_path / "run", "--nproc-per-node", "2",
+         SCRIPTS / "job.py", "fine"], capture_output=True, text=True, env=clean_environ(), timeout=240, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16000, 16000)))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["rank 0 to stdout", "rank 1 to stdout"]
+    told = [line for line in done.stderr.splitlines() if "recording stopped, training goes on" in line]
+    assert len(told) == 2 and all("is the disk full?" in line or os.strerror(27) in line for line in told), told
+    merged = distprof("merge", tmp_path / "run")
+    assert merged.returncode == 0 and "rank 0 is failed" in merged.stdout
+    # what was flushed before the disk was full is there
+    assert json.loads(distprof("stats", "--json", tmp_path / "run").stdout)["per_gpu"]["fwd_macs"]["mean"] == 576
+
+
+def test_a_summary_of_an_older_version_is_computed_anew(run):
+    assert distprof("merge", run).returncode == 0
+    path = run / "merged" / "summary.json"
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in summary.items() if key != "remarks"}))
+    assert json.loads(distprof("stats", "--json", run).stdout) == summary
+    path.write_text("{")
+    assert distprof("stats", run).returncode == 1
+
+
+def test_a_closed_or_full_output_is_no_bug_of_ours(run):
+    shell = f"{sys.executable} -m distprof stats {run}"
+    for where, code, said in ((">/dev/full", 1, "cannot write the result"), ("| head -c 1", 0, ""), (">&-", None, "")):
+        done = subprocess.run(["bash", "-c", f"set -o pipefail; {shell} {where}"], capture_output=True, text=True,
+                              env=clean_environ(), check=False)
+        assert "please report" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert said in done.stderr
+        assert code is None or done.returncode in (code, 141)
+
+
+def test_an_unknown_command_suggests_one():
+    done = distprof("mrege", "x")
+    assert done.returncode == 2 and "did you mean `distprof merge`?" in done.stderr
+    assert "distprof run train.py" in distprof("train.py").stderr
+
+
+@pytest.mark.parametrize("flags", [("--op", "all_redcue"), ("--step", "99")])
+def test_comms_of_what_is_not_there_lists_what_is(ddp, flags):
+    done = distprof("comms", *flags, ddp)
+    assert done.returncode == 2 and ("did you mean --op 'all_reduce'?" in done.stderr or "there are 6-" in done.stderr)

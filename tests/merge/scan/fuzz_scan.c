@@ -1,0 +1,286 @@
+/* Drives merge/scan.c over mutated traces in buffers of their exact size: built with AddressSanitizer and UBSan, any byte
+ * touched outside of them ends the program. `fuzz_scan SEED COUNT FILE...` prints how many events it read; `fuzz_scan`
+ * alone tries what is very long or very deep.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t until_failure = -1; /* so many allocations succeed; below 0 all do */
+
+static int fails(void) { return until_failure >= 0 && until_failure-- == 0; }
+static void *try_malloc(size_t size) { return fails() ? NULL : malloc(size); }
+static void *try_calloc(size_t count, size_t size) { return fails() ? NULL : calloc(count, size); }
+static void *try_realloc(void *old, size_t size) { return fails() ? NULL : realloc(old, size); }
+
+#define malloc try_malloc
+#define calloc try_calloc
+#define realloc try_realloc
+#include "../../../merge/scan/scan.c"
+#undef malloc
+#undef calloc
+#undef realloc
+
+static uint64_t state = 88172645463325252u;
+
+static uint64_t chance(uint64_t below) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return below ? state % below : 0;
+}
+
+static void expect(int condition, const char *what) {
+    if (!condition) fprintf(stderr, "broken: %s\n", what), abort();
+}
+
+/* ---- texts --------------------------------------------------------------------------------------------------------- */
+
+static const char *const PIECES[] = {
+    "{", "}", "[", "]", ",", ":", "\"", "\\", "\\u", "\\ud83d", "\\u12", "\n", "\n      ", "  ", "\t", "\r\n", "null",
+    "true", "NaN", "-inf", "-", "+", ".", "e", "1e", "1e999999999999", "1e-999999999999", "0.0000001", "01",
+    "9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "18446744073709551615",
+    "4611686018427387.903", "4611686018427387.904", "99999999999999999999999999999999", "\"ph\":\"X\",", "\"ph\": ",
+    "\"args\": {", "\"args\":{}", "\"s\":\"g\",\"ph\":\"i\",", "\"id\":\"0x1f\",", "\"bind_id\":",
+    "\"id2\":{\"global\":", "\"id2\": {\"local\":1},", "\"flow_in\":true,", "\"flow_out\": true,", "\"bp\":\"e\",", "\"External id\": 7,",
+    "\"Comms Id\":", "\"pid\":", "\"tid\": ", "\"ts\": ", "\"dur\": ", "{},", "},{", "}\n,\n{", "\x80", "\xff", "\xc3\xa9",
+    "\x01",
+};
+
+typedef struct {
+    uint8_t *at;
+    int64_t len;
+} Buffer;
+
+/* A copy with `cut` bytes at `place` replaced by others. */
+static Buffer spliced(Buffer old, int64_t place, int64_t cut, const void *with, int64_t len) {
+    Buffer new = {malloc(old.len - cut + len + 1), old.len - cut + len};
+    memcpy(new.at, old.at, place);
+    memcpy(new.at + place, with, len);
+    memcpy(new.at + place + len, old.at + place + cut, old.len - place - cut);
+    free(old.at);
+    return new;
+}
+
+static Buffer mutated(Buffer text) {
+    int64_t place = chance(text.len + 1), left = text.len - place, length = chance(chance(2) ? 4 : 400);
+    const char *piece = PIECES[chance(sizeof PIECES / sizeof *PIECES)];
+    uint8_t bytes[2] = {(uint8_t)chance(256), (uint8_t)chance(256)};
+    if (length > left) length = left;
+    switch (chance(6)) {
+    case 0: return spliced(text, place, left > 0, bytes, left > 0); /* another byte */
+    case 1: return spliced(text, place, length, "", 0);
+    case 2: return spliced(text, place, 0, piece, strlen(piece));
+    case 3: return spliced(text, place, length, piece, strlen(piece));
+    case 4: return spliced(text, place, 0, bytes, 1 + chance(2));
+    default: { /* a part once more, elsewhere */
+        uint8_t *part = malloc(length + 1);
+        memcpy(part, text.at + place, length);
+        text = spliced(text, chance(text.len + 1), 0, part, length);
+        free(part);
+        return text;
+    }
+    }
+}
+
+/* A part of a text in a buffer without a byte to spare. */
+static Buffer part_of(Buffer text, int64_t from, int64_t to) {
+    Buffer part = {malloc(to - from), to - from};
+    if (to > from) memcpy(part.at, text.at + from, to - from);
+    return part;
+}
+
+/* ---- what is driven ------------------------------------------------------------------------------------------------ */
+
+static Columns new_columns(int64_t max_rows, int num_wanted, int skims) {
+    static const char *const keys[] = {"External id", "Comms Id", "a", "Input Dims"};
+    Columns c = {.max_rows = max_rows, .num_wanted = num_wanted, .skims = skims};
+    int32_t **const numbers[] = {&c.start, &c.end, &c.name, &c.category, &c.thread};
+    for (int i = 0; i < 5; i++) *numbers[i] = malloc(max_rows * sizeof(int32_t));
+    c.spans = malloc(max_rows * 2 * NUM_SPANS * sizeof(int32_t));
+    c.ts_ns = malloc(max_rows * sizeof(int64_t)), c.dur_ns = malloc(max_rows * sizeof(int64_t));
+    c.phase = malloc(max_rows), c.flags = malloc(max_rows);
+    Interner **const interners[] = {&c.names, &c.categories, &c.threads, &c.texts};
+    for (int i = 0; i < 4; i++)
+        while (!(*interners[i] = interner_new())) until_failure = -1;
+    c.wanted = calloc(num_wanted, sizeof *c.wanted);
+    for (int i = 0; i < num_wanted; i++) {
+        c.wanted[i] = (Wanted){.key = keys[i], .len = (int32_t)strlen(keys[i]), .is_text = i % 2};
+        if (i % 2) c.wanted[i].texts = malloc(max_rows * sizeof(int32_t));
+        else c.wanted[i].integers = malloc(max_rows * sizeof(int64_t));
+    }
+    return c;
+}
+
+static void free_columns(Columns *c) {
+    for (int i = 0; i < c->num_wanted; i++) free(c->wanted[i].texts), free(c->wanted[i].integers);
+    free(c->wanted);
+    interner_free(c->names), interner_free(c->categories), interner_free(c->threads), interner_free(c->texts);
+    free(c->start), free(c->end), free(c->name), free(c->category), free(c->thread), free(c->spans), free(c->ts_ns);
+    free(c->dur_ns), free(c->phase), free(c->flags);
+}
+
+static void check_rows(const Columns *c, int64_t from, int64_t to) {
+    for (int64_t row = 0; row < c->num_rows; row++) {
+        expect(c->start[row] >= from && c->end[row] <= to && c->start[row] < c->end[row], "events follow each other");
+        for (int which = 0; which < NUM_SPANS; which++) {
+            const int32_t *span = c->spans + 2 * (row * NUM_SPANS + which);
+            expect(!span[1] || (span[0] > c->start[row] && span[0] + span[1] < c->end[row]), "fields lie in their event");
+        }
+        expect(c->name[row] >= 0 && c->name[row] < interner_count(c->names), "names have numbers");
+        expect(c->thread[row] >= 0 && c->thread[row] < interner_count(c->threads), "threads have numbers");
+        expect(c->ts_ns[row] == NONE || (c->ts_ns[row] < LATEST && c->ts_ns[row] > -LATEST), "times have a limit");
+        from = c->end[row];
+    }
+}
+
+static void rewrite_rows(const uint8_t *text, const Columns *c, Interner *ids) {
+    static const int64_t extremes[] = {0, 1, -1, INT64_MAX, INT64_MIN + 1, NONE, 1234567};
+    int64_t rows = c->num_rows, *numbers[4];
+    uint8_t *keep = malloc(rows + 1);
+    for (int i = 0; i < 4; i++) numbers[i] = malloc((rows + 1) * sizeof(int64_t));
+    for (int64_t row = 0; row < rows; row++) {
+        keep[row] = (const uint8_t[]){0, 1, 1, NO_ARROW}[chance(4)];
+        for (int i = 0; i < 4; i++) numbers[i][row] = extremes[chance(7)];
+    }
+    int64_t *links = malloc((rows + 1) * sizeof *links);
+    link_rows(text, c, ids, links);
+    for (int64_t row = 0; row < rows; row++)
+        if (chance(2)) links[row] = extremes[chance(7)];
+    int64_t room = rows ? c->end[rows - 1] - c->start[0] + 192 * rows : 0;
+    uint8_t *out = malloc(room);
+    int64_t length = rewrite_events(text, c, keep, numbers[0], numbers[1], numbers[2], numbers[3], links, ids,
+                                    INT64_C(7) << 32, out);
+    expect(length <= room && (length >= 0 || ids->failed), "rewritten events fit");
+    free(out), free(links), free(keep);
+    for (int i = 0; i < 4; i++) free(numbers[i]);
+}
+
+static int64_t drive(Buffer text) {
+    Columns c = new_columns(1 + chance(chance(2) ? 3 : 300), (int)chance(5), (int)chance(2));
+    Interner *ids;
+    while (!(ids = interner_new())) until_failure = -1;
+    int64_t at = 0, events = 0;
+    for (int damages = 0; damages < 50;) {
+        int64_t from = at;
+        int32_t status = scan_events(text.at, text.len, &at, &c);
+        expect(at >= from && at <= text.len, "reading goes on");
+        expect(status != FULL || c.num_rows == c.max_rows, "room for rows is used");
+        if (status == NO_MEMORY) break;
+        check_rows(&c, from, at);
+        rewrite_rows(text.at, &c, ids);
+        events += c.num_rows;
+        if (status == MORE) break;
+        if (status == MALFORMED) at++, damages++;
+    }
+    free_columns(&c), interner_free(ids);
+    return events;
+}
+
+static void overlap(void) {
+    int64_t n = chance(200), *numbers[4];
+    int32_t *thread = malloc((n + 1) * 4), *lane = calloc(n + 1, 4);
+    for (int i = 0; i < 4; i++) numbers[i] = calloc(n + 1, sizeof(int64_t));
+    for (int64_t i = 0; i < n; i++) {
+        numbers[0][i] = i, numbers[1][i] = (i ? numbers[1][i - 1] : 0) + chance(3), numbers[2][i] = chance(100);
+        if (!chance(50)) numbers[2][i] = LATEST - 1;
+        thread[i] = (int32_t)(i / 60);
+    }
+    find_overlaps(n, numbers[0], numbers[1], numbers[2], thread, chance(5), 1 + (int32_t)chance(4), lane, numbers[3]);
+    for (int i = 0; i < 4; i++) free(numbers[i]);
+    free(thread), free(lane);
+}
+
+/* Strings get the same number twice, with or without memory for all. */
+static void intern(void) {
+    uint8_t text[64] = {0};
+    int64_t count = chance(3000);
+    Interner *in;
+    while (!(in = interner_new())) until_failure = -1;
+    for (int64_t i = 0; i < count && !in->failed; i++) {
+        memcpy(text, &i, sizeof i);
+        int32_t number = interner_add(in, text, i % sizeof text);
+        expect(number == interner_add(in, text, i % sizeof text) || in->failed, "equal strings have equal numbers");
+        expect(number < interner_count(in), "numbers count up");
+    }
+    interner_free(in);
+}
+
+/* Columns of runs and of single values, of any size of numbers, in buffers of the room that is asked for. */
+static void pack(void) {
+    int64_t n = chance(2000), num_words = 1 + chance(chance(2) ? 3 : 900), found;
+    int64_t *values = malloc((n + 1) * sizeof *values), *room = malloc(n * sizeof *room);
+    int32_t *numbers = malloc((n + 1) * sizeof *numbers), *codes = malloc(num_words * 4), *used = malloc(num_words * 4);
+    for (int64_t i = 0; i < n;) {
+        int64_t value = (int64_t)(chance(2) ? NONE : (uint64_t)chance(1 << 30) << chance(34)), run = chance(2) ? 1 : chance(100);
+        int32_t number = (int32_t)chance(num_words + 1) - 1;
+        for (int64_t end = i + run < n ? i + run : n; i < end; i++) values[i] = value, numbers[i] = number;
+    }
+    memset(codes, 255, num_words * 4);
+    uint8_t *out = malloc(10 * n + 4096);
+    int64_t length = pack_integers(n, values, chance(2), room, out, &found);
+    expect(length <= 10 * n + 4096 && found <= n, "packed integers fit");
+    free(room);
+    room = malloc(n * sizeof(int32_t));
+    length = pack_words(n, numbers, 1, codes, used, (int32_t *)room, out, &found);
+    expect(length <= 10 * n + 4096 && found <= num_words, "packed words fit");
+    free(values), free(room), free(numbers), free(codes), free(used), free(out);
+}
+
+/* One event with `count` times `piece` inside. */
+static int64_t repeated(const char *before, const char *piece, int64_t count, const char *behind) {
+    int64_t size = strlen(before) + strlen(piece) * count + strlen(behind);
+    Buffer text = {malloc(size), size};
+    uint8_t *out = text.at;
+    memcpy(out, before, strlen(before)), out += strlen(before);
+    for (; count; count--) memcpy(out, piece, strlen(piece)), out += strlen(piece);
+    memcpy(out, behind, strlen(behind));
+    int64_t events = drive(text);
+    free(text.at);
+    return events;
+}
+
+static void limits(void) {
+    const int64_t million = 1000000, megabytes = 300 << 20;
+    expect(repeated("", "", 0, "") == 0, "no text has no events");
+    expect(repeated("{\"args\":", "[", million, "") == 0, "arrays in arrays are cut or damage");
+    expect(repeated("{\"args\":", "{\"a\":", million, "1}") == 0, "objects in objects are cut or damage");
+    expect(repeated("{\"args\":", "[", 255, "") == 0 && repeated("[", "[", million, "]") == 0, "no events");
+    expect(repeated("{\"name\":\"", "x", megabytes, "\"}") == 1, "a long string is one");
+    expect(repeated("{\"pid\":\"", "x", megabytes, "\",\"id\":2}") == 1, "a long pid is one");
+    expect(repeated("{\"name\":\"", "\\\"", megabytes / 2, "\"}") == 1, "a string of escapes is one");
+    expect(repeated("{\"ts\":", "9", million, "}") == 1, "a long integer is a bad time");
+    expect(repeated("{\"ts\":0.", "0", million, "1e1000003}") == 1, "a long fraction is a time");
+    expect(repeated("{\"id\":", "9", million, ",\"ph\":\"s\"}") == 1, "a long id is an id");
+    expect(repeated("{", " ", megabytes, "}") == 1, "blanks are nothing");
+    expect(repeated("", "{},", million, "") == million, "empty events are events");
+}
+
+static Buffer file_of(const char *path) {
+    FILE *file = fopen(path, "rb");
+    expect(file != NULL, path);
+    fseek(file, 0, SEEK_END);
+    Buffer text = {malloc(ftell(file)), ftell(file)};
+    rewind(file);
+    expect(fread(text.at, 1, text.len, file) == (size_t)text.len, "read");
+    fclose(file);
+    return text;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) return limits(), 0;
+    state += strtoull(argv[1], NULL, 10) * 2654435761u;
+    int64_t count = atoll(argv[2]), events = 0;
+    for (int64_t i = 0; i < count; i++) {
+        Buffer file = file_of(argv[3 + chance(argc - 3)]);
+        for (int64_t changes = chance(5); changes; changes--) file = mutated(file);
+        int64_t from = chance(2) ? 0 : chance(file.len + 1), to = chance(2) ? file.len : from + (int64_t)chance(file.len - from + 1);
+        Buffer text = part_of(file, from, to);
+        until_failure = chance(8) ? -1 : (int64_t)chance(60);
+        events += drive(text);
+        overlap(), intern(), pack();
+        until_failure = -1;
+        free(text.at), free(file.at);
+    }
+    printf("%lld events\n", (long long)events);
+    return 0;
+}

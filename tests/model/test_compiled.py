@@ -1,0 +1,158 @@
+"""torch.compile: recording compiles nothing again, counts what was written, and times compiled modules."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from torch._dynamo.testing import CompileCounter
+
+import distprof
+from support.recording import Recorded
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "DISTPROF_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Net(nn.Module):
+    def __init__(self, *, breaks: bool = False) -> None:
+        super().__init__()
+        self.first, self.relu, self.last = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
+        self.breaks = breaks
+
+    def forward(self, x):
+        x = x + 1
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return self.last(self.relu(self.first(x)))
+
+
+def wrapped(model: Net, backend) -> nn.Module:
+    return torch.compile(model, backend=backend)
+
+
+def in_place(model: Net, backend) -> nn.Module:
+    model.compile(backend=backend)
+    return model
+
+
+def parts(model: Net, backend) -> nn.Module:
+    model.first = torch.compile(model.first, backend=backend)
+    model.last.compile(backend=backend)
+    return model
+
+
+def both(model: Net, backend) -> nn.Module:
+    model.last.compile(backend=backend)
+    return torch.compile(model, backend=backend)
+
+
+def function(model: Net, backend):
+    return torch.compile(lambda x: model(x * 1), backend=backend)
+
+
+WAYS = (wrapped, in_place, parts, both, function)
+
+
+def record(run, way, *, warmup: int, steps: str, breaks: bool = False) -> tuple[Recorded, list[int]]:
+    """Records all steps and takes two more; gives how many graphs had been compiled after each."""
+    counter = CompileCounter()
+    model = Net(breaks=breaks)
+    call = way(model, counter)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compiled = []
+
+    def step() -> None:
+        call(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        compiled.append(counter.frame_count)
+
+    for _ in range(warmup):
+        step()
+    with distprof.record(run, steps=steps) as rec:
+        while rec.recording:
+            step()
+    step()
+    step()
+    return Recorded(run), compiled
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("warmup", [0, 1], ids=["compiled under recording", "compiled before"])
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_compiled_twice_and_counts_are_those_of_the_code(tmp_path, way, warmup, breaks):
+    seen, compiled = record(tmp_path / "run", way, warmup=warmup, breaks=breaks, steps="wait=1,count=1,time=2,trace=1")
+    assert compiled[0] >= 1 + (breaks and way is not parts) and set(compiled) == {compiled[0]}
+    assert not torch.compiler.is_compiling() and seen.info["status"] == "complete" and seen.info["notes"] == []
+    modules, product = seen.modules(), 2 * 2 * 4 * 4
+    assert {path: row["class_name"] for path, row in modules.items()} == {
+        "": "Net", "first": "Linear", "relu": "ReLU", "last": "Linear"}
+    assert [modules[path]["fwd_flops"] for path in ("", "first", "last")] == [2 * product, product, product]
+    assert [modules[path]["bwd_flops"] for path in ("", "first", "last")] == [3 * product, product, 2 * product]
+
+
+@pytest.mark.parametrize(("way", "timed"), [(wrapped, {""}), (in_place, {""}), (both, {""}), (function, set()),
+                                            (parts, {"", "first", "relu", "last"})])
+def test_the_outermost_compiled_module_is_timed(tmp_path, way, timed):
+    modules = record(tmp_path / "run", way, warmup=1, steps="wait=0,count=1,time=2,trace=0")[0].modules()
+    assert {path for path, row in modules.items() if row["calls"]} == timed
+    for path in timed:
+        assert modules[path]["fwd_time_ns"] > 0 and modules[path]["bwd_time_ns"] > 0
+
+
+def test_a_compilation_in_a_timed_step_is_said(tmp_path):
+    seen, compiled = record(tmp_path / "run", wrapped, warmup=0, steps="wait=0,count=0,time=2,trace=0")
+    assert compiled == [1, 1, 1, 1]
+    assert seen.info["notes"] == ["torch.compile was at work in a step of the time pass, and that step is in the means"]
+
+
+def test_a_stance_of_the_script_is_kept(tmp_path):
+    with torch.compiler.set_stance("eager_on_recompile"):
+        record(tmp_path / "run", wrapped, warmup=1, steps="wait=0,count=1,time=1,trace=0")
+        assert torch._dynamo.eval_frame._stance.stance == "eager_on_recompile"
+    assert torch._dynamo.eval_frame._stance.stance == "default"
+
+
+def test_nothing_of_ours_stays_with_the_compiler(tmp_path):
+    handler = torch._dynamo.callback_handler
+    model = Net()
+    model.compile(backend="eager")
+    before = model._compiled_call_impl, list(handler.start_callbacks), list(handler.end_callbacks)
+    filters = list(warnings.filters)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=1,count=1,time=9,trace=0"):
+        for _ in range(4):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        assert model._compiled_call_impl is not before[0] and len(handler.start_callbacks) == len(before[1]) + 1
+    assert (model._compiled_call_impl, handler.start_callbacks, handler.end_callbacks) == before
+    assert warnings.filters == filters
+
+
+def test_an_exception_in_a_compiled_module_is_the_script_s(tmp_path):
+    class Raises(Net):
+        def forward(self, x):
+            if x.shape[0] == 3:
+                raise KeyError("inside")
+            return super().forward(x)
+
+    model = Raises()
+    model.compile(backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=0,count=1,time=2,trace=0"):
+        for _ in range(3):
+            with pytest.raises(KeyError, match="inside"):
+                model(torch.ones(3, 4))
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    seen = Recorded(tmp_path / "run")
+    assert seen.info["status"] == "complete" and seen.modules()[""]["calls"] == 2

@@ -1,0 +1,27 @@
+"""One record, five conventions: the totals other counters print for torchvision models, to the last unit."""
+
+from __future__ import annotations
+
+import pytest
+
+from distprof.peers import deepspeed, fvcore, ptflops
+from support.zoo import TOTALS, torchvision_counts
+
+FUSED = ("vit_b_16",)
+"""Without gradients its attention is one kernel that these counters do not know."""
+
+
+@pytest.mark.parametrize("name", [name for name in TOTALS if name not in FUSED])
+def test_torch_and_ptflops(name):
+    counts, published = torchvision_counts(name), TOTALS[name]
+    assert counts.forward_flops == published["torch_flops"]
+    assert sum(line.flops for line in ptflops.view(counts)) == published["ptflops_aten"]
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_deepspeed_and_fvcore(name):
+    counts, published = torchvision_counts(name), TOTALS[name]
+    lines = deepspeed.view(counts)
+    assert sum(line.flops for line in lines) == published["deepspeed_flops"]
+    assert sum(line.macs for line in lines) == published["deepspeed_macs"]
+    assert sum(line.flops for line in fvcore.view(counts)) == published["fvcore"]

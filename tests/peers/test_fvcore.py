@@ -1,0 +1,193 @@
+"""fvcore's numbers as a view of one record: against published totals, and operator by operator against the package."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import distprof
+from distprof.peers import fvcore
+from support.zoo import TOTALS, torchvision_counts, transformers_model
+
+SIZES = {
+    "vit_b_16": Counter({"aten::mul": 1}),
+    "swin_t": Counter({"aten::rsub": 24, "aten::mul": 24, "aten::pow": 12}),
+    "swin_v2_t": Counter({"aten::mul": 36, "aten::rsub": 24, "aten::numel": 12}),
+    "maxvit_t": Counter({"aten::mul": 22}),
+}
+"""Arithmetic on sizes, which a trace takes for operators."""
+
+
+def rand(*shape: int) -> torch.Tensor:
+    return torch.rand(*shape)
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_published_totals(name):
+    counts, published = torchvision_counts(name), TOTALS[name]
+    assert fvcore.by_operator(counts) == published["fvcore_by_operator"]
+    assert sum(line.flops for line in fvcore.view(counts)) == published["fvcore"]
+    assert fvcore.unsupported_ops(counts) + SIZES.get(name, Counter()) == published["fvcore_unsupported"]
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_the_convention_has_every_contraction(name):
+    counts = torchvision_counts(name)
+    right, exact = fvcore.view(counts, exact=False), fvcore.view(counts)
+    assert sum(line.macs for line in right) == TOTALS[name]["core_macs"] == counts.macs
+    assert sum(line.flops - line.macs for line in right) == sum(line.flops - line.macs for line in exact)
+    assert not any(line.reason for line in right)
+    differs = sum(line.macs for line in exact) != counts.macs
+    assert differs == any(line.reason for line in exact) == (name in ("vit_b_16", "maxvit_t"))
+
+
+@pytest.mark.parametrize(("size", "attention", "expected"), [
+    (1, "sdpa", 10_884_513_792), (1, "eager", 11_186_503_680), (2, "classifier", 22_373_010_432),
+])
+def test_published_totals_of_bert(size, attention, expected):
+    kind = "BertForSequenceClassification" if attention == "classifier" else "BertModel"
+    implementation = "sdpa" if attention == "sdpa" else "eager"
+    model = transformers_model(kind, "BertConfig", attn_implementation=implementation)
+    counts = distprof.count(model, torch.ones(size, 128, dtype=torch.long))
+    assert sum(line.flops for line in fvcore.view(counts)) == expected
+    lost = {line.reason for line in fvcore.view(counts) if line.reason}
+    assert lost == ({fvcore.NO_RULE} if attention == "sdpa" else set())
+
+
+@pytest.mark.parametrize(("name", "reason"), [
+    ("matmul", "aten::matmul"), ("einsum", "aten::einsum"), ("same", "aten::_convolution_mode"),
+    ("nearest", "aten::grid_sampler"),
+])
+def test_departures_are_named(name, reason):
+    run = {
+        "matmul": lambda: rand(3, 4) @ rand(2, 4, 5),
+        "einsum": lambda: torch.einsum("ab,bc,cd->ad", rand(8, 2), rand(2, 8), rand(8, 2)),
+        "same": lambda: F.conv2d(rand(1, 2, 5, 5), rand(3, 2, 3, 3), padding="same"),
+        "nearest": lambda: F.grid_sample(rand(1, 2, 4, 4), rand(1, 3, 3, 2), "nearest", align_corners=False),
+    }[name]
+    lines = fvcore.view(distprof.count(lambda: run()))
+    assert fvcore.BUGS[reason] in {line.reason for line in lines}
+
+
+def total(function, *inputs: torch.Tensor) -> int:
+    return sum(fvcore.by_operator(distprof.count(function, *inputs)).values())
+
+
+@pytest.mark.parametrize(("function", "expected"), [
+    (lambda: F.linear(rand(5, 8), rand(4, 8)), 160),
+    (lambda: F.linear(rand(5, 5, 10), rand(20, 10)), 5_000),
+    (lambda: F.conv2d(rand(5, 10, 15, 15), rand(3, 10, 3, 3), padding=1), 303_750),
+    (lambda: F.conv2d(rand(2, 10, 20, 20), rand(6, 10, 3, 3), stride=2, padding=1), 108_000),
+    (lambda: F.conv2d(rand(5, 16, 15, 15), rand(8, 4, 5, 5), padding=2, groups=4), 900_000),
+    (lambda: F.conv2d(rand(5, 16, 15, 15), rand(8, 2, 3, 3), padding=1, groups=8), 162_000),
+    (lambda: F.conv1d(rand(5, 10, 15), rand(3, 10, 3), padding=1), 6_750),
+    (lambda: F.conv3d(rand(5, 10, 15, 15, 15), rand(3, 10, 3, 3, 3), padding=1), 13_668_750),
+    (lambda: F.conv_transpose2d(rand(5, 10, 15, 15), rand(10, 3, 3, 3), padding=1), 303_750),
+    (lambda: F.conv_transpose2d(rand(5, 10, 15, 15), rand(10, 3, 3, 3), padding=1, stride=2), 303_750),
+    (lambda: F.conv_transpose2d(rand(5, 10, 15, 15), rand(10, 3, 3, 3), padding=1, stride=3, output_padding=2),
+     303_750),
+    (lambda: torch.matmul(rand(20, 10), rand(10, 100)), 20_000),
+    (lambda: torch.matmul(rand(1, 20, 10), rand(1, 10, 100)), 20_000),
+    (lambda: torch.matmul(rand(2, 2, 20, 10), rand(2, 2, 10, 100)), 80_000),
+    (lambda: torch.matmul(rand(2, 20, 10), rand(10, 100)), 40_000),
+    (lambda: torch.bmm(rand(2, 5, 2), rand(2, 2, 12)), 240),
+    (lambda: torch.einsum("nct,ncp->ntp", rand(1, 5, 2), rand(1, 5, 12)), 120),
+    (lambda: torch.einsum("ntg,ncg->nct", rand(1, 2, 6), rand(1, 5, 6)), 60),
+    (lambda: torch.einsum("nc,nchw->hw", rand(3, 4), rand(3, 4, 2, 3)), 72),
+    (lambda: torch.mm(rand(3, 4), rand(4, 5)), 60),
+    (lambda: nn.BatchNorm1d(10, affine=False).eval()(rand(10, 10)), 100),
+    (lambda: nn.BatchNorm2d(10, affine=False)(rand(10, 10, 5, 5)), 10_000),
+    (lambda: nn.BatchNorm3d(10, affine=False)(rand(10, 10, 5, 5, 5)), 50_000),
+    (lambda: nn.BatchNorm2d(2).eval()(rand(2, 2, 2, 2)), 32),
+    (lambda: nn.BatchNorm2d(2, affine=False).eval()(rand(2, 2, 2, 2)), 16),
+    (lambda: nn.BatchNorm2d(2)(rand(2, 2, 2, 2)), 80),
+    (lambda: nn.GroupNorm(1, 2)(rand(2, 2, 2, 2)), 80),
+    (lambda: nn.GroupNorm(1, 2, affine=False)(rand(2, 2, 2, 2)), 64),
+    (lambda: F.interpolate(rand(2, 2, 2, 2), scale_factor=2, mode="bilinear"), 256),
+])
+def test_published_operators(function, expected):
+    assert total(function) == expected
+
+
+class Call(nn.Module):
+    """A function as a model, which is what the package wants."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+def assign(x):
+    y = x.clone()
+    y[0], y[1], y[x > 0.5] = 3, x[1], 1
+    return y
+
+
+X, V, IMG = rand(5, 5), rand(3, 4, 5), rand(1, 4, 6, 6)
+CALLS = {
+    "iadd": (lambda x: x.clone().__iadd__(1), X), "sub": (lambda x: x - 2, X), "rsub": (lambda x: 2 - x, X),
+    "div": (lambda x: x / 2, X), "rdiv": (lambda x: 2 / x, X), "floordiv": (lambda x: x // 2, X),
+    "pow": (lambda x: x ** 2, X), "rpow": (lambda x: 2 ** x, X), "mod": (lambda x: x % 2, X),
+    "rmod": (lambda x: 2 % x, X), "neg": (lambda x: -x, X), "abs": (abs, X), "float": (lambda x: x.double(), X),
+    "and": (lambda x: (x > 0) & (x > 1), X), "or": (lambda x: (x > 0) | ~(x > 1), X), "norm": (torch.norm, X),
+    "multiply": (lambda x: torch.multiply(x, x), X), "index": (lambda x: x[0, 1:, None], X), "assign": (assign, X),
+    "var": (torch.var, X), "softmax": (lambda x: x.softmax(0), X), "view": (lambda x: x.view(25), X),
+    "repeat": (lambda x: x.repeat(2, 2), X), "split": (lambda x: x.split(2)[0], X),
+    "cat": (lambda x: torch.cat([x]), X),
+    "tensordot": (lambda x: torch.tensordot(x, x, 1), X), "linalg": (lambda x: torch.linalg.matmul(x, x), X),
+    "baddbmm": (lambda x: torch.baddbmm(x[None], x[None], x[None]), X), "mv": (lambda x: x.mv(x[0]), X),
+    "addmm": (lambda x: torch.addmm(x, x, x), X), "multi_dot": (lambda x: torch.linalg.multi_dot([x, x, x]), X),
+    "broadcast": (lambda x, y: x @ y, X, rand(2, 5, 3)), "cdist": (torch.cdist, X, X),
+    "unbatched": (lambda x: F.conv2d(x, torch.ones(2, 4, 3, 3)), IMG[0]),
+    "padding=same": (lambda x: F.conv2d(x, torch.ones(2, 4, 3, 3), padding="same"), IMG),
+    "strides": (lambda x: F.conv2d(x, torch.ones(2, 4, 3, 3), None, [2, 1], (1, 0)), IMG),
+    "convolution": (lambda x: torch.convolution(x, torch.ones(2, 4, 3, 3), None, [1, 1], [0, 0], [1, 1], False, [0, 0],
+                                                1), IMG),
+    **{mode: (lambda x, mode=mode: F.interpolate(x, scale_factor=2, mode=mode), IMG)
+       for mode in ("nearest", "bilinear", "bicubic", "nearest-exact")},
+    "antialias": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", antialias=True), IMG),
+    "linear": (lambda x: F.interpolate(x, scale_factor=2, mode="linear"), V),
+    "pool1d": (nn.AdaptiveAvgPool1d(1), V), "pool3d": (nn.AdaptiveAvgPool3d(1), IMG),
+    "max": (nn.AdaptiveMaxPool2d(1), IMG), "max_pool": (nn.MaxPool2d(2), IMG), "glu": (F.glu, IMG),
+    "LSTM": (nn.LSTM(5, 4), V), "GRU": (nn.GRU(5, 4), V), "RNN": (nn.RNN(5, 4), V), "RNNCell": (nn.RNNCell(5, 4), X),
+    "RNNCell.relu": (nn.RNNCell(5, 4, nonlinearity="relu"), X),
+    "sdpa": (lambda x: F.scaled_dot_product_attention(x, x, x), V), "rms": (nn.RMSNorm(5), X),
+    "bilinear layer": (nn.Bilinear(5, 5, 3), X, X), "embedding": (nn.Embedding(9, 3), torch.tensor([1, 2])),
+    "relu6": (nn.ReLU6(), X), "silu": (nn.SiLU(inplace=True), X), "dropout": (nn.Dropout(), X),
+    "normalize": (F.normalize, X), "pad": (lambda x: F.pad(x, (1, 1)), X), "mse": (lambda x: F.mse_loss(x, x), X),
+    "cosine": (F.cosine_similarity, X, X), "shuffle": (nn.PixelShuffle(2), IMG), "meshgrid": (
+        lambda x: torch.meshgrid(x[0], x[1], indexing="ij")[0], X),
+    "outer": (lambda x: torch.einsum("i,j->ij", x[0], x[1]), X), "ellipsis": (
+        lambda x: torch.einsum("...ij,jk->...ik", x, x[0, 0, :6, :6]), IMG),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_function_as_the_package_sees_it(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of tracing, and of the package's own imports
+        real = pytest.importorskip("fvcore.nn").FlopCountAnalysis
+        function, *inputs = CALLS[name]
+        model = (function if isinstance(function, nn.Module) else Call(function)).eval()
+        theirs = real(model, tuple(inputs)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+        expected = theirs.by_operator(), theirs.unsupported_ops()
+    counts = distprof.count(model, *inputs)
+    assert (fvcore.by_operator(counts), fvcore.unsupported_ops(counts)) == expected
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 3), max_size=2), st.tuples(*[st.integers(1, 4)] * 3))
+def test_products_of_equal_batches_are_right(batch, sizes):
+    rows, inner, columns = sizes
+    counts = distprof.count(lambda: rand(*batch, rows, inner) @ rand(*batch, inner, columns))
+    assert [(line.flops, line.reason) for line in fvcore.view(counts)] == [(counts.macs, "")]

@@ -1,0 +1,221 @@
+"""The training job is left alone: results bitwise equal, nothing left behind, failures of ours swallowed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as nn_module
+from torch.optim import optimizer as optim
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
+
+import distprof
+from distprof.recording.rank_folder import RankFolder
+from support.jobs import EXAMPLES
+from support.models import Inplace
+from support.recording import Recorded, train
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_no_environment(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "DISTPROF_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def transformer() -> nn.Module:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        from train_ddp import Transformer
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    return Transformer(vocabulary=50, width=32, heads=2, depth=2, length=16)
+
+
+def losses_and_gradients(record) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = transformer()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    seen: list[torch.Tensor] = []
+    with record:
+        for _ in range(13):
+            loss = nn.functional.cross_entropy(model(torch.randint(50, (4, 16))).flatten(0, 1),
+                                               torch.randint(50, (64,)))
+            optimizer.zero_grad()
+            loss.backward()
+            seen += [loss.detach().clone(), *(parameter.grad.clone() for parameter in model.parameters())]
+            optimizer.step()
+    return seen
+
+
+def test_losses_and_gradients_are_bitwise_equal(tmp_path):
+    from contextlib import nullcontext
+
+    plain = losses_and_gradients(nullcontext())
+    recorded = losses_and_gradients(distprof.record(tmp_path / "run"))
+    assert Recorded(tmp_path / "run").info["status"] == "complete"
+    assert len(plain) == len(recorded) > 100
+    assert all(torch.equal(one, other) for one, other in zip(plain, recorded, strict=True))
+
+
+def traces_of_us() -> dict[str, object]:
+    """Everything a recorder puts somewhere."""
+    return {
+        "forward hooks": list(nn_module._global_forward_hooks.values()),
+        "forward hooks with kwargs": list(nn_module._global_forward_hooks_with_kwargs),
+        "forward pre hooks": list(nn_module._global_forward_pre_hooks.values()),
+        "any hooks": bool(nn_module._has_any_global_hook()),
+        "optimizer hooks": [*optim._global_optimizer_pre_hooks.values(), *optim._global_optimizer_post_hooks.values()],
+        "dispatch modes": torch._C._len_torch_dispatch_stack(),
+        "profiler": torch._C._autograd._profiler_enabled(),
+        "profiler class": torch.autograd.profiler.profile._prepare_trace,
+        "c10d kernels": torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect"),
+        "SIGTERM": signal.getsignal(signal.SIGTERM),
+        "environment": dict(os.environ),
+    }
+
+
+@pytest.mark.parametrize("last", ["count", "time", "trace"])
+def test_nothing_is_left_after_the_last_pass_and_nothing_is_there_before(tmp_path, last):
+    before = traces_of_us()
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    off = {"count": 0, "time": 0, "trace": 0} | {last: 1}
+    with distprof.record(tmp_path / "run", steps="wait=1," + ",".join(f"{k}={v}" for k, v in off.items())) as rec:
+        for step in range(4):
+            model(torch.zeros(2, 4)).sum().backward()
+            optimizer.step()
+            assert rec.recording == (step < 1)
+            if step == 0:
+                assert traces_of_us() != before
+            if step >= 1:
+                assert traces_of_us() == before, "still inside `with`, but the last pass is over"
+    assert traces_of_us() == before
+
+
+@pytest.mark.parametrize("reason", ["count", "time", "trace"])
+def test_nothing_is_left_after_the_script_raises_in_a_pass(tmp_path, reason):
+    before = traces_of_us()
+    off = {"count": 0, "time": 0, "trace": 0} | {reason: 9}
+    with pytest.raises(KeyError):
+        train_and_raise(tmp_path / "run", ",".join(f"{k}={v}" for k, v in off.items()))
+    assert traces_of_us() == before
+    assert Recorded(tmp_path / "run").info["why"] == "KeyError in the script after 2 of 9 steps"
+
+
+def train_and_raise(run: Path, steps: str) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(run, steps=f"wait=0,{steps}"):
+        for step in range(9):
+            model(torch.zeros(2, 4)).sum().backward()
+            if step == 2:
+                raise KeyError
+            optimizer.step()
+
+
+def test_a_failure_of_ours_is_one_line_and_training_goes_on(tmp_path, monkeypatch, capfd):
+    before = traces_of_us()
+    monkeypatch.setattr("distprof.counting.count_pass.formulas.cost", lambda *_: 1 / 0)
+    model = Inplace()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run"):
+        for _ in range(9):
+            model(torch.zeros(2, 4))["out"].sum().backward()
+            optimizer.step()
+    assert traces_of_us() == before
+    lines = [line for line in capfd.readouterr().err.splitlines() if line]
+    assert lines == ["distprof: rank 0: recording stopped, training goes on: ZeroDivisionError: division by zero"]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_sigterm_during_a_write_comes_after_the_files(tmp_path, monkeypatch, last):
+    """The signal is neither lost nor does it cut the write short."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    write = RankFolder.write_rank
+
+    def interrupted(self, rank):
+        if rank["status"] == ("complete" if last else "recording") and rank["num_steps"]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        write(self, rank)
+
+    monkeypatch.setattr(RankFolder, "write_rank", interrupted)
+    try:
+        steps = "wait=0,count=1,time=1,trace=0"
+        seen = train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.zeros(2, 4), steps=steps, num_steps=3)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert came == [signal.SIGTERM]
+    assert seen.info["status"] == ("complete" if last else "partial")
+    assert seen.modules()[""]["fwd_flops"] == 2 * 2 * 16
+
+
+def test_the_script_s_own_profiler_wins(tmp_path, capfd):
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=0,count=0,time=0,trace=3"):
+        for step in range(3):
+            if step == 1:
+                theirs = torch.profiler.profile(acc_events=True)
+                theirs.start()
+            model(torch.zeros(2, 4)).sum().backward()
+            optimizer.step()
+            if step == 1:
+                theirs.stop()
+    assert any(event.key == "aten::addmm" for event in theirs.key_averages())
+    events = Recorded(tmp_path / "run").table("events")
+    assert set(events.filter(events["name"] == "aten::addmm")["step"]) == {0}
+    assert "the script started its own profiler" in capfd.readouterr().err
+
+
+def test_a_profiler_that_runs_already_is_left_alone(tmp_path, capfd):
+    with torch.profiler.profile(acc_events=True) as theirs:
+        seen = train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.zeros(2, 4))
+    assert any(event.key == "aten::addmm" for event in theirs.key_averages())
+    assert not (seen.folder / "trace.json.gz").exists() and seen.info["status"] == "complete"
+    assert seen.info["notes"] == ["the script runs its own profiler: no timeline is recorded"]
+
+
+class Doubles(TorchDispatchMode):
+    """A mode of the script's own."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_script_that_outlives_the_count_pass_is_not_popped(tmp_path, capfd):
+    model, theirs = nn.Linear(4, 4), Doubles()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=1,count=1,time=1,trace=1"):
+        for step in range(4):
+            if step == 1:
+                theirs.__enter__()
+            model(torch.zeros(2, 4)).sum().backward()
+            optimizer.step()
+    assert torch._C._get_dispatch_stack_at(torch._C._len_torch_dispatch_stack() - 1) is theirs
+    theirs.__exit__(None, None, None)
+    while torch._C._len_torch_dispatch_stack():  # ours lies below theirs and cannot be taken out; it does nothing
+        torch._C._pop_torch_dispatch_stack(None)
+    assert "training goes on: RuntimeError: a torch dispatch mode" in capfd.readouterr().err
+
+
+def test_forked_data_loader_workers_write_nothing(tmp_path):
+    data = [torch.zeros(4) for _ in range(8)]
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=1,count=1,time=1,trace=1"):
+        for batch in DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context="fork"):
+            model(batch).sum().backward()
+            optimizer.step()
+    assert Recorded(tmp_path / "run").info["status"] == "complete"
+    assert [path.name for path in (tmp_path / "run").iterdir() if path.is_dir()] == ["rank00000"]

@@ -1,0 +1,64 @@
+"""Collectives as matching and measuring would give them: arrivals and ends of ranks come in, rows go out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.merged_tables import MERGED_COLLECTIVES
+from distprof.merge.clock.model import Alignment, Clock
+from distprof.merge.run.run_model import Rank, RankInfo, Run
+from distprof.merge.run.tables import TYPES
+
+MS = 1_000_000
+FIXED: Mapping[str, Any] = {
+    "mp_size": 1, "dp_size": 4, "step": 7, "op": "all_reduce", "group": "0", "group_description": "default_pg",
+    "num_elements": 256, "size_bytes": 1024, "dtype": "float32", "asynchronous": True, "phase": "backward",
+    "matched_by": "sequence", "complete": True, "unsure": False, "disagrees": False, "timed_by": "timeline",
+    "between_hosts": False,
+}
+
+
+def collective(number: int, times_ms: Mapping[int, tuple[float, float]], **columns: Any) -> list[dict[str, Any]]:
+    """Rows of one that waits for all, from (arrival, end) in ms by rank."""
+    arrivals = {rank: round(came * MS) for rank, (came, _) in times_ms.items()}
+    ends = {rank: round(left * MS) for rank, (_, left) in times_ms.items()}
+    last = max(arrivals.values())
+    late = max(arrivals, key=lambda rank: (arrivals[rank], rank))
+    found = []
+    for rank, came in arrivals.items():
+        row = {**FIXED, "collective": number, "sequence": number, "group_sequence": number, "rank": rank,
+               "group_ranks": sorted(times_ms), "num_ranks": len(times_ms), "enqueue_ns": came, "start_ns": came,
+               "arrival_ns": came, "end_ns": ends[rank], "arrival_spread_ns": last - min(arrivals.values()),
+               "late_rank": late, "wait_ns": last - came, "transfer_ns": ends[rank] - last}
+        size = {**row, **columns}["size_bytes"]
+        time = max(ends.values()) - last
+        rate = size / time * 1e9 if size and time else None
+        found.append({**row, "algbw": rate, "busbw": rate and rate * 1.5, **columns})
+    return found
+
+
+def frame(*collectives: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """The table, null where nothing was given."""
+    schema = {column.name: TYPES[column.type] for column in MERGED_COLLECTIVES.columns}
+    return pl.DataFrame([{name: row.get(name) for name in schema} for rows in collectives for row in rows],
+                        schema=schema)
+
+
+def run_of(num_ranks: int, *, uncertainty_ns: int | None = 0, clocks: int = 1, folder: Path = Path("run")) -> Run:
+    """A run whose ranks read so many clocks."""
+    known = {rank: Alignment(uncertainty_ns=uncertainty_ns, clock=rank % clocks) for rank in range(num_ranks)}
+    clock = Clock(method="shared" if clocks == 1 else "samples", description="one host", ranks=known, num_hosts=clocks)
+    return Run(path=folder, run_id="x", world_size=num_ranks, mp_size=1, dp_size=num_ranks,
+               topology={"dp": num_ranks}, topology_source="given", missing=[], problems=[], clock=clock,
+               ranks=[rank_of(rank, num_ranks, folder) for rank in range(num_ranks)])
+
+
+def rank_of(rank: int, num_ranks: int, folder: Path) -> Rank:
+    return Rank(folder=folder / f"rank{rank:05d}", info=RankInfo(
+        format=1, run_id="x", status="complete", why=None, notes=[], rank=rank, world_size=num_ranks, attempt=0,
+        host="host", boot_id="boot", topology=None, coordinates={"dp": rank}, topology_source=None, mp_size=1,
+        dp_size=num_ranks, num_steps=None, params=None, files={}, clock=[]))

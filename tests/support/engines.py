@@ -1,0 +1,53 @@
+"""Both merge engines side by side, and what a scan of each found as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distprof.merge.scan import compiled_engine, reference
+from distprof.merge.scan.rows import ARRAYS, NO_ARROW, NONE, Status
+
+needs_compiled = pytest.mark.skipif(
+    not compiled_engine.is_built(), reason="the engine in C is not built: no C compiler was there at install")
+ENGINES = [pytest.param(compiled_engine, id="compiled", marks=needs_compiled), pytest.param(reference, id="reference")]
+
+
+def scans(engine: Any, text: bytes, ends: list[int], **options: Any) -> Iterator[tuple[Any, Status, int, bytes]]:
+    """Scans a text that arrives in pieces, goes on behind damage a byte later, and yields after each scan."""
+    scanner = engine.Scanner(**options)
+    at = 0
+    for end in [*sorted(ends), len(text)]:
+        while at <= end:
+            # no byte behind the end: what is behind must not count
+            status, behind = scanner.scan(text[:end], at, end)
+            assert at <= behind <= end
+            yield scanner, status, behind, text[:end]
+            at = behind + (status is Status.MALFORMED)
+            if status is Status.MORE or (status is Status.ENDED and at >= len(text)):
+                break
+
+
+def found(scanner: Any) -> dict[str, list[Any]]:
+    """All rows of the last scan."""
+    rows = slice(scanner.num_rows)
+    return {**{name: scanner.column(name).tolist() for name in ARRAYS}, "spans": scanner.spans[rows].tolist(),
+            **{key: column[rows].tolist() for key, column in (scanner.integers | scanner.interned).items()}}
+
+
+def texts(scanner: Any) -> list[list[bytes]]:
+    """What the numbers of all scans stand for."""
+    return [interner.texts() for interner in (scanner.names, scanner.categories, scanner.threads, scanner.texts)]
+
+
+def new_numbers(count: int, *, seed: int = 0) -> dict[str, Any]:
+    """Columns for `Scanner.rewrite`: some rows left out, some texts left alone."""
+    chance = np.random.default_rng(seed)
+    numbers = {name: chance.integers(-(2**62), 2**62, count) for name in ("pid", "tid", "ts_ns", "dur_ns")}
+    for name in ("ts_ns", "dur_ns"):
+        numbers[name][chance.random(count) < 0.3] = NONE
+    links = np.where(chance.random(count) < 0.7, NONE, chance.integers(0, 2**53, count))
+    return {**numbers, "links": links, "keep": chance.choice([0, 1, 1, 1, NO_ARROW], count).astype(np.uint8)}

@@ -1,0 +1,96 @@
+"""Run directories whose traces a test wrote: events or text of each rank come in, the merged trace goes out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distprof.contract.paths import FORMAT, RANK_JSON, TRACE_JSON
+from distprof.merge.chrome.first_pass import FirstPass
+from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
+from distprof.merge.chrome.options import MergeOptions
+from distprof.merge.commands.merge import EVERYTHING
+from distprof.merge.run.run_model import open_run
+
+Trace = list[dict] | dict | str | bytes
+"""Events, a whole trace, or its text."""
+
+
+def text_of(trace: Trace) -> bytes:
+    """What a rank's file holds, decompressed."""
+    if isinstance(trace, list):
+        trace = {"traceEvents": trace}
+    if isinstance(trace, dict):
+        trace = json.dumps(trace, ensure_ascii=False)
+    return trace.encode() if isinstance(trace, str) else trace
+
+
+def slice_of(name: str, ts: Any, dur: Any, *, pid: Any = 7, tid: Any = 7, **more: Any) -> dict:
+    """A complete event."""
+    return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, **more}
+
+
+def write_run(path: Path, *traces: Trace) -> Path:
+    """A run directory as recording leaves it, with nothing in it but the timeline of each rank."""
+    for rank, trace in enumerate(traces):
+        folder = path / f"rank{rank:05d}"
+        folder.mkdir(parents=True)
+        (folder / RANK_JSON).write_text(json.dumps({
+            "format": FORMAT, "run_id": "made", "status": "complete", "why": None, "notes": [], "rank": rank,
+            "world_size": len(traces), "attempt": 0, "host": "host7", "boot_id": "b", "topology": None,
+            "coordinates": None, "topology_source": None, "mp_size": 1, "dp_size": len(traces), "num_steps": 0,
+            "params": None, "files": {TRACE_JSON: None}, "clock": []}))
+        (folder / TRACE_JSON).write_bytes(gzip.compress(text_of(trace), 1))
+    return path
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merged trace as a strict reader sees it."""
+
+    path: Path
+    found: MergedTrace
+    whole: dict
+
+    @property
+    def events(self) -> list[dict]:
+        return self.whole["traceEvents"]
+
+    def of(self, rank: int, phases: str = "") -> list[dict]:
+        """Events of a rank that are no metadata, in the order of the file; only these phases, if any are given."""
+        pids = {event["pid"] for event in self.events if event.get("name") == "process_name"
+                and event["args"]["name"].startswith(f"rank {rank} |")}
+        return [event for event in self.events
+                if event["pid"] in pids and event["ph"] != "M" and (not phases or event["ph"] in phases)]
+
+
+def merge(folder: Path, *traces: Trace, options: MergeOptions = EVERYTHING) -> Merged:
+    """Merges ranks that a test wrote, in a folder of the test."""
+    run, out = folder / "run", folder / "merged"
+    for path in (run, out):
+        shutil.rmtree(path, ignore_errors=True)
+    write_run(run, *traces)
+    out.mkdir()
+    opened = open_run(run)
+    with FirstPass(opened, options) as reading:
+        found = merge_traces(opened, reading, out, options)
+    assert found is not None
+    return Merged(path=found.path, found=found, whole=strict(gzip.decompress(found.path.read_bytes())))
+
+
+def files(run: Path) -> Sequence[Path]:
+    """The traces of the ranks."""
+    return sorted(run.glob(f"rank?????/{TRACE_JSON}"))
+
+
+def strict(text: bytes) -> Any:
+    """Parses what every JSON parser takes: UTF-8, no NaN."""
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text.decode("utf-8", "strict"), parse_constant=refuse)

@@ -1,0 +1,107 @@
+"""Small models by name, and how they are called, where a counter and its drop-in stand side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from support.zoo import torchvision_model, transformers_model
+
+IMAGE = (1, 3, 64, 64)
+
+
+@dataclass
+class Case:
+    """A model and how it is called."""
+
+    make: Callable[[], nn.Module]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    training: bool = False
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return self.make().train(self.training)
+
+    def call(self, model: nn.Module) -> Any:
+        torch.manual_seed(0)
+        return model(*self.args, **self.kwargs)
+
+
+class LeNet5(nn.Module):
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__()
+        self.feature_extractor = nn.Sequential(
+            nn.Conv2d(1, 6, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2),
+            nn.Conv2d(16, 120, 5), nn.Tanh())
+        self.classifier = nn.Sequential(nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, num_classes))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.classifier(torch.flatten(self.feature_extractor(x), 1))
+        return logits, nn.functional.softmax(logits, dim=1)
+
+
+class Shared(nn.Module):
+    """One layer that two parents call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.Linear(8, 8)
+        self.first = nn.Sequential(layer, nn.ReLU())
+        self.second = nn.Sequential(layer, nn.GELU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+def decoder() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.GroupNorm(2, 8), nn.SiLU(),
+        nn.ConvTranspose2d(8, 8, 4, stride=2, padding=1, groups=4), nn.InstanceNorm2d(8, affine=True), nn.PReLU(),
+        nn.ConvTranspose2d(8, 3, 3, output_padding=1, stride=2, bias=False), nn.Upsample(scale_factor=2))
+
+
+IDS = torch.arange(32).reshape(2, 16)
+
+CASES: dict[str, Case] = {
+    "lenet5": Case(LeNet5, (torch.ones(4, 1, 32, 32),)),
+    "lstm": Case(lambda: nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True), (torch.ones(2, 5, 3),)),
+    "gru_head": Case(lambda: Recurrent(nn.GRU(3, 4)), (torch.ones(5, 2, 3),)),
+    "transformer_encoder": Case(
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2),
+        (torch.ones(2, 5, 16),), training=True),
+    "decoder": Case(decoder, (torch.ones(2, 3, 16, 16),)),
+    "shared": Case(Shared, (torch.ones(4, 8),)),
+    "batch_norm_training": Case(lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.ELU()),
+                                (torch.ones(3, 2, 9),), training=True),
+    "bert": Case(lambda: transformers_model(
+        "BertModel", "BertConfig", "cpu", hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, vocab_size=100), (IDS,)),
+    "gpt2": Case(lambda: transformers_model(
+        "GPT2LMHeadModel", "GPT2Config", "cpu", n_embd=32, n_layer=2, n_head=4, vocab_size=100, bos_token_id=0,
+        eos_token_id=0), (IDS,)),
+    "llama": Case(lambda: transformers_model(
+        "LlamaForCausalLM", "LlamaConfig", "cpu", hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=64, vocab_size=100), kwargs={"input_ids": IDS}),
+    **{name: Case(lambda name=name: torchvision_model(name, "cpu"), (torch.ones(IMAGE),))
+       for name in (
+        "resnet18", "mobilenet_v2", "efficientnet_b0", "squeezenet1_0", "convnext_tiny", "swin_t",
+        "shufflenet_v2_x1_0")},
+    "vit_b_16": Case(lambda: torchvision_model("vit_b_16", "cpu", image_size=64), (torch.ones(IMAGE),)),
+}
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer and a head on its last step."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.head = nn.Linear(layer.hidden_size, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x)[0][-1])
