@@ -10,11 +10,11 @@ import numpy
 import pytest
 import torch
 import torch.nn.functional as F
-from test_harmless import traces_of_us
 from torch import nn
 
 import distprof
 from distprof.errors import UsageError
+from support.isolated import Raises, state
 from support.models import Checkpointed, Inplace, Residual, Shared
 
 
@@ -39,12 +39,6 @@ class Named(nn.Module):
 
     def forward(self, *, batch, extra):
         return {"out": self.inner(batch["x"]) + extra[0]}
-
-
-class Raises(nn.Module):
-    def forward(self, x):
-        torch.mm(x, x)
-        raise KeyError("inside")
 
 
 class Generator(nn.Module):
@@ -172,15 +166,6 @@ def test_a_compiled_model_is_counted_whole_and_not_compiled_again():
     model(torch.randn(2, 4))
     assert counters["stats"]["unique_graphs"] == graphs
     assert distprof.count(torch.compile(nn.Linear(4, 4), backend="eager"), torch.randn(2, 4)).flops == 64
-
-
-def state(model: nn.Module) -> dict[str, object]:
-    return {**traces_of_us(), "function modes": torch._C._len_torch_function_stack(),
-            "torch": torch.get_rng_state().tolist(), "python": random.getstate(),
-            "numpy": numpy.random.get_state()[1].tolist(), "training": [sub.training for sub in model.modules()],
-            "buffers": [buffer.tolist() for buffer in model.buffers()],
-            "gradients": [None if p.grad is None else p.grad.tolist() for p in model.parameters()],
-            "hooks": [len(sub._forward_hooks) for sub in model.modules()], "attributes": sorted(vars(model))}
 
 
 class Random(nn.Module):

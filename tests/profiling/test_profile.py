@@ -7,7 +7,6 @@ import json
 
 import pytest
 import torch
-from test_count import Raises, state
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -15,6 +14,7 @@ import distprof
 from distprof.errors import UsageError
 from distprof.peaks.published import Peak
 from distprof.peaks.roofline import roofline
+from support.isolated import Raises, state
 from support.jobs import distprof as command
 from support.models import Checkpointed, Residual, Sleepy
 

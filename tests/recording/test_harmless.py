@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn.modules import module as nn_module
-from torch.optim import optimizer as optim
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 import distprof
 from distprof.recording.rank_folder import RankFolder
 from support.jobs import EXAMPLES
+from support.left_behind import traces_of_us
 from support.models import Inplace
 from support.recording import Recorded, train
 
@@ -65,23 +64,6 @@ def test_losses_and_gradients_are_bitwise_equal(tmp_path):
     assert Recorded(tmp_path / "run").info["status"] == "complete"
     assert len(plain) == len(recorded) > 100
     assert all(torch.equal(one, other) for one, other in zip(plain, recorded, strict=True))
-
-
-def traces_of_us() -> dict[str, object]:
-    """Everything a recorder puts somewhere."""
-    return {
-        "forward hooks": list(nn_module._global_forward_hooks.values()),
-        "forward hooks with kwargs": list(nn_module._global_forward_hooks_with_kwargs),
-        "forward pre hooks": list(nn_module._global_forward_pre_hooks.values()),
-        "any hooks": bool(nn_module._has_any_global_hook()),
-        "optimizer hooks": [*optim._global_optimizer_pre_hooks.values(), *optim._global_optimizer_post_hooks.values()],
-        "dispatch modes": torch._C._len_torch_dispatch_stack(),
-        "profiler": torch._C._autograd._profiler_enabled(),
-        "profiler class": torch.autograd.profiler.profile._prepare_trace,
-        "c10d kernels": torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect"),
-        "SIGTERM": signal.getsignal(signal.SIGTERM),
-        "environment": dict(os.environ),
-    }
 
 
 @pytest.mark.parametrize("last", ["count", "time", "trace"])
