@@ -40,7 +40,7 @@ def table_metadata(run: Run) -> dict[str, str]:
     """What the schema of every merged table carries."""
     return {"distprof.format": str(FORMAT), "distprof.run_id": run.run_id, "distprof.world_size": str(run.world_size),
             "distprof.mp_size": str(run.mp_size), "distprof.dp_size": str(run.dp_size),
-            "distprof.process.topology": json.dumps(run.topology)}
+            "distprof.topology": json.dumps(run.topology)}
 
 
 def without_tables(run: Run) -> dict[str, Any]:
