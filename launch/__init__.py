@@ -1,1 +1,1 @@
-"""Starts the ranks of a job and holds the command line."""
+"""The `distprof` command line, and the processes that `distprof run` starts."""

@@ -1,4 +1,4 @@
-"""The `flops_profiler` section of a DeepSpeed config file: a path comes in, checked settings go out."""
+"""Reads the `flops_profiler` section of a DeepSpeed config file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECTION = "flops_profiler"
 
 
 class FlopsProfilerSection(msgspec.Struct, frozen=True, kw_only=True):
-    """The section, with DeepSpeed's defaults."""
+    """The settings, with DeepSpeed's defaults."""
 
     enabled: bool = False
     recompute_fwd_factor: float = 0.0
@@ -28,15 +28,15 @@ class FlopsProfilerSection(msgspec.Struct, frozen=True, kw_only=True):
     output_file: str | None = None
 
     def plan(self) -> StepPlan:
-        """Counts and times from `profile_step` on; the default plan where the section is not enabled."""
+        """Recording from `profile_step` on; the default plan if the section is not enabled."""
         return StepPlan(wait=self.profile_step) if self.enabled else StepPlan()
 
 
 def read_section(path: Path) -> FlopsProfilerSection:
-    """Reads the section; the rest of the file is DeepSpeed's.
+    """Reads and checks the section; the rest of the file is ignored.
 
     Raises:
-        UsageError: There is no such file, it is no JSON object, or the section is not as DeepSpeed wants it.
+        UsageError: There is no such file, it holds no JSON object, or a setting is wrong.
     """
     section = _content(path).get(SECTION, {})
     where = f"in {SECTION} of {path}"
@@ -63,22 +63,22 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         content = _decoded(path.read_bytes(), path)
     except OSError as error:
-        raise UsageError(f"expected a DeepSpeed config file, cannot read {path}: {error.strerror}",
-                         hint="--config is the file that --deepspeed_config takes") from error
+        raise UsageError(f"expected a DeepSpeed config file, found {path} unreadable: {error.strerror}",
+                         hint="--config takes the file that --deepspeed_config takes") from error
     if not isinstance(content, dict):
         raise UsageError(f"expected a JSON object in {path}, found {type(content).__name__}")
     return content
 
 
 def _decoded(text: bytes, path: Path) -> Any:
-    """JSON, or Hjson (JSON with comments), which DeepSpeed reads as well and brings the package for."""
+    """Parses JSON, or Hjson (JSON with comments), which DeepSpeed accepts too; hjson is installed with DeepSpeed."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         try:
             return import_module("hjson").loads(text.decode())
         except ImportError:
-            hint = "comments can be read where the package hjson is installed, which comes with DeepSpeed"
+            hint = "comments need the package hjson: pip install hjson"
         except ValueError:
             hint = None
         raise UsageError(f"expected JSON in {path}, found: {error}", hint=hint) from error

@@ -1,4 +1,4 @@
-"""How a process that merges uses memory; for commands, which have the process to themselves."""
+"""Memory settings for commands that read large traces; they own their process, a library must not set these."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import os
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's `mallopt`."""
 _OBJECTS = 200_000
-"""New objects after which Python looks for those that only hold each other; a merge makes few such."""
+"""New objects between two runs of the cyclic garbage collector; a merge makes few cycles."""
 
 
 def reuse_memory() -> None:
-    """Keeps what was freed for the next chunk, instead of taking new pages from the kernel each time.
+    """Makes the allocator keep freed memory for the next chunk instead of asking the kernel for new pages.
 
-    Has to be called before numpy and Arrow are loaded. Says also that nothing here multiplies matrices.
+    Call it before numpy and Arrow are imported. OpenBLAS gets one thread: nothing here multiplies matrices.
     """
     gc.set_threshold(_OBJECTS)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # other libraries have no such thing
+    if mallopt is not None:  # musl has none
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_TRIM_THRESHOLD, 256 << 20)

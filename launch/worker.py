@@ -1,9 +1,9 @@
-"""What torchrun starts on each rank instead of the script: runs the script as `python script.py` would, recorded.
+"""The program that torchrun starts on each rank: runs the script like `python script.py` does and records it.
 
     python -m distprof.launch.worker [-m] SCRIPT [ARGUMENTS]
 
-torch is not imported here: the script may set variables that count only before. The recorder starts when the script
-has imported it.
+It does not import torch, because the script may first set variables that torch reads on import. Recording starts when
+the script has imported torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LINGER_S = 0.2
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls back once, when a module has been imported."""
+    """Import hook that calls a function once, after a module was imported."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self._name = name
@@ -52,12 +52,12 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 
 class Worker:
-    """Runs one script under one recorder."""
+    """Runs one script and records it."""
 
     def __init__(self) -> None:
         self._context: Any = None
         if not os.environ.get("DISTPROF_DISABLE"):
-            if "torch" in sys.modules:  # a sitecustomize has it
+            if "torch" in sys.modules:  # a sitecustomize imported it
                 self._start()
             else:
                 sys.meta_path.insert(0, _AfterImport("torch", self._start))
@@ -68,13 +68,13 @@ class Worker:
 
             self._context = record(os.environ["DISTPROF_OUT"], steps=os.environ["DISTPROF_STEPS"])
             self._context.__enter__()
-        except Exception as error:  # noqa: BLE001 (the training job always survives us)
+        except Exception as error:  # noqa: BLE001 (a failure here must not stop the training job)
             print(f"distprof: rank {os.environ.get('RANK', '0')}: not recording: {error}",  # noqa: T201
                   file=sys.stderr, flush=True)
             self._context = None
 
     def run(self, arguments: Sequence[str]) -> None:
-        """Runs `[-m] SCRIPT [ARGUMENTS]` and closes the recorder however it ends."""
+        """Runs `[-m] SCRIPT [ARGUMENTS]`; closes the recording however the script ends."""
         is_module = arguments[0] == "-m"
         script, *rest = arguments[1:] if is_module else arguments
         error: BaseException | None = None
@@ -87,8 +87,8 @@ class Worker:
         finally:
             self._close(error)
             if "torch" in sys.modules:
-                # gloo's threads free their last work with the GIL; while the interpreter goes down that aborts the
-                # process (torch 2.13, without us as well): give them the time before
+                # threads of gloo take the GIL to free their last work, which aborts a process that is shutting down
+                # (torch 2.13, without distprof too): give them time before that
                 time.sleep(LINGER_S)
 
     def _close(self, error: BaseException | None) -> None:
@@ -107,26 +107,26 @@ class Worker:
 
 
 def run_script(script: str) -> None:
-    """Executes a file as `__main__`, with its folder first on the path."""
-    script = os.path.abspath(script)  # noqa: PTH100 (as python makes __file__: links are not followed)
+    """Executes a file as `__main__` with its folder first on sys.path."""
+    script = os.path.abspath(script)  # noqa: PTH100 (like __file__ in python: links are not followed)
     sys.path[0] = os.fspath(Path(script).resolve().parent)
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None)
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
     with io.open_code(script) as source:
-        code = compile(source.read(), script, "exec", dont_inherit=True)  # not our __future__ imports
+        code = compile(source.read(), script, "exec", dont_inherit=True)  # without the __future__ imports of this file
     sys.modules["__main__"] = main
     exec(code, main.__dict__)
 
 
 def run_module(name: str) -> None:
-    """Executes a module as `python -m` does."""
+    """Executes a module like `python -m`."""
     sys.path[0] = os.fspath(Path.cwd())
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 def _frames_of_script(error: BaseException) -> types.TracebackType | None:
-    """The traceback without the frames of this file and of runpy: what the script alone would have shown."""
+    """The traceback of the script alone, without frames of this file and of runpy."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         trace = trace.tb_next
@@ -142,7 +142,7 @@ def main() -> None:
         raise
     except KeyboardInterrupt as error:
         raise error.with_traceback(_frames_of_script(error)) from None
-    except BaseException as error:  # noqa: BLE001 (shown as python shows it)
+    except BaseException as error:  # noqa: BLE001 (printed like python prints it)
         shown = error.with_traceback(_frames_of_script(error))
         sys.excepthook(type(shown), shown, shown.__traceback__)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""The `merge` command: options come in, the merge is written, what it holds is printed."""
+"""`distprof merge`: one trace and reduced tables of all ranks."""
 
 from __future__ import annotations
 
@@ -7,49 +7,50 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from distprof.launch.options import STRICT
+
 if TYPE_CHECKING:
     from distprof.merge.chrome.options import MergeOptions
-
-STRICT = click.option("--strict", is_flag=True, help="Exit with 3 if anything is missing.")
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
-@click.option("--ranks", metavar="0-7,64", help="Only these ranks.")
-@click.option("--steps", metavar="3,5-6", help="Only what runs in these steps.")
-@click.option("--window", metavar="1.2s:1.5s", help="Only what runs in this time, counted from the first event on.")
-@click.option("--categories", metavar="kernel,cpu_op", help="Only events of these categories.")
+@click.option("--ranks", metavar="0-7,64", help="Keep only these ranks.")
+@click.option("--steps", metavar="3,5-6", help="Keep only events of these steps.")
+@click.option("--window", metavar="1.2s:1.5s", help="Keep only events in this time, counted from the first event.")
+@click.option("--categories", metavar="kernel,cpu_op", help="Keep only events of these categories.")
 @click.option("--no-python-functions", "without_python", is_flag=True,
-              help="Without the Python frames that torch.profiler records with_stack.")
-@click.option("--min-duration", metavar="5us", help="Without shorter slices.")
+              help="Leave out the Python frames that torch.profiler records with_stack.")
+@click.option("--min-duration", metavar="5us", help="Leave out shorter slices.")
 @click.option("--max-size", metavar="1GB",
-              help="No more than this as text, which is what a viewer has to read: keeps the ranks and steps that tell "
-                   "most (slowest, most often late, median, fastest) and says what it left out.")
+              help="Limit the uncompressed size of the trace. Keeps the slowest, the latest, the median and the "
+                   "fastest ranks and steps, and lists what was left out.")
 @click.option("--format", "format_", type=click.Choice(["chrome", "perfetto-tar"]), default="chrome",
               show_default=True,
-              help="One Chrome trace; or the ranks' files as they are, in an archive for Perfetto 58.")
+              help="chrome: one Chrome trace. perfetto-tar: an archive of the ranks' own files for Perfetto 58.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
-              help="Where to write: a new or empty folder. RUN/merged if not given; needed for files.")
+              help="Output directory, new or empty. Required if RUN is a file.  [default: RUN/merged]")
 @click.option("--rank-pattern", metavar="REGEX",
-              help="Where traces of other programs do not tell their rank: the group of this expression in their path, "
-                   "like 'gpu(\\d+)'.")
-@click.option("--ranks-in-order", is_flag=True, help="Likewise: ranks 0, 1, ... in the order of the files.")
+              help="Regular expression whose group is the rank in the path of a foreign trace, such as 'gpu(\\d+)'.")
+@click.option("--ranks-in-order", is_flag=True, help="Number foreign traces 0, 1, ... in the order of the files.")
 @click.option("--align", default="auto", type=click.Choice(["auto", "samples", "collectives", "none"]),
-              help="How ranks of several hosts are brought to one clock: by samples that they took while recording, or "
-                   "estimated from when collectives ended; auto: by samples where they join all ranks.")
+              show_default=True,
+              help="How to align the clocks of several hosts. samples: by clock samples taken while recording. "
+                   "collectives: by the ends of collectives. auto: samples if they connect all ranks, else "
+                   "collectives.")
 @click.option("--collectives/--no-collectives", "collectives", default=None,
-              help="Draw collectives: who waited for whom, in threads of their own. Done where distprof recorded; "
-                   "traces of other programs are read once more for it.")
+              help="Draw collectives with the ranks that waited, in threads of their own. Foreign traces are read a "
+                   "second time for it.  [default: drawn for runs of distprof]")
 @click.option("--force", is_flag=True, help="Replace an earlier merge.")
 @STRICT
 def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None, ranks_in_order: bool, force: bool,
           strict: bool, **chosen: Any) -> None:
-    """Merge all ranks of RUN into RUN/merged.
+    """Merge the ranks of RUN into one trace and reduced tables.
 
-    RUN is a run directory, or a folder of traces that torch.profiler wrote, or traces and tar archives of them.
+    RUN is a run directory, a folder of traces that torch.profiler wrote, or such traces and tar archives of them.
     """
     from distprof.launch.memory import reuse_memory
-    from distprof.launch.progress import progress
+    from distprof.launch.progress_bar import progress_bar
 
     reuse_memory()
     from distprof.merge.commands.merge import merge as merge_run
@@ -57,8 +58,8 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 
     naming = Naming(pattern=rank_pattern, in_order=ranks_in_order)
     options = _merge_options(**chosen)
-    with progress("merging") as told:
-        text = merge_run(*runs, options=options, out=out, naming=naming, force=force, strict=strict, progress=told)
+    with progress_bar("merging") as advance:
+        text = merge_run(*runs, options=options, out=out, naming=naming, force=force, strict=strict, progress=advance)
     click.echo(text)
 
 

@@ -160,7 +160,7 @@ def test_a_mistake_is_one_line(run, spec):
 @pytest.mark.parametrize(("flags", "words"), [
     (("--input-shape", "1,a"), "expected a shape like 1,3,224,224"), (("--input-shape", ""), "expected a shape"),
     (("--input-shape", "2,4", "--dtype", "flaot32"), "found 'flaot32'"),
-    (("--dtype", "float32", "--dtype", "int64"), "found 2 and 0"),
+    (("--dtype", "float32", "--dtype", "int64"), "found 2 --dtype and 0 --input-shape"),
     (("--sort", "time"), "'time' is not one of"),
     (("--input-shape", "2,4", "--dtype", "int64", "--device", "cpu"), "the model raised in inner (Linear)"),
 ])

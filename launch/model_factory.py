@@ -1,4 +1,4 @@
-"""A model to look at: `module:factory` comes in, the model it makes and the inputs of one call go out."""
+"""Models named as `module:factory` on the command line: imports the factory, makes the model and its inputs."""
 
 from __future__ import annotations
 
@@ -33,25 +33,26 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Tensors a user asks for by shape."""
+    """Inputs given on the command line by shape and element type."""
 
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[torch.dtype, ...] = (torch.float32,)
-    """One for all, or one per shape."""
+    """One for all shapes, or one per shape."""
 
     @classmethod
     def of(cls, shapes: Sequence[str], dtypes: Sequence[str]) -> Inputs:
-        """Reads what a user typed: "1,3,224,224", "float32".
+        """Parses shapes like "1,3,224,224" and element types like "float32".
 
         Raises:
-            UsageError: It is no shape or no element type, or there are not as many of both.
+            UsageError: One cannot be parsed, or the numbers of shapes and element types differ.
         """
         if len(dtypes) > 1 and len(dtypes) != len(shapes):
-            raise UsageError(f"expected --dtype once or once per --input-shape, found {len(dtypes)} and {len(shapes)}")
+            raise UsageError("expected --dtype once or once per --input-shape, found "
+                             f"{len(dtypes)} --dtype and {len(shapes)} --input-shape")
         return cls(shapes=tuple(map(_shape, shapes)), dtypes=tuple(map(_dtype, dtypes)) or (torch.float32,))
 
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """One tensor per shape; whole numbers are 0, an index that every table has."""
+        """One tensor per shape; integers are 0, an index that every embedding has."""
         dtypes = self.dtypes * len(self.shapes) if len(self.dtypes) == 1 else self.dtypes
         return tuple(torch.rand(shape, device=device).to(dtype) if dtype.is_floating_point or dtype.is_complex
                      else torch.zeros(shape, dtype=dtype, device=device)
@@ -63,16 +64,16 @@ def example(spec: str, inputs: Inputs, *, device: str) -> Example:
 
     Args:
         spec: `module:factory`; the current directory is on the path.
-        inputs: What to call it with instead of the inputs the factory returns.
-        device: meta or cpu; the factory runs with it as torch's default.
+        inputs: Used instead of the inputs that the factory returns.
+        device: meta, cpu or cuda; torch's default device while the factory runs.
 
     Raises:
-        UsageError: There is no such factory, it makes no model, or inputs are missing.
+        UsageError: There is no such factory, it returns no model, or inputs are missing.
         ModelError: The factory or its module raised.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("expected a CUDA device for --device cuda, found none", hint="--device cpu")
-    factory = load(spec)
+    factory = import_factory(spec)
     model, given = _split(_made(factory, spec, device), spec)
     if inputs.shapes:
         found = Example(model=model, args=inputs.tensors(_device_of(model, device)))
@@ -84,11 +85,11 @@ def example(spec: str, inputs: Inputs, *, device: str) -> Example:
     return found
 
 
-def load(spec: str) -> Callable[[], Any]:
+def import_factory(spec: str) -> Callable[[], Any]:
     """Imports a factory.
 
     Raises:
-        UsageError: There is no such module or name, or it cannot be called.
+        UsageError: There is no such module or name, or the object cannot be called.
         ModelError: The module raised while it was imported.
     """
     place, separator, name = spec.rpartition(":")
@@ -115,19 +116,19 @@ def _module(place: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (place == error.name or place.startswith(f"{error.name}.")):
             raise UsageError(f"expected a module to import, found none named {place}",
-                             hint=f"{here} is on the path; a file is given as path/to/file.py:function") from error
-        raise ModelError(f"{place} cannot be imported: {told(error)}") from error
+                             hint=f"{here} is searched; name a file as path/to/file.py:function") from error
+        raise ModelError(f"{place} cannot be imported: {first_line(error)}") from error
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        hint = "put what the script runs under `if __name__ == '__main__':`" if isinstance(error, SystemExit) else None
-        raise ModelError(f"{place} cannot be imported: {told(error)}", hint=hint) from error
+        hint = "put the script's code under `if __name__ == '__main__':`" if isinstance(error, SystemExit) else None
+        raise ModelError(f"{place} cannot be imported: {first_line(error)}", hint=hint) from error
 
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"expected a Python file, found nothing at {path}")
-    folder = str(path.resolve().parent)  # what lies beside the file can be imported, as when it is run
+    folder = str(path.resolve().parent)  # as when the file is run, its neighbours can be imported
     if folder not in sys.path:
         sys.path.insert(0, folder)
     name = path.stem if path.stem not in sys.modules else f"distprof_model_{path.stem}"
@@ -148,7 +149,7 @@ def _made(factory: Callable[[], Any], spec: str, device: str) -> Any:
         with torch.device(device) if device != "cpu" else nullcontext():
             return factory()
     except (Exception, SystemExit) as error:
-        raise ModelError(f"{spec} raised {told(error)}", hint=remedy(error, device)) from error
+        raise ModelError(f"{spec} raised {first_line(error)}", hint=hint_for(error, device)) from error
 
 
 def _check_no_arguments(factory: Callable[[], Any], spec: str) -> None:
@@ -157,7 +158,7 @@ def _check_no_arguments(factory: Callable[[], Any], spec: str) -> None:
     except TypeError as error:
         raise UsageError(f"expected {spec} to be callable without arguments, found: {error}",
                          hint="write a function that calls it with its arguments") from error
-    except ValueError:  # some callables of C have no signature
+    except ValueError:  # some callables written in C have no signature
         pass
 
 
@@ -172,7 +173,7 @@ def _split(made: Any, spec: str) -> tuple[nn.Module, Any]:
 
 
 def _check_inputs(found: Example) -> None:
-    """Tells what is missing before the model does."""
+    """Checks the inputs against the signature of `forward`."""
     try:
         signature = inspect.signature(found.model.forward)
     except ValueError:
@@ -205,15 +206,15 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def told(error: BaseException) -> str:
-    """An error in one line."""
+def first_line(error: BaseException) -> str:
+    """Type and first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def remedy(error: BaseException, device: str) -> str | None:
-    """What to try, where the error tells."""
-    words = str(error)
-    if device == "meta" and (isinstance(error, NotImplementedError) or "meta" in words):
-        return "it needs values of tensors, which the meta device has not: --device cpu"
-    return "--dtype int64 makes indices" if "Long" in words and "indices" in words else None
+def hint_for(error: BaseException, device: str) -> str | None:
+    """What to try, for errors with a known cause."""
+    message = str(error)
+    if device == "meta" and (isinstance(error, NotImplementedError) or "meta" in message):
+        return "the model reads tensor values, which do not exist on the meta device: --device cpu"
+    return "for indices: --dtype int64" if "Long" in message and "indices" in message else None

@@ -1,4 +1,4 @@
-"""A bar for work that takes long, on a terminal only."""
+"""A progress bar on stderr, drawn only on a terminal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[float], None]]:
-    """Yields what is to be told of the share that is done, from 0 to 1. The bar is on stderr and goes away."""
+def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
+    """Yields a function that takes the finished share, from 0 to 1. The bar disappears at the end."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

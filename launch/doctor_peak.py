@@ -1,4 +1,4 @@
-"""`distprof doctor --peak`: the devices of this machine come in, their published and measured peak rates go out."""
+"""`distprof doctor --peak`: published and measured peak rates of the devices of this machine."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from distprof.reporters.page import Page
 from distprof.units import si
 
 
-def measure() -> list[dict[str, Any]]:
-    """The CPU and, where there is one, the current CUDA device; rates in FLOP/s and bytes/s."""
+def measure_devices() -> list[dict[str, Any]]:
+    """Rates of the CPU and, if there is one, of the current CUDA device, in FLOP/s and bytes/s."""
     import torch
 
     from distprof.peaks.measured import measure_peak
 
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    return [_beside_the_table(asdict(measure_peak(device))) for device in devices]
+    return [_with_published(asdict(measure_peak(device))) for device in devices]
 
 
-def _beside_the_table(measured: dict[str, Any]) -> dict[str, Any]:
+def _with_published(measured: dict[str, Any]) -> dict[str, Any]:
     row = device_peaks(measured["device"])
     return {"device": measured["device"], "num_threads": measured["num_threads"],
             "published": _published(row) if row is not None else None, "measured": list(measured["rates"])}
@@ -31,8 +31,8 @@ def _published(row: DevicePeaks) -> dict[str, Any]:
             "source": row.source, "year": row.year}
 
 
-def text(devices: list[dict[str, Any]]) -> str:
-    """A table per device."""
+def peak_text(devices: list[dict[str, Any]]) -> str:
+    """One table per device."""
     page = Page()
     for device in devices:
         _device(device, page)
@@ -51,7 +51,7 @@ def _device(device: dict[str, Any], page: Page) -> None:
         rows.append((name, rate["how"], si(known.get(name), unit), si(rate["per_second"], unit)))
     page.table(("dense", "how measured", "published", "measured"), rows, left=2)
     page.line(f"published: {published['source']}, {published['year']}" if published else
-              "published: no row for this device; `distprof stats RUN --peak FLOP/s` takes a rate for MFU")
+              "published: unknown for this device; `distprof stats RUN --peak FLOP/s` sets a rate for MFU")
     page.line()
 
 

@@ -1,0 +1,32 @@
+"""`distprof reconcile`: the difference between distprof's FLOPs and those of another counter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from distprof.launch.options import COUNT_DEVICE, JSON, model_arguments
+
+
+@click.command()
+@model_arguments
+@COUNT_DEVICE
+@click.option("--peer", default="deepspeed", metavar="NAME", show_default=True,
+              help="The other counter: deepspeed, fvcore or ptflops. It need not be installed.")
+@JSON
+def reconcile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device: str, peer: str,
+              as_json: bool) -> None:
+    """Explain why another FLOP counter gives another total.
+
+    Lists every difference with its amount. MODULE:FACTORY is explained in `distprof count --help`.
+    """
+    from distprof.counting.count import count as count_call
+    from distprof.launch.model_call import call_model
+    from distprof.peers.reconcile import explain, known_peer
+
+    known_peer(peer)
+    found = explain(call_model(model, shapes, dtypes, device, lambda call: count_call(
+        call.model, *call.args, **call.kwargs)), peer)
+    click.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))

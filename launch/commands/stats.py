@@ -1,0 +1,42 @@
+"""`distprof stats`: totals, steps, modules and ranks of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from distprof.errors import UsageError
+from distprof.launch.options import JSON, RUN, STRICT
+from distprof.reporters.view import SORTS, View
+
+
+@click.command()
+@RUN
+@click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
+              help="Number of modules shown.  [default: 10; all with --modules]")
+@click.option("--modules", is_flag=True, help="Show the modules as a tree.")
+@click.option("--depth", default=None, type=click.IntRange(min=0), metavar="N",
+              help="Levels shown below the root, with --modules.  [default: 3; all with --json]")
+@click.option("--sort", default=None, type=click.Choice(list(SORTS)),
+              help="Show the largest modules first, with --modules: by parameters, MACs, FLOPs, forward time, backward "
+                   "time or both times. path keeps the order of the model.  [default: path]")
+@click.option("--peak", default=None, type=float, metavar="FLOP/S",
+              help="Peak rate of each rank's device, such as 1.2e12, for MFU.  [default: the published rate]")
+@JSON
+@STRICT
+def stats(run: Path, *, as_json: bool, strict: bool, top: int | None, modules: bool, depth: int | None,
+          sort: str | None, peak: float | None) -> None:
+    """Show totals, steps, the slowest modules and the ranks of RUN."""
+    from distprof.merge.commands.stats import stats as stats_of
+    from distprof.merge.commands.stats import stats_by_module
+
+    if modules:
+        default = None if as_json else 3  # a program wants the whole tree
+        view = View(depth=default if depth is None else depth, top=top, sort=sort or "path")
+        click.echo(stats_by_module(run, view, as_json=as_json, strict=strict))
+        return
+    if depth is not None or sort is not None:
+        raise UsageError(f"expected {'--sort' if depth is None else '--depth'} together with --modules",
+                         hint=f"distprof stats --modules {run}")
+    click.echo(stats_of(run, as_json=as_json, strict=strict, top=top or 10, peak=peak))

@@ -1,0 +1,120 @@
+"""Arguments of `distprof run`: all flags of torchrun and those of recording."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from distprof.contract.mesh import MODEL_PARALLEL
+from distprof.errors import UsageError
+from distprof.recording.plan import StepPlan
+
+RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
+"""Flags of torchrun that set where ranks meet."""
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parses and checks the arguments after `distprof run`.
+
+    Raises:
+        UsageError: An argument is wrong, or there is no such script.
+    """
+    args = parser().parse_args(list(argv))
+    _check_script(args)
+    return args
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of torchrun with a group for recording."""
+    from torch.distributed.run import get_args_parser
+
+    parser = get_args_parser()
+    parser.prog = "distprof run"
+    parser.usage = "distprof run [--out DIR] [--steps PLAN] [torchrun flags] [-m] script [script flags]"
+    parser.description = "Start a script like torchrun does and record every rank. All flags of torchrun work."
+    group = parser.add_argument_group("recording")
+    group.add_argument("--out", type=Path, default=None, metavar="DIR",
+                       help="run directory (default: runs/<script>-<time>)")
+    group.add_argument("--steps", default=None, metavar="PLAN",
+                       help=f"number of steps of each pass (default: {StepPlan()})")
+    group.add_argument("--config", type=Path, default=None, metavar="FILE",
+                       help="DeepSpeed config; its flops_profiler section sets the first recorded step and the report")
+    group.add_argument("--force", action="store_true", help="replace the run in --out")
+    for axis in MODEL_PARALLEL:
+        group.add_argument(f"--{axis}", type=int, default=None, metavar="N",
+                           help=f"size of the {axis} axis, for scripts without a DeviceMesh that names it")
+    group.add_argument("--debug", action="store_true", help="show tracebacks of distprof's own errors")
+    parser.error = _refuse  # type: ignore[method-assign]  # argparse would print the usage as well
+    return parser
+
+
+def _refuse(message: str) -> NoReturn:
+    raise UsageError(message, hint="distprof run --help lists the flags")
+
+
+def _check_script(args: argparse.Namespace) -> None:
+    if args.no_python:
+        raise UsageError("expected a Python script, found --no-python",
+                         hint="use `with distprof.record(...)` in the program instead")
+    if not args.module and not Path(args.training_script).is_file():
+        raise UsageError(f"expected a script, found no file {args.training_script}",
+                         hint="-m runs a module" if "/" not in args.training_script else None)
+
+
+def axis_sizes(args: argparse.Namespace) -> dict[str, int]:
+    """Sizes of mesh axes from the environment and the arguments.
+
+    Raises:
+        UsageError: A size is less than 1.
+    """
+    from distprof.process.topology import requested
+
+    sizes = requested(os.environ)
+    sizes |= {axis: getattr(args, axis) for axis in MODEL_PARALLEL if getattr(args, axis) is not None}
+    wrong = [axis for axis, size in sizes.items() if size < 1]
+    if wrong:
+        raise UsageError(f"expected a size of 1 or more, found --{wrong[0]} {sizes[wrong[0]]}")
+    return sizes
+
+
+def world_size(args: argparse.Namespace) -> int | None:
+    """Number of ranks; None if torchrun sets it at run time (elastic jobs).
+
+    Raises:
+        UsageError: torchrun takes no such number of nodes or ranks.
+    """
+    from torch.distributed.run import determine_local_world_size, parse_min_max_nnodes
+
+    try:
+        least, most = parse_min_max_nnodes(args.nnodes)
+        return most * determine_local_world_size(args.nproc_per_node) if least == most else None
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(f"expected numbers of nodes and ranks that torchrun takes, found --nnodes {args.nnodes} "
+                         f"--nproc-per-node {args.nproc_per_node}: {error}",
+                         hint="--nproc-per-node 4") from error
+
+
+def check_sizes(sizes: Mapping[str, int], ranks: int | None) -> None:
+    """Checks that the axes divide the ranks.
+
+    Raises:
+        UsageError: They do not.
+    """
+    from distprof.process.topology import from_sizes
+
+    if sizes and ranks is not None:
+        from_sizes(sizes, rank=0, world_size=ranks)
+
+
+def is_one_node(args: argparse.Namespace) -> bool:
+    """True for a job on this machine alone."""
+    return args.nnodes in ("1", "1:1")
+
+
+def sets_rendezvous(args: argparse.Namespace) -> bool:
+    """True if a flag or a PET_ variable, which torchrun takes as the default of a flag, sets where ranks meet."""
+    return any(f"PET_{name.upper()}" in os.environ or getattr(args, name) != parser().get_default(name)
+               for name in RENDEZVOUS)

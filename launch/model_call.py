@@ -1,0 +1,52 @@
+"""One call of a model named on the command line, for `count`, `profile` and `reconcile`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+
+from distprof.counting.counts import Counts
+from distprof.errors import DistprofError, ModelError
+from distprof.launch.model_factory import Example, Inputs, example, first_line, hint_for
+from distprof.reporters.page import Page
+
+NOTE = "distprof: raised in "
+
+
+def call_model(model: str, shapes: Sequence[str], dtypes: Sequence[str], device: str,
+               examine: Callable[[Example], Counts]) -> Counts:
+    """Makes the model and returns what `examine` finds in a call of it.
+
+    Args:
+        model: MODULE:FACTORY.
+        shapes: Shapes of the inputs as typed; none if the factory returns inputs.
+        dtypes: Element types of the inputs as typed.
+        device: meta, cpu or cuda.
+        examine: Calls the model.
+
+    Raises:
+        UsageError: There is no such factory, or inputs are missing.
+        ModelError: The model raised; the message names the module.
+    """
+    inputs = Inputs.of(shapes, dtypes)
+    with redirect_stdout(sys.stderr):  # what the model prints is not part of the result
+        call = example(model, inputs, device=device)
+        try:
+            return examine(call)
+        except DistprofError:
+            raise
+        except Exception as error:
+            notes = (note.removeprefix(NOTE) for note in getattr(error, "__notes__", ()) if note.startswith(NOTE))
+            where = next(notes, type(call.model).__name__)
+            raise ModelError(f"the model raised in {where}: {first_line(error)}",
+                             hint=hint_for(error, device)) from error
+
+
+def tree_text(counts: Counts, *, depth: int, top: int | None, sort: str, as_json: bool) -> str:
+    """The tree of modules with totals, or all counts as JSON."""
+    if as_json:
+        return counts.to_json(indent=1)
+    page = Page()
+    page.report(counts.table(depth=depth, top=top, sort=sort))
+    return page.text()

@@ -1,0 +1,47 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+RUN = click.argument("run", type=click.Path(path_type=Path))
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+STRICT = click.option("--strict", is_flag=True, help="Exit with code 3 if any data is missing.")
+COUNT_DEVICE = click.option(
+    "--device", default="meta", type=click.Choice(["meta", "cpu"]), show_default=True,
+    help="Device on which the model is built and called. meta needs no memory and runs attention as plain matrix "
+         "products.")
+
+
+def model_arguments(command: Callable[..., None]) -> Any:
+    """MODULE:FACTORY and the shapes of its inputs."""
+    return _with(command, (
+        click.argument("model", metavar="MODULE:FACTORY"),
+        click.option("--input-shape", "shapes", multiple=True, metavar="1,3,224,224",
+                     help="Shape of an input tensor, once per positional input. Not needed if the factory returns "
+                          "inputs."),
+        click.option("--dtype", "dtypes", multiple=True, metavar="TYPE",
+                     help="Element type of the inputs, once for all or once per --input-shape.  [default: float32]"),
+    ))
+
+
+def module_tree(*sorts: str) -> Callable[[Callable[..., None]], Any]:
+    """Options that select modules of a tree."""
+    return lambda command: _with(command, (
+        click.option("--depth", default=3, type=click.IntRange(min=0), metavar="N", show_default=True,
+                     help="Levels shown below the root."),
+        click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
+                     help="Number of modules shown.  [default: all]"),
+        click.option("--sort", default="path", type=click.Choice(sorts), show_default=True,
+                     help="Show the largest modules first; path keeps the order of the model."),
+    ))
+
+
+def _with(command: Any, options: Sequence[Callable[[Any], Any]]) -> Any:
+    for option in reversed(options):
+        command = option(command)
+    return command
