@@ -1,8 +1,11 @@
-"""The layout of DeepSpeed's report: numbers come in, lines go out. No torch here."""
+"""The text of DeepSpeed's flops profiler, line by line, for numbers from a live model or from a recorded run.
+
+Headings and labels are DeepSpeed's, to the letter. Merging uses this too, so torch is not imported here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +45,8 @@ NOTHING_RAN = "no forward call of the model was seen between start_profile and s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
-    """One module, submodules included."""
+class ModuleProfile:
+    """Work and time of one module, submodules included."""
 
     params: int
     macs: int
@@ -61,30 +64,37 @@ class ModelParams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Of the job."""
+class JobSizes:
+    """Numbers of ranks, and the batch of one."""
 
     world: int
     data_parallel: int
     model_parallel: int
     batch: int | None
-    """Samples of a rank in a step; None where nobody knows."""
+    """Samples of a rank in a step; None where that is unknown."""
     expert_tensor_parallel: bool | None = None
     """None without mixture-of-experts layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeconds:
-    """Times of one step."""
+    """Times of one step, as the engine's timers or the recorded steps have them."""
 
     forward: float
     backward: float
     step: float
 
 
-def page(profile_step: int, summary: Sequence[str], levels: Sequence[str], tree: str | None) -> str:
-    """The whole text, without the last line end."""
-    lines = ["", TITLE, f"Profile Summary at step {profile_step}:", NOTATIONS, *summary, "", AGGREGATED, *levels]
+def report_text(profile_step: int, summary: Iterable[str], top_modules: Iterable[str], tree: str | None) -> str:
+    """The whole report, without the last line end.
+
+    Args:
+        profile_step: Step named in the headline.
+        summary: What `summary_lines` gives.
+        top_modules: What `top_modules_lines` gives.
+        tree: The printed model with a `module_line` in each module; None leaves the detailed part out.
+    """
+    lines = ["", TITLE, f"Profile Summary at step {profile_step}:", NOTATIONS, *summary, "", AGGREGATED, *top_modules]
     if tree is not None:
         lines += ["", DETAILED, ORDER, NOTES, tree]
     return "\n".join([*lines, END])
@@ -98,9 +108,17 @@ def _rate(name: str, flops: float, seconds: float) -> str:
     return _line(name, flops_to_string(flops / seconds) if seconds else "-")
 
 
-def summary(total: Numbers, params: ModelParams, *, sizes: Sizes | None = None, times: StepSeconds | None = None,
-            recompute_fwd_factor: float = 0.0) -> Iterator[str]:
-    """Totals, and what the engine knows where there is one."""
+def summary_lines(total: ModuleProfile, params: ModelParams, *, sizes: JobSizes | None = None,
+                  times: StepSeconds | None = None, recompute_fwd_factor: float = 0.0) -> Iterator[str]:
+    """Totals of the model.
+
+    Args:
+        total: The root module, on one rank.
+        params: Of the model over all ranks.
+        sizes: Of the job, where there is one; adds its sizes.
+        times: With sizes, adds backward and the whole step, and replaces the time of the root module.
+        recompute_fwd_factor: Forward work repeated in backward, as a share of forward.
+    """
     shards = sizes.model_parallel if sizes is not None else 1
     if sizes is not None:
         yield from _sizes(sizes)
@@ -118,7 +136,7 @@ def summary(total: Numbers, params: ModelParams, *, sizes: Sizes | None = None, 
         yield NOTHING_RAN
 
 
-def _sizes(sizes: Sizes) -> Iterator[str]:
+def _sizes(sizes: JobSizes) -> Iterator[str]:
     yield _line("world size:", sizes.world)
     yield _line("data parallel size:", sizes.data_parallel)
     yield _line("model parallel size:", sizes.model_parallel)
@@ -136,7 +154,7 @@ def _model_params(params: ModelParams) -> Iterator[str]:
         yield _line("params of model = params per GPU * mp_size:", params_to_string(params.plain))
 
 
-def _iteration(flops: int, times: StepSeconds, sizes: Sizes, factor: float) -> Iterator[str]:
+def _iteration(flops: int, times: StepSeconds, sizes: JobSizes, factor: float) -> Iterator[str]:
     forward, backward, whole = times.forward, times.backward, times.forward + times.backward + times.step
     yield _line("bwd latency:", duration_to_string(backward))
     yield _rate(f"bwd FLOPS per GPU = {factor:g} * fwd flops per GPU / bwd latency:", factor * flops, backward)
@@ -149,33 +167,36 @@ def _iteration(flops: int, times: StepSeconds, sizes: Sizes, factor: float) -> I
     yield _line("samples/second:", round((sizes.batch or 0) * sizes.world / whole, DEFAULT_PRECISION) if known else "-")
 
 
-Level = Mapping[str, Sequence[Numbers]]
+ClassProfiles = Mapping[str, Sequence[ModuleProfile]]
 """Class name -> its modules at one depth."""
+RANKED: tuple[tuple[str, Callable[[ModuleProfile], float], Callable[[float], str]], ...] = (
+    ("params", lambda module: module.params, params_to_string),
+    ("MACs", lambda module: module.macs, macs_to_string),
+    ("fwd latency", lambda module: module.seconds, duration_to_string),
+)
+"""Label, quantity and number format of each line about a depth."""
 
 
-def aggregated(levels: Sequence[Level], top_modules: int) -> Iterator[str]:
-    """The classes with most parameters, MACs and latency at each depth."""
+def top_modules_lines(depths: Iterable[ClassProfiles], top_modules: int) -> Iterator[str]:
+    """The classes with most parameters, MACs and latency at each depth, from the root downwards."""
     yield f"Top {top_modules} modules in terms of params, MACs or fwd latency at different model depths:"
-    for depth, level in enumerate(levels):
+    for depth, classes in enumerate(depths):
         yield f"depth {depth}:"
-        yield f"    params      - {_top(level, 'params', params_to_string, top_modules)}"
-        yield f"    MACs        - {_top(level, 'macs', macs_to_string, top_modules)}"
-        yield f"    fwd latency - {_top(level, 'seconds', duration_to_string, top_modules)}"
+        for label, quantity, text in RANKED:
+            sums = {name: sum(map(quantity, modules)) for name, modules in classes.items()}
+            largest = sorted(sums, key=sums.__getitem__, reverse=True)[:top_modules]
+            shown = {name: text(sums[name]) for name in largest}
+            yield f"    {label:<11} - {shown}"
 
 
-def _top(level: Level, quantity: str, text: Callable[[float], str], top: int) -> dict[str, str]:
-    sums = {name: sum(getattr(one, quantity) for one in each) for name, each in level.items()}
-    ranked = sorted(sums.items(), key=lambda item: item[1], reverse=True)
-    return {name: text(value) for name, value in ranked[:min(top, len(sums))]}
-
-
-def description(one: Numbers, total: Numbers) -> str:
-    """What stands in front of a module's own description."""
+def module_line(module: ModuleProfile, total: ModuleProfile) -> str:
+    """Numbers of one module, also as shares of the whole model; they stand in front of its own description."""
+    rate = round(module.flops / module.seconds, DEFAULT_PRECISION) if module.seconds else 0
     return ", ".join((
-        f"{params_to_string(one.params)} = {_share(one.params, total.params)}% Params",
-        f"{macs_to_string(one.macs)} = {_share(one.macs, total.macs)}% MACs",
-        f"{duration_to_string(one.seconds)} = {_share(one.seconds, total.seconds)}% latency",
-        flops_to_string(round(one.flops / one.seconds, DEFAULT_PRECISION) if one.seconds else 0)))
+        f"{params_to_string(module.params)} = {_share(module.params, total.params)}% Params",
+        f"{macs_to_string(module.macs)} = {_share(module.macs, total.macs)}% MACs",
+        f"{duration_to_string(module.seconds)} = {_share(module.seconds, total.seconds)}% latency",
+        flops_to_string(rate)))
 
 
 def _share(part: float, whole: float) -> str:

@@ -15,14 +15,14 @@ from distprof.merge.run.run_model import Run, open_run
 from distprof.merge.run.tables import load
 from distprof.merge.totals.totals import model_totals, per_rank
 from distprof.reporters.deepspeed_layout import (
+    JobSizes,
     ModelParams,
-    Numbers,
-    Sizes,
+    ModuleProfile,
     StepSeconds,
-    aggregated,
-    description,
-    page,
-    summary,
+    module_line,
+    report_text,
+    summary_lines,
+    top_modules_lines,
 )
 
 Row = dict[str, Any]
@@ -40,19 +40,19 @@ class ModuleTree:
             if path:
                 self.children[self._parent(path)].append(path)
 
-    def numbers(self, path: str) -> Numbers:
+    def profile(self, path: str) -> ModuleProfile:
         """One module, submodules included."""
-        return Numbers(params=self.rows[path]["params"], macs=int(self._sum(path, "fwd_macs")),
+        return ModuleProfile(params=self.rows[path]["params"], macs=int(self._sum(path, "fwd_macs")),
                        flops=int(self._sum(path, "fwd_flops")), seconds=self._sum(path, "fwd_time_ns") / 1e9)
 
-    def levels(self) -> list[dict[str, list[Numbers]]]:
+    def levels(self) -> list[dict[str, list[ModuleProfile]]]:
         """Class name -> its modules, for each depth."""
-        levels: list[dict[str, list[Numbers]]] = []
+        levels: list[dict[str, list[ModuleProfile]]] = []
         waiting = [""]
         while waiting:
-            level: dict[str, list[Numbers]] = defaultdict(list)
+            level: dict[str, list[ModuleProfile]] = defaultdict(list)
             for path in waiting:
-                level[self.rows[path]["class_name"]].append(self.numbers(path))
+                level[self.rows[path]["class_name"]].append(self.profile(path))
             levels.append(level)
             waiting = [child for path in waiting for child in self.children.get(path, ())]
         return levels
@@ -60,7 +60,7 @@ class ModuleTree:
     def text(self, path: str = "") -> str:
         """The tree as torch prints modules, with numbers in place of what a module says of itself."""
         below = [f"({child.removeprefix(f'{path}.')}): {self.text(child)}" for child in self.children.get(path, ())]
-        own = description(self.numbers(path), self.numbers(""))
+        own = module_line(self.profile(path), self.profile(""))
         name = self.rows[path]["class_name"]
         if not below:
             return f"{name}({own})"
@@ -92,17 +92,17 @@ def deepspeed_text(path: Path, *, profile_step: int = 1, module_depth: int = -1,
     tree, ranks = ModuleTree(rows), per_rank(run)
     params = model_totals(run, ranks)["params"]
     own = ranks.filter(pl.col("rank") == rank).to_dicts()[0]
-    top = summary(tree.numbers(""), ModelParams(plain=round(params or 0), expert=0), sizes=_sizes(run, own),
+    top = summary_lines(tree.profile(""), ModelParams(plain=round(params or 0), expert=0), sizes=_sizes(run, own),
                   times=_times(own), recompute_fwd_factor=recompute_fwd_factor)
     levels = tree.levels()
     shown = levels if module_depth == -1 else levels[:module_depth]
-    text = page(profile_step, list(top), list(aggregated(shown, top_modules)), tree.text() if detailed else None)
+    text = report_text(profile_step, top, top_modules_lines(shown, top_modules), tree.text() if detailed else None)
     return f"{text}\n{BASIS.format(rank=rank)}"
 
 
-def _sizes(run: Run, own: Row) -> Sizes:
-    return Sizes(world=run.world_size, data_parallel=run.dp_size, model_parallel=run.mp_size,
-                 batch=round(own["samples"]) if own["samples"] is not None else None)
+def _sizes(run: Run, own: Row) -> JobSizes:
+    return JobSizes(world=run.world_size, data_parallel=run.dp_size, model_parallel=run.mp_size,
+                    batch=round(own["samples"]) if own["samples"] is not None else None)
 
 
 def _times(own: Row) -> StepSeconds | None:

@@ -3,5 +3,21 @@
     from distprof.compat.deepspeed import FlopsProfiler, get_model_profile
 """
 
-from distprof.compat.deepspeed.profiler import *  # noqa: F403
-from distprof.compat.deepspeed.profiler import __all__ as __all__
+from distprof.compat.deepspeed.model_profile import get_model_profile
+from distprof.compat.deepspeed.module_totals import get_module_duration, get_module_flops, get_module_macs
+from distprof.compat.deepspeed.profiler import FlopsProfiler
+from distprof.reporters.deepspeed_formats import (
+    DEFAULT_PRECISION,
+    bytes_to_string,
+    duration_to_string,
+    flops_to_string,
+    macs_to_string,
+    number_to_string,
+    params_to_string,
+)
+
+__all__ = [
+    "DEFAULT_PRECISION", "FlopsProfiler", "bytes_to_string", "duration_to_string", "flops_to_string",
+    "get_model_profile", "get_module_duration", "get_module_flops", "get_module_macs", "macs_to_string",
+    "number_to_string", "params_to_string",
+]

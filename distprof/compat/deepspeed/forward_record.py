@@ -1,4 +1,4 @@
-"""The forward calls of a model between start and stop: function calls and times come in, sums by module go out."""
+"""The forward calls of a model between start and stop, summed by module."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ OUTSIDE = CallPath(None, None)
 
 
 class ForwardRecord:
-    """Watches every module of a model but those of ignored types, whose work is that of the module around them."""
+    """Watches the forward calls of a model.
+
+    Args:
+        model: All of its modules are watched.
+        ignored: Exact types of modules whose work counts as that of the module around them.
+        exact: Counts what DeepSpeed counts, bugs included; recurrent layers and ignored types have no time then.
+    """
 
     def __init__(self, model: nn.Module, *, ignored: Collection[type], exact: bool) -> None:
         self._exact = exact
@@ -45,7 +51,7 @@ class ForwardRecord:
                 path = self._paths[id(module)] = OUTSIDE.child(site)
                 self._modules[path] = id(module)
             if exact and (type(module) in ignored or type(module) in RECURRENT_TYPES):
-                self._untimed.add(id(module))  # as the package does
+                self._untimed.add(id(module))
 
     def start(self, *, counts: bool = True, times: bool = True) -> None:
         """Switches hooks and mode on; compiled modules run uncompiled meanwhile, for what they hide.

@@ -1,0 +1,106 @@
+"""DeepSpeed's `get_model_profile`: counts, times and prints one call of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from distprof.compat.deepspeed.forward_record import ForwardRecord
+from distprof.compat.deepspeed.measurement import Measurement
+from distprof.compat.deepspeed.profile_text import ProfileText, put_out
+from distprof.errors import UsageError
+from distprof.model.isolation import undisturbed
+from distprof.reporters.deepspeed_formats import macs_to_string, number_to_string, params_to_string
+
+
+def get_model_profile(
+    model: nn.Module, input_shape: Sequence[int] | None = None, args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None, print_profile: bool = True, detailed: bool = True,  # noqa: FBT001
+    module_depth: int = -1, top_modules: int = 1, warm_up: int = 1, as_string: bool = True,  # noqa: FBT001
+    output_file: str | None = None, ignore_modules: Iterable[type] | None = None, mode: str = "forward", *,
+    compat: bool = False,
+) -> tuple[Any, Any, Any]:
+    """Profiles one call of a model in eval mode; training flags, buffers and random state are put back.
+
+    Args:
+        model: The model.
+        input_shape: Shape of the only input, a tensor of zeros of the type and on the device of the parameters.
+        args: Positional arguments, where there is no `input_shape`.
+        kwargs: Keyword arguments.
+        print_profile: Prints the report.
+        detailed: Adds the tree of modules to it.
+        module_depth: Depths shown in its aggregated part; -1 for all.
+        top_modules: Classes named per depth.
+        warm_up: Calls in front of the one that is timed; work is counted in the last of them.
+        as_string: Gives text like `4.54 M` instead of numbers.
+        output_file: File for the report instead of standard output.
+        ignore_modules: Exact types of modules whose work counts as that of the module around them.
+        mode: `forward` calls the model, `generate` its method of that name.
+        compat: Counts and prints what DeepSpeed 0.19.8 does, bugs included.
+
+    Returns:
+        FLOPs, MACs and parameters.
+
+    Raises:
+        UsageError: There is nothing to call, or nothing to call it with.
+        OutputError: The report cannot be written.
+        Exception: What the model raises; nothing stays switched on.
+    """
+    inputs, call = _inputs(model, input_shape, args, {} if kwargs is None else kwargs), _entry(model, mode)
+    with undisturbed([model]):
+        model.eval()
+        measurement = Measurement(model, ignored=set(ignore_modules or ()), exact=compat)
+        _measure(measurement.record, partial(call, *inputs, **(kwargs or {})), warm_up)
+        total = measurement.profiles().of(model)
+        if print_profile:
+            put_out(ProfileText(measurement).whole(profile_step=warm_up, module_depth=module_depth,
+                                                   top_modules=top_modules, detailed=detailed), output_file)
+    if as_string:
+        return number_to_string(total.flops), macs_to_string(total.macs), params_to_string(total.params)
+    return total.flops, total.macs, total.params
+
+
+def _measure(record: ForwardRecord, call: Callable[[], Any], warm_up: int) -> None:
+    """Warms up, counts in the last call of the warm-up and times the one behind it, so that neither disturbs."""
+    try:
+        for _ in range(warm_up - 1):
+            call()
+        if warm_up:
+            record.start(times=False)
+            call()
+            record.stop()
+        record.start(counts=not warm_up)
+        call()
+    finally:
+        record.stop()
+
+
+def _entry(model: nn.Module, mode: str) -> Callable[..., Any]:
+    entries = {"forward": model, "generate": getattr(model, "generate", None)}
+    entry = entries.get(mode)
+    if entry is None:
+        raise UsageError(f"expected mode forward or generate, found {mode!r}" if mode not in entries else
+                         f"expected a model with a method generate, found {type(model).__name__}")
+    return entry
+
+
+def _inputs(model: nn.Module, shape: Sequence[int] | None, args: Any,
+            kwargs: Any) -> Sequence[Any]:
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"expected a torch.nn.Module, found {type(model).__name__}")
+    if shape is not None:
+        if isinstance(shape, int) or not len(shape):
+            raise UsageError(f"expected a shape like (1, 3, 224, 224) as input_shape, found {shape!r}")
+        parameter = next(model.parameters(), torch.empty(()))
+        return [torch.zeros(tuple(shape), dtype=parameter.dtype, device=parameter.device)]
+    if isinstance(args, torch.Tensor) or not isinstance(kwargs, Mapping):
+        wrong, found = ("args", args) if isinstance(args, torch.Tensor) else ("kwargs", kwargs)
+        raise UsageError(f"expected {'a list' if wrong == 'args' else 'a dict'} as {wrong}, found "
+                         f"{type(found).__name__}", hint="args=[a_tensor], kwargs={'input_ids': a_tensor}")
+    if args is None or (not len(args) and not kwargs):
+        raise UsageError("expected inputs for the model, found none", hint="give input_shape, args or kwargs")
+    return list(args)

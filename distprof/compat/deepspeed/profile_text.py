@@ -1,0 +1,95 @@
+"""The text of the profile of a model: all of it, or its aggregated part."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from distprof.compat.deepspeed.engine import job_sizes, model_params, step_seconds
+from distprof.compat.deepspeed.measurement import Measurement
+from distprof.files import write_text
+from distprof.reporters.deepspeed_layout import (
+    ModuleProfile,
+    module_line,
+    report_text,
+    summary_lines,
+    top_modules_lines,
+)
+
+
+class ProfileText:
+    """Prints a measurement as DeepSpeed does.
+
+    Args:
+        measurement: Its numbers are those of this moment.
+        engine: A DeepSpeed engine or None.
+        recompute_fwd_factor: Forward work repeated in backward, as a share of forward.
+    """
+
+    def __init__(self, measurement: Measurement, engine: Any = None, recompute_fwd_factor: float = 0.0) -> None:
+        self._model, self._exact = measurement.model, measurement.exact
+        self._profile_of = measurement.profiles().of
+        self._params = measurement.params[id(self._model)]
+        self._engine, self._recompute_fwd_factor = engine, recompute_fwd_factor
+
+    def whole(self, *, profile_step: int, module_depth: int, top_modules: int, detailed: bool) -> str:
+        """Totals, the aggregated part and, if `detailed`, the tree of modules; without the last line end."""
+        params = model_params(self._engine, self._model, self._params, exact=self._exact)
+        summary = summary_lines(self._profile_of(self._model), params, sizes=job_sizes(self._engine, params),
+                                times=step_seconds(self._engine), recompute_fwd_factor=self._recompute_fwd_factor)
+        return report_text(profile_step, summary, self.top_modules(module_depth, top_modules),
+                           self._tree() if detailed else None)
+
+    def top_modules(self, module_depth: int, top_modules: int) -> Iterator[str]:
+        """Lines about the classes with most parameters, MACs and latency, down to a depth; -1 is all."""
+        depths: list[dict[str, list[ModuleProfile]]] = []
+        self._gather(self._model, 0, depths)
+        deepest = len(depths) - 1 if self._exact else len(depths)  # DeepSpeed leaves the deepest out
+        return top_modules_lines(depths[:deepest if module_depth == -1 else module_depth], top_modules)
+
+    def _gather(self, module: nn.Module, depth: int, depths: list[dict[str, list[ModuleProfile]]]) -> None:
+        if depth == len(depths):
+            depths.append(defaultdict(list))
+        depths[depth][type(module).__name__].append(self._profile_of(module))
+        for child in module.children():
+            self._gather(child, depth + 1, depths)
+
+    def _tree(self) -> str:
+        """The repr of the model with each module's numbers in front of its own description."""
+        total = self._profile_of(self._model)
+        with _described(self._model, lambda module: module_line(self._profile_of(module), total)):
+            return repr(self._model)
+
+
+@contextmanager
+def _described(model: nn.Module, describe: Callable[[nn.Module], str]) -> Iterator[None]:
+    """Puts a text in front of each module's own description while it lasts."""
+    kept = [(module, vars(module).get("extra_repr")) for module in model.modules()]
+    try:
+        for module, _ in kept:
+            text = ", ".join(filter(None, (describe(module), module.extra_repr())))
+            vars(module)["extra_repr"] = lambda text=text: text
+        yield
+    finally:
+        for module, before in kept:
+            vars(module).pop("extra_repr", None)
+            if before is not None:
+                vars(module)["extra_repr"] = before
+
+
+def put_out(text: str, file: str | None) -> None:
+    """Writes a text and a line end to a file, whose folders are made, or to standard output.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    if file:
+        write_text(Path(file), f"{text}\n")
+    else:
+        sys.stdout.write(f"{text}\n")
