@@ -25,8 +25,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from processes import timed
 
+from distprof.contract import rank_json
 from distprof.contract.parquet import schema_of
-from distprof.contract.paths import FORMAT, RANK_JSON, rank_folder
+from distprof.contract.paths import RANK_JSON, rank_folder
+from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import COLLECTIVES
 
 PROGRAM = Path(__file__).parent / "programs" / "comms_rows.py"
@@ -98,12 +100,11 @@ def write_rank(folder: Path, rank: int, num_ranks: int, columns: dict[str, Any],
     table = pa.Table.from_arrays(arrays, schema=schema)
     table = table.take(np.delete(np.arange(length), lost))
     pq.write_table(table, folder / COLLECTIVES.file, compression="zstd")
-    (folder / RANK_JSON).write_text(json.dumps({
-        "format": FORMAT, "run_id": "made", "status": "complete", "why": None, "notes": [], "rank": rank,
-        "world_size": num_ranks, "attempt": 0, "host": f"host{rank // TP}", "boot_id": f"b{rank // TP}",
-        "topology": {"dp": num_ranks // TP, "tp": TP}, "coordinates": {"dp": rank // TP, "tp": rank % TP},
-        "topology_source": "made", "mp_size": TP, "dp_size": num_ranks // TP, "num_steps": STEPS, "params": None,
-        "files": {COLLECTIVES.file: table.num_rows}, "clock": [], "clock_note": None}))
+    rank_json.write(folder / RANK_JSON, RankJson(
+        run_id="made", status="complete", rank=rank, world_size=num_ranks, host=f"host{rank // TP}",
+        boot_id=f"b{rank // TP}", topology={"dp": num_ranks // TP, "tp": TP},
+        coordinates={"dp": rank // TP, "tp": rank % TP}, topology_source="made", mp_size=TP, dp_size=num_ranks // TP,
+        num_steps=STEPS, files={COLLECTIVES.file: table.num_rows}))
     return int(table.num_rows)
 
 

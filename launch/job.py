@@ -6,23 +6,23 @@ import argparse
 import hashlib
 import os
 import shlex
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
+from msgspec.structs import replace
+
+from distprof.contract import rank_json
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
+from distprof.contract.rank_json import RunJson
 from distprof.errors import DistprofError, OutputError, UsageError
-from distprof.files import write_json
 from distprof.launch.deepspeed_config import FlopsProfilerSection, read_section
 from distprof.launch.job_arguments import axis_sizes, check_sizes, is_one_node, parse, sets_rendezvous, world_size
-from distprof.process.identity import versions
 from distprof.recording.plan import StepPlan
-from distprof.recording.run_directory import describe, new_run_id, open_run, run_id_in
+from distprof.recording.run_directory import make_run_directory, new_run_id, run_id_in, this_launch
 
 ReportWriter = Callable[[Path, FlopsProfilerSection], None]
 """Prints or writes the report of a run directory that the flops_profiler section asks for."""
@@ -51,15 +51,14 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     check_sizes(sizes, ranks)
     directory = args.out or _default_directory(args)
     run_id = _run_id(args, directory)
-    description = describe(run_id=run_id, argv=sys.argv, plan=str(plan), world_size=ranks,
-                           start_ns=time.time_ns(), versions=versions(), sizes=sizes, host=socket.gethostname())
+    started = this_launch(run_id=run_id, plan=str(plan), world_size=ranks, sizes=sizes)
     is_first_node = not _shared_with_first_node(args, directory, run_id)
     if is_first_node:
-        open_run(directory, description, force=args.force)
+        make_run_directory(directory, started, force=args.force)
     _say(f"recording steps {plan} to {directory}")
     _set_environment(directory, plan, run_id, sizes, debug=args.debug)
     code = _launch(_with_worker(args))
-    _finish(directory, description, code)
+    _finish(directory, started, code)
     if section.enabled and write_report is not None and is_first_node:
         _report(write_report, directory, section)
     return code
@@ -146,13 +145,13 @@ def _exit_code(exitcode: int) -> int:
     return exitcode if exitcode >= 0 else 128 - exitcode
 
 
-def _finish(directory: Path, description: Mapping[str, Any], code: int) -> None:
+def _finish(directory: Path, started: RunJson, code: int) -> None:
     """Writes how the job ended into run.json; prints what was recorded and the next command."""
     closed = list(directory.glob(f"rank?????/{RANK_JSON}"))
     cut = list(directory.glob(f"rank?????{PARTIAL_SUFFIX}/{RANK_JSON}"))
-    expected = description["world_size"]
+    expected = started.world_size
     try:
-        write_json(directory / RUN_JSON, {"format": 1, **description, "end_ns": time.time_ns(), "exit_code": code})
+        rank_json.write(directory / RUN_JSON, replace(started, end_ns=time.time_ns(), exit_code=code))
     except OSError as error:  # the exit code stays that of the script
         _say(f"cannot write {directory / RUN_JSON}: {error.strerror}")
     of = f" of {expected}" if expected is not None else ""

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from distprof.contract.rank_json import ParamCount
 from distprof.contract.tables import PHASES
 from distprof.counting.count_pass import CountPass, OpKey, OpSum
 from distprof.counting.counts import Counts, ModuleCount, OpCount
@@ -17,7 +18,7 @@ from distprof.errors import UsageError
 from distprof.model.call_paths import CallPath
 from distprof.model.isolation import undisturbed
 from distprof.model.modules import ModuleMap, Site
-from distprof.model.params import ParamCount, count_params
+from distprof.model.params import count_params
 from distprof.model.scopes import ModuleScopes
 from distprof.process.topology import Topology
 

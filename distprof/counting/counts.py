@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distprof.contract.rank_json import ParamCount
 from distprof.counting.count_pass import Shapes
 from distprof.counting.functions import FunctionCall
-from distprof.model.params import ParamCount
 from distprof.reporters.view import View
 
 if TYPE_CHECKING:

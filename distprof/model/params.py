@@ -6,36 +6,15 @@ A data-parallel shard (FSDP, ZeRO-3) counts with its unsharded size, a model-par
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
 import torch
 
+from distprof.contract.rank_json import ParamCount
 from distprof.model.tensors import dtype_name
 from distprof.process.topology import Topology, axis_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParamCount:
-    """Numbers of parameters; each tensor once."""
-
-    params: int = 0
-    """What the rank must hold for its model-parallel part."""
-    stored_params: int = 0
-    """What lies on the rank."""
-    trainable_params: int = 0
-    """Those of `params` with requires_grad."""
-    unique_params: int | None = 0
-    """What the pipeline stage has over all its ranks, replicated tensors once; None where nobody can tell."""
-    param_bytes: int = 0
-    """Bytes of `stored_params`."""
-    buffers: int = 0
-    """Elements of buffers (running means and the like) that lie on the rank."""
-    buffer_bytes: int = 0
-    dtypes: Mapping[str, int] = field(default_factory=dict)
-    """`params` by element type."""
 
 
 def count_params(parameters: Iterable[torch.Tensor], topology: Topology,

@@ -8,11 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from distprof.contract import rank_json
 from distprof.contract.columns import Table
-from distprof.contract.paths import FORMAT, PARTIAL_SUFFIX, RANK_JSON, STEP_LINES, rank_folder
+from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, STEP_LINES, rank_folder
+from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import STEPS
 from distprof.errors import OutputError
-from distprof.files import sync, write_json
+from distprof.files import sync
 from distprof.recording.run_directory import run_id_in
 
 
@@ -55,9 +59,9 @@ class RankFolder:
         if table is STEPS:
             (self.path / STEP_LINES).unlink(missing_ok=True)
 
-    def write_rank(self, rank: Mapping[str, Any]) -> None:
-        """Writes rank.json, which says what the folder holds."""
-        write_json(self.path / RANK_JSON, {"format": FORMAT, **rank, "files": self.files})
+    def write_rank(self, rank: RankJson) -> None:
+        """Writes rank.json, with the files that the folder holds by now."""
+        rank_json.write(self.path / RANK_JSON, replace(rank, files=self.files))
 
     def complete(self) -> None:
         """Gives the folder its final name."""

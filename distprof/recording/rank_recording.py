@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from distprof.contract.paths import FORMAT, RUN_JSON, TRACE_JSON
+from distprof.contract.rank_json import ParamCount, RankJson, RunJson, Status
 from distprof.contract.tables import COLLECTIVES, EVENTS, MODULES, OPS, PASSES, STEPS
 from distprof.errors import UsageError
 from distprof.model.modules import Site
-from distprof.model.params import ParamCount
 from distprof.process.identity import Identity, device_name, tf32, versions
 from distprof.process.topology import Topology, detect, from_sizes, unnamed_axis
 from distprof.recording import table_rows as results
@@ -23,7 +22,7 @@ from distprof.recording.communication.backend_times import time_calls
 from distprof.recording.passes import Instruments
 from distprof.recording.plan import StepPlan
 from distprof.recording.rank_folder import RankFolder
-from distprof.recording.run_directory import describe, open_run, run_id_in, run_id_of
+from distprof.recording.run_directory import make_run_directory, run_id_in, run_id_of, this_launch
 
 Row = dict[str, Any]
 
@@ -84,16 +83,15 @@ class Shard:
             self._identity = Identity.read()
             self._run_id = run_id_of(os.environ, self._run)
             if self._identity.rank == 0 and run_id_in(self._run / RUN_JSON) != self._run_id:
-                open_run(self._run, self._description(), force=self._force)
+                make_run_directory(self._run, self._launch(), force=self._force)
             self._folder = RankFolder(self._run, self._identity.rank, run_id=self._run_id,
                                       attempt=self._identity.attempt, force=self._force)
             self._folder.write_rank(self._rank_json("recording", None))
         return self._folder
 
-    def _description(self) -> dict[str, Any]:
-        return describe(run_id=self._run_id, argv=sys.argv, plan=str(self._plan), start_ns=time.time_ns(),
-                        world_size=self._identity.world_size, versions=versions(), sizes=self._sizes,
-                        host=self._identity.host)
+    def _launch(self) -> RunJson:
+        return this_launch(run_id=self._run_id, plan=str(self._plan), world_size=self._identity.world_size,
+                           sizes=self._sizes)
 
     def tags(self) -> dict[str, Any]:
         """What every file is tagged with."""
@@ -120,7 +118,7 @@ class Shard:
         self._steps.append(row)
         self._claim().add_step(row)
 
-    def flush(self, instruments: Instruments, *, status: str, why: str | None = None, timeline: bool = True) -> None:
+    def flush(self, instruments: Instruments, *, status: Status, why: str | None = None, timeline: bool = True) -> None:
         """Writes all tables that are known by now, and rank.json."""
         folder = self._claim()
         self.clock.pair()
@@ -180,21 +178,17 @@ class Shard:
         if self._folder is not None and self._folder.path.exists():
             self._folder.write_rank(self._rank_json("failed", why))
 
-    def _rank_json(self, status: str, why: str | None) -> Row:
+    def _rank_json(self, status: Status, why: str | None) -> RankJson:
         known = self._topology
-        params = self._params[0] if self._params is not None else None
-        return {
-            "run_id": self._run_id, "status": status, "why": why, "notes": self._notes,
-            **asdict(self._identity),
-            "topology": dict(known.sizes) if known else None,
-            "coordinates": dict(known.coordinates) if known else None,
-            "topology_source": known.source if known else None,
-            "mp_size": known.mp_size if known else None, "dp_size": known.dp_size if known else None,
-            "plan": str(self._plan), "num_steps": len(self._steps), "passes": self._passes(),
-            "params": asdict(params) if params is not None else None,
-            "device_name": device_name(), "tf32": tf32(),
-            **self.clock.to_json(), "versions": versions(),
-        }
+        return RankJson(
+            run_id=self._run_id, status=status, why=why, notes=list(self._notes), **asdict(self._identity),
+            topology=dict(known.sizes) if known else None, coordinates=dict(known.coordinates) if known else None,
+            topology_source=known.source if known else None,
+            mp_size=known.mp_size if known else None, dp_size=known.dp_size if known else None,
+            plan=str(self._plan), num_steps=len(self._steps), passes=self._passes(),
+            params=self._params[0] if self._params is not None else None,
+            device_name=device_name(), tf32=tf32(), versions=versions(), clock=list(self.clock.pairs),
+            clock_sync=self.clock.samples_until_now(), clock_note=self.clock.note)
 
     def _passes(self) -> dict[str, int]:
         names = [step["pass"] for step in self._steps]

@@ -20,6 +20,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from distprof.contract.rank_json import Status
 from distprof.errors import DistprofError
 from distprof.model.compiled import never_compile
 from distprof.model.scopes import Frame
@@ -198,7 +199,7 @@ class Recorder:
             self._shard.clock.sample(last=True)
             self._finish("partial", why)
 
-    def _finish(self, status: str, why: str | None = None) -> None:
+    def _finish(self, status: Status, why: str | None = None) -> None:
         with self._lock:
             if self.recording:
                 self._writing = True

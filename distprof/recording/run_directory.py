@@ -6,14 +6,18 @@ import hashlib
 import json
 import os
 import shutil
+import socket
+import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from distprof.contract.paths import FORMAT, MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
+from distprof.contract import rank_json
+from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
+from distprof.contract.rank_json import RunJson
 from distprof.errors import OutputError
-from distprof.files import write_json
+from distprof.process.identity import versions
 
 
 def new_run_id() -> str:
@@ -41,7 +45,7 @@ def run_id_in(path: Path) -> str | None:
     return found.get("run_id") if isinstance(found, dict) else None
 
 
-def open_run(directory: Path, description: Mapping[str, Any], *, force: bool) -> None:
+def make_run_directory(directory: Path, launch: RunJson, *, force: bool) -> None:
     """Makes the directory of a run and writes its run.json.
 
     Folders that other ranks of the same run made in the meantime are left alone.
@@ -53,11 +57,11 @@ def open_run(directory: Path, description: Mapping[str, Any], *, force: bool) ->
         if directory.exists() and not directory.is_dir():
             raise OutputError(f"expected a directory at {directory}, found a file", hint="choose another --out")
         others = [child for child in (directory.iterdir() if directory.exists() else ())
-                  if not _is_of_run(child, description["run_id"])]
+                  if not _is_of_run(child, launch.run_id)]
         if others:
             _remove(directory, others, force=force)
         directory.mkdir(parents=True, exist_ok=True)
-        write_json(directory / RUN_JSON, {"format": FORMAT, **description})
+        rank_json.write(directory / RUN_JSON, launch)
     except OSError as error:
         raise OutputError(f"cannot write the run directory {directory}: {error.strerror}",
                           hint="choose another --out, or make room there") from error
@@ -81,17 +85,8 @@ def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
     (directory / RUN_JSON).unlink()  # last: until then the directory is known for a run
 
 
-def describe(*, run_id: str, argv: Sequence[str], plan: str, world_size: int | None, start_ns: int,
-             versions: Mapping[str, str], sizes: Mapping[str, int], host: str) -> dict[str, Any]:
-    """What run.json says of a launch."""
-    return {
-        "run_id": run_id,
-        "argv": list(argv),
-        "working_directory": os.fspath(Path.cwd()),
-        "steps": plan,
-        "world_size": world_size,
-        "given_sizes": dict(sizes),
-        "versions": dict(versions),
-        "hosts": [host],
-        "start_ns": start_ns,
-    }
+def this_launch(*, run_id: str, plan: str, world_size: int | None, sizes: Mapping[str, int]) -> RunJson:
+    """What run.json holds of a job that this process launches, or is the first rank of."""
+    return RunJson(run_id=run_id, argv=list(sys.argv), working_directory=os.fspath(Path.cwd()), steps=plan,
+                   world_size=world_size, given_sizes=dict(sizes), versions=versions(), hosts=[socket.gethostname()],
+                   start_ns=time.time_ns())

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from distprof.contract.rank_json import ParamCount
 from distprof.contract.tables import COLLECTIVES, TAGS
 from distprof.counting.count_pass import CountPass
 from distprof.model.modules import ModuleMap, Site
-from distprof.model.params import ParamCount, count_params
+from distprof.model.params import count_params
 from distprof.process.topology import Topology
 from distprof.recording.communication.labels import CollectiveCall
 from distprof.timing.chains import Latency

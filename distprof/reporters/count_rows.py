@@ -9,8 +9,8 @@ from distprof.reporters.row import Row
 from distprof.reporters.tree import above_of
 
 if TYPE_CHECKING:
+    from distprof.contract.rank_json import ParamCount
     from distprof.counting.counts import Counts, ModuleCount
-    from distprof.model.params import ParamCount
 
 FLOPS = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
 """Column -> phase."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from distprof.units import percent, si, size
 
 if TYPE_CHECKING:
+    from distprof.contract.rank_json import ParamCount
     from distprof.counting.counts import Counts
-    from distprof.model.params import ParamCount
 
 TITLES = {"forward": "forward", "backward": "backward", "recompute": "recomputed"}
 """Phase -> word for it."""

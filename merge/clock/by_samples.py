@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
-from distprof.merge.clock.fit import Bound, Fit, fit
+from distprof.contract.rank_json import ClockSample
+from distprof.merge.clock.fit import Fit, fit
 from distprof.merge.clock.model import Alignment, Clock
 
 REFERENCE = 0
@@ -19,26 +18,6 @@ NOISE_NS = 20_000
 """Two clocks of one rank are not read at the same time: what differs by less was not set."""
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """One comparison with a peer, as in rank.json."""
-
-    peer: int
-    at_ns: int
-    offset_ns: int | None
-    bound_ns: int | None
-    rounds: int
-
-    @property
-    def lower(self) -> Bound:
-        """What is to be added at least to get the peer's time."""
-        return self.at_ns, (self.offset_ns or 0) - (self.bound_ns or 0)
-
-    @property
-    def upper(self) -> Bound:
-        """And at most."""
-        return self.at_ns, (self.offset_ns or 0) + (self.bound_ns or 0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledRank:
     """One rank of a run."""
@@ -46,13 +25,13 @@ class SampledRank:
     rank: int
     host: Hashable
     """Equal on ranks that run under one kernel; None where that is not known."""
-    samples: Sequence[Sample]
+    samples: Sequence[ClockSample]
     """In the order of time; those without an answer as well."""
     set_by_ns: int = 0
     """How far its clock was set while it was recorded."""
 
     @property
-    def answered(self) -> list[Sample]:
+    def answered(self) -> list[ClockSample]:
         """Samples with an offset."""
         return [sample for sample in self.samples if sample.offset_ns is not None]
 

@@ -10,11 +10,12 @@ import msgspec
 import polars as pl
 
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
-from distprof.contract.paths import FORMAT, MERGED, SUMMARY_JSON
+from distprof.contract.paths import MERGED, SUMMARY_JSON
+from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError
 from distprof.merge.clock.model import Alignment, Clock
 from distprof.merge.run.discovery import is_recorded
-from distprof.merge.run.run_model import Rank, RankInfo, Run
+from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import UNREADABLE
 
 
@@ -75,7 +76,5 @@ def _clock(told: Mapping[str, Any]) -> Clock:
 
 
 def _rank(path: Path, number: int, world_size: int) -> Rank:
-    return Rank(folder=path, plain=True, info=RankInfo(
-        format=FORMAT, run_id="", status="complete", why=None, notes=[], rank=number, world_size=world_size, attempt=0,
-        host="", boot_id="", topology=None, coordinates=None, topology_source=None, mp_size=None, dp_size=None,
-        num_steps=None, params=None, files={}, clock=[]))
+    return Rank(folder=path, plain=True, info=RankJson(
+        run_id="", status="complete", rank=number, world_size=world_size))

@@ -9,12 +9,12 @@ from math import prod
 from pathlib import Path
 
 from distprof.contract.mesh import MODEL_PARALLEL
-from distprof.contract.paths import FORMAT
+from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError
 from distprof.merge.run.discovery import Candidate, Discovery, discover, listed
 from distprof.merge.run.mesh_of_groups import Mesh, mesh_of
 from distprof.merge.run.ranking import SHOWN_FILES, Naming, check_one_folder, numbered, one_each
-from distprof.merge.run.run_model import Rank, RankInfo, Run, clock_of_ranks
+from distprof.merge.run.run_model import Rank, Run, clock_of_ranks
 from distprof.units import spans
 
 
@@ -106,11 +106,10 @@ def _mp_size(sizes: Mapping[str, int]) -> int:
 
 
 def _rank(rank: int, one: Candidate, run_id: str, world_size: int, source: str, mesh: Mesh | None) -> Rank:
-    info = RankInfo(
-        format=FORMAT, run_id=run_id, status="complete", why=None, notes=[], rank=rank, world_size=world_size,
-        attempt=0, host=one.identity.host, boot_id="", topology=mesh.sizes if mesh is not None else None,
+    info = RankJson(
+        run_id=run_id, status="complete", rank=rank, world_size=world_size, host=one.identity.host,
+        topology=mesh.sizes if mesh is not None else None,
         coordinates=mesh.coordinates if mesh is not None else None, topology_source=source,
         mp_size=_mp_size(mesh.sizes) if mesh is not None else None,
-        dp_size=mesh.sizes.get("dp", 1) if mesh is not None else None, num_steps=None, params=None, files={}, clock=[],
-        device_name=one.identity.device_name)
+        dp_size=mesh.sizes.get("dp", 1) if mesh is not None else None, device_name=one.identity.device_name)
     return Rank(folder=one.trace.path.parent, info=info, trace=one.trace, plain=True)

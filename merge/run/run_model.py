@@ -7,16 +7,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
 import numpy as np
 
+from distprof.contract import rank_json
 from distprof.contract.columns import Table
 from distprof.contract.mesh import AXES
-from distprof.contract.paths import FORMAT, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, TRACE_JSON
+from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, TRACE_JSON
+from distprof.contract.rank_json import ClockPair, RankJson, RunJson
 from distprof.errors import DataError, FormatError
-from distprof.merge.clock.by_samples import Sample, SampledRank, clock_by_samples
+from distprof.merge.clock.by_samples import SampledRank, clock_by_samples
 from distprof.merge.clock.model import Alignment, Clock
 from distprof.merge.scan.streams import TraceFile
 from distprof.units import spans
@@ -27,71 +28,12 @@ if TYPE_CHECKING:
 FOLDER = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
 
 
-class Params(msgspec.Struct):
-    """Totals of a rank."""
-
-    params: int
-    stored_params: int
-    trainable_params: int
-    unique_params: int | None
-
-
-class ClockPair(msgspec.Struct):
-    """Two clocks of a rank at one time."""
-
-    realtime_ns: int
-    monotonic_ns: int
-
-
-class RankInfo(msgspec.Struct, kw_only=True):
-    """rank.json."""
-
-    format: int
-    run_id: str
-    status: str
-    why: str | None
-    notes: list[str]
-    rank: int
-    world_size: int
-    attempt: int
-    host: str
-    boot_id: str
-    topology: dict[str, int] | None
-    coordinates: dict[str, int] | None
-    topology_source: str | None
-    mp_size: int | None
-    dp_size: int | None
-    num_steps: int | None
-    params: Params | None
-    files: dict[str, int | None]
-    clock: list[ClockPair]
-    clock_sync: list[Sample] = []
-    clock_note: str | None = None
-    """Why samples are missing."""
-    device_name: str | None = None
-    """None in runs of older versions."""
-    tf32: dict[str, bool] = {}
-    """Whether `matmul` and `convolution` in float32 may run in TF32."""
-
-
-class RunInfo(msgspec.Struct, kw_only=True):
-    """run.json, as far as merging needs it."""
-
-    format: int
-    run_id: str
-    world_size: int | None = None
-
-
-class _Versioned(msgspec.Struct):
-    format: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
     """What one rank left: a folder of ours, or a trace of another program."""
 
     folder: Path
-    info: RankInfo
+    info: RankJson
     trace: TraceFile | None = None
     """Where its Chrome trace lies; None where it has none."""
     plain: bool = False
@@ -136,9 +78,6 @@ class Run:
     """What to keep in mind, in words; nothing that is incomplete."""
     topology_known: bool = True
     """False where mp_size 1 and dp_size = world size stand for what nobody told."""
-
-
-Json = TypeVar("Json", bound=msgspec.Struct)
 
 
 def open_run(path: Path, *more: Path, naming: Naming | None = None) -> Run:
@@ -186,27 +125,14 @@ def _recorded(path: Path) -> Run:
                ranks=ranks, missing=missing, problems=problems, clock=clock_of_ranks(ranks))
 
 
-def _run_info(path: Path, problems: list[str]) -> RunInfo | None:
+def _run_info(path: Path, problems: list[str]) -> RunJson | None:
     try:
-        return _read(path / RUN_JSON, RunInfo) if (path / RUN_JSON).exists() else None
+        return rank_json.read(path / RUN_JSON, RunJson) if (path / RUN_JSON).exists() else None
     except FormatError:
         raise
     except DataError as error:
         problems.append(str(error.args[0]))
         return None
-
-
-def _read(path: Path, kind: type[Json]) -> Json:
-    try:
-        content = path.read_bytes()
-        version = msgspec.json.decode(content, type=_Versioned).format
-        if version > FORMAT:
-            raise FormatError(f"expected format {FORMAT} or older, found format {version} in {path}",
-                              hint="install a newer distprof")
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
-        raise DataError(f"expected {path.name} as distprof writes it, found in {path}: {error}",
-                        hint="the file was changed or cut") from error
 
 
 def _ranks(path: Path, problems: list[str]) -> list[Rank]:
@@ -217,7 +143,7 @@ def _ranks(path: Path, problems: list[str]) -> list[Rank]:
             problems.append(f"{folder.name} {'is empty' if not any(folder.iterdir()) else f'has no {RANK_JSON}'}")
             continue
         try:
-            info = _read(folder / RANK_JSON, RankInfo)
+            info = rank_json.read(folder / RANK_JSON, RankJson)
         except FormatError:
             raise
         except DataError as error:
@@ -232,7 +158,7 @@ def _ranks(path: Path, problems: list[str]) -> list[Rank]:
     return [found[number] for number in sorted(found)]
 
 
-def _check_same_run(ranks: list[Rank], info: RunInfo | None) -> None:
+def _check_same_run(ranks: list[Rank], info: RunJson | None) -> None:
     ids = Counter(rank.info.run_id for rank in ranks)
     expected = info.run_id if info is not None else ids.most_common(1)[0][0]
     for rank in ranks:
@@ -241,7 +167,7 @@ def _check_same_run(ranks: list[Rank], info: RunInfo | None) -> None:
                             hint=f"remove {rank.folder} or put the right folder there")
 
 
-def _world_size(ranks: list[Rank], info: RunInfo | None) -> int:
+def _world_size(ranks: list[Rank], info: RunJson | None) -> int:
     sizes = {rank.info.world_size for rank in ranks}
     if len(sizes) > 1:
         raise DataError(f"expected one world size in all ranks, found {sorted(sizes)}",

@@ -18,9 +18,9 @@ from rich.console import Console
 from torch import nn
 
 import distprof
+from distprof.contract.rank_json import ParamCount
 from distprof.counting.count import Counts
 from distprof.errors import OutputError, UsageError
-from distprof.model.params import ParamCount
 from distprof.reporters import schema
 from distprof.reporters.columns import COLUMNS, FIRST_TO_GO, ON_DEMAND
 from distprof.reporters.report import Report

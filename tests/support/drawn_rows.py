@@ -9,8 +9,9 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
+from distprof.contract.rank_json import RankJson
 from distprof.merge.clock.model import Alignment, Clock
-from distprof.merge.run.run_model import Rank, RankInfo, Run
+from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import TYPES
 
 MS = 1_000_000
@@ -58,7 +59,6 @@ def run_of(num_ranks: int, *, uncertainty_ns: int | None = 0, clocks: int = 1, f
 
 
 def rank_of(rank: int, num_ranks: int, folder: Path) -> Rank:
-    return Rank(folder=folder / f"rank{rank:05d}", info=RankInfo(
-        format=1, run_id="x", status="complete", why=None, notes=[], rank=rank, world_size=num_ranks, attempt=0,
-        host="host", boot_id="boot", topology=None, coordinates={"dp": rank}, topology_source=None, mp_size=1,
-        dp_size=num_ranks, num_steps=None, params=None, files={}, clock=[]))
+    return Rank(folder=folder / f"rank{rank:05d}", info=RankJson(
+        run_id="x", status="complete", rank=rank, world_size=num_ranks, host="host", boot_id="boot",
+        coordinates={"dp": rank}, mp_size=1, dp_size=num_ranks))

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distprof.contract.paths import FORMAT, RANK_JSON, TRACE_JSON
+from distprof.contract import rank_json
+from distprof.contract.paths import RANK_JSON, TRACE_JSON
+from distprof.contract.rank_json import RankJson
 from distprof.merge.chrome.first_pass import FirstPass
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
@@ -40,11 +42,9 @@ def write_run(path: Path, *traces: Trace) -> Path:
     for rank, trace in enumerate(traces):
         folder = path / f"rank{rank:05d}"
         folder.mkdir(parents=True)
-        (folder / RANK_JSON).write_text(json.dumps({
-            "format": FORMAT, "run_id": "made", "status": "complete", "why": None, "notes": [], "rank": rank,
-            "world_size": len(traces), "attempt": 0, "host": "host7", "boot_id": "b", "topology": None,
-            "coordinates": None, "topology_source": None, "mp_size": 1, "dp_size": len(traces), "num_steps": 0,
-            "params": None, "files": {TRACE_JSON: None}, "clock": []}))
+        rank_json.write(folder / RANK_JSON, RankJson(
+            run_id="made", status="complete", rank=rank, world_size=len(traces), host="host7", boot_id="b",
+            mp_size=1, dp_size=len(traces), files={TRACE_JSON: None}))
         (folder / TRACE_JSON).write_bytes(gzip.compress(text_of(trace), 1))
     return path
 

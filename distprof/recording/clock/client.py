@@ -15,9 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
+from distprof.contract.rank_json import ClockPair, ClockSample
 from distprof.process.identity import Identity
 from distprof.recording.clock.server import ANSWER, ASK, ClockResponder
 
@@ -40,20 +43,6 @@ GOOD_NS = 100_000
 """A bound with which it is content after that many rounds."""
 DRIFT_RATIO = 1e-3
 """Two clocks drift apart by no more: quartz by 1e-4, and what slews a clock (adjtimex) does it with 5e-4 at most."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockSample:
-    """What this rank's clock lacks to that of a peer, at one time."""
-
-    peer: int
-    at_ns: int
-    """Ns since the epoch, this rank's clock."""
-    offset_ns: int | None = None
-    """To be added to this rank's time to get the peer's; None where the peer did not answer."""
-    bound_ns: int | None = None
-    """The true offset differs by this at most: half the shortest way there and back."""
-    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,13 +157,12 @@ class ClockRecorder:
         if self._responder is not None:
             self._responder.forget()
 
-    def to_json(self) -> dict[str, Any]:
-        """Keys of rank.json."""
-        samples = list(self.samples)
-        if samples and not self._closed:  # nobody was asked at the end: the uncertainty has to hold until then
-            samples.append(ClockSample(peer=self._peer, at_ns=time.time_ns()))
-        return {"clock": self.pairs, "clock_sync": [asdict(sample) for sample in samples],
-                "clock_note": self.note}
+    def samples_until_now(self) -> list[ClockSample]:
+        """The samples, closed by one without an answer where nobody was asked at the end."""
+        if not self.samples or self._closed:
+            return list(self.samples)
+        # it stands for the end of the recording, until which the uncertainty has to hold
+        return [*self.samples, ClockSample(peer=self._peer, at_ns=time.time_ns())]
 
     def _within(self, seconds: float, work: Callable[[float], None]) -> None:
         """Does work that has to end at a time of `time.monotonic`, if there is anybody to compare with."""
@@ -341,11 +329,11 @@ def _ask_once(connection: socket.socket) -> tuple[int, int, int, int]:
     return asked_ns, *ANSWER.unpack(answer), back_ns
 
 
-def _pair() -> dict[str, int]:
+def _pair() -> ClockPair:
     """Both clocks at one time: the best of some readings, since anything may run between two of them."""
     readings = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
     before, at, behind = min(readings, key=lambda one: one[2] - one[0])
-    return {"realtime_ns": at, "monotonic_ns": (before + behind) // 2}
+    return ClockPair(realtime_ns=at, monotonic_ns=(before + behind) // 2)
 
 
 def _in_process_group() -> bool:

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from distprof.contract.rank_json import ClockPair, ClockSample
 from distprof.merge.clock.by_collectives import check, clock_by_collectives
-from distprof.merge.clock.by_samples import Sample, SampledRank, clock_by_samples
+from distprof.merge.clock.by_samples import SampledRank, clock_by_samples
 from distprof.merge.clock.fit import fit
 from distprof.merge.clock.model import Alignment, Clock, RankClock
-from distprof.merge.run.run_model import ClockPair, _clock_stepped_by
+from distprof.merge.run.run_model import _clock_stepped_by
 from distprof.recording.clock.client import compared
 from support.jobs import ROOT
 
@@ -86,7 +87,7 @@ delays = st.integers(0, 5_000_000)
 
 
 @st.composite
-def comparisons(draw, mine: TrueClock, other: TrueClock, *, peer: int = 0, max_size: int = 6) -> list[Sample]:
+def comparisons(draw, mine: TrueClock, other: TrueClock, *, peer: int = 0, max_size: int = 6) -> list[ClockSample]:
     """What a rank would write down, if every way took as long as it liked."""
     found, true_ns = [], NOW
     for _ in range(draw(st.integers(1, max_size))):
@@ -96,7 +97,7 @@ def comparisons(draw, mine: TrueClock, other: TrueClock, *, peer: int = 0, max_s
         back = left + draw(delays)
         sample = compared(peer, mine.at(true_ns), other.at(there), other.at(left), mine.at(back))
         assert sample is not None
-        found.append(Sample(sample.peer, sample.at_ns, sample.offset_ns, sample.bound_ns, sample.rounds))
+        found.append(sample)
         true_ns = back
     return found
 
@@ -155,8 +156,9 @@ def test_errors_add_up_along_a_chain(root, middle, leaf, data):
         assert error(found.ranks[5], leaf, root, true_ns) <= found.ranks[5].uncertainty_ns + 4
 
 
-def sample(at_s: float, offset_ns: int | None, bound_ns: int | None, peer: int = 0) -> Sample:
-    return Sample(peer, NOW + round(at_s * SECOND), offset_ns, bound_ns, 32)
+def sample(at_s: float, offset_ns: int | None, bound_ns: int | None, peer: int = 0) -> ClockSample:
+    return ClockSample(peer=peer, at_ns=NOW + round(at_s * SECOND), offset_ns=offset_ns, bound_ns=bound_ns,
+                       rounds=32)
 
 
 def test_ranks_of_one_host_share_a_clock_and_what_they_measured():

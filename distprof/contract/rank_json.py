@@ -1,0 +1,181 @@
+"""The types of `rank.json` and `run.json`: recording writes them, merging reads them.
+
+Fields with a default may be missing in a file: older versions did not write them all, and other tools need not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from distprof.contract.paths import FORMAT
+from distprof.errors import DataError, FormatError
+from distprof.files import write_whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamCount:
+    """Numbers of parameters; each tensor counts once."""
+
+    params: int = 0
+    """What the rank must hold for its model-parallel part; a data-parallel shard counts with its unsharded size."""
+    stored_params: int = 0
+    """Elements that lie on the rank."""
+    trainable_params: int = 0
+    """Those of `params` with requires_grad."""
+    unique_params: int | None = 0
+    """What the pipeline stage has over all its ranks, replicated tensors once; None where it cannot be known."""
+    param_bytes: int = 0
+    """Bytes of `stored_params`."""
+    buffers: int = 0
+    """Elements of buffers (running means and the like) that lie on the rank."""
+    buffer_bytes: int = 0
+    dtypes: Mapping[str, int] = field(default_factory=dict)
+    """`params` by element type, like float32."""
+
+
+class ClockPair(msgspec.Struct, frozen=True, kw_only=True):
+    """Two clocks of a rank, read at the same time."""
+
+    realtime_ns: int
+    """CLOCK_REALTIME, since the Unix epoch: the clock of all timestamps. It may be set."""
+    monotonic_ns: int
+    """CLOCK_MONOTONIC, which is never set."""
+
+
+class ClockSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One comparison of this rank's clock with that of a peer."""
+
+    peer: int
+    """Global rank that was asked."""
+    at_ns: int
+    """Since the epoch, this rank's clock."""
+    offset_ns: int | None = None
+    """To be added to this rank's time to get the peer's; None where the peer did not answer."""
+    bound_ns: int | None = None
+    """The true offset differs by this at most: half the shortest round trip."""
+    rounds: int = 0
+    """Questions that were answered; the shortest round trip gave the offset."""
+
+    @property
+    def lower(self) -> tuple[int, int]:
+        """`at_ns`, and the least that has to be added to get the peer's time."""
+        return self.at_ns, (self.offset_ns or 0) - (self.bound_ns or 0)
+
+    @property
+    def upper(self) -> tuple[int, int]:
+        """`at_ns`, and the most."""
+        return self.at_ns, (self.offset_ns or 0) + (self.bound_ns or 0)
+
+
+Status = Literal["recording", "complete", "partial", "failed"]
+
+
+class RankJson(msgspec.Struct, frozen=True, kw_only=True):
+    """What `rank.json` holds: who the rank is, how it was recorded, which files its folder has."""
+
+    format: int = FORMAT
+    run_id: str
+    """Equal on all ranks of one launch, and in its `run.json`."""
+    status: Status
+    """`recording` until the folder is finished, and for good where the process was killed."""
+    why: str | None = None
+    """Why the rank is `partial` or `failed`."""
+    notes: list[str] = []
+    """What to keep in mind about this rank, in sentences."""
+    rank: int
+    local_rank: int = 0
+    world_size: int
+    attempt: int = 0
+    """How often torchrun had restarted the job."""
+    pid: int = 0
+    host: str = ""
+    boot_id: str = ""
+    """Equal on processes that share a kernel and therefore a clock; '' where unknown."""
+    topology: dict[str, int] | None = None
+    """Mesh axis -> size. None here and in the next four until the topology is known."""
+    coordinates: dict[str, int] | None = None
+    """Mesh axis -> position of this rank."""
+    topology_source: str | None = None
+    """How the topology was found, in words."""
+    mp_size: int | None = None
+    dp_size: int | None = None
+    plan: str = ""
+    """Steps of each pass, like wait=2,count=1,time=3,trace=6."""
+    num_steps: int | None = None
+    """Steps that were recorded."""
+    passes: dict[str, int] = {}
+    """Pass -> steps that were recorded in it."""
+    params: ParamCount | None = None
+    """Over all root modules; None until modules were seen."""
+    device_name: str | None = None
+    tf32: dict[str, bool] = {}
+    """Whether `matmul` and `convolution` in float32 may run in TF32."""
+    clock: list[ClockPair] = []
+    """Read at the start and at each flush."""
+    clock_sync: list[ClockSample] = []
+    """In the order of time, those without an answer as well."""
+    clock_note: str | None = None
+    """Why answers are missing in `clock_sync`."""
+    versions: dict[str, str] = {}
+    """Of distprof, python and torch."""
+    files: dict[str, int | None] = {}
+    """File of the folder -> rows; None for files without rows."""
+
+
+class RunJson(msgspec.Struct, frozen=True, kw_only=True):
+    """What `run.json` holds: what was launched, and how that ended."""
+
+    format: int = FORMAT
+    run_id: str
+    argv: list[str] = []
+    working_directory: str = ""
+    steps: str = ""
+    """The plan, like wait=2,count=1,time=3,trace=6."""
+    world_size: int | None = None
+    """None where torchrun decided it at run time."""
+    given_sizes: dict[str, int] = {}
+    """Model-parallel sizes that the user gave."""
+    versions: dict[str, str] = {}
+    hosts: list[str] = []
+    start_ns: int = 0
+    """Since the epoch, clock of the host that launched."""
+    end_ns: int | None = None
+    """None while the job runs, and where no launcher saw its end; likewise `exit_code`."""
+    exit_code: int | None = None
+
+
+class _Versioned(msgspec.Struct):
+    format: int
+
+
+Content = TypeVar("Content", RankJson, RunJson)
+
+
+def read(path: Path, kind: type[Content]) -> Content:
+    """Reads a `rank.json` or `run.json`.
+
+    Raises:
+        FormatError: A newer distprof wrote it.
+        DataError: It cannot be read, or is not what distprof writes.
+    """
+    try:
+        content = path.read_bytes()
+        version = msgspec.json.decode(content, type=_Versioned).format
+        if version > FORMAT:
+            raise FormatError(f"expected format {FORMAT} or older, found format {version} in {path}",
+                              hint="install a newer distprof")
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
+        raise DataError(f"expected {path.name} as distprof writes it, found in {path}: {error}",
+                        hint="the file was changed or cut") from error
+
+
+def write(path: Path, content: RankJson | RunJson) -> None:
+    """Writes the file whole or not at all."""
+    text = msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+    write_whole(path, lambda temporary: temporary.write_bytes(text))

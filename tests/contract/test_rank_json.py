@@ -1,0 +1,51 @@
+"""rank.json and run.json: what is written is read back, older files are read, newer and damaged ones are refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from distprof.contract import rank_json
+from distprof.contract.paths import FORMAT
+from distprof.contract.rank_json import ClockPair, ClockSample, ParamCount, RankJson, RunJson
+from distprof.errors import DataError, FormatError
+
+RANK = RankJson(
+    run_id="x", status="partial", why="signal SIGTERM after 3 of 12 steps", notes=["one"], rank=3, local_rank=1,
+    world_size=4, attempt=1, pid=77, host="h", boot_id="b", topology={"dp": 2, "tp": 2}, coordinates={"dp": 1, "tp": 1},
+    topology_source="DeviceMesh (dp, tp)", mp_size=2, dp_size=2, plan="wait=1", num_steps=3, passes={"wait": 1},
+    params=ParamCount(params=5, unique_params=None, dtypes={"float32": 5}), device_name="cpu", tf32={"matmul": False},
+    clock=[ClockPair(realtime_ns=9, monotonic_ns=1)],
+    clock_sync=[ClockSample(peer=0, at_ns=9, offset_ns=-5, bound_ns=2, rounds=8), ClockSample(peer=0, at_ns=10)],
+    clock_note="late", versions={"torch": "2"}, files={"ops.parquet": 7, "trace.json.gz": None})
+RUN = RunJson(run_id="x", argv=["train.py", "--name=é"], world_size=4, hosts=["h"], start_ns=3, exit_code=-9)
+
+
+@pytest.mark.parametrize("content", [RANK, RUN], ids=["rank", "run"])
+def test_what_is_written_is_read_back(tmp_path, content):
+    rank_json.write(tmp_path / "x.json", content)
+    assert rank_json.read(tmp_path / "x.json", type(content)) == content
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_an_older_file_lacks_what_had_not_been_thought_of(tmp_path):
+    path = tmp_path / "rank.json"
+    path.write_text(json.dumps({"format": FORMAT, "run_id": "x", "status": "complete", "rank": 0, "world_size": 2,
+                                "params": None, "unheard": [1]}))
+    assert rank_json.read(path, RankJson) == RankJson(run_id="x", status="complete", rank=0, world_size=2)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": "1"}', "\x00\x01"])
+def test_a_damaged_file_is_refused(tmp_path, text):
+    path = tmp_path / "rank.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"expected rank\.json as distprof writes it"):
+        rank_json.read(path, RankJson)
+
+
+def test_a_newer_format_is_refused_whatever_else_is_in_it(tmp_path):
+    path = tmp_path / "rank.json"
+    path.write_text(json.dumps({"format": FORMAT + 1, "rank": ["another", "shape"]}))
+    with pytest.raises(FormatError, match=f"found format {FORMAT + 1}"):
+        rank_json.read(path, RankJson)
