@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from distprof.contract.mesh import MODEL_PARALLEL
+from distprof.contract.mesh import MESH_AXES, MODEL_PARALLEL
 from distprof.errors import UsageError
 from distprof.recording.plan import StepPlan
 
@@ -43,9 +43,10 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--config", type=Path, default=None, metavar="FILE",
                        help="DeepSpeed config; its flops_profiler section sets the first recorded step and the report")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
-    for axis in MODEL_PARALLEL:
-        group.add_argument(f"--{axis}", type=int, default=None, metavar="N",
-                           help=f"size of the {axis} axis, for scripts without a DeviceMesh that names it")
+    for axis in MESH_AXES:
+        if axis.model_parallel:
+            group.add_argument(f"--{axis.name}", type=int, default=None, metavar="N",
+                               help=f"{axis.title} size, for scripts without a DeviceMesh that names it")
     group.add_argument("--debug", action="store_true", help="show tracebacks of distprof's own errors")
     parser.error = _refuse  # type: ignore[method-assign]  # argparse would print the usage as well
     return parser

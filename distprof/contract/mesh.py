@@ -1,8 +1,71 @@
-"""The axes of a device mesh."""
+"""The axes of a device mesh, one row each, and how meshes and process groups name them."""
 
 from __future__ import annotations
 
-MODEL_PARALLEL = ("pp", "cp", "ep", "tp")
-"""Mesh dimensions whose product is mp_size. Everything else is data parallel."""
-AXES = ("pp", "dp", "cp", "ep", "tp")
-"""Mesh dimensions by their standard names, slowest rank order first."""
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshAxis:
+    """A kind of parallelism that ranks are divided by."""
+
+    name: str
+    """In tables, in `summary.json` and, where it is model parallel, as a flag of `distprof run`."""
+    title: str
+    words: tuple[str, ...]
+    """First words of mesh dimensions of this axis: `dp` is that of `dp_shard`."""
+    megatron_group: str
+    """Description that Megatron gives to its process group."""
+    model_parallel: bool = True
+    """True where the size is a factor of mp_size: ranks along the axis hold different parts of the model or input."""
+
+
+MESH_AXES = (
+    MeshAxis(name="pp", title="pipeline parallel", words=("pp", "pipe", "pipeline", "stage"),
+             megatron_group="PIPELINE_MODEL_PARALLEL_GROUP"),
+    MeshAxis(name="dp", title="data parallel", model_parallel=False, megatron_group="DATA_PARALLEL_GROUP",
+             words=("dp", "ddp", "fsdp", "hsdp", "data", "replicate", "shard", "batch")),
+    MeshAxis(name="cp", title="context parallel", words=("cp", "sp", "context", "seq", "sequence"),
+             megatron_group="CONTEXT_PARALLEL_GROUP"),
+    MeshAxis(name="ep", title="expert parallel", words=("ep", "expert"),
+             megatron_group="EXPERT_MODEL_PARALLEL_GROUP"),
+    MeshAxis(name="tp", title="tensor parallel", words=("tp", "mp", "tensor", "model"),
+             megatron_group="TENSOR_MODEL_PARALLEL_GROUP"),
+)
+"""In the order of ranks: neighbouring ranks differ in the last axis."""
+
+AXES = tuple(axis.name for axis in MESH_AXES)
+MODEL_PARALLEL = tuple(axis.name for axis in MESH_AXES if axis.model_parallel)
+SIZE_FLAGS = ", ".join(f"--{name}" for name in MODEL_PARALLEL)
+"""Flags of `distprof run` that give the sizes, for hints."""
+
+_AXIS_OF_WORD = {word: axis.name for axis in MESH_AXES for word in axis.words}
+_AXIS_OF_MEGATRON_GROUP = {axis.megatron_group: axis.name for axis in MESH_AXES}
+
+
+def axis_of_dimension(name: str) -> str | None:
+    """Axis of a mesh dimension by its first word: `dp` for `dp_shard`; None for an unknown word."""
+    return _AXIS_OF_WORD.get(name.lower().split("_")[0])
+
+
+def axis_of_group(description: str) -> str | None:
+    """Axis of a process group that DeviceMesh or Megatron made.
+
+    None for other groups and for joined dimensions of several axes, like `mesh_dp_shard_cp`.
+    """
+    if not description.startswith("mesh_"):
+        return _AXIS_OF_MEGATRON_GROUP.get(description)
+    axes = {_AXIS_OF_WORD.get(word) for word in description.lower().split("_")[1:]}
+    return axes.pop() if len(axes) == 1 else None
+
+
+def mp_size_of(sizes: Mapping[str, int]) -> int:
+    """Product of the model-parallel sizes; an axis without a size counts 1."""
+    return prod(sizes.get(axis, 1) for axis in MODEL_PARALLEL)
+
+
+def in_rank_order(values: Mapping[str, int]) -> dict[str, int]:
+    """Sizes or coordinates by axis, slowest axis first; other keys are left out."""
+    return {axis: values[axis] for axis in AXES if axis in values}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distprof.contract.columns import Column, Table, int64, real, text
+from distprof.contract.mesh import MODEL_PARALLEL
 
 WAIT_SLICE = "Work.wait"
 """Name of the slices in which a thread waits for a collective."""
@@ -11,7 +12,7 @@ PHASES = ("forward", "backward", "recompute")
 """Parts of a step in which modules work; recompute: forward work that activation checkpointing repeats in backward."""
 TAGS = (
     int64("rank", "Global rank of the process, as torch has it."),
-    int64("mp_size", "Product of the model-parallel mesh sizes (pp, cp, ep, tp)."),
+    int64("mp_size", f"Product of the model-parallel mesh sizes ({', '.join(MODEL_PARALLEL)})."),
     int64("dp_size", "Product of the data-parallel mesh sizes; mp_size x dp_size = world size."),
 )
 """Every row of every table begins with these."""

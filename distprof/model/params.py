@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from distprof.contract.mesh import axis_of_dimension
 from distprof.contract.rank_json import ParamCount
 from distprof.model.tensors import dtype_name
-from distprof.process.topology import Topology, axis_of
+from distprof.process.topology import Topology
 
 
 def count_params(parameters: Iterable[torch.Tensor], topology: Topology,
@@ -59,7 +60,7 @@ def _needed(tensor: Any, unnamed_axis: str) -> int:
 
 def _is_model_parallel(mesh: Any, index: int, unnamed_axis: str) -> bool:
     names = mesh.mesh_dim_names
-    return (unnamed_axis if names is None else axis_of(names[index])) not in ("dp", None)
+    return (unnamed_axis if names is None else axis_of_dimension(names[index])) not in ("dp", None)
 
 
 def _chunk(size: int, mesh: Any, index: int) -> int:

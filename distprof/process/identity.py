@@ -1,4 +1,4 @@
-"""Who this process is: rank, host, versions. The environment that torchrun sets comes in, frozen values go out."""
+"""Who this process is (rank, host, process id), and the versions and device it works with."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Identity:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Identity:
-        """The process group knows best; before it exists the environment does; alone it is rank 0 of 1."""
+        """By the process group; before there is one, by the environment of torchrun; else rank 0 of 1."""
         rank, world_size = _from_process_group() or (
             int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1")))
         return cls(
@@ -52,7 +52,7 @@ def _from_process_group() -> tuple[int, int] | None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what decides the numbers; torch only where it is loaded."""
+    """Versions of distprof, python and, where it is loaded, torch: the numbers depend on them."""
     from distprof import __version__
 
     found = {"distprof": __version__, "python": platform.python_version()}
@@ -81,7 +81,7 @@ def tf32() -> dict[str, bool]:
 
 
 def cpu_name() -> str:
-    """The model the kernel names, else the architecture."""
+    """The model by /proc/cpuinfo, else the architecture."""
     lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
     named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return named or platform.processor() or platform.machine()

@@ -1,4 +1,7 @@
-"""Sizes of the device mesh: what the user says, DeviceMesh objects or pipeline stages come in, a Topology goes out."""
+"""The topology of a job: sizes of its device mesh and the coordinates of this rank.
+
+Sizes that the user gave win; else DeviceMesh objects and pipeline stages of the process are looked at.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from distprof.contract.mesh import AXES, MODEL_PARALLEL
+from distprof.contract.mesh import AXES, MODEL_PARALLEL, SIZE_FLAGS, axis_of_dimension, in_rank_order, mp_size_of
 from distprof.errors import UsageError
-
-ALIASES = {
-    "pp": ("pp", "pipe", "pipeline", "stage"),
-    "dp": ("dp", "ddp", "fsdp", "hsdp", "data", "replicate", "shard", "batch"),
-    "cp": ("cp", "sp", "context", "seq", "sequence"),
-    "ep": ("ep", "expert"),
-    "tp": ("tp", "mp", "tensor", "model"),
-}
-"""Standard axis -> how the names of mesh dimensions for it begin (the part before an underscore)."""
-
-
-def axis_of(name: str) -> str | None:
-    """Standard name of a mesh dimension: `dp_shard` -> `dp`; None for a name nobody knows."""
-    first = name.lower().split("_")[0]
-    return next((axis for axis, names in ALIASES.items() if first in names), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +26,12 @@ class Topology:
     source: str
     """How it was found, in words."""
     unnamed_axis: str = "dp"
-    """What the dimensions of a mesh without names stand for."""
+    """Axis of mesh dimensions that have no name."""
 
     @property
     def mp_size(self) -> int:
         """Product of the model-parallel sizes."""
-        return prod(self.sizes.get(axis, 1) for axis in MODEL_PARALLEL)
+        return mp_size_of(self.sizes)
 
     @property
     def dp_size(self) -> int:
@@ -77,22 +65,19 @@ def from_sizes(sizes: Mapping[str, int], *, rank: int, world_size: int) -> Topol
     if world_size % mp_size:
         given = " x ".join(f"{axis} {size}" for axis, size in sizes.items())
         raise UsageError(f"expected model-parallel sizes that divide {world_size} ranks, found {given} = {mp_size}",
-                         hint="mp_size is the product of --tp, --pp, --cp and --ep")
+                         hint=f"mp_size is the product of {SIZE_FLAGS}")
     full = {"dp": world_size // mp_size, **sizes}
     coordinates, rest = {}, rank
-    for axis in reversed(AXES):
-        coordinates[axis] = rest % full.get(axis, 1)
-        rest //= full.get(axis, 1)
-    return Topology(
-        sizes={axis: full[axis] for axis in AXES if axis in full},
-        coordinates={axis: coordinates[axis] for axis in AXES if axis in full},
-        source=f"given sizes, ranks in the order {', '.join(AXES)} (tp fastest)" if sizes else "no device mesh: all "
-        "ranks are data parallel",
-    )
+    for axis, size in reversed(in_rank_order(full).items()):
+        coordinates[axis] = rest % size
+        rest //= size
+    order = f"given sizes, ranks in the order {', '.join(AXES)} ({AXES[-1]} fastest)"
+    return Topology(sizes=in_rank_order(full), coordinates=in_rank_order(coordinates),
+                    source=order if sizes else "no device mesh: all ranks are data parallel")
 
 
 def detect(*, rank: int, world_size: int) -> Topology:
-    """Asks the DeviceMesh objects that are alive, then pipeline stages; without any all ranks are data parallel."""
+    """The topology by live DeviceMesh objects and pipeline stages; without any, all ranks are data parallel."""
     live = _live_objects()
     unnamed = unnamed_axis(live)
     meshes = [mesh for mesh in live if _is(mesh, "torch.distributed.device_mesh", "DeviceMesh")]
@@ -105,7 +90,7 @@ def detect(*, rank: int, world_size: int) -> Topology:
 
 
 def unnamed_axis(live: Sequence[Any] | None = None) -> str:
-    """What mesh dimensions without a name stand for: `tp` where parameters are sharded and not by FSDP, else `dp`."""
+    """Axis of mesh dimensions without a name: `tp` where parameters are sharded and not by FSDP, else `dp`."""
     objects = _live_objects() if live is None else live
     if any(_is(thing, "torch.distributed.fsdp._fully_shard._fsdp_param_group", "FSDPParamGroup") for thing in objects):
         return "dp"
@@ -137,17 +122,18 @@ def _from_mesh(mesh: Any, unnamed: str) -> Topology:
     coordinates: dict[str, int] = {}
     unknown = []
     for index, name in enumerate(mesh.mesh_dim_names or [unnamed] * mesh.ndim):
-        axis = axis_of(name) or "dp"
-        unknown += [name] if axis_of(name) is None else []
+        axis = axis_of_dimension(name) or "dp"
+        unknown += [name] if axis_of_dimension(name) is None else []
         coordinates[axis] = coordinates.get(axis, 0) * mesh.size(index) + mesh.get_coordinate()[index]
         sizes[axis] = sizes.get(axis, 1) * mesh.size(index)
     names = ", ".join(mesh.mesh_dim_names or [f"{mesh.ndim} without names, taken for {unnamed}"])
     guessed = f"; {', '.join(unknown)} taken for data parallel" if unknown else ""
-    return Topology(sizes=_ordered(sizes), coordinates=_ordered(coordinates), source=f"DeviceMesh ({names}){guessed}")
+    return Topology(sizes=in_rank_order(sizes), coordinates=in_rank_order(coordinates),
+                    source=f"DeviceMesh ({names}){guessed}")
 
 
 def _completed(known: Topology | None, stages: Iterable[Any], *, rank: int, world_size: int) -> Topology:
-    """Gives the ranks that no mesh speaks of to pipeline stages, else to data parallelism."""
+    """Adds the factor of the world size that no mesh covers: pipeline stages of that number, else data parallel."""
     if known is None:
         known = from_sizes({}, rank=rank, world_size=1)
         source = "no device mesh"
@@ -157,13 +143,9 @@ def _completed(known: Topology | None, stages: Iterable[Any], *, rank: int, worl
     stage = next((stage for stage in stages if stage.group_size == missing), None)
     if stage is not None:
         sizes = {**known.sizes, "pp": missing}
-        return Topology(sizes=_ordered(sizes), coordinates=_ordered({**known.coordinates, "pp": stage.group_rank}),
-                        source=f"{source}, pipeline stages")
+        return Topology(sizes=in_rank_order(sizes), source=f"{source}, pipeline stages",
+                        coordinates=in_rank_order({**known.coordinates, "pp": stage.group_rank}))
     sizes = {**known.sizes, "dp": known.sizes.get("dp", 1) * missing}
     coordinates = {**known.coordinates, "dp": rank // (world_size // sizes["dp"])}
-    return Topology(sizes=_ordered(sizes), coordinates=_ordered(coordinates),
+    return Topology(sizes=in_rank_order(sizes), coordinates=in_rank_order(coordinates),
                     source=f"{source}: {'the other' if source != 'no device mesh' else 'all'} ranks are data parallel")
-
-
-def _ordered(values: Mapping[str, int]) -> dict[str, int]:
-    return {axis: values[axis] for axis in AXES if axis in values}

@@ -7,24 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import prod
 
-from distprof.contract.mesh import AXES
+from distprof.contract.mesh import axis_of_group, in_rank_order
 from distprof.merge.run.trace_identity import Group
-
-AXIS_OF_GROUP = {
-    **{f"mesh_{name}": axis for axis, names in {
-        "pp": ("pp", "pipe", "pipeline", "stage"),
-        "dp": ("dp", "ddp", "fsdp", "data", "replicate", "shard", "dp_replicate", "dp_shard"),
-        "cp": ("cp", "context"),
-        "ep": ("ep", "expert"),
-        "tp": ("tp", "tensor"),
-    }.items() for name in names},
-    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
-    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
-    "CONTEXT_PARALLEL_GROUP": "cp",
-    "DATA_PARALLEL_GROUP": "dp",
-    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
-}
-"""Description of a process group (DeviceMesh, Megatron) -> axis. Joined dimensions, like mesh_dp_shard_cp, are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +26,8 @@ def mesh_of(groups: Iterable[Group], *, rank: int, world_size: int) -> Mesh | No
     Groups make a mesh where they share nothing but the rank and the product of their sizes is the world size. Of
     several such choices the finest counts. Groups of experts cut across the others: with them nothing is certain.
     """
-    named = {(AXIS_OF_GROUP[group.description], group.ranks): group for group in groups
-             if group.description in AXIS_OF_GROUP and len(group.ranks) > 1 and rank in group.ranks}
+    named = {(axis, group.ranks): group for group in groups if len(group.ranks) > 1 and rank in group.ranks
+             and (axis := axis_of_group(group.description)) is not None}
     if any(axis == "ep" for axis, _ in named) or world_size == 1:
         return None
     known = list(named)
@@ -67,8 +51,7 @@ def _mesh(chosen: Sequence[tuple[str, tuple[int, ...]]], rank: int, names: Seque
     for axis, ranks in sorted(chosen, key=lambda one: -_stride(one[1])):
         coordinates[axis] = coordinates.get(axis, 0) * len(ranks) + ranks.index(rank)
         sizes[axis] = sizes.get(axis, 1) * len(ranks)
-    return Mesh(sizes={axis: sizes[axis] for axis in AXES if axis in sizes},
-                coordinates={axis: coordinates[axis] for axis in AXES if axis in coordinates}, names=tuple(names))
+    return Mesh(sizes=in_rank_order(sizes), coordinates=in_rank_order(coordinates), names=tuple(names))
 
 
 def _stride(ranks: Sequence[int]) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import prod
 from pathlib import Path
 
-from distprof.contract.mesh import MODEL_PARALLEL
+from distprof.contract.mesh import mp_size_of
 from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError
 from distprof.merge.run.discovery import Candidate, Discovery, discover, listed
@@ -96,13 +95,9 @@ def _run(paths: Sequence[Path], chosen: Mapping[int, Candidate], meshes: Mapping
     sizes = mesh.sizes if mesh is not None else {"dp": world_size}
     run_id = path.name.partition(".")[0] or path.absolute().name
     ranks = [_rank(rank, one, run_id, world_size, source, meshes.get(rank)) for rank, one in chosen.items()]
-    return Run(path=path, run_id=run_id, world_size=world_size, mp_size=_mp_size(sizes), dp_size=sizes.get("dp", 1),
+    return Run(path=path, run_id=run_id, world_size=world_size, mp_size=mp_size_of(sizes), dp_size=sizes.get("dp", 1),
                topology=sizes, topology_source=source, topology_known=mesh is not None, kind="traces",
                ranks=ranks, missing=missing, problems=problems, remarks=remarks, clock=clock_of_ranks(ranks))
-
-
-def _mp_size(sizes: Mapping[str, int]) -> int:
-    return prod(sizes.get(axis, 1) for axis in MODEL_PARALLEL)
 
 
 def _rank(rank: int, one: Candidate, run_id: str, world_size: int, source: str, mesh: Mesh | None) -> Rank:
@@ -110,6 +105,6 @@ def _rank(rank: int, one: Candidate, run_id: str, world_size: int, source: str, 
         run_id=run_id, status="complete", rank=rank, world_size=world_size, host=one.identity.host,
         topology=mesh.sizes if mesh is not None else None,
         coordinates=mesh.coordinates if mesh is not None else None, topology_source=source,
-        mp_size=_mp_size(mesh.sizes) if mesh is not None else None,
+        mp_size=mp_size_of(mesh.sizes) if mesh is not None else None,
         dp_size=mesh.sizes.get("dp", 1) if mesh is not None else None, device_name=one.identity.device_name)
     return Rank(folder=one.trace.path.parent, info=info, trace=one.trace, plain=True)

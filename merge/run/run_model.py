@@ -13,7 +13,7 @@ import numpy as np
 
 from distprof.contract import rank_json
 from distprof.contract.columns import Table
-from distprof.contract.mesh import AXES
+from distprof.contract.mesh import AXES, SIZE_FLAGS
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, TRACE_JSON
 from distprof.contract.rank_json import ClockPair, RankJson, RunJson
 from distprof.errors import DataError, FormatError
@@ -184,11 +184,11 @@ def _sizes(ranks: list[Rank], world_size: int) -> tuple[int, int]:
     found = {(rank.info.mp_size, rank.info.dp_size) for rank in ranks if rank.info.mp_size is not None}
     if len(found) > 1:
         raise DataError(f"expected one (mp_size, dp_size) in all ranks, found {sorted(map(str, found))}",
-                        hint="give the sizes to distprof run: --tp, --pp, --cp, --ep")
+                        hint=f"give the sizes to distprof run: {SIZE_FLAGS}")
     mp_size, dp_size = found.pop() if found else (1, world_size)
     if not mp_size or not dp_size or mp_size * dp_size != world_size:
         raise DataError(f"expected mp_size x dp_size = world size {world_size}, found mp_size {mp_size} and dp_size "
-                        f"{dp_size}", hint="mp_size must divide the world size: check --tp, --pp, --cp, --ep")
+                        f"{dp_size}", hint=f"mp_size must divide the world size: check {SIZE_FLAGS}")
     return mp_size, dp_size
 
 

@@ -445,6 +445,12 @@ def test_a_mesh_is_found_by_its_groups(replicas, shards, cp, tp, data):
     assert mesh.coordinates == {axis: index for axis, (size, index) in wanted.items() if size > 1}
 
 
+@pytest.mark.parametrize("names", [("data", "model"), ("hsdp", "mp"), ("batch", "tensor"), ("dp", "tp")])
+def test_a_mesh_is_found_by_any_usual_names(names):
+    mesh = mesh_of(groups_of(5, {f"mesh_{names[0]}": 2, f"mesh_{names[1]}": 4}), rank=5, world_size=8)
+    assert mesh.sizes == {"dp": 2, "tp": 4} and mesh.coordinates == {"dp": 1, "tp": 1}
+
+
 def test_a_mesh_that_leaves_a_doubt_is_unknown():
     def named(sizes: dict[str, int], rank: int = 1, world_size: int = 4):
         return mesh_of(groups_of(rank, sizes), rank=rank, world_size=world_size)

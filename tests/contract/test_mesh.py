@@ -1,0 +1,37 @@
+"""Mesh axes: dimensions and process groups are known by the same words."""
+
+from __future__ import annotations
+
+import pytest
+
+from distprof.contract.mesh import AXES, MESH_AXES, axis_of_dimension, axis_of_group, in_rank_order, mp_size_of
+
+
+@pytest.mark.parametrize(("name", "axis"), [
+    ("dp", "dp"), ("dp_shard", "dp"), ("dp_replicate", "dp"), ("fsdp", "dp"), ("tp", "tp"), ("tensor", "tp"),
+    ("pp", "pp"), ("cp", "cp"), ("ep", "ep"), ("Model", "tp"), ("foo", None)])
+def test_a_dimension_belongs_to_an_axis_by_its_first_word(name, axis):
+    assert axis_of_dimension(name) == axis
+
+
+@pytest.mark.parametrize(("axis", "word"), [(axis.name, word) for axis in MESH_AXES for word in axis.words])
+def test_a_group_is_known_by_every_word_that_a_dimension_is_known_by(axis, word):
+    assert axis_of_dimension(word) == axis_of_dimension(f"{word}_inner") == axis
+    assert axis_of_group(f"mesh_{word}") == axis_of_group(f"mesh_{word.upper()}") == axis
+
+
+def test_no_word_belongs_to_two_axes():
+    words = [word for axis in MESH_AXES for word in (*axis.words, axis.megatron_group)]
+    assert len(words) == len(set(words)) and set(AXES) <= set(words)
+
+
+@pytest.mark.parametrize(("description", "axis"), [
+    ("mesh_dp_replicate", "dp"), ("mesh_dp_shard", "dp"), ("mesh_dp_shard_cp", None), ("mesh_dp_cp", None),
+    ("mesh_dim_0", None), ("default_pg", None), ("mesh_", None), ("tp", None), ("TENSOR_MODEL_PARALLEL_GROUP", "tp")])
+def test_a_group_of_one_axis_and_no_other_counts(description, axis):
+    assert axis_of_group(description) == axis
+
+
+def test_sizes_are_reduced_and_ordered_by_the_rows():
+    assert mp_size_of({"tp": 2, "dp": 5, "pp": 3}) == 6 and mp_size_of({}) == 1
+    assert list(in_rank_order({"tp": 2, "dp": 5, "pp": 3, "x": 1}).items()) == [("pp", 3), ("dp", 5), ("tp", 2)]

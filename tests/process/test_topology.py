@@ -1,0 +1,37 @@
+"""Topologies from given sizes, over many values."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distprof.contract.mesh import AXES, MODEL_PARALLEL
+from distprof.errors import UsageError
+from distprof.process.topology import from_sizes, requested
+
+
+@given(st.lists(st.integers(1, 4), min_size=5, max_size=5))
+def test_sizes_give_every_rank_a_place_of_its_own(sizes):
+    dp_size, *others = sizes
+    given_sizes = dict(zip(MODEL_PARALLEL, others, strict=True))
+    world_size = prod(sizes)
+    ranks = [from_sizes(given_sizes, rank=rank, world_size=world_size) for rank in range(world_size)]
+    assert all(one.mp_size == prod(others) and one.dp_size == dp_size for one in ranks)
+    assert len({tuple(one.coordinates.values()) for one in ranks}) == world_size
+    assert list(ranks[0].sizes) == list(AXES)
+    if given_sizes["tp"] > 1:
+        assert ranks[1].coordinates["tp"] == 1, "neighbours in rank are neighbours in tp"
+
+
+def test_sizes_that_do_not_divide_the_world_are_refused():
+    with pytest.raises(UsageError, match="divide 4 ranks, found tp 3 = 3"):
+        from_sizes({"tp": 3}, rank=0, world_size=4)
+
+
+def test_requested_sizes_come_from_the_environment():
+    assert requested({"DISTPROF_TP": "2", "DISTPROF_PP": "3", "PATH": "x"}) == {"pp": 3, "tp": 2}
+    with pytest.raises(UsageError, match="DISTPROF_TP, found 'two'"):
+        requested({"DISTPROF_TP": "two"})
