@@ -1,4 +1,4 @@
-"""The timeline of a rank as a table: rows of a scanner come in, row groups of a parquet file go out."""
+"""events.parquet: the timeline of each rank as a table."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from distprof.contract.columns import Column
 from distprof.contract.merged_tables import EVENT_ARGS, MERGED_EVENTS
 from distprof.contract.parquet import schema_of
-from distprof.merge.chrome.parquet_file import Page, ParquetFile, constant_page, empty_page, integers_page, words_page
 from distprof.merge.scan.engine import NONE, Interner, Scanner
 
-ROWS_PER_GROUP = 1 << 17
+ROWS_PER_GROUP = 1 << 16
 IN_TABLE = ~np.isin(np.arange(256), np.frombuffer(b"Mstf\0", np.uint8))
 """By phase: metadata and arrows are no events of their own."""
 INTEGERS = {column.name: key for column, key in EVENT_ARGS if column.type == "int64"}
@@ -32,8 +32,8 @@ class _Words:
     """Texts as the dictionary of a column. Texts that are spelled in two ways are one word; None is no word."""
 
     def __init__(self, texts: Iterable[str | None] = ()) -> None:
-        self._words: list[bytes] = []
-        self._numbers: dict[bytes, int] = {}
+        self._words: list[str] = []
+        self._numbers: dict[str, int] = {}
         self._of_texts: list[int] = []
         """Number of the word that each text is; below 0 for none."""
         self._add(texts)
@@ -47,18 +47,27 @@ class _Words:
         for text in texts:
             number = -1
             if text is not None:
-                word = text.encode()
-                number = self._numbers.setdefault(word, len(self._words))
+                number = self._numbers.setdefault(text, len(self._words))
                 if number == len(self._words):
-                    self._words.append(word)
+                    self._words.append(text)
             self._of_texts.append(number)
         self._lookup = np.array([*self._of_texts, -1], np.int32)  # the last one is for -1, which is no text
         self._is_plain = len(self._words) == len(self._of_texts)
 
-    def page(self, texts: Any, *, optional: bool) -> Page:
-        """A column out of numbers of texts."""
+    def array(self, texts: Any) -> Any:
+        """Dictionary array of a column of text numbers; its dictionary holds the words of the column alone."""
         numbers = texts if self._is_plain else self._lookup.take(texts, mode="wrap")  # -1 is the last one
-        return words_page(numbers, self._words, optional=optional)
+        is_used = np.bincount(numbers + 1, minlength=len(self._words) + 1) > 0  # the first one is for no word
+        words = [word for word, used in zip(self._words, is_used[1:].tolist(), strict=True) if used]
+        places = np.append(np.cumsum(is_used[1:], dtype=np.int32) - 1, np.int32(0))  # the last one again for -1
+        indices = _array(places.take(numbers, mode="wrap"), numbers >= 0 if is_used[0] else None)
+        return pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()), safe=False)
+
+
+def _array(values: Any, there: Any = None) -> Any:
+    """Arrow array of integers, without a copy; null where the bools of `there` are False."""
+    valid = None if there is None else pa.py_buffer(np.packbits(there, bitorder="little"))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
 
 
 def _decoded(text: bytes) -> str:
@@ -85,7 +94,8 @@ class EventTable:
             steps: Start, end and number of steps, on the common clock, ascending.
             metadata: Goes into the file's schema.
         """
-        self._file = ParquetFile(path, schema_of(MERGED_EVENTS, metadata))
+        self._schema = schema_of(MERGED_EVENTS, metadata)
+        self._file = _open(path, self._schema)
         self._scanner, self._tags, self._steps = scanner, tags, steps
         self._texts = _Words()
         self._words = {
@@ -94,8 +104,9 @@ class EventTable:
             **dict.fromkeys(TEXTS, self._texts)}
         room = ROWS_PER_GROUP + scanner.max_rows
         self._columns = {name: np.empty(room, source.dtype) for name, source in self._sources().items()}
+        self._nulls = {kind: pa.nulls(room, kind) for kind in set(self._schema.types)}
         self._num_rows = 0
-        self._empty = {*INTEGERS, *TEXTS}
+        self._empty = {*INTEGERS, *TEXTS, *(() if len(steps[0]) else ("step",))}
         """Columns without a value in the rows that are held."""
 
     def _sources(self) -> dict[str, Any]:
@@ -139,28 +150,36 @@ class EventTable:
         for words, interner in ((self._words["name"], scanner.names), (self._words["category"], scanner.categories),
                                 (self._texts, scanner.texts)):
             words.take_in(interner)
-        self._file.write([self._page(column, columns) for column in MERGED_EVENTS.columns], self._num_rows)
+        arrays = [self._array(column, columns) for column in MERGED_EVENTS.columns]
+        self._file.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
         self._num_rows = 0
         self._empty |= {*INTEGERS, *TEXTS}
 
-    def _page(self, column: Column, columns: dict[str, Any]) -> Page:
-        name = column.name
+    def _array(self, column: Column, columns: dict[str, Any]) -> Any:
+        name, kind = column.name, self._schema.field(column.name).type
         if name in self._tags:
-            return constant_page(self._tags[name], self._num_rows)
+            return _array(np.full(self._num_rows, self._tags[name]))
         if name in self._empty:
-            return empty_page(self._num_rows)
+            return self._nulls[kind][:self._num_rows]
         if name in self._words:
-            return self._words[name].page(columns["thread" if name in OF_THREAD else name], optional=column.nullable)
+            return self._words[name].array(columns["thread" if name in OF_THREAD else name])
         values = self._step(columns["start_ns"]) if name == "step" else columns[name]
-        if values is None:
-            return empty_page(self._num_rows)
-        return integers_page(values, optional=column.nullable, bounded=name == "start_ns")
+        there = values != NONE
+        return _array(values, None if there.all() else there)
 
     def _step(self, start_ns: Any) -> Any:
-        """Number of the step of each row, `NONE` outside of all; None where there is no step at all."""
+        """Number of the step of each row, `NONE` outside of all."""
         starts, ends, numbers = self._steps
-        if not len(starts):
-            return None
         place = np.searchsorted(starts, start_ns, "right") - 1
         inside = (place >= 0) & (start_ns < ends[np.maximum(place, 0)])
         return np.where(inside, numbers[np.maximum(place, 0)], NONE)
+
+
+def _open(path: Path, schema: Any) -> Any:
+    """A Parquet writer that is fast for long columns of few values: batches as long as a page, bounds of times only."""
+    import pyarrow.parquet as pq  # takes a while
+
+    words = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+    return pq.ParquetWriter(
+        path, schema, compression="lz4", use_dictionary=words, write_statistics=["start_ns"], write_batch_size=1 << 16,
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in schema.names if name not in words})

@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.scan.rows import ROOM_PER_ROW, Rows, Status, Text, integers_of, numbers_of, slices_of, times_of
+from distprof.merge.scan.rows import ROOM_PER_ROW, Rows, Status, Text, slices_of, times_of
 
 SOURCE = Path(__file__).with_name("scan.c")
 LIBRARY = Path(__file__).with_name("_scan.so")
 NO_MEMORY = 4
 """How a scan ended, beside `Status`."""
-PACKED_ROOM, PACKED_EXTRA = 10, 4096
-"""Bytes that a packed column takes at most: so many a row, and so many more."""
 
 
 class Interner:
@@ -189,42 +187,6 @@ def find_innermost(start: Any, end: Any, at: Any) -> Any:
     return found
 
 
-def pack_words(numbers: Any, num_words: int, *, optional: bool) -> tuple[bytes, Any]:
-    """A column of words as Parquet has it in a page: levels if it is optional, then numbers of words.
-
-    Args:
-        numbers: Of the words, int32; below 0 where there is none.
-        num_words: How many words there are.
-        optional: There may be rows without a word.
-
-    Returns:
-        The page, and the number that each of its words had, by its number in the page. Nothing follows the levels where
-        there is no word at all.
-    """
-    column = numbers_of(numbers, num_words)
-    codes, used, count = np.full(num_words, -1, np.int32), np.empty(num_words, np.int32), ctypes.c_int64()
-    room, out = np.empty(len(column), np.int32), np.empty(PACKED_ROOM * len(column) + PACKED_EXTRA, np.uint8)
-    length = _library().pack_words(len(column), _at(column), optional, _at(codes), _at(used), _at(room), _at(out),
-                                   ctypes.byref(count))
-    return out[:length].tobytes(), used[:count.value]
-
-
-def pack_integers(values: Any, *, optional: bool) -> tuple[bytes, int]:
-    """A column of integers as Parquet has it in a page: levels if it is optional, then differences.
-
-    Args:
-        values: int64; where it is optional `NONE` is no value.
-        optional: There may be rows without a value.
-
-    Returns:
-        The page, and how many values are in it. Nothing follows the levels where there is none.
-    """
-    column, count = integers_of(values), ctypes.c_int64()
-    room, out = np.empty(len(column), np.int64), np.empty(PACKED_ROOM * len(column) + PACKED_EXTRA, np.uint8)
-    length = _library().pack_integers(len(column), _at(column), optional, _at(room), _at(out), ctypes.byref(count))
-    return out[:length].tobytes(), count.value
-
-
 def _address(text: Text) -> Any:
     return text if isinstance(text, bytes) else _at(text)
 
@@ -278,7 +240,3 @@ def _declare(library: Any) -> None:
     library.find_overlaps.argtypes = [integer, *[pointer] * 4, integer, ctypes.c_int32, pointer, pointer]
     library.find_overlaps.restype = integer
     library.find_innermost.argtypes = [integer, pointer, pointer, integer, pointer, pointer]
-    library.pack_words.argtypes = [integer, pointer, ctypes.c_int32, *[pointer] * 5]
-    library.pack_words.restype = integer
-    library.pack_integers.argtypes = [integer, pointer, ctypes.c_int32, *[pointer] * 3]
-    library.pack_integers.restype = integer

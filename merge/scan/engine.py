@@ -35,7 +35,7 @@ from distprof.merge.scan.rows import (
 
 __all__ = ["ARGS", "BAD_TIME", "BIND_ID", "DUR", "ENCLOSING", "FLOW_IN", "FLOW_OUT", "GLOBAL", "ID", "LATEST_NS",
            "MOST_BYTES", "NONE", "NON_ASCII", "NO_ARROW", "PID", "REPAIR", "SCOPE", "TID", "TS", "Interner", "Scanner",
-           "Status", "Text", "find_innermost", "find_overlaps", "is_compiled", "pack_integers", "pack_words"]
+           "Status", "Text", "find_innermost", "find_overlaps", "is_compiled"]
 
 _IS_COMPILED = "DISTPROF_REFERENCE_ENGINE" not in os.environ and compiled_engine.is_built()
 
@@ -45,8 +45,6 @@ if TYPE_CHECKING or _IS_COMPILED:
         Scanner,
         find_innermost,
         find_overlaps,
-        pack_integers,
-        pack_words,
     )
 else:
     from distprof.merge.scan.reference import (
@@ -54,8 +52,6 @@ else:
         Scanner,
         find_innermost,
         find_overlaps,
-        pack_integers,
-        pack_words,
     )
 
 

@@ -29,7 +29,6 @@ from distprof.merge.scan.json_text import (
     value_of,
 )
 from distprof.merge.scan.reference_overlaps import find_innermost, find_overlaps
-from distprof.merge.scan.reference_packing import pack_integers, pack_words
 from distprof.merge.scan.reference_text import IS_LINKED, link, rewritten
 from distprof.merge.scan.rows import (
     BAD_TIME,
@@ -49,7 +48,7 @@ from distprof.merge.scan.rows import (
     Text,
 )
 
-__all__ = ["Interner", "Scanner", "find_innermost", "find_overlaps", "pack_integers", "pack_words"]
+__all__ = ["Interner", "Scanner", "find_innermost", "find_overlaps"]
 
 PIECE = 1 << 20
 """Bytes of text that are looked at at once: a scan that ends early has not decoded all."""

@@ -127,27 +127,3 @@ def times_of(start: Any, end: Any, at: Any) -> list[Any]:
     if any((array[1:] < array[:-1]).any() for array in (arrays[0], arrays[2])):
         raise ValueError("expected times that ascend, found others")
     return arrays
-
-
-def numbers_of(numbers: Any, num_words: int) -> Any:
-    """The column of `pack_words`, of the type it has to be.
-
-    Raises:
-        ValueError: There are not as many words.
-    """
-    column = np.ascontiguousarray(numbers, np.int32)
-    if column.ndim != 1 or int(column.max(initial=-1)) >= num_words:
-        raise ValueError(f"expected a column of numbers below {num_words}, found others")
-    return column
-
-
-def integers_of(values: Any) -> Any:
-    """The column of `pack_integers`, of the type it has to be.
-
-    Raises:
-        ValueError: It is no column.
-    """
-    column = np.ascontiguousarray(values, np.int64)
-    if column.ndim != 1:
-        raise ValueError(f"expected a column, found an array of {column.ndim} dimensions")
-    return column

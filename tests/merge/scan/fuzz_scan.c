@@ -205,27 +205,6 @@ static void intern(void) {
     interner_free(in);
 }
 
-/* Columns of runs and of single values, of any size of numbers, in buffers of the room that is asked for. */
-static void pack(void) {
-    int64_t n = chance(2000), num_words = 1 + chance(chance(2) ? 3 : 900), found;
-    int64_t *values = malloc((n + 1) * sizeof *values), *room = malloc(n * sizeof *room);
-    int32_t *numbers = malloc((n + 1) * sizeof *numbers), *codes = malloc(num_words * 4), *used = malloc(num_words * 4);
-    for (int64_t i = 0; i < n;) {
-        int64_t value = (int64_t)(chance(2) ? NONE : (uint64_t)chance(1 << 30) << chance(34)), run = chance(2) ? 1 : chance(100);
-        int32_t number = (int32_t)chance(num_words + 1) - 1;
-        for (int64_t end = i + run < n ? i + run : n; i < end; i++) values[i] = value, numbers[i] = number;
-    }
-    memset(codes, 255, num_words * 4);
-    uint8_t *out = malloc(10 * n + 4096);
-    int64_t length = pack_integers(n, values, chance(2), room, out, &found);
-    expect(length <= 10 * n + 4096 && found <= n, "packed integers fit");
-    free(room);
-    room = malloc(n * sizeof(int32_t));
-    length = pack_words(n, numbers, 1, codes, used, (int32_t *)room, out, &found);
-    expect(length <= 10 * n + 4096 && found <= num_words, "packed words fit");
-    free(values), free(room), free(numbers), free(codes), free(used), free(out);
-}
-
 /* One event with `count` times `piece` inside. */
 static int64_t repeated(const char *before, const char *piece, int64_t count, const char *behind) {
     int64_t size = strlen(before) + strlen(piece) * count + strlen(behind);
@@ -277,7 +256,7 @@ int main(int argc, char **argv) {
         Buffer text = part_of(file, from, to);
         until_failure = chance(8) ? -1 : (int64_t)chance(60);
         events += drive(text);
-        overlap(), intern(), pack();
+        overlap(), intern();
         until_failure = -1;
         free(text.at), free(file.at);
     }
