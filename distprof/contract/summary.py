@@ -20,7 +20,7 @@ STEP_KEYS = (
 )
 """Keys of `step` in it."""
 CLOCK_KEYS = (
-    "method", "description", "aligned", "num_hosts", "num_clocks", "uncertainty_ns", "excess_ns", "residual_ns",
-    "causality", "ranks", "set_by_ns",
+    "method", "reason", "num_samples", "num_collectives", "aligned", "num_hosts", "num_clocks", "uncertainty_ns",
+    "excess_ns", "residual_ns", "causality", "ranks", "set_by_ns",
 )
 """Keys of `clock` in it."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from distprof.contract.problems import FirstStepLeftOut, Remark
 from distprof.merge.blame.activities import Doing, doing
 from distprof.merge.blame.blame import Blame, costs_of, matter, meetings
 from distprof.merge.blame.breakdown import step_breakdown
@@ -33,7 +34,7 @@ class Analysis:
     """Ranks by what they cost the others, the largest first, whether certain or not."""
     steps: list[int]
     """Steps that were looked at."""
-    remarks: list[str]
+    remarks: list[Remark]
 
 
 def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
@@ -46,9 +47,9 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
     timelines = {rank.number: events for rank in run.ranks if (events := timeline(run, rank)) is not None}
     windows = steps_of(run, timelines)
     steps = sorted(set(windows["step"].to_list()) or set(rows["step"].drop_nulls().to_list()))
-    remarks = []
+    remarks: list[Remark] = []
     if len(steps) >= SETTLES:
-        remarks.append(f"step {steps[0]} is left out: the profiler warms up in it")
+        remarks.append(FirstStepLeftOut(step=steps[0]))
         steps = steps[1:]
     windows = windows.filter(pl.col("step").is_in(steps))
     activities = Activities()

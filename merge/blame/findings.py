@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from distprof.contract.problems import CulpritsOfAllSteps
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.blame.hang import Hangs, hangs_of
 from distprof.merge.clock.choose import aligned
@@ -80,4 +81,4 @@ def _of_step(analysis: Analysis, step: int) -> Analysis | None:
     """The split of that step; culprits are of all steps, for one tells nothing of habit."""
     breakdown = analysis.breakdown.filter(pl.col("step") == step)
     return Analysis(breakdown=breakdown, culprits=analysis.culprits, steps=analysis.steps,
-                    remarks=[f"culprits are of all steps: {analysis.steps[0]}-{analysis.steps[-1]}"])
+                    remarks=[CulpritsOfAllSteps(first=analysis.steps[0], last=analysis.steps[-1])])

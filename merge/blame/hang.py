@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from distprof.contract.paths import STUCK_JSON
+from distprof.contract.problems import FileUnreadable
 from distprof.contract.stuck import Collective, Failure, Group, StackFrame, Stuck
 from distprof.merge.cost.choice import group_label
 from distprof.merge.run.run_model import Run
@@ -82,20 +83,21 @@ class Hangs:
     standing: dict[int, Standing]
 
 
-def hangs_of(run: Run) -> tuple[Hangs | None, list[str]]:
+def hangs_of(run: Run) -> tuple[Hangs | None, list[FileUnreadable]]:
     """Reads what the ranks left.
 
     Returns:
-        What they were in, None where none got stuck; and what cannot be read, in words.
+        What they were in, None where none got stuck; and what cannot be read.
     """
-    found, problems = {}, []
+    found: dict[int, Stuck] = {}
+    problems: list[FileUnreadable] = []
     for rank in run.ranks:
         path = rank.folder / STUCK_JSON
         if not rank.plain and path.is_file():
             try:
                 found[rank.number] = msgspec.json.decode(path.read_bytes(), type=Stuck)
             except (msgspec.MsgspecError, OSError) as error:
-                problems.append(f"rank {rank.number}: {STUCK_JSON} cannot be read: {error}")
+                problems.append(FileUnreadable(rank=rank.number, file=STUCK_JSON, detail=str(error)))
     return (hangs(found) if found else None), problems
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from distprof.contract.problems import EventsDamaged, EventsLeftOut, Problem, TraceCut, TraceDamaged, TraceLeftOut
 from distprof.errors import DataError, UsageError
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.survey import Index, index_trace
@@ -50,16 +51,16 @@ class FirstPass:
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown(cancel_futures=True)
 
-    def read(self, problems: list[str], progress: Progress) -> list[Read]:
+    def read(self, problems: list[Problem], progress: Progress) -> list[Read]:
         """Waits for all of it. What cannot be read goes to `problems`."""
         found = []
         for done, ((rank, trace), future) in enumerate(zip(self._traces, self._found, strict=True), 1):
             index = future.result()
             progress(done / len(self._traces))
             if isinstance(index, DataError):
-                problems.append(f"rank {rank.number} is not in the trace: {index.args[0]}")
+                problems.append(TraceLeftOut(rank=rank.number, detail=str(index.args[0])))
                 continue
-            problems += [f"rank {rank.number}: {problem}" for problem in damages(trace, index)]
+            problems += damages(rank.number, trace, index)
             found.append(Read(rank=rank, trace=trace, index=index))
         return found
 
@@ -99,22 +100,18 @@ def _index(trace: TraceFile) -> Index | DataError:
         return error
 
 
-def damages(trace: TraceFile, index: Index) -> Iterator[str]:
-    """What is lost of a trace, in words."""
+def damages(rank: int, trace: TraceFile, index: Index) -> Iterator[Problem]:
+    """What is lost of a trace."""
     if index.damage is not None:
-        yield f"{trace.name} {index.damage}"
-    yield from losses_of(trace, index.losses, index.num_events)
+        yield TraceDamaged(rank=rank, file=trace.name, detail=str(index.damage))
+    yield from losses_of(rank, trace, index.losses, index.num_events)
     if index.bad_times:
-        yield (f"{trace.name} has {index.bad_times} events with a time that is no number, or without a phase: they are "
-               "left out")
+        yield EventsLeftOut(rank=rank, file=trace.name, num_events=index.bad_times)
 
 
-def losses_of(trace: TraceFile, losses: Losses, num_events: int) -> Iterator[str]:
-    """What is lost of the text of a trace, in words."""
-    if losses.is_cut and not losses.lost_bytes:
-        yield f"{trace.name} ends before its last bracket: none of its {num_events} events is lost"
-    elif losses.is_cut:
-        yield (f"{trace.name} ends inside of an event: {losses.lost_bytes} bytes are lost, {num_events} events are "
-               "whole")
+def losses_of(rank: int, trace: TraceFile, losses: Losses, num_events: int) -> Iterator[Problem]:
+    """What is lost of the text of a trace."""
+    if losses.is_cut:
+        yield TraceCut(rank=rank, file=trace.name, lost_bytes=losses.lost_bytes, num_events=num_events)
     elif losses.damaged_events:
-        yield f"{trace.name} is damaged at {losses.damaged_events} places: {losses.lost_bytes} bytes are lost"
+        yield EventsDamaged(rank=rank, file=trace.name, places=losses.damaged_events, lost_bytes=losses.lost_bytes)

@@ -110,8 +110,7 @@ def _write(reading: FirstPass, run: Run, plans: Plans, output: Path, progress: P
                 member.path.unlink()
                 members.append(member)
                 if member.losses.damaged_events > plan.index.losses.damaged_events:  # the first pass skims
-                    run.problems.extend(f"rank {plan.rank}: {problem}" for problem in losses_of(
-                        plan.trace, member.losses, member.num_read))
+                    run.problems.extend(losses_of(plan.rank, plan.trace, member.losses, member.num_read))
                 progress(len(members) / len(jobs))
             _append_counters(file, plans, is_first=not any(member.num_events for member in members))
             metadata = msgspec.json.encode({"distprof": _metadata(run, plans, members)})

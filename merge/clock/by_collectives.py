@@ -50,17 +50,10 @@ def clock_by_collectives(table: pl.DataFrame, hosts: Mapping[int, Hashable], *, 
     clocks = {rank: reached.get(domain) or Alignment(clock=len(reached) + lost.index(domain))
               for rank, domain in domains.items()}
     if len(order) == 1:
-        return Clock(method="shared", description="one host: all ranks read the same clock", ranks=clocks, num_hosts=1)
-    return Clock(method="collectives" if len(reached) > 1 else "none", description=_description(table, clocks),
-                 ranks=clocks, num_hosts=len(order), excess_ns=excess_ns)
-
-
-def _description(table: pl.DataFrame, clocks: Mapping[int, Alignment]) -> str:
-    lost = sorted(rank for rank, known in clocks.items() if known.uncertainty_ns is None)
-    if not lost:
-        return f"estimated from {table['collective'].n_unique()} collectives"
-    return (f"fewer than {ENOUGH} collectives that synchronise join rank{'s' if len(lost) > 1 else ''} "
-            f"{', '.join(map(str, lost))} with rank {min(clocks)}")
+        return Clock(method="shared", ranks=clocks, num_hosts=1)
+    return Clock(method="collectives" if len(reached) > 1 else "none", reason="too_few_collectives" if lost else None,
+                 num_collectives=table["collective"].n_unique(), ranks=clocks, num_hosts=len(order),
+                 excess_ns=excess_ns)
 
 
 def _sides(table: pl.DataFrame, domains: Mapping[int, Hashable]) -> dict[Hashable, pl.DataFrame]:

@@ -82,20 +82,15 @@ def _root(domains: Mapping[int, Domain], edges: Mapping[tuple[Domain, Domain], F
 def _described(ranks: Sequence[SampledRank], clocks: Mapping[int, Alignment], excess_ns: int) -> Clock:
     hosts = {rank.host for rank in ranks}
     num_hosts = len(hosts) if None not in hosts else len(hosts) - 1 + sum(rank.host is None for rank in ranks)
-    bounds = [sample.bound_ns for rank in ranks for sample in rank.answered if sample.bound_ns is not None]
-    lost = sorted(rank for rank, known in clocks.items() if known.uncertainty_ns is None)
+    num_samples = sum(sample.bound_ns is not None for rank in ranks for sample in rank.answered)
+    lost = any(known.uncertainty_ns is None for known in clocks.values())
     if not lost and len({known.clock for known in clocks.values()}) == 1:
-        checked = f"; {len(bounds)} samples agree" if bounds else ""
-        return Clock(method="shared", description=f"one host: all ranks read the same clock{checked}", ranks=clocks,
+        return Clock(method="shared", ranks=clocks, num_hosts=num_hosts, num_samples=num_samples)
+    if not num_samples:
+        return Clock(method="none", reason="hosts_unknown" if None in hosts else "no_samples", ranks=clocks,
                      num_hosts=num_hosts)
-    if not bounds:
-        where = "it is not known on which hosts the ranks ran" if None in hosts else "the ranks ran on several hosts"
-        return Clock(method="none", description=f"{where}, and no offsets were measured",
-                     ranks=clocks, num_hosts=num_hosts)
-    what = f"{len(bounds)} samples of clocks, taken while recording"
-    if lost:
-        what = f"no samples join rank{'s' if len(lost) > 1 else ''} {', '.join(map(str, lost))} with rank {REFERENCE}"
-    return Clock(method="samples", description=what, ranks=clocks, num_hosts=num_hosts, excess_ns=excess_ns)
+    return Clock(method="samples", reason="samples_do_not_join" if lost else None, num_samples=num_samples,
+                 ranks=clocks, num_hosts=num_hosts, excess_ns=excess_ns)
 
 
 def _domains(ranks: Sequence[SampledRank]) -> dict[int, Domain]:

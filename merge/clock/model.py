@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from distprof.contract.problems import ClockReason
+
 Align = Literal["auto", "samples", "collectives", "none"]
 """`auto` takes samples, and collectives where they do not join all ranks; `none` shifts nothing."""
 Method = Literal["shared", "samples", "collectives", "none"]
@@ -94,10 +96,14 @@ class Clock:
     """How the ranks of a run are brought to one clock."""
 
     method: Method
-    description: str
-    """The method in words; where clocks are not aligned, why."""
     ranks: Mapping[int, Alignment]
     num_hosts: int
+    num_samples: int = 0
+    """Comparisons of two clocks that it rests on."""
+    num_collectives: int = 0
+    """Collectives that it was estimated from."""
+    reason: ClockReason | None = None
+    """Why ranks are not aligned; None where all are."""
     excess_ns: int = 0
     """By how much what was measured contradicts clocks of constant drift."""
     check: Check | None = None
@@ -158,7 +164,9 @@ class Clock:
         check = self.check
         return {
             "method": self.method,
-            "description": self.description,
+            "reason": self.reason,
+            "num_samples": self.num_samples,
+            "num_collectives": self.num_collectives,
             "aligned": self.aligned,
             "num_hosts": self.num_hosts,
             "num_clocks": self.num_clocks,

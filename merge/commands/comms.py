@@ -17,6 +17,7 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.text.comms import summarise
 from distprof.merge.text.comms_json import as_data
 from distprof.merge.text.matrix import of_steps, show_matrix
+from distprof.merge.text.problems import show_problems
 from distprof.merge.text.slowest import list_slowest
 from distprof.merge.text.timeline import draw_timeline
 from distprof.merge.totals.description import problems_of
@@ -77,10 +78,7 @@ def _render(found: Findings, view: View, path: Path) -> str:
 
 
 def _foot(run: Run, path: Path, view: View, page: Page, steps: list[int]) -> None:
-    for remark in run.remarks:
-        page.line(f"note: {remark}", style="yellow")
-    for problem in problems_of(run):
-        page.line(f"incomplete: {problem}", style="yellow")
+    show_problems(run.remarks, problems_of(run), page)
     where = shlex.quote(str(path))
     if view.is_summary:
         last = f" --step {steps[-1]}" if steps else ""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_EVENTS, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.paths import MERGED, SUMMARY_JSON, TRACE_JSON, TRACE_TAR
+from distprof.contract.problems import Problem
 from distprof.errors import IncompleteError, OutputError, UsageError
 from distprof.files import sync
 from distprof.merge.chrome.first_pass import FirstPass, Progress
@@ -20,6 +21,7 @@ from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.run.ranking import Naming
 from distprof.merge.run.run_model import Run, open_run
 from distprof.merge.scan.archives import unpack
+from distprof.merge.text.problems import sentences
 
 EVERYTHING = MergeOptions()
 OURS = frozenset((SUMMARY_JSON, TRACE_JSON, TRACE_TAR, MERGED_EVENTS.file, MERGED_MODULES.file, MERGED_COLLECTIVES.file,
@@ -158,7 +160,8 @@ def _is_merge(folder: Path) -> bool:
     return isinstance(found, dict) and {"format", "world_size", "per_gpu"} <= found.keys()
 
 
-def check(problems: list[str], *, strict: bool) -> None:
+def check(problems: Sequence[Problem], *, strict: bool) -> None:
     """Raises IncompleteError where something is missing and that matters."""
     if strict and problems:
-        raise IncompleteError(f"incomplete: {'; '.join(problems)}", hint="without --strict this exits with 0")
+        raise IncompleteError(f"incomplete: {'; '.join(sentences(problems))}",
+                              hint="without --strict this exits with 0")

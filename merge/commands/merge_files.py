@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.parquet import write_table
 from distprof.contract.paths import SUMMARY_JSON
+from distprof.contract.problems import Problem
 from distprof.contract.tables import STEPS
 from distprof.errors import DataError
 from distprof.files import write_json
@@ -19,6 +20,7 @@ from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.clock.choose import aligned
 from distprof.merge.run.run_model import Run, clock_of
 from distprof.merge.text.clock import clock_line
+from distprof.merge.text.problems import sentences, show_problems
 from distprof.merge.totals.description import problems_of, table_metadata, without_tables
 from distprof.reporters.page import Page
 from distprof.units import size
@@ -33,7 +35,7 @@ class Written:
 
     run: Run
     trace: MergedTrace | None
-    problems: list[str]
+    problems: list[Problem]
     late: list[str]
     """Who made the others wait, in sentences; nothing where nobody stands out."""
 
@@ -52,7 +54,8 @@ def write_merge(run: Run, reading: FirstPass, folder: Path, options: MergeOption
     trace = merge_traces(run, reading, folder, options, progress,
                          None if options.collectives is False else collectives)
     if trace is None and run.kind == "traces":
-        raise DataError(f"expected a trace that can be read in {run.path}, found none: {'; '.join(run.problems)}")
+        reasons = "; ".join(sentences(run.problems))
+        raise DataError(f"expected a trace that can be read in {run.path}, found none: {reasons}")
     late = (_write_few_tables if run.kind == "traces" else _write_tables)(run, folder, collectives)
     return Written(run=run, trace=trace, problems=problems_of(run), late=late)
 
@@ -115,10 +118,7 @@ def told(written: Written, merged: Path) -> str:
     page.line(clock_line(clock_of(run)))
     for line in written.late:
         page.line(line)
-    for remark in run.remarks:
-        page.line(f"note: {remark}", style="yellow")
-    for problem in written.problems:
-        page.line(f"incomplete: {problem}", style="yellow")
+    show_problems(run.remarks, written.problems, page)
     following = [f"distprof stats {shlex.quote(str(run.path))}"] if run.kind == "distprof" else []
     following += [f"open {merged / trace.path.name} in https://ui.perfetto.dev"] if trace is not None else []
     for index, step in enumerate(following):

@@ -13,6 +13,7 @@ import polars as pl
 
 from distprof.contract.merged_tables import MERGED_MODULES
 from distprof.contract.paths import MERGED, RANK_JSON, SUMMARY_JSON
+from distprof.contract.problems import Problem, from_json
 from distprof.contract.summary import CLOCK_KEYS, STEP_KEYS, SUMMARY_KEYS
 from distprof.errors import DataError, UsageError
 from distprof.merge.clock.choose import aligned
@@ -38,7 +39,7 @@ def stats(path: Path, *, as_json: bool = False, strict: bool = False, top: int =
     if peak is not None and not (math.isfinite(peak) and peak > 0):
         raise UsageError(f"expected a positive number of FLOP/s for --peak, found {peak}")
     summary = _summary(path) if peak is None else reduce(aligned(open_run(path)), peak=peak).summary
-    check(summary["problems"], strict=strict)
+    check(from_json(Problem, summary["problems"]), strict=strict)
     if as_json:
         return json.dumps(summary, indent=1)
     return stats_text.render(summary, path, Page(), top=top)
@@ -53,7 +54,7 @@ def stats_by_module(path: Path, view: View, *, as_json: bool = False, strict: bo
     summary = _summary(path)
     _refuse_traces(summary["kind"], path, "modules")
     modules = _modules(path)
-    check(summary["problems"], strict=strict)
+    check(from_json(Problem, summary["problems"]), strict=strict)
     rows = module_rows(modules)
     if as_json:
         shown = [(line.row.group, line.row.path) for line in select(rows, replace(view, collapse=False)).lines]

@@ -18,6 +18,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.ops import POINT_TO_POINT
+from distprof.contract.problems import GroupUnknown, MatchedByLabel, MatchedByOrder, NotMatched, Remark
 from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError
 from distprof.merge.match.comm_events import STEP, CommEvents, Event, Kind, read_events
@@ -237,22 +238,12 @@ def _calls_of(slices: Sequence[Event], calls: Sequence[Event]) -> dict[int, Even
             for place, call in zip(places, issued[kind], strict=True)}
 
 
-def remarks_of(rows: pl.DataFrame) -> list[str]:
-    """What of matched rows is inferred, in words."""
+def remarks_of(rows: pl.DataFrame) -> list[Remark]:
+    """What of matched rows is inferred."""
     if rows.is_empty():
         return []
     count = Counter(rows["matched_by"].to_list())
-    found = []
-    if number := count["label"]:
-        found.append(f"{number} of {len(rows)} rows of collectives are matched by their order of op, type and size: "
-                     "the traces have neither ids nor comparable sequence numbers")
-    if number := count["order"]:
-        found.append(f"{number} of {len(rows)} rows of collectives are matched by the order of their ops alone: the "
-                     "traces do not tell types and sizes")
-    if number := rows.filter(pl.col("group_ranks").is_null(), pl.col("matched_by") != "peer").height:
-        found.append(f"of {number} of {len(rows)} rows of collectives the process group is not told: they are taken "
-                     "for collectives of all ranks")
-    if number := count[None]:
-        found.append(f"{number} of {len(rows)} rows of collectives are not matched: their ranks are in several process "
-                     "groups, and nothing tells in which they were issued")
-    return found
+    no_group = rows.filter(pl.col("group_ranks").is_null(), pl.col("matched_by") != "peer").height
+    found = ((MatchedByLabel, count["label"]), (MatchedByOrder, count["order"]), (GroupUnknown, no_group),
+             (NotMatched, count[None]))
+    return [remark(num_rows=number, total=len(rows)) for remark, number in found if number]

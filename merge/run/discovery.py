@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON
+from distprof.contract.problems import FilesLeftOut, TraceUnreadable
 from distprof.errors import DataError
 from distprof.merge.run.rank_names import natural, rank_in
 from distprof.merge.run.trace_head import read_head
@@ -40,16 +41,15 @@ class Discovery:
     """What lies at the given paths."""
 
     candidates: list[Candidate] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    """Files that should be traces and cannot be read, in words."""
+    problems: list[TraceUnreadable] = field(default_factory=list)
+    """Files that should be traces and cannot be read."""
     skipped: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """What files are instead of traces -> their names."""
 
-    def remarks(self) -> Iterator[str]:
-        """A line for each sort of file that was left out."""
-        for what, names in self.skipped.items():
-            yield f"left out: {names[0]}, {what}" if len(names) == 1 else \
-                f"left out: {len(names)} files, each {what} ({listed(names)})"
+    def remarks(self) -> Iterator[FilesLeftOut]:
+        """One for each sort of file that was left out."""
+        for instead, names in self.skipped.items():
+            yield FilesLeftOut(num_files=len(names), files=tuple(names[:NAMED]), instead=instead)
 
 
 def listed(names: Sequence[str], shown: int = NAMED) -> str:
@@ -132,11 +132,11 @@ def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, 
             reader = ChunkReader(TraceFile(path=path, label=label), chunk_bytes=HEAD_CHUNK_BYTES, salvage=False)
             _read(reader, where, found, named=named, asked=asked)
     except DataError as error:
-        found.problems.append(_told(error))
+        found.problems.append(_unreadable(error))
 
 
-def _told(error: DataError) -> str:
-    return f"{error.args[0]} ({error.hint})" if error.hint else str(error.args[0])
+def _unreadable(error: DataError) -> TraceUnreadable:
+    return TraceUnreadable(detail=f"{error.args[0]} ({error.hint})" if error.hint else str(error.args[0]))
 
 
 def _look_into(archive: Archive, found: Discovery, *, named: bool) -> None:
@@ -144,7 +144,7 @@ def _look_into(archive: Archive, found: Discovery, *, named: bool) -> None:
     for reader in archive:
         _read(reader, PurePosixPath(reader.trace.member or ""), inside, named=named, asked=False)
     if archive.damage is not None:
-        found.problems.append(archive.damage)
+        found.problems.append(TraceUnreadable(detail=archive.damage))
     found.candidates.extend(sorted(inside.candidates, key=lambda one: natural(str(one.where))))
 
 
@@ -154,14 +154,15 @@ def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named:
     try:
         head = read_head(reader, through=not told)
     except DataError as error:
-        found.problems.append(_told(error))
+        found.problems.append(_unreadable(error))
         return
     if head.instead is None:
         found.candidates.append(Candidate(
             trace=reader.trace, where=where, identity=identity_of(head.values),
             modified_ns=reader.trace.path.stat().st_mtime_ns))
     elif head.cut or asked or reader.damage is not None:
-        found.problems.append(f"expected a Chrome trace in {name}, found {head.instead}"
-                              + (f"; the file {reader.damage}" if reader.damage is not None else ""))
+        damage = f"; the file {reader.damage}" if reader.damage is not None else ""
+        found.problems.append(TraceUnreadable(
+            detail=f"expected a Chrome trace in {name}, found {head.instead}{damage}"))
     else:
         found.skipped[head.instead].append(name)

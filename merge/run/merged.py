@@ -11,6 +11,7 @@ import polars as pl
 
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
 from distprof.contract.paths import MERGED, SUMMARY_JSON
+from distprof.contract.problems import MergeAlone, Problem, Remark, from_json
 from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError
 from distprof.merge.clock.model import Alignment, Clock
@@ -61,16 +62,16 @@ def _run(path: Path, summary: Mapping[str, Any]) -> Run:
         path=path, run_id=summary["run_id"], world_size=size, mp_size=summary["mp_size"] or 1,
         dp_size=summary["dp_size"] or size, topology=summary["topology"] or {"dp": size}, topology_known=is_known,
         topology_source=summary["topology_source"], missing=summary["missing_ranks"], kind=summary["kind"],
-        problems=list(summary["problems"]), remarks=[
-            *summary["remarks"], "this is a merge without the folders of its ranks: what steps were spent on is not in "
-            "it"],
+        problems=from_json(Problem, summary["problems"]),
+        remarks=[*from_json(Remark, summary["remarks"]), MergeAlone()],
         clock=_clock(summary["clock"]), ranks=[_rank(path, number, size) for number in summary["ranks"]])
 
 
 def _clock(told: Mapping[str, Any]) -> Clock:
     """Only what it is good for: times in the tables are on it already."""
-    return Clock(method=told["method"], description=told["description"], num_hosts=told["num_hosts"],
-                 excess_ns=told["excess_ns"], ranks={
+    return Clock(method=told["method"], reason=told["reason"], num_samples=told["num_samples"],
+                 num_collectives=told["num_collectives"], num_hosts=told["num_hosts"], excess_ns=told["excess_ns"],
+                 ranks={
                      one["rank"]: Alignment(uncertainty_ns=one["uncertainty_ns"], clock=one["clock"])
                      for one in told["ranks"]})
 

@@ -8,13 +8,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from distprof.contract.mesh import mp_size_of
+from distprof.contract.problems import (
+    Problem,
+    RanksMissing,
+    Remark,
+    WorldSizeFromRanks,
+    WorldSizesDiffer,
+    WorldSizeTooSmall,
+)
 from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError
 from distprof.merge.run.discovery import Candidate, Discovery, discover, listed
 from distprof.merge.run.mesh_of_groups import Mesh, mesh_of
 from distprof.merge.run.ranking import SHOWN_FILES, Naming, check_one_folder, numbered, one_each
 from distprof.merge.run.run_model import Rank, Run, clock_of_ranks
-from distprof.units import spans
 
 
 def open_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
@@ -34,7 +41,8 @@ def open_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
     found = discover(paths, named=bool(by))
     if not found.candidates:
         raise DataError(_nothing(paths, found), hint="Chrome traces are *.json, *.json.gz or tar archives of them")
-    problems, remarks = list(found.problems), list(found.remarks())
+    problems: list[Problem] = list(found.problems)
+    remarks: list[Remark] = list(found.remarks())
     files = numbered(found.candidates, by, problems, remarks)
     check_one_folder(files, paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
     chosen = one_each(files, problems)
@@ -45,34 +53,34 @@ def open_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
 
 def _nothing(paths: Sequence[Path], found: Discovery) -> str:
     where = listed([str(path) for path in paths])
-    reasons = [*found.problems, *found.remarks()]
+    reasons = [one.detail for one in found.problems]
+    reasons += [f"{listed(names)}: {instead}" for instead, names in found.skipped.items()]
     if len(reasons) == 1 and found.problems:
         return reasons[0]
     return f"expected Chrome traces in {where}, found none" + "".join(f"; {reason}" for reason in reasons[:SHOWN_FILES])
 
 
-def _world_size(chosen: Mapping[int, Candidate], problems: list[str], remarks: list[str]) -> int:
+def _world_size(chosen: Mapping[int, Candidate], problems: list[Problem], remarks: list[Remark]) -> int:
     """The largest that a trace says, and at least as many as there are ranks."""
     highest = max(chosen) + 1
     if any(one.identity.rank not in (None, rank) for rank, one in chosen.items()):
-        remarks.append(f"ranks and world size are not what the traces say: {highest} is the highest rank and one more")
+        remarks.append(WorldSizeFromRanks(world_size=highest, contradicted=True))
         return highest
     told = Counter(one.identity.world_size for one in chosen.values() if one.identity.world_size is not None)
     if not told:
         if len(chosen) > 1:
-            remarks.append(f"no trace tells the world size: {highest} is the highest rank and one more")
+            remarks.append(WorldSizeFromRanks(world_size=highest, contradicted=False))
         return highest
     if len(told) > 1:
-        problems.append("traces disagree on the world size: " + ", ".join(
-            f"{size} in rank{'s' if told[size] > 1 else ''} {spans(_saying(chosen, size))}" for size in sorted(told)))
+        problems.append(WorldSizesDiffer(ranks_by_size={size: _stating(chosen, size) for size in sorted(told)}))
     size = max(told)
     if size < highest:
-        problems.append(f"traces tell a world size of {size}, and there is a rank {highest - 1}")
+        problems.append(WorldSizeTooSmall(world_size=size, highest_rank=highest - 1))
     return max(size, highest)
 
 
-def _saying(chosen: Mapping[int, Candidate], size: int) -> list[int]:
-    return [rank for rank, one in chosen.items() if one.identity.world_size == size]
+def _stating(chosen: Mapping[int, Candidate], size: int) -> tuple[int, ...]:
+    return tuple(rank for rank, one in chosen.items() if one.identity.world_size == size)
 
 
 def _meshes(chosen: Mapping[int, Candidate], world_size: int) -> dict[int, Mesh]:
@@ -84,11 +92,11 @@ def _meshes(chosen: Mapping[int, Candidate], world_size: int) -> dict[int, Mesh]
 
 
 def _run(paths: Sequence[Path], chosen: Mapping[int, Candidate], meshes: Mapping[int, Mesh], world_size: int,
-         problems: list[str], remarks: list[str]) -> Run:
+         problems: list[Problem], remarks: list[Remark]) -> Run:
     path = paths[0] if len(paths) == 1 else Path(os.path.commonpath([path.absolute() for path in paths]))
     missing = sorted(set(range(world_size)) - set(chosen))
     if missing:
-        problems.append(f"ranks {spans(missing)} of {world_size} are missing")
+        problems.append(RanksMissing(ranks=tuple(missing), world_size=world_size))
     mesh = next(iter(meshes.values()), None)
     source = "unknown: the traces do not tell how the model was split" if mesh is None else \
         f"process groups of the traces: {', '.join(mesh.names)}"

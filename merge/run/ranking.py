@@ -7,7 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from distprof.contract.problems import Problem, RanksFromNames, Remark, SeveralTraces, TraceWithoutRank
 from distprof.errors import DataError, UsageError
 from distprof.merge.run.discovery import Candidate, listed
 from distprof.merge.run.rank_names import (
@@ -40,7 +42,8 @@ class Naming:
 Numbered = list[tuple[int, Candidate]]
 
 
-def numbered(candidates: Sequence[Candidate], naming: Naming, problems: list[str], remarks: list[str]) -> Numbered:
+def numbered(candidates: Sequence[Candidate], naming: Naming, problems: list[Problem],
+             remarks: list[Remark]) -> Numbered:
     """A rank for each file; files without one are left out where others have one.
 
     Raises:
@@ -59,7 +62,7 @@ def numbered(candidates: Sequence[Candidate], naming: Naming, problems: list[str
         return [(0, candidates[0])]
     if all(rank is None for rank in ranks):
         raise _untold(candidates, naming)
-    problems += [f"{one.trace.name} does not tell its rank and was left out"
+    problems += [TraceWithoutRank(file=one.trace.name)
                  for rank, one in zip(ranks, candidates, strict=True) if rank is None]
     return [(rank, one) for rank, one in zip(ranks, candidates, strict=True) if rank is not None]
 
@@ -82,7 +85,7 @@ def _by_pattern(candidates: Iterable[Candidate], pattern: str) -> list[int | Non
     return ranks
 
 
-def _by_themselves(candidates: Sequence[Candidate], remarks: list[str]) -> list[int | None]:
+def _by_themselves(candidates: Sequence[Candidate], remarks: list[Remark]) -> list[int | None]:
     """Traces first; file names where traces do not tell, or tell several the same rank, and names tell them apart."""
     names = [rank_in(one.where) for one in candidates]
     own = [name if one.identity.rank is None else one.identity.rank
@@ -90,14 +93,11 @@ def _by_themselves(candidates: Sequence[Candidate], remarks: list[str]) -> list[
     if not _clash(own):
         return own
     places: list[int] | None = ranks_of_places([place_in(one.where) for one in candidates])
-    ways: tuple[tuple[str, Sequence[int | None] | None], ...] = (
-        ("rank in the file names", names), ("tp, pp and dp in the file names", places))
-    for what, ranks in ways:
+    ways: tuple[tuple[Literal["rank", "mesh"], Sequence[int | None] | None], ...] = (("rank", names), ("mesh", places))
+    for source, ranks in ways:
         if ranks is not None and None not in ranks and not _clash(ranks):
-            if any(one.identity.rank is not None for one in candidates):
-                remarks.append(f"several traces say they are of the same rank: ranks are from {what}")
-            else:
-                remarks.append(f"ranks are from {what}")
+            remarks.append(RanksFromNames(names=source, contradicted=any(
+                one.identity.rank is not None for one in candidates)))
             return list(ranks)
     return own
 
@@ -152,7 +152,7 @@ def _folder(one: Candidate, within: Path | None) -> str:
     return str(one.trace.path.parent if within is None else within / one.where.parent)
 
 
-def one_each(files: Numbered, problems: list[str]) -> dict[int, Candidate]:
+def one_each(files: Numbered, problems: list[Problem]) -> dict[int, Candidate]:
     """The newest trace of each rank, by the numbers in its name where names are of one form, else by its time."""
     of_rank: dict[int, list[Candidate]] = defaultdict(list)
     for rank, one in files:
@@ -163,8 +163,8 @@ def one_each(files: Numbered, problems: list[str]) -> dict[int, Candidate]:
         newest: Callable[[Candidate], object] = _name_order if alike else _time_order
         *others, chosen[rank] = sorted(several, key=newest)  # type: ignore[arg-type]
         if others:
-            problems.append(f"rank {rank} has {len(several)} traces: the newest is merged, {chosen[rank].trace.name}, "
-                            f"and not {listed([one.trace.name for one in others])}")
+            problems.append(SeveralTraces(rank=rank, used=chosen[rank].trace.name,
+                                          left_out=tuple(one.trace.name for one in others)))
     return chosen
 
 

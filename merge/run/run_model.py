@@ -15,12 +15,22 @@ from distprof.contract import rank_json
 from distprof.contract.columns import Table
 from distprof.contract.mesh import AXES, SIZE_FLAGS
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, TRACE_JSON
+from distprof.contract.problems import (
+    AttemptsDiffer,
+    FilesMissing,
+    FolderUnreadable,
+    Other,
+    Problem,
+    RankFailed,
+    RanksMissing,
+    Remark,
+    Unfinished,
+)
 from distprof.contract.rank_json import ClockPair, RankJson, RunJson
 from distprof.errors import DataError, FormatError
 from distprof.merge.clock.by_samples import SampledRank, clock_by_samples
 from distprof.merge.clock.model import Alignment, Clock
 from distprof.merge.scan.streams import TraceFile
-from distprof.units import spans
 
 if TYPE_CHECKING:
     from distprof.merge.run.ranking import Naming
@@ -57,7 +67,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run directory, or traces of another program: ranks by number, and what is not complete, in words."""
+    """A run directory, or traces of another program: ranks by number, and what is not complete."""
 
     path: Path
     run_id: str
@@ -68,14 +78,14 @@ class Run:
     topology_source: str
     ranks: list[Rank]
     missing: list[int]
-    problems: list[str]
+    problems: list[Problem]
     """What reading finds damaged later, in a trace or a table, is added."""
     clock: Clock
     """What brings the ranks to one clock."""
     kind: Literal["distprof", "traces"] = "distprof"
     """`traces`: no module profiler ran, there are no tables."""
-    remarks: list[str] = field(default_factory=list)
-    """What to keep in mind, in words; nothing that is incomplete."""
+    remarks: list[Remark] = field(default_factory=list)
+    """What to keep in mind; nothing that is incomplete."""
     topology_known: bool = True
     """False where mp_size 1 and dp_size = world size stand for what nobody told."""
 
@@ -101,22 +111,23 @@ def open_run(path: Path, *more: Path, naming: Naming | None = None) -> Run:
 
 def _recorded(path: Path) -> Run:
     """Reads run.json and every rank.json."""
-    problems: list[str] = []
+    problems: list[Problem] = []
     info = _run_info(path, problems)
-    ranks = _ranks(path, problems)
+    ranks, left_out = _ranks(path)
     if not ranks:
         raise DataError(f"expected rank folders like rank00000 in {path}, found none that can be read"
-                        + "".join(f"; {problem}" for problem in problems),
+                        + "".join(f"; {one.folder}: {one.detail}" for one in left_out),
                         hint="only directories written by distprof run or distprof.record can be read")
+    problems += left_out
     _check_same_run(ranks, info)
     world_size = _world_size(ranks, info)
     missing = sorted(set(range(world_size)) - {rank.number for rank in ranks})
     if missing:
-        problems.append(f"ranks {spans(missing)} of {world_size} are missing")
+        problems.append(RanksMissing(ranks=tuple(missing), world_size=world_size))
     problems += [problem for rank in ranks for problem in _problems_of(rank)]
     attempts = {rank.info.attempt for rank in ranks}
     if len(attempts) > 1:
-        problems.append(f"ranks are of different attempts of torchrun: {sorted(attempts)}")
+        problems.append(AttemptsDiffer(attempts=tuple(sorted(attempts))))
     mp_size, dp_size = _sizes(ranks, world_size)
     known = next((rank.info for rank in ranks if rank.info.topology is not None), None)
     return Run(path=path, run_id=ranks[0].info.run_id, world_size=world_size, mp_size=mp_size, dp_size=dp_size,
@@ -125,29 +136,31 @@ def _recorded(path: Path) -> Run:
                ranks=ranks, missing=missing, problems=problems, clock=clock_of_ranks(ranks))
 
 
-def _run_info(path: Path, problems: list[str]) -> RunJson | None:
+def _run_info(path: Path, problems: list[Problem]) -> RunJson | None:
     try:
         return rank_json.read(path / RUN_JSON, RunJson) if (path / RUN_JSON).exists() else None
     except FormatError:
         raise
     except DataError as error:
-        problems.append(str(error.args[0]))
+        problems.append(Other(detail=str(error.args[0])))
         return None
 
 
-def _ranks(path: Path, problems: list[str]) -> list[Rank]:
+def _ranks(path: Path) -> tuple[list[Rank], list[FolderUnreadable]]:
     """Every rank that can be read; a folder that cannot is a problem, not the end."""
     found: dict[int, Rank] = {}
+    left_out: list[FolderUnreadable] = []
     for folder in sorted(child for child in path.iterdir() if FOLDER.fullmatch(child.name) and child.is_dir()):
         if not (folder / RANK_JSON).exists():
-            problems.append(f"{folder.name} {'is empty' if not any(folder.iterdir()) else f'has no {RANK_JSON}'}")
+            detail = f"it has no {RANK_JSON}" if any(folder.iterdir()) else "it is empty"
+            left_out.append(FolderUnreadable(folder=folder.name, detail=detail))
             continue
         try:
             info = rank_json.read(folder / RANK_JSON, RankJson)
         except FormatError:
             raise
         except DataError as error:
-            problems.append(str(error.args[0]))
+            left_out.append(FolderUnreadable(folder=folder.name, detail=str(error.args[0])))
             continue
         trace = folder / TRACE_JSON
         rank = Rank(folder=folder, info=info, trace=TraceFile(path=trace) if trace.is_file() else None)
@@ -155,7 +168,7 @@ def _ranks(path: Path, problems: list[str]) -> list[Rank]:
         if other is not rank:
             raise DataError(f"expected one folder of rank {rank.number}, found {other.folder.name} and {folder.name}",
                             hint="remove the one that does not belong to this run")
-    return [found[number] for number in sorted(found)]
+    return [found[number] for number in sorted(found)], left_out
 
 
 def _check_same_run(ranks: list[Rank], info: RunJson | None) -> None:
@@ -192,16 +205,15 @@ def _sizes(ranks: list[Rank], world_size: int) -> tuple[int, int]:
     return mp_size, dp_size
 
 
-def _problems_of(rank: Rank) -> list[str]:
-    found = []
+def _problems_of(rank: Rank) -> list[Problem]:
+    found: list[Problem] = []
     if rank.info.status == "recording":
-        found.append(f"rank {rank.number} did not finish recording (killed, out of disk, or still running): "
-                     f"{_steps_written(rank)} steps are there")
+        found.append(Unfinished(rank=rank.number, steps=_steps_written(rank)))
     elif rank.info.status != "complete":
-        found.append(f"rank {rank.number} is {rank.info.status}: {rank.info.why}")
+        found.append(RankFailed(rank=rank.number, status=rank.info.status, why=rank.info.why))
     lost = [name for name in rank.info.files if not (rank.folder / name).is_file()]
     if lost:
-        found.append(f"rank {rank.number} lacks {', '.join(lost)}")
+        found.append(FilesMissing(rank=rank.number, files=tuple(lost)))
     return found
 
 
@@ -213,7 +225,7 @@ def _steps_written(rank: Rank) -> int:
 def clock_of_ranks(ranks: Sequence[Rank]) -> Clock:
     """What the ranks themselves know of their clocks."""
     if len(ranks) == 1:
-        return Clock(method="shared", description="one rank: nothing to align", num_hosts=1, ranks={
+        return Clock(method="shared", num_hosts=1, ranks={
             ranks[0].number: Alignment(uncertainty_ns=0, drift_uncertainty_ppm=0.0)})
     return clock_by_samples([sampled(rank) for rank in ranks])
 

@@ -10,6 +10,7 @@ import polars as pl
 from distprof.contract.columns import Table
 from distprof.contract.parquet import write_arrow
 from distprof.contract.paths import STEP_LINES
+from distprof.contract.problems import FileUnreadable, Problem
 from distprof.contract.tables import STEPS
 from distprof.merge.run.run_model import Rank, Run
 
@@ -41,14 +42,14 @@ def empty(table: Table) -> pl.DataFrame:
     return pl.DataFrame(schema={column.name: TYPES[column.type] for column in table.columns})
 
 
-def _load(rank: Rank, table: Table, problems: list[str]) -> pl.DataFrame | None:
+def _load(rank: Rank, table: Table, problems: list[Problem]) -> pl.DataFrame | None:
     file = table.file if rank.has(table) else STEP_LINES if table is STEPS else None
     try:
         if file == STEP_LINES:
             return _steps_of_the_dead(rank)
         return None if file is None else _columns(rank.folder / file, table)
     except UNREADABLE as error:
-        problem = f"rank {rank.number}: {file} cannot be read: {str(error).splitlines()[0]}"
+        problem = FileUnreadable(rank=rank.number, file=str(file), detail=str(error).splitlines()[0])
         if problem not in problems:  # some tables are read more than once
             problems.append(problem)
         return None

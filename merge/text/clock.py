@@ -12,7 +12,7 @@ def clock_line(clock: Mapping[str, Any]) -> str:
     """How the ranks were brought to one clock, how sure that is, and what the collectives say."""
     if not clock["aligned"]:
         return "clock: each rank's own, not aligned"
-    parts = [clock["description"]]
+    parts = [_basis(clock)]
     if clock["method"] != "shared":
         hosts = "1 host" if clock["num_hosts"] == 1 else f"{clock['num_hosts']} hosts"
         parts = [f"{clock['num_clocks']} clocks on {hosts} aligned within {duration(clock['uncertainty_ns'])}", *parts]
@@ -23,3 +23,14 @@ def clock_line(clock: Mapping[str, Any]) -> str:
         parts.append(f"{causality['num_collectives']} collectives end within {duration(residual['p95'])} (95 %), "
                      f"{causality['violations'] or 'none'} before all ranks are in")
     return f"clock: {'; '.join(parts)}"
+
+
+def _basis(clock: Mapping[str, Any]) -> str:
+    samples = clock["num_samples"]
+    if clock["method"] == "collectives":
+        return f"estimated from {clock['num_collectives']} collectives"
+    if clock["method"] == "samples":
+        return f"{samples} samples of clocks, taken while recording"
+    if len(clock["ranks"]) == 1:
+        return "one rank: nothing to align"
+    return "one host: all ranks read the same clock" + (f"; {samples} samples agree" if samples else "")

@@ -17,6 +17,7 @@ from distprof.merge.text.clock import clock_line
 from distprof.merge.text.culprits import culprit_lines
 from distprof.merge.text.hang import hang_lines
 from distprof.merge.text.precision import known_to, some
+from distprof.merge.text.problems import sentences
 from distprof.merge.text.timeline import describe, gigabytes
 from distprof.reporters.page import Page
 from distprof.units import UNKNOWN, duration, percent, size, spans
@@ -52,7 +53,7 @@ def _head(found: Findings) -> str:
         parts[0] += " = " + " x ".join(f"{axis} {number}" for axis, number in run.topology.items())
     if found.steps:
         parts.append(f"step{'s' if len(found.steps) > 1 else ''} {spans(found.steps)}")
-    parts += found.analysis.remarks if found.analysis is not None else []
+    parts += sentences(found.analysis.remarks) if found.analysis is not None else []
     return "; ".join(parts)
 
 

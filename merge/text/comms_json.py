@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from distprof.contract.paths import FORMAT
@@ -35,9 +36,10 @@ def as_data(found: Findings) -> dict[str, Any]:
     run, analysis = found.run, found.analysis
     return {
         "format": FORMAT, "kind": run.kind, "run_id": run.run_id, "world_size": run.world_size,
-        "ranks": [rank.number for rank in run.ranks], "missing_ranks": run.missing, "problems": problems_of(run),
-        "remarks": [*run.remarks, *(analysis.remarks if analysis is not None else [])], "steps": found.steps,
-        "clock": clock_of(run), "pair_uncertainty_ns": pair_uncertainty_ns(run.clock),
+        "ranks": [rank.number for rank in run.ranks], "missing_ranks": run.missing,
+        "problems": msgspec.to_builtins(problems_of(run)),
+        "remarks": msgspec.to_builtins([*run.remarks, *(analysis.remarks if analysis is not None else [])]),
+        "steps": found.steps, "clock": clock_of(run), "pair_uncertainty_ns": pair_uncertainty_ns(run.clock),
         "coverage": {**asdict(found.coverage), "matched_ratio": found.coverage.matched_ratio},
         "coverage_by_group": group_coverage(found.rows).to_dicts(),
         "kinds": [asdict(one) for one in found.kinds],

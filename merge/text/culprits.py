@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.blame.culprits import MATERIAL, OF_MODULES, SURE, Culprit, Explanation
 from distprof.merge.text.precision import brief
-from distprof.units import percent, spans
+from distprof.merge.text.ranks import victim_list
+from distprof.units import percent
 
 WORTH_A_WORD = 0.1
 """Smallest share of a rank's cost that is explained."""
-LISTED = 6
-"""Ranks that are named one by one."""
 NEEDED = 3
 """Steps from which on a rank can be told from chance."""
 
@@ -59,23 +58,7 @@ def doubt(one: Culprit, num_steps: int, ranks: Collection[int]) -> str:
 
 def _cost(one: Culprit, ranks: Collection[int]) -> str:
     share = "" if one.share is None else f" ({percent(one.share)})"
-    return f"rank {one.rank} made {named(one.victims, ranks, one.rank)} wait {brief(one.cost_ns)} a step{share}"
-
-
-def named(victims: Sequence[int], ranks: Collection[int], culprit: int) -> str:
-    """`rank 1`, `ranks 0, 1 and 3`, `all 63 others`, `ranks 0-2, 8-63`."""
-    if len(victims) > LISTED and set(victims) == set(ranks) - {culprit}:
-        return f"all {len(victims)} others"
-    return listed(victims)
-
-
-def listed(ranks: Sequence[int]) -> str:
-    """`rank 1`, `ranks 0, 1 and 3`, `ranks 0-2, 8-63`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) <= LISTED:
-        return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-    return f"ranks {spans(sorted(ranks))}"
+    return f"rank {one.rank} made {victim_list(one.victims, ranks, one.rank)} wait {brief(one.cost_ns)} a step{share}"
 
 
 def _causes(explanations: Sequence[Explanation]) -> str:

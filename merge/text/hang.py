@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from distprof.merge.blame.hang import Hang, Hangs, Standing
-from distprof.merge.text.culprits import listed
 from distprof.merge.text.precision import brief
+from distprof.merge.text.ranks import rank_list
 
 AT_ONCE_NS = 1_000_000_000
 """Who had been in a collective for less may just have been ended there."""
@@ -34,17 +34,17 @@ def _hang(one: Hang, standing: Mapping[int, Standing], waits: Mapping[int, Hang]
     word = "stuck" if one.waited_ns >= AT_ONCE_NS or one.is_mismatch or any(
         standing[rank].cause != "signal" for rank in one.waiting) else "when it was ended"
     verb = "waits" if len(one.waiting) == 1 else "wait"
-    parts = [f"{word}: {listed(one.waiting)} {verb} in {_called(one)} for {brief(one.waited_ns, 2)}"]
+    parts = [f"{word}: {rank_list(one.waiting)} {verb} in {_called(one)} for {brief(one.waited_ns, 2)}"]
     if len(one.ops) > 1:
         parts.append("called differently: " + _differences(one.ops, "called"))
     elif one.is_mismatch:
         parts.append("inputs differ: " + _differences(one.shapes, "brought"))
     if one.absent:
-        parts.append(f"{listed(one.absent)} never entered: {_places(one.absent, standing, waits)}")
+        parts.append(f"{rank_list(one.absent)} never entered: {_places(one.absent, standing, waits)}")
     if one.over:
-        parts.append(f"on {listed(one.over)} it is over")
+        parts.append(f"on {rank_list(one.over)} it is over")
     if one.unknown:
-        parts.append(f"of {listed(one.unknown)} nothing is known")
+        parts.append(f"of {rank_list(one.unknown)} nothing is known")
     if not one.absent and not one.unknown and not one.is_mismatch:
         parts.append("all ranks are in it: look at the network, or at a rank that is slow")
     return "; ".join(parts)
@@ -56,8 +56,8 @@ def _called(one: Hang) -> str:
 
 def _differences(values: dict[str, list[int]], verb: str) -> str:
     (most, ranks), *others = values.items()
-    found = ", ".join(f"{listed(other)} {verb} {value}" for value, other in others)
-    return f"{found} where {listed(ranks)} {verb} {most}"
+    found = ", ".join(f"{rank_list(other)} {verb} {value}" for value, other in others)
+    return f"{found} where {rank_list(ranks)} {verb} {most}"
 
 
 def _places(ranks: Sequence[int], standing: Mapping[int, Standing], waits: Mapping[int, Hang]) -> str:
@@ -69,7 +69,7 @@ def _places(ranks: Sequence[int], standing: Mapping[int, Standing], waits: Mappi
     if len(at) == 1:
         where = next(iter(at))
         return f"it is {where}" if len(ranks) == 1 else f"they are {where}"
-    shown = [f"{listed(some)} {where}" for where, some in at.items()]
+    shown = [f"{rank_list(some)} {where}" for where, some in at.items()]
     return ", ".join(shown[:SHOWN]) + (f" and {len(shown) - SHOWN} more places" if len(shown) > SHOWN else "")
 
 

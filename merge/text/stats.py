@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from distprof.contract.paths import SUMMARY_JSON
+from distprof.contract.problems import Problem, Remark, from_json
 from distprof.merge.text.clock import clock_line
+from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.reporters.report import Report
 from distprof.units import duration, percent, si
@@ -185,10 +187,7 @@ def _uncounted(summary: Mapping[str, Any], page: Page) -> None:
 
 
 def _problems(summary: Mapping[str, Any], page: Page) -> None:
-    for remark in summary["remarks"]:
-        page.line(f"note: {remark}", style="yellow")
-    for problem in summary["problems"]:
-        page.line(f"incomplete: {problem}", style="yellow")
+    show_problems(from_json(Remark, summary["remarks"]), from_json(Problem, summary["problems"]), page)
 
 
 def _place(module: Mapping[str, Any], *, staged: bool) -> str:

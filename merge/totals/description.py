@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from distprof.contract.paths import FORMAT
+from distprof.contract.problems import ClocksNotAligned, ClocksWrong, NoteOfRank, Problem, WallClockSet
 from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
 from distprof.merge.run.run_model import Run, clock_of
-from distprof.units import duration
 
 SPREAD = ("mean", "min", "max", "min_rank", "max_rank")
 """Of a quantity over ranks."""
@@ -30,8 +33,8 @@ def described(run: Run) -> dict[str, Any]:
         "topology_source": run.topology_source,
         "ranks": [rank.number for rank in run.ranks],
         "missing_ranks": run.missing,
-        "problems": problems_of(run),
-        "remarks": run.remarks,
+        "problems": msgspec.to_builtins(problems_of(run)),
+        "remarks": msgspec.to_builtins(run.remarks),
         "clock": clock_of(run),
     }
 
@@ -59,24 +62,21 @@ def without_tables(run: Run) -> dict[str, Any]:
     return {key: found[key] for key in SUMMARY_KEYS}
 
 
-def problems_of(run: Run) -> list[str]:
-    """Everything that is incomplete or cannot be relied on, in words."""
-    notes = [f"rank {rank.number}: {note}" for rank in run.ranks for note in rank.info.notes]
-    return run.problems + _clock_problems(run) + notes
+def problems_of(run: Run) -> list[Problem]:
+    """Everything that is incomplete or cannot be relied on."""
+    notes = [NoteOfRank(rank=rank.number, detail=note) for rank in run.ranks for note in rank.info.notes]
+    return [*run.problems, *_clock_problems(run), *notes]
 
 
-def _clock_problems(run: Run) -> list[str]:
+def _clock_problems(run: Run) -> Iterator[Problem]:
     clock, set_by_ns = run.clock, clock_of(run)["set_by_ns"]
-    found = []
     if not clock.aligned:
-        notes = [f" (rank {rank.number}: {rank.info.clock_note})" for rank in run.ranks
-                 if rank.info.clock_note and clock.ranks[rank.number].uncertainty_ns is None]
-        found.append(f"clocks are not aligned: {clock.description}{notes[0] if notes else ''}")
+        lost = tuple(sorted(rank for rank, known in clock.ranks.items() if known.uncertainty_ns is None))
+        notes = (f"rank {rank.number}: {rank.info.clock_note}" for rank in run.ranks
+                 if rank.info.clock_note and rank.number in lost)
+        yield ClocksNotAligned(ranks=lost, reason=clock.reason, note=next(notes, None))
     if clock.check is not None and clock.check.contradicts:
-        found.append(
-            f"clocks are wrong: {clock.check.violations} of {clock.check.num_collectives} collectives end on a rank "
-            f"before all are in, by up to {duration(clock.check.largest_violation_ns)}, and the clocks explain "
-            f"{duration(clock.check.allowed_violation_ns)}")
+        yield ClocksWrong(violations=clock.check.violations, num_collectives=clock.check.num_collectives,
+                          largest_ns=clock.check.largest_violation_ns or 0, allowed_ns=clock.check.allowed_violation_ns)
     if set_by_ns > 1_000_000:
-        found.append(f"the wall clock was set by up to {set_by_ns / 1e6:.1f} ms while recording")
-    return found
+        yield WallClockSet(set_by_ns=set_by_ns)

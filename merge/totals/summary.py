@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import polars as pl
 
+from distprof.contract.problems import StepsUneven
 from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
 from distprof.contract.tables import OPS, STEPS
 from distprof.merge.run.run_model import Run
@@ -44,7 +46,7 @@ def reduce(run: Run, *, peak: float | None = None, collectives: pl.DataFrame | N
     told = described(run)
     found = {
         **told,
-        "remarks": told["remarks"] + _unsteady(load(run, STEPS)),
+        "remarks": [*told["remarks"], *msgspec.to_builtins(_unsteady(load(run, STEPS)))],
         "per_gpu": {name: spread(ranks, name) for name in (*QUANTITIES, *TIMES)},
         "model": model_totals(run, ranks),
         "step": _step(run, ranks, ops, peak),
@@ -57,14 +59,13 @@ def reduce(run: Run, *, peak: float | None = None, collectives: pl.DataFrame | N
     return Reduction(summary={key: found[key] for key in SUMMARY_KEYS}, modules=modules)
 
 
-def _unsteady(steps: pl.DataFrame) -> list[str]:
+def _unsteady(steps: pl.DataFrame) -> list[StepsUneven]:
     """A timed step that took several times the others: a compilation, or warm-up that is not over."""
     timed = steps.filter(pl.col("pass") == "time")["duration_ns"]
     longest, median = timed.max(), timed.median()
     if len(timed) < 2 or not isinstance(longest, int) or not isinstance(median, float) or longest < 5 * median:
         return []
-    return [f"timed steps differ: the longest took {longest / median:.0f} x the median one, and the mean holds both; "
-            "compilation or warm-up? (--steps wait=... waits longer)"]
+    return [StepsUneven(ratio=longest / median)]
 
 
 def _step(run: Run, ranks: pl.DataFrame, ops: pl.DataFrame, peak: float | None) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def frame(*collectives: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 def run_of(num_ranks: int, *, uncertainty_ns: int | None = 0, clocks: int = 1, folder: Path = Path("run")) -> Run:
     """A run whose ranks read so many clocks."""
     known = {rank: Alignment(uncertainty_ns=uncertainty_ns, clock=rank % clocks) for rank in range(num_ranks)}
-    clock = Clock(method="shared" if clocks == 1 else "samples", description="one host", ranks=known, num_hosts=clocks)
+    clock = Clock(method="shared" if clocks == 1 else "samples", ranks=known, num_hosts=clocks)
     return Run(path=folder, run_id="x", world_size=num_ranks, mp_size=1, dp_size=num_ranks,
                topology={"dp": num_ranks}, topology_source="given", missing=[], problems=[], clock=clock,
                ranks=[rank_of(rank, num_ranks, folder) for rank in range(num_ranks)])

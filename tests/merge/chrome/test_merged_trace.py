@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from distprof.contract.problems import TraceLeftOut
 from distprof.merge.chrome.first_pass import FirstPass
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
@@ -154,7 +155,8 @@ def test_a_damaged_rank_is_named_and_the_others_are_merged(run, tmp_path):
     opened = open_run(broken)
     found = traces_of(opened, fresh(tmp_path / "out"))
     assert [member.rank for member in found.members] == [0, 1, 3]
-    assert len(opened.problems) == 1 and "rank 2" in opened.problems[0] and "empty file" in opened.problems[0]
+    (problem,) = opened.problems
+    assert isinstance(problem, TraceLeftOut) and problem.rank == 2 and "empty file" in problem.detail
     done = distprof("merge", "--force", "--strict", broken)
     assert done.returncode == 3 and "rank 2 is not in the trace" in done.stderr
     for rank in (0, 1, 3):

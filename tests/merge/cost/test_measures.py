@@ -19,7 +19,7 @@ HOSTS = {rank: f"host{rank // 2}" for rank in range(8)}
 
 def clock_of(*uncertainties: int | None, shared: bool = False) -> Clock:
     """A clock a rank; all read one where they share it."""
-    return Clock(method="shared" if shared else "samples", description="", num_hosts=1, ranks={
+    return Clock(method="shared" if shared else "samples", num_hosts=1, ranks={
         rank: Alignment(uncertainty_ns=off, clock=0 if shared else rank) for rank, off in enumerate(uncertainties)})
 
 

@@ -16,6 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.contract.problems import (
+    RanksFromNames,
+    RanksMissing,
+    SeveralTraces,
+    TraceWithoutRank,
+    WorldSizeFromRanks,
+    WorldSizesDiffer,
+    WorldSizeTooSmall,
+)
 from distprof.contract.summary import SUMMARY_KEYS
 from distprof.errors import DataError, UsageError
 from distprof.merge.run.mesh_of_groups import mesh_of
@@ -23,6 +32,7 @@ from distprof.merge.run.rank_names import place_in, rank_in, ranks_of_places, su
 from distprof.merge.run.ranking import Naming
 from distprof.merge.run.run_model import Run, open_run
 from distprof.merge.run.trace_identity import Group, identity_of
+from distprof.merge.text.problems import sentences
 from distprof.units import spans
 from support.jobs import ROOT, SCRIPTS, clean_environ, distprof
 from support.perfetto import ERRORS, FLOWS, SLICES, ask, rank_of
@@ -160,7 +170,7 @@ def test_names_tell_ranks_where_traces_do_not(tmp_path, names, ranks):
     run = open_run(plain(tmp_path, names))
     assert files_of(run) == dict(zip(ranks, names, strict=True))
     assert run.world_size == max(ranks) + 1 and run.missing == sorted({*range(max(ranks) + 1)} - {*ranks})
-    assert any("no trace tells the world size" in remark for remark in run.remarks)
+    assert WorldSizeFromRanks(world_size=run.world_size, contradicted=False) in run.remarks
 
 
 def test_a_server_of_several_replicas_has_the_ranks_of_its_names(tmp_path):
@@ -171,7 +181,7 @@ def test_a_server_of_several_replicas_has_the_ranks_of_its_names(tmp_path):
     assert [files_of(run)[rank].partition(".")[0] for rank in range(4)] == [
         "dp0_pp0_tp0", "dp0_pp0_tp1", "dp1_pp0_tp0", "dp1_pp0_tp1"]
     assert run.world_size == 4 and run.problems == []
-    assert any("ranks are from tp, pp and dp in the file names" in remark for remark in run.remarks)
+    assert RanksFromNames(names="mesh", contradicted=True) in run.remarks
 
 
 def test_a_trace_knows_better_than_its_name(tmp_path):
@@ -233,7 +243,7 @@ def test_a_trace_without_a_rank_beside_others_is_left_out_and_said(tmp_path):
     plain(tmp_path, ["host_7.async_llm.2.pt.trace.json"])
     run = open_run(tmp_path)
     assert files_of(run) == {0: "rank0.1.pt.trace.json"}
-    assert run.problems == ["host_7.async_llm.2.pt.trace.json does not tell its rank and was left out"]
+    assert run.problems == [TraceWithoutRank(file="host_7.async_llm.2.pt.trace.json")]
 
 
 def test_iterations_are_refused_and_one_of_them_is_not(tmp_path):
@@ -266,7 +276,7 @@ def test_of_two_traces_of_a_rank_the_newer_is_taken_and_both_are_said(tmp_path):
         write(tmp_path / name, kineto(int(name[4]), 2))
     run = open_run(tmp_path)
     assert files_of(run) == {0: "rank0.1000.json", 1: "rank1.950.json"}
-    assert run.problems == ["rank 0 has 2 traces: the newest is merged, rank0.1000.json, and not rank0.900.json"]
+    assert run.problems == [SeveralTraces(rank=0, used="rank0.1000.json", left_out=("rank0.900.json",))]
     # names of two forms say nothing of age
     write(tmp_path / "old_rank1.json", kineto(1, 2))
     os.utime(tmp_path / "old_rank1.json", ns=(1, 1))
@@ -288,10 +298,10 @@ def test_missing_ranks_and_world_sizes_that_differ_are_said(tmp_path):
     write(tmp_path / "c.json", kineto(6, 8))
     run = open_run(tmp_path)
     assert run.world_size == 8 and run.missing == [1, 2, 3, 4, 7]
-    assert run.problems == ["traces disagree on the world size: 4 in rank 0, 8 in ranks 5-6",
-                            "ranks 1-4, 7 of 8 are missing"]
+    assert run.problems == [WorldSizesDiffer(ranks_by_size={4: (0,), 8: (5, 6)}),
+                            RanksMissing(ranks=(1, 2, 3, 4, 7), world_size=8)]
     write(tmp_path / "d.json", kineto(9, 8))
-    assert "traces tell a world size of 8, and there is a rank 9" in open_run(tmp_path).problems
+    assert WorldSizeTooSmall(world_size=8, highest_rank=9) in open_run(tmp_path).problems
 
 
 def test_what_is_no_trace_is_left_out_and_said(tmp_path):
@@ -310,13 +320,13 @@ def test_what_is_no_trace_is_left_out_and_said(tmp_path):
     write(tmp_path / "notes.txt", "mine")
     run = open_run(tmp_path)
     assert files_of(run) == {0: "rank0.json"} and run.problems == []
-    assert sorted(run.remarks) == [
-        "left out: 2 files, each a JSON list without Chrome events (list.json, results.json)",
-        "left out: 2 files, each an execution trace (et/rank0_et.json.gz, et/rank1_et.json.gz)",
-        "left out: empty.json, an empty JSON object",
-        "left out: merged.json.gz, a merged trace",
-        "left out: package.json, JSON without traceEvents (name, version, scripts, a, ...)",
-        "left out: tsconfig.json, damaged JSON, or another format, without traceEvents",
+    assert sorted(sentences(run.remarks)) == [
+        "1 file left out: JSON without traceEvents (name, version, scripts, a, ...) (package.json)",
+        "1 file left out: a merged trace (merged.json.gz)",
+        "1 file left out: an empty JSON object (empty.json)",
+        "1 file left out: damaged JSON, or another format, without traceEvents (tsconfig.json)",
+        "2 files left out: a JSON list without Chrome events (list.json, results.json)",
+        "2 files left out: an execution trace (et/rank0_et.json.gz, et/rank1_et.json.gz)",
     ]
 
 
@@ -330,12 +340,12 @@ def test_what_should_be_a_trace_and_is_not_is_a_problem(tmp_path):
     (tmp_path / "rank6.tar.gz").write_bytes(b"\x1f\x8b" + b"?" * 99)
     run = open_run(tmp_path)
     assert files_of(run).keys() == {0}
-    told = "\n".join(run.problems)
+    told = "\n".join(sentences(run.problems))
     for words in ("rank1.json, found an empty file", "rank2.json, found an HTML page", "rank3.json.gz, found a Git LFS",
                   "rank4.json, found a trace that is cut before its first event", "rank5.json.gz", "is cut at byte 60",
-                  "a tar archive in rank6.tar.gz", "ranks 1-8 of 9 are missing"):
+                  "a tar archive in rank6.tar.gz"):
         assert words in told, told
-    assert run.problems[-1] == "ranks 1-8 of 9 are missing" and len(run.problems) == 7
+    assert run.problems[-1] == RanksMissing(ranks=tuple(range(1, 9)), world_size=9) and len(run.problems) == 7
 
 
 def test_a_cut_trace_is_still_that_of_its_rank(tmp_path):
@@ -526,7 +536,7 @@ def test_stats_of_traces_tells_what_is_known_and_why_the_rest_is_not(profiled, t
     summary = json.loads(told.stdout)
     assert summary["kind"] == "traces" and summary["mp_size"] is None and summary["topology"] is None
     assert summary["missing_ranks"] == [0] and summary["step"]["time_ns"] is None
-    assert "ranks 0 of 2 are missing" in distprof("stats", "--strict", tmp_path).stderr
+    assert "rank 0 of 2 missing" in distprof("stats", "--strict", tmp_path).stderr
 
 
 def test_comms_of_traces_says_what_it_infers(profiled):
@@ -617,7 +627,7 @@ def test_a_real_gpu_job_in_an_archive_is_the_same(tmp_path):
 def test_a_real_rank_of_three_hundred(tmp_path):
     done = distprof("merge", GLOO, "--out", tmp_path / "out")
     assert done.returncode == 0 and "1 of 300 ranks" in done.stdout
-    assert "incomplete: ranks 0-33, 35-299 of 300 are missing" in done.stdout
+    assert "incomplete: ranks 0-33, 35-299 of 300 missing" in done.stdout
 
 
 def test_ranks_beyond_all_jobs_are_none(tmp_path):

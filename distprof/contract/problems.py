@@ -1,0 +1,280 @@
+"""Problems and remarks of a run as codes with fields; `distprof.merge.text.problems` has a sentence for each.
+
+In `summary.json` each is an object with its `code` (the name of the class in snake case) and its fields.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+from operator import or_
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+ClockReason = Literal["asked", "hosts_unknown", "no_samples", "samples_do_not_join", "too_few_collectives"]
+"""Why ranks are not on the common clock. asked: by `--align none`."""
+
+
+def _code(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, tag_field="code", tag=_code):
+    """Something is missing, damaged or not to be relied on; `--strict` fails because of it."""
+
+
+class Remark(msgspec.Struct, frozen=True, kw_only=True, tag_field="code", tag=_code):
+    """Nothing is missing, but it matters for reading the numbers."""
+
+
+class Other(Problem, frozen=True):
+    """What has no code of its own, like the message of an exception."""
+
+    detail: str
+
+
+class RanksMissing(Problem, frozen=True):
+    """Ranks left no data at all."""
+
+    ranks: tuple[int, ...]
+    world_size: int
+
+
+class FolderUnreadable(Problem, frozen=True):
+    """The folder of a rank cannot be read and was left out."""
+
+    folder: str
+    detail: str
+
+
+class Unfinished(Problem, frozen=True):
+    """A rank did not finish recording: it was killed, had no disk space left, or still runs."""
+
+    rank: int
+    steps: int
+
+
+class RankFailed(Problem, frozen=True):
+    """A rank recorded a part only, and wrote down why."""
+
+    rank: int
+    status: str
+    why: str | None
+
+
+class FilesMissing(Problem, frozen=True):
+    """Files that a rank wrote are gone."""
+
+    rank: int
+    files: tuple[str, ...]
+
+
+class FileUnreadable(Problem, frozen=True):
+    """A table or another file of a rank is damaged and was left out."""
+
+    rank: int
+    file: str
+    detail: str
+
+
+class NoteOfRank(Problem, frozen=True):
+    """What a rank noted while it was recorded."""
+
+    rank: int
+    detail: str
+
+
+class AttemptsDiffer(Problem, frozen=True):
+    """Ranks are of different attempts of torchrun."""
+
+    attempts: tuple[int, ...]
+
+
+class TraceUnreadable(Problem, frozen=True):
+    """A file looks like a trace and cannot be read."""
+
+    detail: str
+
+
+class TraceWithoutRank(Problem, frozen=True):
+    """Nothing names the rank of a trace, and it was left out."""
+
+    file: str
+
+
+class SeveralTraces(Problem, frozen=True):
+    """A rank has several traces, of which the newest is merged."""
+
+    rank: int
+    used: str
+    left_out: tuple[str, ...]
+
+
+class WorldSizesDiffer(Problem, frozen=True):
+    """Traces disagree on the world size."""
+
+    ranks_by_size: dict[int, tuple[int, ...]]
+
+
+class WorldSizeTooSmall(Problem, frozen=True):
+    """A rank is not below the world size that the traces state."""
+
+    world_size: int
+    highest_rank: int
+
+
+class TraceLeftOut(Problem, frozen=True):
+    """The trace of a rank is not in the merged trace."""
+
+    rank: int
+    detail: str
+
+
+class TraceDamaged(Problem, frozen=True):
+    """A part of the trace of a rank cannot be read."""
+
+    rank: int
+    file: str
+    detail: str
+
+
+class TraceCut(Problem, frozen=True):
+    """The trace of a rank ends too early."""
+
+    rank: int
+    file: str
+    lost_bytes: int
+    num_events: int
+
+
+class EventsDamaged(Problem, frozen=True):
+    """Text between the events of a trace is no JSON."""
+
+    rank: int
+    file: str
+    places: int
+    lost_bytes: int
+
+
+class EventsLeftOut(Problem, frozen=True):
+    """Events have no phase, or a time that is not a number."""
+
+    rank: int
+    file: str
+    num_events: int
+
+
+class ClocksNotAligned(Problem, frozen=True):
+    """Times of these ranks are not on the common clock."""
+
+    ranks: tuple[int, ...]
+    reason: ClockReason | None
+    note: str | None
+    """Why samples of one of them are missing."""
+
+
+class ClocksWrong(Problem, frozen=True):
+    """Collectives end on a rank before all ranks are in, by more than the clocks may be wrong."""
+
+    violations: int
+    num_collectives: int
+    largest_ns: int
+    allowed_ns: int
+
+
+class WallClockSet(Problem, frozen=True):
+    """A wall clock was set while recording."""
+
+    set_by_ns: int
+
+
+class FilesLeftOut(Remark, frozen=True):
+    """Files that are no traces."""
+
+    num_files: int
+    files: tuple[str, ...]
+    """The first few."""
+    instead: str
+    """What they are."""
+
+
+class RanksFromNames(Remark, frozen=True):
+    """Ranks are from file names, not from the traces."""
+
+    names: Literal["rank", "mesh"]
+    """mesh: tp, pp and dp in the names."""
+    contradicted: bool
+    """True where traces claim the same rank."""
+
+
+class WorldSizeFromRanks(Remark, frozen=True):
+    """The world size is the highest rank plus one."""
+
+    world_size: int
+    contradicted: bool
+    """True where traces state something else."""
+
+
+class MatchedByLabel(Remark, frozen=True):
+    """Collectives were matched by their order of op, type and size."""
+
+    num_rows: int
+    total: int
+
+
+class MatchedByOrder(Remark, frozen=True):
+    """Collectives were matched by the order of their ops alone."""
+
+    num_rows: int
+    total: int
+
+
+class GroupUnknown(Remark, frozen=True):
+    """Collectives without a process group are taken for collectives of all ranks."""
+
+    num_rows: int
+    total: int
+
+
+class NotMatched(Remark, frozen=True):
+    """Collectives of which nothing says in which group they were issued."""
+
+    num_rows: int
+    total: int
+
+
+class StepsUneven(Remark, frozen=True):
+    """The longest timed step took several times the median one."""
+
+    ratio: float
+
+
+class FirstStepLeftOut(Remark, frozen=True):
+    """The first traced step does not count: the profiler warms up in it."""
+
+    step: int
+
+
+class CulpritsOfAllSteps(Remark, frozen=True):
+    """One step was asked for, and culprits are of all of them."""
+
+    first: int
+    last: int
+
+
+class MergeAlone(Remark, frozen=True):
+    """A merge was read without the folders of its ranks."""
+
+
+Coded = TypeVar("Coded", Problem, Remark)
+
+
+def from_json(kind: type[Coded], found: Any) -> list[Coded]:
+    """Problems or remarks as `summary.json` has them.
+
+    Raises:
+        msgspec.ValidationError: A code or field is not known.
+    """
+    read: list[Coded] = msgspec.convert(found, list[reduce(or_, kind.__subclasses__())])  # type: ignore[misc]
+    return read

@@ -1,0 +1,107 @@
+"""Problems and remarks in sentences: one row per code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from string import Formatter
+from typing import Any
+
+import msgspec
+
+from distprof.contract import problems as codes
+from distprof.contract.problems import Problem, Remark
+from distprof.merge.text.ranks import rank_list
+from distprof.reporters.page import Page
+from distprof.units import duration, spans
+
+SENTENCES: dict[type[Problem | Remark], str] = {
+    codes.Other: "{detail}",
+    codes.RanksMissing: "{ranks:ranks} of {world_size} missing",
+    codes.FolderUnreadable: "{folder} was left out: {detail}",
+    codes.Unfinished: "rank {rank} did not finish recording (killed, out of disk, or still running): {steps} steps are "
+                      "there",
+    codes.RankFailed: "rank {rank} is {status}: {why}",
+    codes.FilesMissing: "rank {rank} lacks {files:names}",
+    codes.FileUnreadable: "rank {rank}: {file} cannot be read: {detail}",
+    codes.NoteOfRank: "rank {rank}: {detail}",
+    codes.AttemptsDiffer: "ranks are of different attempts of torchrun: {attempts:names}",
+    codes.TraceUnreadable: "{detail}",
+    codes.TraceWithoutRank: "{file} was left out: nothing in it or in its name says of which rank it is",
+    codes.SeveralTraces: "rank {rank} has several traces: the newest, {used}, is merged, and {left_out:first} left out",
+    codes.WorldSizesDiffer: "traces disagree on the world size: {ranks_by_size:sizes}",
+    codes.WorldSizeTooSmall: "traces state a world size of {world_size}, but there is a rank {highest_rank}",
+    codes.TraceLeftOut: "rank {rank} is not in the merged trace: {detail}",
+    codes.TraceDamaged: "rank {rank}: {file} {detail}",
+    codes.TraceCut: "rank {rank}: {file} ends too early: {num_events} events are whole, {lost_bytes} bytes are lost",
+    codes.EventsDamaged: "rank {rank}: {file} is damaged at {places} places: {lost_bytes} bytes are lost",
+    codes.EventsLeftOut: "rank {rank}: {num_events} events of {file} were left out: they have no phase, or a time that "
+                         "is not a number",
+    codes.ClocksNotAligned: "clocks are not aligned ({ranks:ranks}): {reason:reason}{note:note}",
+    codes.ClocksWrong: "clocks are wrong: {violations} of {num_collectives} collectives end on a rank before all are "
+                       "in, by up to {largest_ns:ns}; the uncertainty of the clocks explains {allowed_ns:ns}",
+    codes.WallClockSet: "the wall clock was set by up to {set_by_ns:ns} while recording",
+    codes.FilesLeftOut: "{num_files:files} left out: {instead} ({files:names})",
+    codes.RanksFromNames: "{contradicted:same_rank}ranks are from {names:source} in the file names",
+    codes.WorldSizeFromRanks: "{contradicted:world_size}, so it is taken as {world_size}: the highest rank plus one",
+    codes.MatchedByLabel: "{num_rows} of {total} rows of collectives are matched by their order of op, type and size: "
+                          "the traces have neither ids nor comparable sequence numbers",
+    codes.MatchedByOrder: "{num_rows} of {total} rows of collectives are matched by the order of their ops alone: the "
+                          "traces have no types and sizes",
+    codes.GroupUnknown: "{num_rows} of {total} rows of collectives have no process group: they are taken for "
+                        "collectives of all ranks",
+    codes.NotMatched: "{num_rows} of {total} rows of collectives are not matched: their ranks are in several process "
+                      "groups, and nothing says in which of them they were issued",
+    codes.StepsUneven: "timed steps differ: the longest took {ratio:.0f} x the median one, and the mean includes both; "
+                       "compilation or warm-up? (--steps wait=... waits longer)",
+    codes.FirstStepLeftOut: "step {step} is left out: the profiler warms up in it",
+    codes.CulpritsOfAllSteps: "culprits are of all steps: {first}-{last}",
+    codes.MergeAlone: "this is a merge without the folders of its ranks: it does not hold what steps were spent on",
+}
+CLOCK_REASONS: dict[codes.ClockReason | None, str] = {
+    "asked": "--align none",
+    "hosts_unknown": "the hosts of the ranks are not known, and no offsets were measured",
+    "no_samples": "the ranks ran on several hosts, and no offsets were measured",
+    "samples_do_not_join": "no samples join them with the common clock",
+    "too_few_collectives": "fewer than 20 collectives that synchronise join them with the common clock",
+    None: "the reason is not known",
+}
+FORMATS: dict[str, Callable[[Any], str]] = {
+    "ns": duration,
+    "ranks": rank_list,
+    "names": lambda names: ", ".join(map(str, names)),
+    "first": lambda names: f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are",
+    "files": lambda number: "1 file" if number == 1 else f"{number} files",
+    "sizes": lambda found: ", ".join(
+        f"{size} in rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}" for size, ranks in sorted(found.items())),
+    "reason": lambda reason: CLOCK_REASONS[reason],
+    "note": lambda note: "" if note is None else f" ({note})",
+    "source": lambda names: {"rank": "the rank", "mesh": "tp, pp and dp"}[names],
+    "same_rank": lambda contradicted: "several traces claim the same rank: " if contradicted else "",
+    "world_size": lambda contradicted: "the world size in the traces does not fit the ranks" if contradicted else
+    "no trace states the world size",
+}
+"""How a field is written, by what stands behind its colon in a sentence."""
+
+
+class _Sentences(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        known = FORMATS.get(format_spec)
+        return known(value) if known is not None else format(value, format_spec)
+
+
+def sentence(one: Problem | Remark) -> str:
+    """What a code with its fields means."""
+    return _Sentences().vformat(SENTENCES[type(one)], (), msgspec.structs.asdict(one))
+
+
+def sentences(found: Iterable[Problem | Remark]) -> Iterator[str]:
+    """`sentence` of each."""
+    return map(sentence, found)
+
+
+def show_problems(remarks: Iterable[Remark], problems: Iterable[Problem], page: Page) -> None:
+    """A line each."""
+    for text in sentences(remarks):
+        page.line(f"note: {text}", style="yellow")
+    for text in sentences(problems):
+        page.line(f"incomplete: {text}", style="yellow")
