@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+TableRow = dict[str, Any]
+"""One row of a table: column -> value; columns that are missing are null."""
 Type = Literal["int64", "float64", "bool", "string", "category", "list<int64>"]
 
 

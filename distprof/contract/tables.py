@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from distprof.contract.columns import Column, Table, int64, real, text
 from distprof.contract.mesh import MODEL_PARALLEL
+from distprof.contract.passes import PASSES
 
 WAIT_SLICE = "Work.wait"
 """Name of the slices in which a thread waits for a collective."""
-PASSES = ("wait", "count", "time", "trace")
 PHASES = ("forward", "backward", "recompute")
 """Parts of a step in which modules work; recompute: forward work that activation checkpointing repeats in backward."""
 TAGS = (
@@ -140,7 +140,7 @@ STEPS = Table(
     columns=(
         *TAGS,
         int64("step", "Step of the run, from 0."),
-        text("pass", "wait, count, time or trace: what was switched on."),
+        text("pass", " ".join(f"{row.name}: {row.doc[0].lower()}{row.doc[1:]}" for row in PASSES)),
         int64("start_ns", "Start; ns since the epoch, this rank's clock."),
         int64("end_ns", "End; ns since the epoch, this rank's clock."),
         int64("duration_ns", "end_ns - start_ns, by a clock that is never set."),

@@ -1,35 +1,38 @@
-"""Which steps are recorded, and how: `wait=2,count=1,time=3,trace=6` in, the pass of each step out."""
+"""How many steps each pass records, like `wait=2,count=1,time=3,trace=6`."""
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from distprof.contract.tables import PASSES
+from distprof.contract.passes import PASS_NAMES, PASSES, WAIT
 from distprof.errors import UsageError
 
+EXAMPLE = "--steps " + ",".join(f"{row.name}={row.steps}" for row in PASSES)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, init=False)
 class StepPlan:
-    """Number of steps spent in each pass, in this order, once."""
+    """Number of steps spent in each pass; passes follow each other in the order of the contract."""
 
-    wait: int = 2
-    """Steps before anything is switched on: warm-up."""
-    count: int = 1
-    """Steps under the FLOP counter."""
-    time: int = 3
-    """Steps under module timers alone."""
-    trace: int = 6
-    """Steps under the timeline recorder; the profiler warms up in the first, and what is habit and what chance shows in
-    no fewer."""
+    steps: dict[str, int]
+    """By pass, in that order."""
 
-    def __post_init__(self) -> None:
-        negative = [field.name for field in fields(self) if getattr(self, field.name) < 0]
+    def __init__(self, **steps: int) -> None:
+        """Takes steps by pass; passes that are not named keep their default.
+
+        Raises:
+            UsageError: There is no such pass, a number is negative, or no step would be recorded.
+        """
+        for name in steps:
+            _check_name(name)
+        object.__setattr__(self, "steps", {row.name: steps.get(row.name, row.steps) for row in PASSES})
+        negative = [name for name, number in self.steps.items() if number < 0]
         if negative:
-            raise UsageError(f"expected steps of 0 or more, found {negative[0]}={getattr(self, negative[0])}")
-        if not self.count + self.time + self.trace:
-            raise UsageError("expected at least one recorded step, found count=0, time=0, trace=0",
-                             hint="for example --steps wait=2,count=1,time=3,trace=6")
+            raise UsageError(f"expected steps of 0 or more, found {negative[0]}={self.steps[negative[0]]}")
+        if self.num_steps == self.steps[WAIT]:
+            zeros = ", ".join(f"{name}=0" for name in PASS_NAMES if name != WAIT)
+            raise UsageError(f"expected at least one recorded step, found {zeros}", hint=f"for example {EXAMPLE}")
 
     @classmethod
     def parse(cls, text: str) -> StepPlan:
@@ -38,32 +41,35 @@ class StepPlan:
         Raises:
             UsageError: A part is not `pass=number`.
         """
-        names = [field.name for field in fields(cls)]
-        values: dict[str, int] = {}
+        steps: dict[str, int] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             name, _, number = part.partition("=")
-            if name not in names:
-                near = difflib.get_close_matches(name, names, n=1)
-                raise UsageError(f"expected passes {', '.join(names)} in --steps, found {name!r}",
-                                 hint=f"did you mean {near[0]!r}?" if near else "--steps wait=2,count=1,time=3,trace=6")
+            _check_name(name)
             if not number.isdecimal():
                 raise UsageError(f"expected a number of steps after {name!r} in --steps, found {number!r}",
                                  hint=f"--steps {name}=1")
-            values[name] = int(number)
-        return cls(**values)
+            steps[name] = int(number)
+        return cls(**steps)
 
     def __str__(self) -> str:
-        return ",".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+        return ",".join(f"{name}={number}" for name, number in self.steps.items())
 
     @property
     def num_steps(self) -> int:
-        """Steps from the first to the last recorded one."""
-        return self.wait + self.count + self.time + self.trace
+        """Steps of all passes."""
+        return sum(self.steps.values())
 
     def pass_of(self, step: int) -> str | None:
         """Pass of a step counted from 0; None after the last."""
-        for name in PASSES:
-            step -= getattr(self, name)
+        for name, number in self.steps.items():
+            step -= number
             if step < 0:
                 return name
         return None
+
+
+def _check_name(name: str) -> None:
+    if name not in PASS_NAMES:
+        near = difflib.get_close_matches(name, PASS_NAMES, n=1)
+        raise UsageError(f"expected passes {', '.join(PASS_NAMES)} in --steps, found {name!r}",
+                         hint=f"did you mean {near[0]!r}?" if near else EXAMPLE)

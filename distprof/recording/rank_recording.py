@@ -1,4 +1,4 @@
-"""What one rank leaves in the run directory: instruments come in, tables, a trace and rank.json go out."""
+"""What one rank leaves in the run directory: its folder, its place in the job, its clock and its messages."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from distprof.contract.paths import FORMAT, RUN_JSON, TRACE_JSON
-from distprof.contract.rank_json import ParamCount, RankJson, RunJson, Status
-from distprof.contract.tables import COLLECTIVES, EVENTS, MODULES, OPS, PASSES, STEPS
+from distprof.contract.columns import TableRow
+from distprof.contract.passes import PASS_NAMES
+from distprof.contract.paths import FORMAT, RUN_JSON
+from distprof.contract.rank_json import RankJson, RunJson, Status
+from distprof.contract.tables import MODULES, STEPS
 from distprof.errors import UsageError
-from distprof.model.modules import Site
 from distprof.process.identity import Identity, device_name, tf32, versions
 from distprof.process.topology import Topology, detect, from_sizes, unnamed_axis
-from distprof.recording import table_rows as results
 from distprof.recording.clock.client import ClockRecorder
-from distprof.recording.communication.backend_times import time_calls
-from distprof.recording.passes import Instruments
+from distprof.recording.module_params import ModuleParams
+from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
 from distprof.recording.rank_folder import RankFolder
 from distprof.recording.run_directory import make_run_directory, run_id_in, run_id_of, this_launch
 
-Row = dict[str, Any]
 
-
-class Shard:
-    """The part of a run that one rank writes."""
+class RankRecording:
+    """The part of a run that one rank writes. The rank may be unknown until there is a process group."""
 
     def __init__(self, run: Path, *, sizes: Mapping[str, int], plan: StepPlan, force: bool) -> None:
         self._run = run
@@ -39,8 +37,8 @@ class Shard:
         self._identity = Identity.read()
         self._folder: RankFolder | None = None
         self._topology: Topology | None = None
-        self._params: tuple[ParamCount, dict[Site, ParamCount], dict[Site, int]] | None = None
-        self._steps: list[Row] = []
+        self._params = ModuleParams()
+        self._steps: list[TableRow] = []
         self._notes: list[str] = []
         self.clock = ClockRecorder()
 
@@ -85,7 +83,7 @@ class Shard:
             if self._identity.rank == 0 and run_id_in(self._run / RUN_JSON) != self._run_id:
                 make_run_directory(self._run, self._launch(), force=self._force)
             self._folder = RankFolder(self._run, self._identity.rank, run_id=self._run_id,
-                                      attempt=self._identity.attempt, force=self._force)
+                                      attempt=self._identity.attempt, force=self._force, tags=self.tags)
             self._folder.write_rank(self._rank_json("recording", None))
         return self._folder
 
@@ -94,7 +92,7 @@ class Shard:
                            sizes=self._sizes)
 
     def tags(self) -> dict[str, Any]:
-        """What every file is tagged with."""
+        """Rank, sizes and ids, which every file carries."""
         topology = self._known_topology()
         return {"format": FORMAT, "run_id": self._run_id, "rank": self._identity.rank,
                 "world_size": self._identity.world_size, "mp_size": topology.mp_size, "dp_size": topology.dp_size,
@@ -109,64 +107,49 @@ class Shard:
                     replace(from_sizes(self._sizes, rank=rank, world_size=world_size), unnamed_axis=unnamed_axis())
                     if self._sizes else detect(rank=rank, world_size=world_size))
             except UsageError as error:
-                self.note(f"{error.args[0]}; the device mesh is asked instead")
+                self.note(f"{error.args[0]}; the device mesh is used instead")
                 self._topology = detect(rank=rank, world_size=world_size)
         return self._topology
 
-    def add_step(self, row: Row) -> None:
+    def add_step(self, row: TableRow) -> None:
         """Keeps a step and writes it down at once."""
         self._steps.append(row)
         self._claim().add_step(row)
 
-    def flush(self, instruments: Instruments, *, status: Status, why: str | None = None, timeline: bool = True) -> None:
-        """Writes all tables that are known by now, and rank.json."""
+    def flush(self, switch: PassSwitch, *, status: Status, why: str | None = None, elsewhere: bool = False) -> None:
+        """Writes all tables that are known by now, and rank.json.
+
+        Args:
+            switch: The passes.
+            status: `recording` where more steps follow.
+            why: Why steps are missing.
+            elsewhere: True on another thread than that of the steps, which hangs.
+        """
         folder = self._claim()
         self.clock.pair()
-        self._measure(instruments)
+        self._params.measure(switch.modules, self._known_topology)
         ended = status != "recording"
-        if instruments.count.num_steps:
-            self._write(folder, OPS, results.op_rows(instruments.count))
-        if self._params is not None:
-            _, each, own = self._params
-            self._write(folder, MODULES, results.module_rows(
-                instruments.modules, each, own,
-                instruments.count if instruments.count.num_steps else None,
-                instruments.time if instruments.time.num_steps else None))
+        if self._params.total is not None:
+            folder.write_rows(MODULES, self._module_rows(switch))
         if ended:
-            self._write(folder, STEPS, self._split_steps(instruments))
-            if timeline:
-                self._write_timeline(folder, instruments)
-            self._write_collectives(folder, instruments)
+            folder.write_rows(STEPS, self._step_rows(switch))
+        for one in switch.passes:
+            one.write(folder, self._steps, ended=ended, elsewhere=elsewhere)
         folder.write_rank(self._rank_json(status, why))
 
-    def _write_timeline(self, folder: RankFolder, instruments: Instruments) -> None:
-        written = instruments.timeline.write(folder.path / TRACE_JSON)
-        time_calls(instruments.collectives.calls, written.work)
-        if written.events:
-            folder.files[TRACE_JSON] = len(written.events)
-            self._write(folder, EVENTS, results.with_steps(written.events, self._steps))
+    def _module_rows(self, switch: PassSwitch) -> list[TableRow]:
+        sites = list(switch.modules.sites())
+        rows = self._params.columns(sites)
+        for one in switch.passes:
+            for row, columns in zip(rows, one.module_columns(sites), strict=False):  # a pass may know none
+                row |= columns
+        return rows
 
-    def _write_collectives(self, folder: RankFolder, instruments: Instruments) -> None:
-        if any(step["pass"] == "trace" for step in self._steps) or instruments.collectives.calls:
-            self._write(folder, COLLECTIVES, results.collective_rows(instruments.collectives.calls))
-
-    def _write(self, folder: RankFolder, table: Any, rows: list[Row]) -> None:
-        tags = self.tags()
-        folder.write_rows(table, rows, {name: tags[name] for name in ("rank", "mp_size", "dp_size")},
-                          {f"distprof.{name}": str(value) for name, value in tags.items()})
-
-    def _measure(self, instruments: Instruments) -> None:
-        """Counts parameters between two steps, when FSDP has its shards in place and the modules are alive."""
-        sites = list(instruments.modules.sites())
-        if sites and (self._params is None or len(self._params[1]) != len(sites)):
-            topology = self._known_topology()
-            own = {site: results.own_params(site, topology) for site in sites}
-            self._params = (*results.params_of(instruments.modules, topology), own)
-
-    def _split_steps(self, instruments: Instruments) -> list[Row]:
-        timed = [step for step in self._steps if step["pass"] == "time"]
-        for index, step in enumerate(timed[:instruments.time.num_steps]):
-            step |= asdict(instruments.time.split(index))
+    def _step_rows(self, switch: PassSwitch) -> list[TableRow]:
+        for one in switch.passes:
+            steps = (step for step in self._steps if step["pass"] == one.name)
+            for step, columns in zip(steps, one.step_columns(), strict=False):  # the last step may not have ended
+                step |= columns
         return self._steps
 
     def complete(self) -> None:
@@ -186,11 +169,11 @@ class Shard:
             topology_source=known.source if known else None,
             mp_size=known.mp_size if known else None, dp_size=known.dp_size if known else None,
             plan=str(self._plan), num_steps=len(self._steps), passes=self._passes(),
-            params=self._params[0] if self._params is not None else None,
+            params=self._params.total,
             device_name=device_name(), tf32=tf32(), versions=versions(), clock=list(self.clock.pairs),
             clock_sync=self.clock.samples_until_now(), clock_note=self.clock.note)
 
     def _passes(self) -> dict[str, int]:
         names = [step["pass"] for step in self._steps]
-        return {name: names.count(name) for name in PASSES}
+        return {name: names.count(name) for name in PASS_NAMES}
 

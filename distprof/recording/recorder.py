@@ -1,4 +1,4 @@
-"""The recorder of one rank: steps of the training script come in, the rank's folder of the run directory goes out.
+"""The recorder of one rank: it finds the steps of the training script and switches the passes of the plan.
 
 It walks through the passes of the plan once and removes everything when the last is done. It never raises into the
 script: a failure ends the recording with one line on stderr.
@@ -20,6 +20,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from distprof.contract.passes import WAIT
 from distprof.contract.rank_json import Status
 from distprof.errors import DistprofError
 from distprof.model.compiled import never_compile
@@ -27,9 +28,9 @@ from distprof.model.scopes import Frame
 from distprof.model.tensors import num_samples
 from distprof.process.topology import requested
 from distprof.recording.hang.watch import HangWatch, Progress
-from distprof.recording.passes import Instruments
+from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
-from distprof.recording.rank_recording import Shard
+from distprof.recording.rank_recording import RankRecording
 from distprof.recording.steps import StepFinder
 from distprof.recording.termination import TerminationWatch
 
@@ -49,12 +50,12 @@ class Recorder:
         self.plan = plan or StepPlan()
         self.recording = False
         """True from `start` until the last pass is done."""
-        self._shard = Shard(run, sizes=sizes or {}, plan=self.plan, force=force)
+        self._rank = RankRecording(run, sizes=sizes or {}, plan=self.plan, force=force)
         self._finder = StepFinder()
-        self._instruments = Instruments(
-            self._guarded, before_root=self._before_root, note=self._shard.note, tags=self._shard.tags,
+        self._passes = PassSwitch(
+            self._guarded, before_root=self._before_root, note=self._rank.note, tags=self._rank.tags,
             step=lambda: self._step)
-        self._hang = HangWatch(self._shard, self._instruments, lambda: Progress(
+        self._hang = HangWatch(self._rank, self._passes, lambda: Progress(
             recording=self.recording, step=self._step, began_ns=self._began[0]))
         self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)
         self._lock = threading.RLock()
@@ -99,22 +100,22 @@ class Recorder:
             register_optimizer_step_pre_hook(self._guarded(self._before_optimizer)),
             register_optimizer_step_post_hook(self._guarded(self._after_optimizer)),
         ]
-        self._shard.open()
+        self._rank.open()
         self._hang.start()
         self._begin_step()
 
     def _begin_step(self) -> None:
         wanted = self.plan.pass_of(self._step)
-        if wanted != self._instruments.running:
-            self._instruments.switch(wanted)
-        self._instruments.scopes.remove(self)
+        if wanted != self._passes.running:
+            self._passes.switch(wanted)
+        self._passes.scopes.remove(self)
         # while waiting only the optimizer is watched, once there is one
-        listening = wanted != "wait" or self._finder.rule in (None, "forward")
+        listening = wanted != WAIT or self._finder.rule in (None, "forward")
         if listening:
-            self._instruments.scopes.add(self)
+            self._passes.scopes.add(self)
         self._forwards, self._samples = 0 if listening else None, None
         self._began = time.time_ns(), time.perf_counter_ns()
-        self._instruments.restart_step()  # what we wrote since the last one is part of neither
+        self._passes.restart_step()  # what we wrote since the last one is part of neither
 
     def _end_step(self) -> None:
         with self._lock:  # the thread that watches for SIGTERM writes the same files
@@ -127,11 +128,11 @@ class Recorder:
 
     def _write_step(self) -> None:
         duration_ns = time.perf_counter_ns() - self._began[1]
-        running = self._instruments.running
+        running = self._passes.running
         self._hang.step_ended(duration_ns)
-        self._instruments.next_step()
-        self._shard.add_step({
-            "step": self._step, "pass": running or "wait", "start_ns": self._began[0],
+        self._passes.next_step()
+        self._rank.add_step({
+            "step": self._step, "pass": running or WAIT, "start_ns": self._began[0],
             "end_ns": self._began[0] + duration_ns, "duration_ns": duration_ns,
             "forward_calls": self._forwards, "samples": self._samples,
         })
@@ -139,20 +140,20 @@ class Recorder:
         following = self.plan.pass_of(self._step)
         # before anything is written: the other ranks are here now, and the interpreter is free to answer them
         if following != running:
-            self._shard.clock.sample(last=following is None)
-        elif following == "wait":
-            self._shard.clock.meet()
+            self._rank.clock.sample(last=following is None)
+        elif following == WAIT:
+            self._rank.clock.meet()
         if following is None:
             self._finish("complete")
         elif following != running:
-            self._instruments.switch(None)
-            self._shard.flush(self._instruments, status="recording")
+            self._passes.switch(None)
+            self._rank.flush(self._passes, status="recording")
 
     def _before_optimizer(self, *_: Any) -> None:
-        self._instruments.optimizer_begins()
+        self._passes.optimizer_begins()
 
     def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
-        self._instruments.optimizer_ends()
+        self._passes.optimizer_ends()
         if self._finder.after_optimizer(optimizer):
             self._end_step()
 
@@ -164,10 +165,10 @@ class Recorder:
         if self._finder.before_root(frame.site):
             self._end_step()
         elif not self._step and not self._num_forwards:
-            self._shard.clock.sample() if self.plan.pass_of(0) != "wait" else self._shard.clock.meet()
+            self._rank.clock.sample() if self.plan.pass_of(0) != WAIT else self._rank.clock.meet()
             # what the script did before its first forward call is no part of the first step
             self._began = time.time_ns(), time.perf_counter_ns()
-            self._instruments.restart_step()
+            self._passes.restart_step()
 
     # --- listening to the modules ------------------------------------------------------------------------------
 
@@ -193,10 +194,10 @@ class Recorder:
             why = f"{reason} after {self._step} of {planned} steps"
             if not self._step:
                 why = f"{reason} and no step was found: {self._finder.why_none(self._num_forwards)}"
-                self._shard.say(f"no step was recorded: expected optimizer.step() to end each step, "
+                self._rank.say(f"no step was recorded: expected optimizer.step() to end each step, "
                                 f"{self._finder.why_none(self._num_forwards)}  hint: call rec.step() at the end of "
                                 f"each step, with distprof.record(...) as rec")
-            self._shard.clock.sample(last=True)
+            self._rank.clock.sample(last=True)
             self._finish("partial", why)
 
     def _finish(self, status: Status, why: str | None = None) -> None:
@@ -204,9 +205,9 @@ class Recorder:
             if self.recording:
                 self._writing = True
                 self._remove()
-                self._shard.flush(self._instruments, status=status, why=why)
-                self._hang.complete(self._shard.complete)
-                self._shard.clock.stop()
+                self._rank.flush(self._passes, status=status, why=why)
+                self._hang.complete(self._rank.complete)
+                self._rank.clock.stop()
                 self._writing = False
                 if self._hang.stays:  # until the script ends
                     self._watch.resume()
@@ -226,12 +227,12 @@ class Recorder:
                     self._finish("partial", why)
                 elif self.recording:
                     self.recording = False
-                    if self._instruments.running == "trace":
-                        self._shard.note("the timeline is lost: only the thread that began it can end it")
-                    self._shard.flush(self._instruments, status="partial", timeline=False, why=why)
-                    self._hang.complete(self._shard.complete)
+                    if (lost := self._passes.current.lost_elsewhere) is not None:
+                        self._rank.note(lost)
+                    self._rank.flush(self._passes, status="partial", why=why, elsewhere=True)
+                    self._hang.complete(self._rank.complete)
         except Exception as error:  # noqa: BLE001 (the process is about to end; its signal must not be held up)
-            self._shard.say(f"what was recorded could not be written: {error}")
+            self._rank.say(f"what was recorded could not be written: {error}")
         return True
 
     def _stop_watching(self) -> None:
@@ -243,17 +244,17 @@ class Recorder:
         self.recording = False
         for handle in self._handles:
             handle.remove()
-        self._instruments.scopes.remove(self)
-        self._instruments.switch(None)
+        self._passes.scopes.remove(self)
+        self._passes.switch(None)
 
     def _fail(self, error: Exception) -> None:
         self.recording = False
         hint = f"  hint: {error.hint}" if isinstance(error, DistprofError) and error.hint else ""
         what = error.args[0] if isinstance(error, DistprofError) else f"{type(error).__name__}: {error}"
-        self._shard.say(f"recording stopped, training goes on: {what}{hint}")
+        self._rank.say(f"recording stopped, training goes on: {what}{hint}")
         if os.environ.get("DISTPROF_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
-        for undo in (self._remove, lambda: self._shard.fail(str(what)), self._shard.clock.stop, self._stop_watching):
+        for undo in (self._remove, lambda: self._rank.fail(str(what)), self._rank.clock.stop, self._stop_watching):
             try:
                 undo()
             except Exception:  # noqa: BLE001 (already told; nothing may reach the script)
@@ -262,7 +263,7 @@ class Recorder:
     def _forget(self) -> None:
         # a forked child, a data loader worker for instance, must not write into our folder
         self.recording = self._hang.stays = False
-        self._shard.clock.forget()
+        self._rank.clock.forget()
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         """Wraps what the script's thread calls: an error ends the recording and nothing else."""

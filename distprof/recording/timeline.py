@@ -1,9 +1,8 @@
-"""The trace pass: torch.profiler with module scopes; out come a Chrome trace file and the same events as rows."""
+"""One session of torch.profiler with a slice per module call, and the Chrome trace file that it leaves."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,66 +18,14 @@ from torch.profiler import ProfilerActivity
 from distprof.errors import OutputError
 from distprof.files import write_whole
 from distprof.model.scopes import Frame, ModuleScopes
-from distprof.recording.communication.backend_times import BackendEvent, is_work
-
-Row = dict[str, Any]
-MOST_SHAPES = 30
-"""The profiler lists the shapes of that many tensors of a list."""
-
-class Args(msgspec.Struct, gc=False):
-    """What is needed of an event's arguments, whatever the type of a value is."""
-
-    external_id: Any = msgspec.field(name="External id", default=None)
-    correlation: Any = None
-    sequence_number: Any = msgspec.field(name="Sequence number", default=None)
-    forward_thread: Any = msgspec.field(name="Fwd thread id", default=None)
-    name: Any = None
-    """Of a process or thread."""
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
-    finished: Any = None
-    """False where the session ended before the event."""
-    group: Any = msgspec.field(name="Process Group Name", default=None)
-    sequence: Any = msgspec.field(name="Seq", default=None)
-    collective: Any = msgspec.field(name="Collective name", default=None)
-
-
-NO_ARGS = Args()
-
-
-class Event(msgspec.Struct, gc=False):
-    """What the events table needs of a Chrome event."""
-
-    ph: str
-    name: str = ""
-    cat: str | None = None
-    ts: float = 0.0
-    dur: float | None = None
-    pid: int | str = 0
-    tid: int | str = 0
-    args: Args | None = None
-
-
-class Trace(msgspec.Struct):
-    """A Chrome trace as Kineto writes it."""
-
-    traceEvents: list[Event]
-    baseTimeNanoseconds: int = 0
-
-
-class Written(msgspec.Struct):
-    """What a trace says, for the tables."""
-
-    events: list[Row]
-    """Rows of the events table, without the tags."""
-    work: list[BackendEvent]
-    """What the backends of communication did."""
+from distprof.recording.kineto_trace import TraceContent, read_trace
 
 
 class Timeline:
-    """One torch.profiler session over the steps of the trace pass."""
+    """A session of torch.profiler."""
 
     def __init__(self, scopes: ModuleScopes, note: Callable[[str], None], tags: Callable[[], dict[str, Any]]) -> None:
-        """`tags` gives rank, sizes and so on: they become the top-level key "distprof" of the trace."""
+        """Prepares; `tags` become the top-level key "distprof" of the trace."""
         self._scopes = scopes
         self._note = note
         self._tags = tags
@@ -127,15 +74,19 @@ class Timeline:
         if scope is not None:
             scope.__exit__(None, None, None)
 
-    def write(self, path: Path) -> Written:
-        """Writes the Chrome trace to a `.json.gz` file and gives what it says."""
+    def write(self, path: Path) -> TraceContent:
+        """Writes the Chrome trace to a `.json.gz` file and returns its events; none where nothing was recorded.
+
+        Raises:
+            OutputError: The profiler could not write it whole.
+        """
         if self._profile is None:
-            return Written(events=[], work=[])
+            return TraceContent(rows=[], backend_events=[])
         plain = path.with_suffix("")
         self._profile.export_chrome_trace(str(plain))
         try:
             text = plain.read_bytes()
-            found = read(text)
+            found = read_trace(text)
         except (FileNotFoundError, msgspec.MsgspecError):
             for left in (plain, plain.with_suffix(".json.tmp")):
                 left.unlink(missing_ok=True)
@@ -181,74 +132,3 @@ def _quiet() -> Iterator[None]:
     finally:
         if ours:
             del os.environ["KINETO_LOG_LEVEL"]
-
-
-def read(text: bytes) -> Written:
-    """Slices and instants of a Kineto trace.
-
-    Kineto's microseconds count from `baseTimeNanoseconds` on; the double of the file is exact to 1 ns there.
-    """
-    trace = msgspec.json.decode(text, type=Trace)
-    thread_names = _thread_names(trace.traceEvents)
-    written = Written(events=[], work=[])
-    for event in trace.traceEvents:
-        if event.ph in ("X", "i"):
-            row = _row(event, trace.baseTimeNanoseconds, thread_names)
-            written.events.append(row)
-            if event.args is not None and is_work(event.name, event.args.group):
-                written.work.append(_work(event, event.args, row))
-    return written
-
-
-def _row(event: Event, base_ns: int, thread_names: dict[tuple[int | str, int | str], str]) -> Row:
-    args = event.args or NO_ARGS
-    return {
-        "name": event.name,
-        "category": event.cat,
-        "start_ns": base_ns + round(event.ts * 1000),
-        "duration_ns": None if event.dur is None else round(event.dur * 1000),
-        "process": str(event.pid),
-        "thread": str(event.tid),
-        "thread_name": thread_names.get((event.pid, event.tid)),
-        "external_id": _int64(args.external_id),
-        "correlation": _int64(args.correlation),
-        "sequence_number": _int64(args.sequence_number),
-        "forward_thread": _int64(args.forward_thread),
-    }
-
-
-def _int64(value: Any) -> int | None:
-    return value if type(value) is int and -2**63 <= value < 2**63 else None
-
-
-def _work(event: Event, args: Args, row: Row) -> BackendEvent:
-    start_ns, duration_ns = row["start_ns"], row["duration_ns"]
-    over = duration_ns is not None and args.finished is not False
-    return BackendEvent(name=event.name, thread=event.tid, start_ns=start_ns,
-                        end_ns=start_ns + duration_ns if over else None, elements=_elements(bytes(args.dims)),
-                        group=args.group, sequence=_int64(args.sequence), collective=args.collective)
-
-
-def _elements(dims: bytes) -> int | None:
-    """Elements of the inputs; None where there are none or more than the profiler lists."""
-    try:
-        shapes = msgspec.json.decode(dims, type=list[list[int]]) if dims else []
-    except msgspec.MsgspecError:
-        return None
-    return sum(math.prod(shape) for shape in shapes) if 0 < len(shapes) < MOST_SHAPES else None
-
-
-def _thread_names(events: list[Event]) -> dict[tuple[int | str, int | str], str]:
-    names: dict[tuple[int | str, int | str], str] = {}
-    programs = {event.pid: _name(event) for event in events if event.ph == "M" and event.name == "process_name"}
-    for event in events:
-        if event.ph == "M" and event.name == "thread_name":
-            # Kineto names some threads twice, once after the program: the other name says more
-            known = names.get((event.pid, event.tid), "")
-            if not known or known.endswith(f"({programs.get(event.pid)})"):
-                names[event.pid, event.tid] = _name(event)
-    return names
-
-
-def _name(event: Event) -> str:
-    return str(event.args.name) if event.args is not None and event.args.name is not None else ""

@@ -127,7 +127,7 @@ def test_a_sigterm_during_a_write_comes_after_the_files(tmp_path, monkeypatch, l
     write = RankFolder.write_rank
 
     def interrupted(self, rank):
-        if rank["status"] == ("complete" if last else "recording") and rank["num_steps"]:
+        if rank.status == ("complete" if last else "recording") and rank.num_steps:
             os.kill(os.getpid(), signal.SIGTERM)
         write(self, rank)
 

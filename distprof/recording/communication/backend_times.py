@@ -54,7 +54,7 @@ Found = list[tuple[_Work, BackendEvent]]
 Lanes = dict[int | str, list[BackendEvent]]
 
 
-def is_work(name: str, group: object) -> bool:
+def is_backend_event(name: str, group: object) -> bool:
     """True for events of a communication backend: of gloo by name, kernels by the group that they tell."""
     return name.startswith(GLOO) or (group is not None and name.lower().startswith(("nccl", "rccl")))
 

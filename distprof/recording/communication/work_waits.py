@@ -1,4 +1,4 @@
-"""Where the script waits for communication: calls of `Work.wait` come in, slices of the timeline go out."""
+"""Slices of the timeline in which a thread of the script waits in `Work.wait`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from distprof.contract.tables import WAIT_SLICE
 
 
-class Awaits:
+class WorkWaits:
     """Draws a slice around each wait of a thread for a collective, while it is on.
 
     What waits inside C++ is not seen: DDP at the end of backward, and functional collectives, whose `wait_tensor` is an

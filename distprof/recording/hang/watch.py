@@ -20,8 +20,8 @@ from distprof.contract.stuck import OpenCall, Stuck
 from distprof.recording.communication.labels import CollectiveCall
 from distprof.recording.hang.report import HangReport, failure_of, is_communication, last_called
 from distprof.recording.hang.watchdog import Watchdog, limit_s
-from distprof.recording.passes import Instruments
-from distprof.recording.rank_recording import Shard
+from distprof.recording.pass_switch import PassSwitch
+from distprof.recording.rank_recording import RankRecording
 
 INTERRUPTED_FOR_NS = 60_000_000_000
 """An exception that ends the script so soon after a SIGINT comes of it."""
@@ -40,14 +40,14 @@ class Progress:
 class HangWatch:
     """Watches one recorder."""
 
-    def __init__(self, shard: Shard, instruments: Instruments, progress: Callable[[], Progress]) -> None:
-        self._shard = shard
-        self._instruments = instruments
+    def __init__(self, rank: RankRecording, switch: PassSwitch, progress: Callable[[], Progress]) -> None:
+        self._rank = rank
+        self._switch = switch
         self._progress = progress
         self._longest_ns = 0
         self._ending = False
         self._interrupted: Stuck | None = None
-        self._report = HangReport(lambda: shard.rank_folder, self._about)
+        self._report = HangReport(lambda: rank.rank_folder, self._about)
         self._watchdog = Watchdog(self._look, self._limit_s, self._on_hang, self._report.remove)
         self.stays = "DISTPROF_RUN_ID" in os.environ
         """True where the job is watched after the last pass, too: it was launched by distprof."""
@@ -123,20 +123,20 @@ class HangWatch:
             what = "step has ended" if recording else "collective has been called"
             why = f"no {what} for {seconds:.1f} s"
             written = self._report.write(lambda: None if self._ending else self._report.take("watchdog", why))
-            if written and recording and self._shard.world_size > 1:
-                self._shard.say(f"no step has ended for {seconds:.0f} s: stuck.json in {self._shard.rank_folder} says "
+            if written and recording and self._rank.world_size > 1:
+                self._rank.say(f"no step has ended for {seconds:.0f} s: stuck.json in {self._rank.rank_folder} says "
                                 f"where this rank is")
 
     def _about(self) -> dict[str, Any]:
         progress = self._progress()
-        frame = self._instruments.scopes.current_on(threading.main_thread().ident or 0)
+        frame = self._switch.scopes.current_on(threading.main_thread().ident or 0)
         phase = None if frame is None else "recompute" if frame.recompute else "forward"
         return {
-            "rank": self._shard.rank, "world_size": self._shard.world_size,
-            "recording": progress.recording, "step": progress.step, "pass_name": self._instruments.running,
-            "phase": self._instruments.phase or phase, "module_path": frame.site.path if frame is not None else None,
+            "rank": self._rank.rank, "world_size": self._rank.world_size,
+            "recording": progress.recording, "step": progress.step, "pass_name": self._switch.running,
+            "phase": self._switch.phase or phase, "module_path": frame.site.path if frame is not None else None,
             "since_ns": progress.began_ns or None if progress.recording else None,
-            "open_calls": [_open_call(call) for call in self._instruments.collectives.open_calls()],
+            "open_calls": [_open_call(call) for call in self._switch.open_calls()],
         }
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from distprof.recording.communication.backend_times import BackendEvent, time_calls
 from distprof.recording.communication.labels import CollectiveCall
-from distprof.recording.timeline import read
+from distprof.recording.kineto_trace import read_trace
 
 MAIN, FIRST, SECOND = 100, 201, 202
 
@@ -177,48 +177,49 @@ def on_device(op: str, number: int, **more) -> CollectiveCall:
 def test_kernels_are_joined_by_group_and_number():
     calls = [on_device("all_reduce", 5), on_device("all_gather", 6), on_device("all_reduce", 5, group="1"),
              on_device("broadcast", 9)]
-    written = read(kineto(
+    content = read_trace(kineto(
         kernel("AllReduce_Sum_f32_RING_LL", 10, 5, **of("0", 5, "allreduce")),
         kernel("AllGather_RING_LL", 20.5, 4.25, **of("0", 6, "_allgather_base")),
         kernel("AllReduce_Sum_f32_RING_LL", 40, 2, **of("1", 5, "allreduce")),
         {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 11, "dur": 1, "args": {}}))
-    time_calls(calls, written.work)
+    time_calls(calls, content.backend_events)
     assert [(one.start_ns, one.end_ns) for one in calls] == [
         (1_010_000, 1_015_000), (1_020_500, 1_024_750), (1_040_000, 1_042_000), (None, None)]
     assert [one.timed_by for one in calls] == ["timeline"] * 3 + [None]
-    assert {row["external_id"] for row in written.events if row["name"] != "gemm"} == {7}
-    assert {row["correlation"] for row in written.events if row["name"] != "gemm"} == {70}
+    assert {row["external_id"] for row in content.rows if row["name"] != "gemm"} == {7}
+    assert {row["correlation"] for row in content.rows if row["name"] != "gemm"} == {70}
 
 
 def test_calls_that_were_gathered_up_share_their_kernels():
     calls = [on_device("all_gather", 3), on_device("all_gather", 3)]
-    time_calls(calls, read(kineto(kernel("AllGather_RING_LL", 1, 5, **of("0", 3, "allgather_into_tensor_coalesced")),
-                                  kernel("AllGather_RING_LL", 7, 5, **of("0", 3, "coalesced")))).work)
+    content = read_trace(kineto(kernel("AllGather_RING_LL", 1, 5, **of("0", 3, "allgather_into_tensor_coalesced")),
+                                kernel("AllGather_RING_LL", 7, 5, **of("0", 3, "coalesced"))))
+    time_calls(calls, content.backend_events)
     assert [(one.start_ns, one.end_ns) for one in calls] == [(1_001_000, 1_012_000)] * 2
 
 
 @pytest.mark.parametrize(("collective", "start_us"), [("broadcast", 10), ("allreduce", -10)])
 def test_a_kernel_that_cannot_be_it_is_not_taken(collective, start_us):
     one = on_device("all_reduce", 5)
-    time_calls([one], read(kineto(kernel("AllReduce", start_us, 5, **of("0", 5, collective)))).work)
+    time_calls([one], read_trace(kineto(kernel("AllReduce", start_us, 5, **of("0", 5, collective)))).backend_events)
     assert one.start_ns is None and one.end_ns is None
 
 
 def test_sends_and_receives_are_joined_where_there_is_a_kernel_for_each():
     calls = [on_device("send", 0, work_elements=()), on_device("recv", 0, work_elements=())]
     kernels = [kernel("SendRecv", 10, 5, **of("0", 1, "send")), kernel("SendRecv", 20, 5, **of("0", 2, "recv"))]
-    time_calls(calls, read(kineto(*kernels[:1])).work)
+    time_calls(calls, read_trace(kineto(*kernels[:1])).backend_events)
     assert [one.start_ns for one in calls] == [None, None]
-    time_calls(calls, read(kineto(*kernels)).work)
+    time_calls(calls, read_trace(kineto(*kernels)).backend_events)
     assert [one.start_ns for one in calls] == [1_010_000, 1_020_000]
 
 
 def test_arguments_of_any_type_are_read():
     odd = {"External id": "4", "correlation": 2**64 - 1, "Sequence number": None, "Fwd thread id": [1], "name": 3,
            "Input Dims": {"a": 1}, "finished": "no", "Process Group Name": 7, "Seq": "x", "Collective name": None}
-    written = read(kineto(kernel("AllReduce", 1, 2, **odd), {"ph": "i", "name": "gloo:x", "ts": 1, "args": odd}))
+    content = read_trace(kineto(kernel("AllReduce", 1, 2, **odd), {"ph": "i", "name": "gloo:x", "ts": 1, "args": odd}))
     assert [{key: row[key] for key in ("external_id", "correlation", "sequence_number", "forward_thread")}
-            for row in written.events] == [dict.fromkeys(
+            for row in content.rows] == [dict.fromkeys(
                 ("external_id", "correlation", "sequence_number", "forward_thread"))] * 2
-    time_calls([on_device("all_reduce", 1), call()], written.work)
-    assert msgspec.json.encode(written.events)
+    time_calls([on_device("all_reduce", 1), call()], content.backend_events)
+    assert msgspec.json.encode(content.rows)

@@ -1,0 +1,133 @@
+"""The events of a Chrome trace that Kineto wrote, as rows of events.parquet and as work of communication backends."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from distprof.contract.columns import TableRow
+from distprof.recording.communication.backend_times import BackendEvent, is_backend_event
+
+MOST_SHAPES = 30
+"""The profiler lists the shapes of that many tensors of a list."""
+
+class EventArgs(msgspec.Struct, gc=False):
+    """The arguments that are read; their values may be of any type."""
+
+    external_id: Any = msgspec.field(name="External id", default=None)
+    correlation: Any = None
+    sequence_number: Any = msgspec.field(name="Sequence number", default=None)
+    forward_thread: Any = msgspec.field(name="Fwd thread id", default=None)
+    name: Any = None
+    """Of a process or thread."""
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
+    finished: Any = None
+    """False where the session ended before the event."""
+    group: Any = msgspec.field(name="Process Group Name", default=None)
+    sequence: Any = msgspec.field(name="Seq", default=None)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+
+
+NO_ARGS = EventArgs()
+
+
+class KinetoEvent(msgspec.Struct, gc=False):
+    """A Chrome event, as far as the tables need it."""
+
+    ph: str
+    name: str = ""
+    cat: str | None = None
+    ts: float = 0.0
+    dur: float | None = None
+    pid: int | str = 0
+    tid: int | str = 0
+    args: EventArgs | None = None
+
+
+class KinetoTrace(msgspec.Struct):
+    """A Chrome trace as Kineto writes it."""
+
+    traceEvents: list[KinetoEvent]
+    baseTimeNanoseconds: int = 0
+
+
+class TraceContent(msgspec.Struct):
+    """A trace as the tables need it."""
+
+    rows: list[TableRow]
+    """Of events.parquet, without tags and step."""
+    backend_events: list[BackendEvent]
+    """Work of the backends of communication."""
+
+
+def read_trace(text: bytes) -> TraceContent:
+    """Slices and instants of a Kineto trace.
+
+    Kineto's microseconds count from `baseTimeNanoseconds` on; the double of the file is exact to 1 ns there.
+    """
+    trace = msgspec.json.decode(text, type=KinetoTrace)
+    thread_names = _thread_names(trace.traceEvents)
+    content = TraceContent(rows=[], backend_events=[])
+    for event in trace.traceEvents:
+        if event.ph in ("X", "i"):
+            row = _row(event, trace.baseTimeNanoseconds, thread_names)
+            content.rows.append(row)
+            if event.args is not None and is_backend_event(event.name, event.args.group):
+                content.backend_events.append(_backend_event(event, event.args, row))
+    return content
+
+
+def _row(event: KinetoEvent, base_ns: int, thread_names: dict[tuple[int | str, int | str], str]) -> TableRow:
+    args = event.args or NO_ARGS
+    return {
+        "name": event.name,
+        "category": event.cat,
+        "start_ns": base_ns + round(event.ts * 1000),
+        "duration_ns": None if event.dur is None else round(event.dur * 1000),
+        "process": str(event.pid),
+        "thread": str(event.tid),
+        "thread_name": thread_names.get((event.pid, event.tid)),
+        "external_id": _int64(args.external_id),
+        "correlation": _int64(args.correlation),
+        "sequence_number": _int64(args.sequence_number),
+        "forward_thread": _int64(args.forward_thread),
+    }
+
+
+def _int64(value: Any) -> int | None:
+    return value if type(value) is int and -2**63 <= value < 2**63 else None
+
+
+def _backend_event(event: KinetoEvent, args: EventArgs, row: TableRow) -> BackendEvent:
+    start_ns, duration_ns = row["start_ns"], row["duration_ns"]
+    over = duration_ns is not None and args.finished is not False
+    return BackendEvent(name=event.name, thread=event.tid, start_ns=start_ns,
+                        end_ns=start_ns + duration_ns if over else None, elements=_elements(bytes(args.dims)),
+                        group=args.group, sequence=_int64(args.sequence), collective=args.collective)
+
+
+def _elements(dims: bytes) -> int | None:
+    """Elements of the inputs; None where there are none or more than the profiler lists."""
+    try:
+        shapes = msgspec.json.decode(dims, type=list[list[int]]) if dims else []
+    except msgspec.MsgspecError:
+        return None
+    return sum(math.prod(shape) for shape in shapes) if 0 < len(shapes) < MOST_SHAPES else None
+
+
+def _thread_names(events: list[KinetoEvent]) -> dict[tuple[int | str, int | str], str]:
+    names: dict[tuple[int | str, int | str], str] = {}
+    programs = {event.pid: _name(event) for event in events if event.ph == "M" and event.name == "process_name"}
+    for event in events:
+        if event.ph == "M" and event.name == "thread_name":
+            # Kineto names some threads twice, once after the program: the other name says more
+            known = names.get((event.pid, event.tid), "")
+            if not known or known.endswith(f"({programs.get(event.pid)})"):
+                names[event.pid, event.tid] = _name(event)
+    return names
+
+
+def _name(event: KinetoEvent) -> str:
+    return str(event.args.name) if event.args is not None and event.args.name is not None else ""

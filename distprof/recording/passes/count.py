@@ -1,0 +1,77 @@
+"""The count pass: FLOPs and bytes per operator and module, by a dispatch mode that sees every operator call."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from distprof.contract.columns import TableRow
+from distprof.contract.tables import OPS
+from distprof.counting.count_pass import CountPass
+from distprof.model.compiled import ForcedEager
+from distprof.model.modules import Site
+from distprof.recording.passes.protocol import Pass, PassContext
+from distprof.recording.rank_folder import RankFolder
+
+SUMMED_COLUMNS = ("calls", "macs", "flops", "causal_macs", "recompute_macs", "elements", "estimate_flops", "io_bytes",
+                  "read_bytes", "write_bytes")
+FLOP_COLUMNS = {"forward": "fwd_flops", "backward": "bwd_flops", "recompute": "recompute_flops"}
+
+
+class CountSteps(Pass):
+    """Steps under the FLOP counter."""
+
+    name = "count"
+
+    def __init__(self, context: PassContext) -> None:
+        self._counter = CountPass(context.scopes, context.phase)
+        self._eager = ForcedEager()
+
+    def start(self) -> None:
+        """Switches the counter on, and compiled code off: a compiled graph hides the operators it was made from."""
+        self._counter.start()
+        self._eager.start()
+
+    def stop(self) -> None:
+        self._eager.stop()
+        self._counter.stop()
+
+    def next_step(self) -> None:
+        self._counter.next_step()
+
+    def module_columns(self, sites: Sequence[Site]) -> Sequence[TableRow]:
+        """Calls and FLOPs a step, submodules included."""
+        num_steps = self._counter.num_steps
+        if not num_steps:
+            return ()
+        flops = self._inclusive_flops()
+        return [{"calls": self._counter.calls.get(site, 0) / num_steps,
+                 **{name: round(value / num_steps) for name, value in flops[site].items()}} for site in sites]
+
+    def _inclusive_flops(self) -> dict[Site, dict[str, int]]:
+        total: dict[Site, dict[str, int]] = defaultdict(lambda: dict.fromkeys(("fwd_macs", *FLOP_COLUMNS.values()), 0))
+        for key, entry in self._counter.sums.items():
+            column = FLOP_COLUMNS.get(key.phase)
+            for site in key.path.sites() if column else ():
+                total[site][column or ""] += entry.flops
+                total[site]["fwd_macs"] += entry.macs if key.phase == "forward" else 0
+        return total
+
+    def write(self, folder: RankFolder, steps: Sequence[TableRow], *, ended: bool, elsewhere: bool) -> None:
+        if self._counter.num_steps:
+            folder.write_rows(OPS, self._op_rows())
+
+    def _op_rows(self) -> list[TableRow]:
+        """One row per (module path, op, phase, shapes, dtype); call paths that end in the same module are one."""
+        sums: dict[tuple[Any, ...], TableRow] = {}
+        for key, entry in self._counter.sums.items():
+            path = key.path.site.path if key.path.site is not None else None
+            row = sums.setdefault((path, key.op, key.phase, key.shapes, key.dtype), {
+                "module_path": path, "op": key.op, "phase": key.phase, "shapes": key.shapes, "dtype": key.dtype,
+                **dict.fromkeys(SUMMED_COLUMNS, 0.0),
+                "kind": entry.kind, "counted": entry.counted, "view": entry.kind == "view", "note": entry.note or None,
+            })
+            for name in SUMMED_COLUMNS:
+                row[name] += getattr(entry, name) / self._counter.num_steps
+        return list(sums.values())

@@ -1,0 +1,90 @@
+"""What a pass is to the recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from distprof.contract.columns import TableRow
+from distprof.model.modules import Site
+from distprof.model.scopes import ModuleScopes
+from distprof.recording.communication.labels import CollectiveCall
+from distprof.recording.rank_folder import RankFolder
+
+Guard = Callable[[Callable[..., None]], Callable[..., None]]
+"""Wraps a callback that the script's threads run, so that an error in it ends the recording and nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassContext:
+    """What the recorder gives to every pass."""
+
+    scopes: ModuleScopes
+    guard: Guard
+    note: Callable[[str], None]
+    """Writes a line to stderr and keeps it in rank.json."""
+    tags: Callable[[], dict[str, Any]]
+    """Rank, sizes and ids that every file carries."""
+    step: Callable[[], int]
+    """The running step, from 0."""
+    phase: Callable[[], str | None]
+    """`optimizer` inside optimizer.step(), else None."""
+
+
+class Pass:
+    """Steps that are recorded in one way. Subclasses override what they need; here nothing is done.
+
+    Calls come in this order, once: `start`, for each step `restart_step` and `next_step`, `stop`. Nothing may be left
+    in the process after `stop`. What was measured is asked for afterwards, and whenever tables are written.
+    """
+
+    name: ClassVar[str]
+    """As in the plan and in steps.parquet."""
+    slowed_by_compilation: ClassVar[bool] = False
+    """True where a step in which torch.compile compiles spoils the means."""
+    lost_elsewhere: ClassVar[str | None] = None
+    """What is lost, in words, if the recording ends while the thread of the steps hangs."""
+
+    def __init__(self, context: PassContext) -> None:
+        """Prepares without touching the process."""
+
+    def start(self) -> None:
+        """Switches on, between two steps."""
+
+    def stop(self) -> None:
+        """Switches off and takes everything away."""
+
+    def next_step(self) -> None:
+        """A step ended; steps that never end are not in the results."""
+
+    def restart_step(self) -> None:
+        """The step begins only now: what happened since `next_step` or `start` belongs to none."""
+
+    def optimizer_begins(self) -> None:
+        """optimizer.step() is called."""
+
+    def optimizer_ends(self) -> None:
+        """It returned."""
+
+    def open_calls(self) -> Sequence[CollectiveCall]:
+        """Collectives that have not ended, for stuck.json."""
+        return ()
+
+    def module_columns(self, sites: Sequence[Site]) -> Sequence[TableRow]:
+        """Columns of modules.parquet, one row per site in this order; no rows at all while nothing is known."""
+        return ()
+
+    def step_columns(self) -> Sequence[TableRow]:
+        """Columns of steps.parquet, one row per step of this pass."""
+        return ()
+
+    def write(self, folder: RankFolder, steps: Sequence[TableRow], *, ended: bool, elsewhere: bool) -> None:
+        """Writes tables and files of its own.
+
+        Args:
+            folder: Where they go.
+            steps: Rows of all steps so far.
+            ended: False where more steps of other passes follow.
+            elsewhere: True on another thread than that of the steps, which hangs.
+        """

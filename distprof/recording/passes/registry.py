@@ -1,0 +1,12 @@
+"""The classes of the passes; their names, order and usual lengths are in distprof/contract/passes.py."""
+
+from __future__ import annotations
+
+from distprof.recording.passes.count import CountSteps
+from distprof.recording.passes.protocol import Pass
+from distprof.recording.passes.time import TimeSteps
+from distprof.recording.passes.trace import TraceSteps
+from distprof.recording.passes.wait import WaitSteps
+
+PASS_CLASSES: tuple[type[Pass], ...] = (WaitSteps, CountSteps, TimeSteps, TraceSteps)
+"""A new pass is a file beside these, a row here and a row in the contract."""
