@@ -1,1 +1,1 @@
-"""What other counters report for a model, computed from our own record of the call."""
+"""What other FLOP counters report for a call that distprof has counted; none of them need be installed."""

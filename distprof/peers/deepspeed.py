@@ -1,4 +1,4 @@
-"""What DeepSpeed's flops profiler would say: our record of a call comes in, its FLOPs and MACs per function go out."""
+"""FLOPs and MACs that DeepSpeed's flops profiler reports for a counted call, by function and module."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from distprof.counting.counts import Counts
 from distprof.counting.functions import FunctionCall
 from distprof.peers.deepspeed_bugs import BUGS, is_ignored, quirk
 from distprof.peers.deepspeed_formulas import RULES
-from distprof.peers.jit import ATTENTION, fused_paths
-from distprof.peers.line import PeerLine
+from distprof.peers.peer_line import PeerLine
+from distprof.peers.traced_ops import ATTENTION, fused_paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeedLine(PeerLine):
-    """Equal calls of one function by one module; `reason` is the convention in a few words, or what is wrong here."""
+    """Equal calls of one function by one module; `reason` is the convention in a few words, or the bug."""
 
     calls: int
     bug: str | None = None
@@ -23,25 +23,25 @@ class DeepSpeedLine(PeerLine):
     """True where the package raises; the numbers are those of the convention."""
 
 
-def view(counts: Counts, *, exact: bool = True) -> list[DeepSpeedLine]:
-    """DeepSpeed's counting of a forward call.
+def peer_lines(counts: Counts, *, exact: bool = True) -> list[DeepSpeedLine]:
+    """One line for all equal calls of a function by a module.
 
     Args:
-        counts: What `distprof.count` gave.
-        exact: What DeepSpeed 0.19.8 prints, bugs included; else what its convention means.
+        counts: A counted call.
+        exact: The numbers of DeepSpeed 0.19.8, bugs included. False: those that its convention means.
     """
-    found = ((call, line_of(call, calls, exact=exact)) for call, calls in counts.functions.items())
+    found = ((call, deepspeed_line(call, calls, exact=exact)) for call, calls in counts.functions.items())
     fused = fused_paths(counts.functions) if exact else frozenset()
-    return [_unseen(line) if call.path in fused and call.outer == ATTENTION else line
+    return [_lost_in_fused_kernel(line) if call.path in fused and call.outer == ATTENTION else line
             for call, line in found if line is not None]
 
 
-def _unseen(line: DeepSpeedLine) -> DeepSpeedLine:
+def _lost_in_fused_kernel(line: DeepSpeedLine) -> DeepSpeedLine:
     return replace(line, flops=0, macs=0, reason=BUGS["fused_attention"], bug="fused_attention")
 
 
-def line_of(call: FunctionCall, calls: int, *, exact: bool) -> DeepSpeedLine | None:
-    """One kind of call; None for a function without a rule."""
+def deepspeed_line(call: FunctionCall, calls: int, *, exact: bool) -> DeepSpeedLine | None:
+    """The line of calls that are all equal; None for a function without a rule."""
     rule = RULES.get(call.name)
     if rule is None or is_ignored(call):
         return None

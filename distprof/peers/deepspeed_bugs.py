@@ -1,4 +1,4 @@
-"""Where DeepSpeed 0.19.8 counts something else than it means to: a call comes in, what it adds up goes out."""
+"""Calls for which DeepSpeed 0.19.8 counts something else than it means to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from distprof.counting.functions import FunctionCall, Spec
 from distprof.counting.spelling import OPERATOR
 from distprof.peers.deepspeed_formulas import RULES, Amount, doubled, operand
-from distprof.peers.einsum import optimal_path
+from distprof.peers.einsum import printed_flops
 from distprof.peers.recurrent import CELLS, LAYERS, Recurrence
 
 BUGS = {
@@ -36,7 +36,7 @@ BUGS = {
                      "of nn.TransformerEncoderLayer, is not counted",
     "outside_modules": "calls outside of every profiled module are not counted",
 }
-"""Bugs that the exact view reproduces."""
+"""Bugs that exact counting reproduces: name -> what the package does."""
 
 NOT_REPRODUCED = {
     "imported_name": "a function imported by its own name (from torch.nn.functional import linear) is not counted",
@@ -49,7 +49,7 @@ NOT_REPRODUCED = {
     "rnn_without_batch": "an unbatched sequence counts its features as time steps; an unbatched cell raises",
     "einops_names": "einops.einsum with axis names of several letters raises or is misread",
 }
-"""Bugs of the package that our record cannot tell from the right call; the exact view counts by convention there."""
+"""Bugs of calls that look like any other in our record; they are counted by the convention."""
 
 RECURRENT_TYPES = frozenset({torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM, torch.nn.RNNCell, torch.nn.GRUCell,
                              torch.nn.LSTMCell})
@@ -78,7 +78,7 @@ def quirk(call: FunctionCall) -> Quirk | None:
 
 
 def is_ignored(call: FunctionCall) -> bool:
-    """True for what is no call by the convention: operators, and the inner half of a function in two parts."""
+    """True for operators, and for the inner half of a function in two parts: the convention has no call there."""
     return call.spelling == OPERATOR or call.outer == call.name
 
 
@@ -155,9 +155,8 @@ def _einsum(call: FunctionCall) -> Quirk:
     operands = call.args[1:]
     if not all(isinstance(spec, Spec) for spec in operands):
         return Quirk("einsum", None)
-    report = optimal_path(call.argument(0, "equation").replace(" ", ""), [spec.shape for spec in operands])[1]
-    line = next(line for line in report.splitlines() if "optimized flop" in line.lower())
-    return Quirk("einops_twice" if times > 1 else "einsum", (times * int(float(line.split(":")[-1])), 0))
+    flops = int(printed_flops(call.argument(0, "equation").replace(" ", ""), [spec.shape for spec in operands]))
+    return Quirk("einops_twice" if times > 1 else "einsum", (times * flops, 0))
 
 
 def _recurrence(call: FunctionCall) -> Quirk:

@@ -1,7 +1,6 @@
-"""DeepSpeed's counting convention: a call of a torch function comes in, FLOPs and MACs go out.
+"""DeepSpeed's counting convention: FLOPs and MACs by torch function.
 
-What its flops profiler (deepspeed/profiling/flops_profiler/profiler.py, 0.19.8) means to count, in our words. The
-places where it counts something else are in `deepspeed_bugs`.
+This is what its flops profiler (0.19.8) means to count; where it counts something else is in `deepspeed_bugs`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from distprof.counting.functions import FunctionCall, Spec
-from distprof.peers.einsum import contraction
+from distprof.peers.einsum import contraction_work
 from distprof.peers.recurrent import CELLS, LAYERS, Recurrence
 
 Amount = tuple[int, int]
@@ -19,8 +18,8 @@ Amount = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """How calls of one function count."""
+class FunctionRule:
+    """What one call of a function counts."""
 
     amount: Callable[[FunctionCall], Amount]
     sentence: str
@@ -90,7 +89,7 @@ def _einsum(call: FunctionCall) -> Amount:
     operands = call.args[1:]
     if len(operands) == 1 and not isinstance(operands[0], Spec):
         operands = operands[0]  # all in one list
-    return contraction(call.argument(0, "equation"), [spec.shape for spec in operands])
+    return contraction_work(call.argument(0, "equation"), [spec.shape for spec in operands])
 
 
 def _recurrence(call: FunctionCall) -> Amount:
@@ -117,8 +116,8 @@ def _elementwise(call: FunctionCall) -> Amount:
 
 
 def _rules(names: Iterable[str], amount: Callable[[FunctionCall], Amount], sentence: str,
-           home: str = "torch.nn.functional") -> Mapping[str, Rule]:
-    return {f"{home}.{name}": Rule(amount, sentence) for name in names}
+           home: str = "torch.nn.functional") -> Mapping[str, FunctionRule]:
+    return {f"{home}.{name}": FunctionRule(amount, sentence) for name in names}
 
 
 def _with_dimensions(names: Iterable[str]) -> list[str]:
@@ -128,7 +127,7 @@ def _with_dimensions(names: Iterable[str]) -> list[str]:
 _MAX_POOLS = _with_dimensions(("max_pool", "adaptive_max_pool"))
 _PRODUCTS = ("matmul", "mm", "bmm")
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, FunctionRule] = {
     **_rules(["linear"], _linear, "2 FLOPs per MAC, no bias"),
     **_rules(_with_dimensions(["conv"]), _convolution, "adds the bias, once per output element"),
     **_rules(_with_dimensions(["conv_transpose"]), _transposed_convolution, "adds the bias, once per output element"),

@@ -1,4 +1,4 @@
-"""What ptflops counts with its `aten` backend, as a view of our record: a count comes in, its numbers go out."""
+"""Multiply-accumulates that ptflops reports with its `aten` backend for a counted call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from distprof.counting.counts import Counts, OpCount
 from distprof.counting.functions import FunctionCall, Spec
-from distprof.peers.line import OUTSIDE, PeerLine
+from distprof.peers.peer_line import OUTSIDE, PeerLine
 
 COUNTED = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::convolution"})
 """The contractions it has a rule for: no attention kernel, no baddbmm, no recurrent kernel."""
@@ -15,15 +15,12 @@ BIAS = "adds the bias, once per output element"
 CONVOLUTION = "torch.nn.functional.conv"
 
 
-def view(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
-    """What ptflops would count in forward, 1 per multiply-accumulate.
+def peer_lines(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
+    """One line for each function of each module, in forward, 1 per multiply-accumulate.
 
     Args:
         counts: A counted call.
         exact: The numbers of the real package. False: every contraction as it ran, and its additions of biases.
-
-    Returns:
-        A line for each function of each module.
     """
     sums: dict[tuple[str, str | None], list[int]] = defaultdict(lambda: [0, 0])
     for op in counts.ops:

@@ -1,9 +1,9 @@
-"""Why another counter says something else: a model comes in, both totals and the lines between them go out."""
+"""The difference between distprof's FLOPs and those of another counter, function by function."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -13,7 +13,7 @@ from rich.markup import escape
 from distprof.counting.count import count
 from distprof.counting.counts import Counts, OpCount
 from distprof.errors import UsageError
-from distprof.peers.line import OUTSIDE, PeerLine
+from distprof.peers.peer_line import OUTSIDE, PeerLines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +22,15 @@ class Peer:
 
     name: str
     module: str
-    """Holds `view(counts, exact=True)`."""
+    """Where its `peer_lines` is."""
     unit: str
     """What the peer's total counts: flops are 2 per MAC, macs are 1."""
+
+    @property
+    def lines(self) -> PeerLines:
+        """Lists what the peer counts for a call."""
+        found: PeerLines = import_module(self.module).peer_lines
+        return found
 
 
 PEERS = {peer.name: peer for peer in (
@@ -57,9 +63,9 @@ class Reconciliation:
     unit: str
     """flops (2 per MAC) or macs (1 per MAC, whatever the peer calls them)."""
     ours: int
-    """Forward contractions of the call."""
+    """Contractions of the forward call."""
     theirs: int
-    """What the peer prints for the same call, by its rules and with its bugs."""
+    """The total that the peer prints for the same call, its bugs included."""
     differences: tuple[Difference, ...]
     """Largest first."""
 
@@ -83,7 +89,7 @@ class Reconciliation:
 def reconcile(model: Any, *args: Any, peer: str = "deepspeed", **kwargs: Any) -> Reconciliation:
     """Explains, to the last unit, why another counter gives another total for the same forward call.
 
-    The peer need not be installed: its rules are a view of our record.
+    The peer need not be installed.
 
     Args:
         model: As for `distprof.count`.
@@ -92,10 +98,10 @@ def reconcile(model: Any, *args: Any, peer: str = "deepspeed", **kwargs: Any) ->
         **kwargs: Keyword arguments of the call.
 
     Raises:
-        UsageError: The peer is not known.
+        UsageError: There is no such peer.
     """
     known_peer(peer)
-    return explain(count(model, *args, **kwargs), peer)
+    return reconcile_counts(count(model, *args, **kwargs), peer)
 
 
 def known_peer(name: str) -> Peer:
@@ -109,13 +115,12 @@ def known_peer(name: str) -> Peer:
     return PEERS[name]
 
 
-def explain(counts: Counts, peer: str) -> Reconciliation:
-    """The same for what is counted already."""
+def reconcile_counts(counts: Counts, peer: str) -> Reconciliation:
+    """As `reconcile`, for a call that is counted already."""
     other = known_peer(peer)
-    view: Callable[..., Iterable[PeerLine]] = import_module(other.module).view
     theirs: dict[str, int] = defaultdict(int)
     reasons: dict[str, list[str]] = defaultdict(list)
-    for line in view(counts, exact=True):
+    for line in other.lines(counts, exact=True):
         theirs[line.function] += line.flops
         if line.reason and line.reason not in reasons[line.function]:
             reasons[line.function].append(line.reason)
@@ -138,7 +143,7 @@ def _ours(counts: Counts, unit: str, theirs: Mapping[str, int]) -> dict[str, int
 
 
 def _function(op: OpCount, theirs: Mapping[str, int]) -> str:
-    """The innermost of the running functions that the peer knows, else the innermost at all."""
+    """The innermost running function that the peer counts; if there is none, the innermost at all."""
     known = [name for name in op.functions if name in theirs]
     return (known or [OUTSIDE, *op.functions])[-1]
 

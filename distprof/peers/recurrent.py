@@ -1,4 +1,4 @@
-"""Recurrent layers as torch functions: a call of torch.lstm and the like comes in, its weights and rows go out."""
+"""Work of recurrent layers: torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu and their cells."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ class Recurrence:
 
     kind: str
     rows: int
-    """Time steps of all sequences, padding apart."""
+    """Time steps of all sequences, without padding."""
     weights: tuple[Spec, ...]
+    """Matrices and biases of every layer and direction."""
     packed: bool
+    """True for a packed sequence."""
 
     @classmethod
     def of(cls, call: FunctionCall) -> Recurrence:
-        """Reads arguments as torch.lstm(input, hx, weights, ...) and torch.lstm_cell(input, hx, *weights) have them."""
+        """From a call like torch.lstm(input, hx, weights, ...) or torch.lstm_cell(input, hx, *weights)."""
         name = call.name.rpartition(".")[2]
         kind, data = name.removesuffix("_cell"), call.args[0]
         sizes = call.args[1]
@@ -49,7 +51,7 @@ class Recurrence:
         return len(self.gates) < len(self.matrices)
 
     def macs(self) -> int:
-        """Products with every weight matrix for every row."""
+        """Multiply-accumulates with every weight matrix for every row."""
         return self.rows * sum(spec.numel() for spec in self.matrices)
 
     def flops(self, *, projections: bool = True) -> int:

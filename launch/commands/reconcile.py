@@ -24,9 +24,9 @@ def reconcile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], devic
     """
     from distprof.counting.count import count as count_call
     from distprof.launch.model_call import call_model
-    from distprof.peers.reconcile import explain, known_peer
+    from distprof.peers.reconcile import known_peer, reconcile_counts
 
     known_peer(peer)
-    found = explain(call_model(model, shapes, dtypes, device, lambda call: count_call(
+    found = reconcile_counts(call_model(model, shapes, dtypes, device, lambda call: count_call(
         call.model, *call.args, **call.kwargs)), peer)
     click.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))

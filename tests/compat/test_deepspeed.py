@@ -20,7 +20,7 @@ from torch import nn
 import distprof
 from distprof.compat import deepspeed as ours
 from distprof.errors import DistprofError, UsageError
-from distprof.peers.deepspeed import view
+from distprof.peers.deepspeed import peer_lines
 from distprof.peers.deepspeed_bugs import BUGS, NOT_REPRODUCED
 from support.side_by_side import CASES, Case, LeNet5, Shared
 
@@ -95,7 +95,7 @@ def deepspeed_counts(real, function, *args) -> tuple[int, int]:
 
 
 def our_counts(function, *args, exact: bool) -> tuple[int, int]:
-    lines = view(distprof.count(Calls(function), *args), exact=exact)
+    lines = peer_lines(distprof.count(Calls(function), *args), exact=exact)
     return sum(line.flops for line in lines), sum(line.macs for line in lines)
 
 
@@ -195,8 +195,8 @@ def test_bugs_of_the_package(real, name: str) -> None:
     counts = distprof.count(Calls(function))
     assert our_counts(function, exact=False) == right
     assert our_counts(function, exact=True) == theirs != right
-    assert [line.bug for line in view(counts) if line.flops or line.macs] == [bug]
-    assert all(line.reason == BUGS[bug] for line in view(counts))
+    assert [line.bug for line in peer_lines(counts) if line.flops or line.macs] == [bug]
+    assert all(line.reason == BUGS[bug] for line in peer_lines(counts))
 
 
 def test_upsample_counts_twice(real) -> None:
@@ -226,7 +226,7 @@ def test_where_the_package_raises(real, name: str) -> None:
     with pytest.raises(error):
         model()
     profiler.end_profile()
-    lines = view(distprof.count(model), exact=True)
+    lines = peer_lines(distprof.count(model), exact=True)
     assert [line.raises for line in lines] == [True]
     assert (lines[0].flops, lines[0].macs) == right
     assert "raises" in lines[0].reason
@@ -262,7 +262,7 @@ def test_recurrent_cells(real, kind: type) -> None:
 def test_packed_sequences_count_their_steps() -> None:
     packed = nn.utils.rnn.pack_padded_sequence(rand(5, 2, 3), torch.tensor([5, 2]))
     layer = nn.LSTM(3, 4)
-    (line,) = view(distprof.count(layer, packed))
+    (line,) = peer_lines(distprof.count(layer, packed))
     assert line.raises
     assert line.macs == 7 * (16 * 3 + 16 * 4)
 

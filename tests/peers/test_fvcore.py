@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import distprof
-from distprof.peers import fvcore
+from distprof.peers import fvcore, fvcore_rules
 from support.zoo import TOTALS, torchvision_counts, transformers_model
 
 SIZES = {
@@ -33,14 +33,14 @@ def rand(*shape: int) -> torch.Tensor:
 def test_published_totals(name):
     counts, published = torchvision_counts(name), TOTALS[name]
     assert fvcore.by_operator(counts) == published["fvcore_by_operator"]
-    assert sum(line.flops for line in fvcore.view(counts)) == published["fvcore"]
+    assert sum(line.flops for line in fvcore.peer_lines(counts)) == published["fvcore"]
     assert fvcore.unsupported_ops(counts) + SIZES.get(name, Counter()) == published["fvcore_unsupported"]
 
 
 @pytest.mark.parametrize("name", TOTALS)
 def test_the_convention_has_every_contraction(name):
     counts = torchvision_counts(name)
-    right, exact = fvcore.view(counts, exact=False), fvcore.view(counts)
+    right, exact = fvcore.peer_lines(counts, exact=False), fvcore.peer_lines(counts)
     assert sum(line.macs for line in right) == TOTALS[name]["core_macs"] == counts.macs
     assert sum(line.flops - line.macs for line in right) == sum(line.flops - line.macs for line in exact)
     assert not any(line.reason for line in right)
@@ -56,9 +56,9 @@ def test_published_totals_of_bert(size, attention, expected):
     implementation = "sdpa" if attention == "sdpa" else "eager"
     model = transformers_model(kind, "BertConfig", attn_implementation=implementation)
     counts = distprof.count(model, torch.ones(size, 128, dtype=torch.long))
-    assert sum(line.flops for line in fvcore.view(counts)) == expected
-    lost = {line.reason for line in fvcore.view(counts) if line.reason}
-    assert lost == ({fvcore.NO_RULE} if attention == "sdpa" else set())
+    assert sum(line.flops for line in fvcore.peer_lines(counts)) == expected
+    lost = {line.reason for line in fvcore.peer_lines(counts) if line.reason}
+    assert lost == ({fvcore_rules.NO_RULE} if attention == "sdpa" else set())
 
 
 @pytest.mark.parametrize(("name", "reason"), [
@@ -72,8 +72,8 @@ def test_departures_are_named(name, reason):
         "same": lambda: F.conv2d(rand(1, 2, 5, 5), rand(3, 2, 3, 3), padding="same"),
         "nearest": lambda: F.grid_sample(rand(1, 2, 4, 4), rand(1, 3, 3, 2), "nearest", align_corners=False),
     }[name]
-    lines = fvcore.view(distprof.count(lambda: run()))
-    assert fvcore.BUGS[reason] in {line.reason for line in lines}
+    lines = fvcore.peer_lines(distprof.count(lambda: run()))
+    assert fvcore_rules.BUGS[reason] in {line.reason for line in lines}
 
 
 def total(function, *inputs: torch.Tensor) -> int:
@@ -190,4 +190,4 @@ def test_each_function_as_the_package_sees_it(name):
 def test_products_of_equal_batches_are_right(batch, sizes):
     rows, inner, columns = sizes
     counts = distprof.count(lambda: rand(*batch, rows, inner) @ rand(*batch, inner, columns))
-    assert [(line.flops, line.reason) for line in fvcore.view(counts)] == [(counts.macs, "")]
+    assert [(line.flops, line.reason) for line in fvcore.peer_lines(counts)] == [(counts.macs, "")]

@@ -15,7 +15,7 @@ from distprof.model.call_paths import CallPath
 from distprof.model.compiled import ForcedEager
 from distprof.model.modules import Model, ModuleMap, Site
 from distprof.model.scopes import Frame, ModuleScopes
-from distprof.peers.deepspeed import line_of
+from distprof.peers.deepspeed import deepspeed_line
 from distprof.peers.deepspeed_bugs import RECURRENT_TYPES
 from distprof.peers.deepspeed_formulas import RULES
 from distprof.timing.stopwatch import Stopwatch, stopwatch
@@ -96,7 +96,7 @@ class ForwardRecord:
         if seen != self._amounts[0]:
             sums: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
             for call, number in calls.items():
-                line = line_of(call, number, exact=self._exact) if call.path in self._modules else None
+                line = deepspeed_line(call, number, exact=self._exact) if call.path in self._modules else None
                 if line is not None:
                     key = self._modules[call.path]
                     sums[key] = sums[key][0] + line.flops, sums[key][1] + line.macs

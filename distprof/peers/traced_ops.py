@@ -1,7 +1,7 @@
-"""Calls of torch functions come in, the operators torch.jit.trace would record for them go out.
+"""The operators that torch.jit.trace would record for the torch functions of a counted call.
 
-Nothing is traced. What a trace has and this has not: arithmetic on sizes (a trace makes tensors of them), attributes
-like `x.T`, and the removal of operators whose result nobody uses.
+Nothing is traced. Three things differ from a trace: arithmetic on sizes is missing (a trace makes tensors of them), so
+are attributes like `x.T`, and operators whose result nobody uses are kept.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import torch
-
 from distprof.counting.functions import FunctionCall, Spec
 from distprof.model.call_paths import CallPath
-from distprof.peers.values import Value
+from distprof.peers.jit_values import JitValue
+from distprof.peers.torch_schemas import arguments_of, schemas
 
 ATTENTION = "torch.nn.functional.multi_head_attention_forward"
 FUSED_ATTENTION = "aten::_native_multi_head_attention"
-Operator = tuple[str, Iterable[Any], Any]
-"""Kind, arguments, output."""
+Recorded = tuple[str, Iterable[Any], Any]
+"""Kind, arguments and output of one operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class TracedOp:
     """An operator as a trace names it, and how often it ran."""
 
     kind: str
@@ -34,30 +33,30 @@ class Node:
     """The torch function it stands for."""
     path: CallPath
     calls: int
-    inputs: list[Value]
+    inputs: list[JitValue]
     """Arguments in the order of the operator's schema, defaults included."""
-    outputs: list[Value]
+    outputs: list[JitValue]
 
 
-def nodes(functions: Mapping[FunctionCall, int], known: Callable[[str], bool] | None = None) -> Iterator[Node]:
-    """The operators behind a record of function calls.
+def traced_ops(functions: Mapping[FunctionCall, int], known: Callable[[str], bool] | None = None) -> Iterator[TracedOp]:
+    """Lists the operators behind function calls.
 
     Args:
         functions: `Counts.functions`.
-        known: Kinds whose arguments are wanted; the others come without any, which is faster. None: all.
+        known: True for kinds whose arguments are needed; the others get none, which is faster. None: all.
     """
     for calls in _by_path(functions).values():
         fused = _fused_attention(calls)
         for call, number in fused if fused else _leaves(calls):
             if fused:
-                yield _node((FUSED_ATTENTION, call.args, call.output), call, number)
+                yield _traced((FUSED_ATTENTION, call.args, call.output), call, number)
                 continue
-            for operator in _operators(call, known):
-                yield _node(operator, call, number)
+            for operator in _recorded(call, known):
+                yield _traced(operator, call, number)
 
 
 def fused_paths(functions: Mapping[FunctionCall, int]) -> frozenset[CallPath]:
-    """Modules whose attention torch fuses when nothing watches it: nobody who looks at functions sees inside."""
+    """Modules whose attention torch runs as one kernel when nothing watches it."""
     return frozenset(path for path, calls in _by_path(functions).items() if _fused_attention(calls))
 
 
@@ -68,15 +67,15 @@ def _by_path(functions: Mapping[FunctionCall, int]) -> dict[CallPath, list[tuple
     return by_path
 
 
-def _node(operator: Operator, call: FunctionCall, number: int) -> Node:
+def _traced(operator: Recorded, call: FunctionCall, number: int) -> TracedOp:
     kind, arguments, output = operator
     outputs = output if isinstance(output, tuple) and not isinstance(output, Spec) else (output,)
-    return Node(kind=kind, function=call.name, path=call.path, calls=number,
-                inputs=[Value(argument) for argument in arguments], outputs=[Value(part) for part in outputs])
+    return TracedOp(kind=kind, function=call.name, path=call.path, calls=number,
+                inputs=[JitValue(argument) for argument in arguments], outputs=[JitValue(part) for part in outputs])
 
 
 def _leaves(calls: list[tuple[FunctionCall, int]]) -> list[tuple[FunctionCall, int]]:
-    """Calls that are no mere wrapper of another call of the same module."""
+    """Calls that do not just call another function of the same module."""
     wrappers = {call.outer for call, _ in calls}
     return [(call, number) for call, number in calls if call.name not in wrappers or call.outer == call.name]
 
@@ -101,7 +100,7 @@ def _may_fuse(call: FunctionCall) -> bool:
     return plain and not call.grad_enabled and heads % 2 == 0 and len(call.args[0].shape) == 3
 
 
-def _operators(call: FunctionCall, known: Callable[[str], bool] | None) -> Iterator[Operator]:
+def _recorded(call: FunctionCall, known: Callable[[str], bool] | None) -> Iterator[Recorded]:
     name = operator_name(call.name)
     if not _has_tensor(call.output) and name != "__setitem__":
         return
@@ -131,64 +130,14 @@ ALIASES = {
     "__rsub__": "rsub", "__floordiv__": "floor_divide", "__rfloordiv__": "floor_divide", "__pow__": "pow",
     "__rpow__": "pow", "__ipow__": "pow_", "__rmod__": "remainder", "__eq__": "eq", "__ne__": "ne",
 }
-"""Names that a trace does not keep."""
-
-
-@cache
-def schemas(kind: str) -> tuple[Any, ...]:
-    """Schemas of an operator that a call from Python may mean; empty where there is no such operator."""
-    found = torch._C._jit_get_schemas_for_operator(kind)
-    return tuple(schema for schema in found if not any(argument.is_out for argument in schema.arguments))
-
-
-def arguments_of(kind: str, call: FunctionCall) -> list[Any]:
-    """All arguments of a call in the order of the operator's schema; as they were passed where none fits."""
-    for schema in schemas(kind):
-        bound = _bind(schema.arguments, call)
-        if bound is not None:
-            return bound
-    return [*call.args, *(value for _, value in call.kwargs)]
-
-
-def _bind(wanted: list[Any], call: FunctionCall) -> list[Any] | None:
-    named, given, bound = dict(call.kwargs), list(call.args), []
-    for position, argument in enumerate(wanted):
-        kind = str(argument.type)
-        if given and not argument.kwarg_only:
-            value = given.pop(0)
-            rest = position + 1 == len([other for other in wanted if not other.kwarg_only])
-            if kind == "List[int]" and isinstance(value, int) and given and rest:
-                value, given = (value, *given), []  # x.view(2, 3)
-        elif argument.name in named:
-            value = named.pop(argument.name)
-        elif argument.has_default_value():
-            value = argument.default_value
-        else:
-            return None
-        if not _fits(kind, value):
-            return None
-        bound.append(tuple(value) if isinstance(value, list) else value)
-    return bound if not given and not named else None
-
-
-def _fits(kind: str, value: Any) -> bool:
-    inner = kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
-    if value is None:
-        return inner is not kind
-    if inner == "Tensor":
-        return isinstance(value, Spec)
-    if inner.startswith("List[Tensor"):
-        return isinstance(value, tuple) and all(isinstance(part, Spec) for part in value)
-    if inner == "str" or inner == "List[int]":
-        return isinstance(value, str) == (inner == "str")
-    return not isinstance(value, Spec)
+"""Functions that a trace records under the name of another operator."""
 
 
 def _has_tensor(tree: Any) -> bool:
     return isinstance(tree, Spec) or (isinstance(tree, tuple) and any(_has_tensor(part) for part in tree))
 
 
-def _convolution(call: FunctionCall) -> Iterator[Operator]:
+def _convolution(call: FunctionCall) -> Iterator[Recorded]:
     """All convolutions are one operator, with thirteen arguments."""
     name = operator_name(call.name)
     bound = arguments_of(f"aten::{name}", call)
@@ -212,7 +161,7 @@ def _convolution(call: FunctionCall) -> Iterator[Operator]:
                                  True], output
 
 
-def _assignment(call: FunctionCall) -> Iterator[Operator]:
+def _assignment(call: FunctionCall) -> Iterator[Recorded]:
     target, index, value = call.args
     if _has_tensor(index):
         yield "aten::index_put_", [target, index, value, False], target
@@ -220,15 +169,15 @@ def _assignment(call: FunctionCall) -> Iterator[Operator]:
         yield "aten::copy_" if isinstance(value, Spec) else "aten::fill_", [target, value], target
 
 
-def _reciprocal(call: FunctionCall) -> Iterator[Operator]:
+def _reciprocal(call: FunctionCall) -> Iterator[Recorded]:
     yield "aten::reciprocal", [call.args[0]], call.output
     yield "aten::mul", [call.output, call.args[1]], call.output
 
 
-def _cell(*elementwise: tuple[str, int]) -> Callable[[FunctionCall], Iterator[Operator]]:
+def _cell(*elementwise: tuple[str, int]) -> Callable[[FunctionCall], Iterator[Recorded]]:
     """A recurrent cell is recorded part by part: two linear layers, then (operator, width in hidden sizes)."""
 
-    def parts(call: FunctionCall) -> Iterator[Operator]:
+    def parts(call: FunctionCall) -> Iterator[Recorded]:
         x, state, weight_ih, weight_hh = call.args[:4]
         bias_ih, bias_hh = call.argument(4, "b_ih"), call.argument(5, "b_hh")
         hidden = state if isinstance(state, Spec) else state[0]
@@ -245,7 +194,7 @@ def _cell(*elementwise: tuple[str, int]) -> Callable[[FunctionCall], Iterator[Op
     return parts
 
 
-SPECIAL: dict[str, Callable[[FunctionCall], Iterator[Operator]]] = {
+SPECIAL: dict[str, Callable[[FunctionCall], Iterator[Recorded]]] = {
     **dict.fromkeys(("convolution", *(f"conv{part}{n}d" for part in ("", "_transpose") for n in (1, 2, 3))),
                     _convolution),
     "__setitem__": _assignment,
@@ -257,4 +206,4 @@ SPECIAL: dict[str, Callable[[FunctionCall], Iterator[Operator]]] = {
     "rnn_tanh_cell": _cell(("add_", 1), ("tanh", 1)),
     "rnn_relu_cell": _cell(("add_", 1), ("relu", 1)),
 }
-"""Functions that a trace records under another name, or as several operators."""
+"""Functions that become an operator with other arguments, or several operators."""

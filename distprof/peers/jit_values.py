@@ -1,7 +1,7 @@
-"""Arguments as code for torch.jit graphs expects them: recorded arguments come in, values with types go out.
+"""Recorded arguments with the interface of `torch._C.Value`.
 
-Counting rules of fvcore are functions of `torch._C.Value` lists. These objects answer the same questions from our
-record: a shape, a constant, the members of a list.
+Counting rules of fvcore are functions of lists of such values. These have the methods that rules use: for shapes,
+constants and members of lists.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from distprof.counting.functions import Spec
 
 
 @dataclass(frozen=True, slots=True)
-class ValueType:
-    """What `Value.type()` gives."""
+class JitType:
+    """Kind, shape and element type of a value."""
 
     spec: Any
 
@@ -38,15 +38,15 @@ class ValueType:
 
 
 @dataclass(frozen=True, slots=True)
-class ValueNode:
-    """What `Value.node()` gives: where a value comes from."""
+class JitNode:
+    """Where a value comes from."""
 
     spec: Any
 
-    def inputs(self) -> list[Value]:
+    def inputs(self) -> list[JitValue]:
         """Members of a list; nothing for anything else."""
         is_list = isinstance(self.spec, tuple) and not isinstance(self.spec, Spec)
-        return [Value(part) for part in self.spec] if is_list else []
+        return [JitValue(part) for part in self.spec] if is_list else []
 
     def kind(self) -> str:
         """prim::ListConstruct for a list, prim::Constant for a constant, prim::Param for a tensor."""
@@ -56,7 +56,7 @@ class ValueNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class JitValue:
     """One argument or result of an operator."""
 
     spec: Any
@@ -66,9 +66,9 @@ class Value:
         """True for a tensor: its shape is known."""
         return isinstance(self.spec, Spec)
 
-    def type(self) -> ValueType:
+    def type(self) -> JitType:
         """Kind, shape and element type."""
-        return ValueType(self.spec)
+        return JitType(self.spec)
 
     def toIValue(self) -> Any:
         """The value of a constant; None for a tensor."""
@@ -76,13 +76,13 @@ class Value:
             return None
         return list(self.spec) if isinstance(self.spec, tuple) else self.spec
 
-    def node(self) -> ValueNode:
+    def node(self) -> JitNode:
         """Where it comes from."""
-        return ValueNode(self.spec)
+        return JitNode(self.spec)
 
 
-def shape_of(value: Value) -> list[int] | None:
-    """Shape of a tensor; None for anything else. `get_shape` of fvcore works as well."""
+def shape_of(value: JitValue) -> list[int] | None:
+    """Shape of a tensor; None for anything else."""
     return value.type().sizes()
 
 
