@@ -4,23 +4,26 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    ?= runs/demo
 # the variable, unlike the flag, also pins what the package is built with
-PIP    := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP    := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+# two workers; tests of one file stay together, with what they share
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench stress picture clean
+.PHONY: help demo check test lint quick-tests test-wheel test-plain bench stress picture clean
 
 help: ## show this
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
 $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py merge/scan/scan.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable .
+	$(PIP) install --editable .
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed
-	$(PIP) --editable '.[test,peers]'
-	$(PIP) --no-deps torchvision
-	DS_BUILD_OPS=0 $(PIP) --no-deps --no-build-isolation deepspeed  # its setup imports torch
+	$(PIP) install --editable '.[test,peers]'
+	$(PIP) install --no-deps torchvision
+	DS_BUILD_OPS=0 $(PIP) install --no-deps --no-build-isolation deepspeed  # its setup imports torch
 	touch $@
 
 demo: $(VENV)/.installed ## record 4 ranks of examples/train_ddp.py, merge them and print the answer
@@ -33,18 +36,34 @@ lint: $(VENV)/.test ## ruff, mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint ## lint and all tests
-	$(BIN)/python -m pytest
+quick-tests: $(VENV)/.test
+	+$(PYTEST) -m 'not job and not stress'
+
+check: $(VENV)/.test ## lint and all tests that start no job: within 90 seconds
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync quick-tests lint
+
+test: check ## all tests
+	$(PYTEST) -m 'job and not stress'
+
+test-wheel: $(VENV)/.test ## all tests, with the package as pip installs it
+	rm -rf build/wheel
+	$(PIP) wheel --no-deps --wheel-dir build/wheel .
+	$(PIP) install --no-deps --target build/wheel/site build/wheel/*.whl
+	cd build/wheel && PYTHONPATH=site ../../$(PYTEST) -c ../../pyproject.toml --rootdir ../.. ../../tests
+
+test-plain: $(VENV)/.test ## the tests of merging, without the compiled scanner
+	DISTPROF_REFERENCE_ENGINE=1 $(PYTEST) tests/merge
 
 bench: $(VENV)/.test ## measure what recording costs and how fast merging is, against others
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/merge.py
 
-stress: $(VENV)/.test ## the long tests
+stress: $(VENV)/.test ## the long tests: jobs judged by time, many random examples
 	$(BIN)/python -m pytest -m stress
+	$(PYTEST) -m 'not job and not stress' --hypothesis-profile=stress
 
 picture: $(VENV)/.installed ## remake the picture in README (needs Chromium)
-	$(PIP) --editable '.[picture]'
+	$(PIP) install --editable '.[picture]'
 	$(BIN)/python docs/picture.py runs/picture docs/merged-trace.png
 
 clean: ## remove what make made

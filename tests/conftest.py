@@ -1,25 +1,82 @@
-"""Real runs that many tests look at, each recorded once."""
+"""Jobs that many tests look at, and what holds for every test."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support.jobs import EXAMPLES, merged, record_run
+from support.processes import adopt_orphans, children, is_job, left_after
+from support.recordings import Recordings
+
+# the same examples in every run, and no limit of time: what fails here fails everywhere; `make stress` looks for more
+settings.register_profile("check", deadline=None, derandomize=True, database=None, max_examples=50,
+                          suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("stress", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("check")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "recordings" in getattr(item, "fixturenames", ()):
+            item.add_marker("job")
+
+
+class JobsAreMarked:
+    """Fails a test that starts a job without the mark `job`, so that `make check` stays quick."""
+
+    item: pytest.Item | None = None
+
+    @classmethod
+    def audit(cls, event: str, arguments: tuple) -> None:
+        if event == "subprocess.Popen" and cls.item and not cls.item.get_closest_marker("job") and is_job(
+                arguments[1]):
+            pytest.fail(f"expected pytest.mark.job on a test that starts {' '.join(map(str, arguments[1]))}")
+
+
+sys.addaudithook(JobsAreMarked.audit)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    JobsAreMarked.item = item
+    return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_runs_on() -> Iterator[None]:
+    """No test leaves a process behind."""
+    adopt_orphans()
+    before = set(children())
+    yield
+    assert left_after(30, before) == []
 
 
 @pytest.fixture(scope="session")
-def ddp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
+    """Tests that use this, by whatever fixture, have the mark `job`."""
+    own = tmp_path_factory.getbasetemp()
+    return Recordings(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own, tmp_path_factory.mktemp("own"))
+
+
+@pytest.fixture(scope="session")
+def ddp(recordings: Recordings) -> Path:
     """The demo job: 4 data-parallel ranks, merged."""
-    out = tmp_path_factory.mktemp("ddp") / "run"
-    record_run(out, 4, EXAMPLES / "train_ddp.py", "--steps", 9, flags=("--steps", "wait=2,count=1,time=3,trace=2"))
-    return merged(out)
+    return recordings.get("ddp", lambda out: _demo(out, "train_ddp.py"))
 
 
 @pytest.fixture(scope="session")
-def tp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tp(recordings: Recordings) -> Path:
     """2-way tensor parallel x 2-way data parallel, merged."""
-    out = tmp_path_factory.mktemp("tp") / "run"
-    record_run(out, 4, EXAMPLES / "train_tp.py", "--steps", 9, flags=("--steps", "wait=2,count=1,time=3,trace=2"))
-    return merged(out)
+    return recordings.get("tp", lambda out: _demo(out, "train_tp.py"))
+
+
+def _demo(out: Path, example: str) -> None:
+    record_run(out, 4, EXAMPLES / example, "--steps", 9, flags=("--steps", "wait=2,count=1,time=3,trace=2"))
+    merged(out)

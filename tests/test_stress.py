@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.jobs import SCRIPTS, clean_environ, distprof
+from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof
 
 
 def workers(launcher: int) -> list[int]:
@@ -37,7 +37,7 @@ def test_a_rank_that_dies_at_any_moment_leaves_a_run_that_can_be_read(tmp_path, 
     ranks = workers(job.pid)
     if ranks:
         os.kill(chance.choice(ranks), chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
-    _, told = job.communicate(timeout=120)
+    _, told = job.communicate(timeout=PATIENCE_S)
     assert "Traceback" not in told or "KeyboardInterrupt" in told or "RuntimeError" in told, told
     for command in ("merge", "stats", "comms"):
         done = distprof(command, out)

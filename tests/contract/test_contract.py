@@ -24,7 +24,7 @@ MERGED = {table.file: table for table in
 
 
 @pytest.fixture(scope="module", params=["ddp", "tp"])
-def run(request) -> Path:
+def run(request, recordings) -> Path:
     return request.getfixturevalue(request.param)
 
 

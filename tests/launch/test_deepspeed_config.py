@@ -94,12 +94,14 @@ def test_comments_are_read_as_the_package_reads_them(tmp_path: Path, monkeypatch
     assert read_section(path).plan() == StepPlan(wait=4)
 
 
+@pytest.mark.job
 def test_no_such_file(tmp_path: Path) -> None:
     done = distprof("run", "--config", tmp_path / "none.json", "train.py", cwd=tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.job
 def test_a_job_is_reported(tmp_path: Path) -> None:
     done = job(tmp_path, {"enabled": True, "profile_step": 1, "top_modules": 2, "recompute_fwd_factor": 1.0})
     assert done.returncode == 0, done.stderr
@@ -120,6 +122,7 @@ def test_a_job_is_reported(tmp_path: Path) -> None:
       \(0\): Linear\(72 = 50% Params, 256 MACs""", text)
 
 
+@pytest.mark.job
 def test_the_report_goes_to_a_file(tmp_path: Path) -> None:
     done = job(tmp_path, {"enabled": True, "detailed": False, "module_depth": 1,
                           "output_file": str(tmp_path / "new" / "profile.txt")}, "--steps", "wait=0,count=1,time=1")
@@ -132,12 +135,14 @@ def test_the_report_goes_to_a_file(tmp_path: Path) -> None:
     assert "DeepSpeed" not in done.stdout
 
 
+@pytest.mark.job
 def test_a_job_that_ends_too_early_keeps_its_exit_code(tmp_path: Path) -> None:
     done = job(tmp_path, {"enabled": True, "profile_step": 50})
     assert done.returncode == 0
     assert "no report: expected a counted step" in done.stderr
 
 
+@pytest.mark.job
 def test_a_section_that_is_not_enabled_is_said(tmp_path: Path) -> None:
     done = job(tmp_path, {"profile_step": 5}, "--steps", "wait=0,count=1,time=0,trace=0", steps=2)
     assert done.returncode == 0, done.stderr

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support.jobs import EXAMPLES, SCRIPTS, clean_environ, distprof
+from support.jobs import EXAMPLES, SCRIPTS, distprof, torchrun
+
+pytestmark = pytest.mark.job
 
 
 def started(tmp_path: Path, *arguments: object, **kwargs) -> dict:
@@ -56,9 +56,7 @@ def test_flags_come_from_the_environment_as_with_torchrun(tmp_path):
 
 
 def test_stdout_is_the_script_s_alone_and_stderr_has_its_lines(tmp_path):
-    plain = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPTS / "job.py",
-         "fine"], capture_output=True, text=True, env=clean_environ(), timeout=240, check=True)
+    plain = torchrun(2, SCRIPTS / "job.py", "fine")
     ours = distprof("run", "--out", tmp_path / "run", "--nproc-per-node", 2, SCRIPTS / "job.py", "fine")
     assert sorted(ours.stdout.splitlines()) == sorted(plain.stdout.splitlines())
     added = [line for line in ours.stderr.splitlines() if "to stderr" not in line]

@@ -6,9 +6,7 @@ import warnings
 
 import pytest
 import torch
-import torch._dynamo
 from torch import nn
-from torch._dynamo.testing import CompileCounter
 
 import distprof
 from support.recording import Recorded
@@ -65,6 +63,8 @@ WAYS = (wrapped, in_place, parts, both, function)
 
 def record(run, way, *, warmup: int, steps: str, breaks: bool = False) -> tuple[Recorded, list[int]]:
     """Records all steps and takes two more; gives how many graphs had been compiled after each."""
+    from torch._dynamo.testing import CompileCounter
+
     counter = CompileCounter()
     model = Net(breaks=breaks)
     call = way(model, counter)

@@ -72,7 +72,7 @@ def test_grouped_convolution_backward_is_right_where_torch_is_not(tmp_path):
     assert seen.flops("backward") == {"0": depthwise, "1": 2 * pointwise}
 
 
-def test_sleeping_modules_are_as_slow_as_they_sleep(tmp_path):
+def test_sleeping_modules_take_what_they_sleep_and_no_part_of_another(tmp_path):
     first, second = Sleepy(0.01, 0.02), Sleepy(0.03, 0.0)
     model = nn.Sequential(nn.Linear(4, 4), first, nn.Linear(4, 4), second)
     modules = train(tmp_path / "run", model, inputs(2, 4), steps="wait=1,count=0,time=4,trace=0",
@@ -81,13 +81,12 @@ def test_sleeping_modules_are_as_slow_as_they_sleep(tmp_path):
     def mean_ns(slept: list[float]) -> float:
         return sum(slept[1:]) / 4 * 1e9
 
-    # less than twice; a busy machine may stop us between two marks
     for path, module in (("1", first), ("3", second)):
-        forward, backward = mean_ns(module.slept_forward), mean_ns(module.slept_backward)
-        assert forward <= modules[path]["fwd_time_ns"] <= 1.3 * forward + 5e6
-        assert backward <= modules[path]["bwd_time_ns"] <= 1.3 * backward + 5e6
-    assert modules[""]["fwd_time_ns"] >= mean_ns(first.slept_forward) + mean_ns(second.slept_forward)
-    assert modules[""]["bwd_time_ns"] >= mean_ns(first.slept_backward) + mean_ns(second.slept_backward)
+        assert modules[path]["fwd_time_ns"] >= mean_ns(module.slept_forward)
+        assert modules[path]["bwd_time_ns"] >= mean_ns(module.slept_backward)
+    # nothing is counted twice, however often the machine stops us between two marks
+    for column in ("fwd_time_ns", "bwd_time_ns"):
+        assert sum(modules[path][column] for path in "0123") <= modules[""][column]
 
 
 def test_wrappers_share_the_path_of_what_they_wrap(tmp_path):

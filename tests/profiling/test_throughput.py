@@ -54,8 +54,8 @@ def test_a_module_that_sleeps_takes_as_long_as_it_slept():
     model = Sleeper()
     found = distprof.throughput(model, torch.zeros(4, 2), warmup=2, runs=40)
     slept_ns = sorted(nap * 1e9 for nap in model.slept[2:])  # on a busy machine more than was asked for
-    assert statistics.median(slept_ns) <= found.latency_ns.median <= 1.1 * statistics.median(slept_ns) + 1e6
     latency = found.latency_ns
+    assert statistics.median(slept_ns) <= latency.median
     assert slept_ns[0] <= latency.min <= latency.median <= latency.p90 <= latency.p99
     assert latency.p99 <= found.latency_ns.max <= found.wall_ns
     assert found.samples_per_second == pytest.approx(4 * 40 / found.wall_ns * 1e9)
@@ -69,8 +69,10 @@ def test_cpu_time_is_what_the_calls_burn():
         while time.process_time() < end:
             pass
 
+    before = time.process_time_ns()
     found = distprof.throughput(burn, (), warmup=1, runs=10)
-    assert 0.95e8 <= found.user_cpu_ns + found.system_cpu_ns <= 1.5e8
+    burned = time.process_time_ns() - before
+    assert 0.95e8 <= found.user_cpu_ns + found.system_cpu_ns <= burned
     assert found.samples is None and found.samples_per_second is None
 
 

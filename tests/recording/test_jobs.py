@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import polars as pl
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 from distprof import count
-from support.jobs import ROOT, SCRIPTS, clean_environ, distprof, merged, record_run
+from support.jobs import PATIENCE_S, ROOT, SCRIPTS, clean_environ, distprof, merged, record_run, torchrun, wait_for
 
 SHORT = ("--steps", "wait=1,count=1,time=1,trace=1")
 
@@ -24,11 +23,16 @@ def files(run: Path) -> set[str]:
     return {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
 
 
+pytestmark = pytest.mark.job
+
+
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("pp") / "run"
-    record_run(out, 2, SCRIPTS / "pipeline.py", flags=(*SHORT, "--pp", 2))
-    return merged(out)
+def pipeline(recordings) -> Path:
+    def record(out: Path) -> None:
+        record_run(out, 2, SCRIPTS / "pipeline.py", flags=(*SHORT, "--pp", 2))
+        merged(out)
+
+    return recordings.get("pipeline", record)
 
 
 def test_uneven_pipeline_stages_add_up_to_the_model(pipeline):
@@ -55,28 +59,20 @@ def test_sends_and_receives_of_a_pipeline_are_shown(pipeline):
 
 def test_a_script_that_records_itself_leaves_the_same_files(tmp_path, pipeline):
     out = tmp_path / "run"
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         SCRIPTS / "recorded_by_hand.py", out], capture_output=True, text=True, env=clean_environ(), timeout=240,
-        check=False)
-    assert done.returncode == 0, done.stderr
+    torchrun(2, SCRIPTS / "recorded_by_hand.py", out)
     assert files(merged(out)) == files(pipeline)
     summary = json.loads((out / "merged" / "summary.json").read_text())
     assert summary["problems"] == [] and summary["topology"] == {"dp": 2}
     for rank in (0, 1):
         assert json.loads((out / f"rank{rank:05d}" / "rank.json").read_text())["num_steps"] == 4
-    again = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         SCRIPTS / "recorded_by_hand.py", out], capture_output=True, text=True, env=clean_environ(), timeout=240,
-        check=False)
-    assert again.returncode == 0, "a directory in use is no reason to stop training"
-    assert "--force" in again.stderr or "force" in again.stderr
+    again = torchrun(2, SCRIPTS / "recorded_by_hand.py", out)
+    assert "force" in again.stderr, "a directory in use is no reason to stop training"
 
 
 def test_ranks_that_learn_who_they_are_later_leave_the_same_files(tmp_path, pipeline):
     out = tmp_path / "run"
     done = subprocess.run([sys.executable, SCRIPTS / "spawned.py", out], capture_output=True, text=True,
-                          env=clean_environ(), timeout=240, check=False)
+                          env=clean_environ(), timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert files(merged(out)) == files(pipeline)
     assert json.loads((out / "merged" / "summary.json").read_text())["problems"] == []
@@ -108,11 +104,9 @@ def test_a_job_that_is_told_to_end_keeps_its_timeline(tmp_path, number, code):
     job = subprocess.Popen(
         [sys.executable, "-m", "distprof", "run", "--out", out, "--steps", "wait=1,count=1,time=0,trace=99",
          SCRIPTS / "terminated.py", mark], env=clean_environ(), stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not mark.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(job, mark)
     job.send_signal(number)
-    _, told = job.communicate(timeout=60)
+    _, told = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == code, told
     info = json.loads((out / "rank00000" / "rank.json").read_text())
     assert info["status"] == "partial" and "trace.json.gz" in info["files"], info
@@ -123,7 +117,7 @@ def test_two_jobs_of_one_second_get_a_directory_each(tmp_path):
     jobs = [subprocess.Popen([sys.executable, "-m", "distprof", "run", SCRIPTS / "arguments.py"], cwd=tmp_path,
                              env=clean_environ(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             for _ in range(2)]
-    told = [job.communicate(timeout=120)[1] for job in jobs]
+    told = [job.communicate(timeout=PATIENCE_S)[1] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], told
     assert len(list((tmp_path / "runs").iterdir())) == 2
 

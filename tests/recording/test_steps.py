@@ -78,13 +78,15 @@ def test_what_comes_before_the_first_forward_call_is_no_part_of_the_first_step(t
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with distprof.record(tmp_path / "run", steps="wait=0,count=0,time=2,trace=0"):
-        time.sleep(1)  # loading the data set, say
+        time.sleep(0.3)  # loading the data set, say
+        begin = time.perf_counter_ns()
         for _ in range(2):
             model(torch.zeros(2, 4)).sum().backward()
             optimizer.step()
+        all_steps_ns = time.perf_counter_ns() - begin
     steps = steps_of(tmp_path / "run")
-    assert all(step["duration_ns"] < 1e9 for step in steps)
-    assert all(step["before_forward_ns"] < 1e9 for step in steps)
+    assert sum(step["duration_ns"] for step in steps) <= all_steps_ns
+    assert sum(step["before_forward_ns"] for step in steps) <= all_steps_ns
 
 
 def test_explicit_steps_alone(tmp_path):

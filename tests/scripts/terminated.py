@@ -9,7 +9,7 @@ from torch import nn
 
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(300):
+for step in range(9999):
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     time.sleep(0.1)

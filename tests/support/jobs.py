@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 SCRIPTS = ROOT / "tests" / "scripts"
+PATIENCE_S = 600
+"""How long anything may take before it counts as hanging: far longer than on a busy machine."""
 Command = Callable[..., subprocess.CompletedProcess]
 
 
@@ -22,10 +29,35 @@ def clean_environ() -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1"}
 
 
-def distprof(*arguments: object, cwd: Path | None = None, timeout: float = 240, **environ: str):
-    """Runs the command line and gives exit code, stdout and stderr."""
-    return subprocess.run([sys.executable, "-m", "distprof", *map(str, arguments)], cwd=cwd, timeout=timeout,
+def distprof(*arguments: object, cwd: Path | None = None, **environ: str):
+    """Runs the command line and gives exit code, stdout and stderr.
+
+    What only reads a run is called in this process: to start Python and import what it needs takes longer than it does.
+    """
+    words = [str(argument) for argument in arguments]
+    if words[0] in ("merge", "stats", "comms") and cwd is None and not environ:
+        return _called(words)
+    return subprocess.run([sys.executable, "-m", "distprof", *words], cwd=cwd, timeout=PATIENCE_S,
                           capture_output=True, text=True, env=clean_environ() | environ, check=False)
+
+
+def _called(words: list[str]) -> subprocess.CompletedProcess:
+    from distprof.launch.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        main(words)
+    return subprocess.CompletedProcess(words, int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def torchrun(nproc: int, *arguments: object, **environ: str):
+    """A job without us, unless its script records itself, that must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc),
+         *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environ() | environ,
+        check=False)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def record_run(out: Path, nproc: int, script: Path, *arguments: object, flags: tuple[object, ...] = (), **environ: str):
@@ -40,3 +72,12 @@ def merged(out: Path) -> Path:
     done = distprof("merge", out)
     assert done.returncode == 0, done.stderr
     return out
+
+
+def wait_for(job: subprocess.Popen, *files: Path) -> None:
+    """Until a running job has written all of them."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not all(file.exists() for file in files):
+        assert job.poll() is None, f"the job ended, and there is no {', '.join(map(str, files))}"
+        assert time.monotonic() < deadline, files
+        time.sleep(0.05)

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ from distprof.contract.stuck import Collective, Group, OpenCall, StackFrame, Stu
 from distprof.merge.blame.hang import hangs, hangs_of
 from distprof.merge.text.hang import hang_lines
 from support.drawn_rows import run_of
-from support.jobs import SCRIPTS, clean_environ, distprof
+from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, wait_for
 
 SECOND = 1_000_000_000
 USER = StackFrame(file="/home/me/train.py", line=57, function="load_batch")
@@ -110,6 +109,7 @@ def test_a_damaged_file_is_a_problem_and_no_end(tmp_path):
     assert [(one.rank, one.file) for one in problems] == [(0, "stuck.json")]
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(("how", "words"), [
     ("absent", "rank 1 never entered: it is at stuck.py:"),
     ("ops", "called differently: rank 1 called barrier where ranks 0 and 2 called all_reduce")])
@@ -119,13 +119,9 @@ def test_comms_says_first_what_a_real_job_hangs_in(tmp_path, how, words):
         [sys.executable, "-m", "distprof", "run", "--out", out, "--nproc-per-node", "3", "--steps",
          "wait=0,count=0,time=0,trace=3", SCRIPTS / "stuck.py", how, "1", mark], env=clean_environ(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 90
-    while not all(Path(f"{mark}.{rank}").exists() for rank in range(3)):
-        assert time.monotonic() < deadline and job.poll() is None
-        time.sleep(0.05)
-    time.sleep(1.5)
+    wait_for(job, *(Path(f"{mark}.{rank}") for rank in range(3)))
     job.send_signal(signal.SIGTERM)
-    job.communicate(timeout=90)
+    job.communicate(timeout=PATIENCE_S)
     line = distprof("comms", out).stdout.splitlines()[1]
     assert line.startswith("stuck: ranks 0") and words in line and "of checks (0-2)" in line, line
     data = json.loads(distprof("comms", "--json", out).stdout)["stuck"]

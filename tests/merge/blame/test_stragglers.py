@@ -11,10 +11,14 @@ import polars as pl
 import pytest
 
 from distprof.merge.blame.analysis import Analysis, analyse
+from distprof.merge.blame.culprits import Culprit
 from distprof.merge.clock.choose import aligned
 from distprof.merge.cost.collectives import collectives_of
 from distprof.merge.run.run_model import open_run
+from support.attempts import most_hold
 from support.jobs import SCRIPTS, record_run
+
+pytestmark = pytest.mark.job
 
 PLAN = "wait=2,count=0,time=0,trace=9"
 SLEEP_NS = 20e6
@@ -45,17 +49,29 @@ def check_breakdown(found: Analysis) -> None:
     ("host", 2, "host", "between forward and backward"),
     ("optimizer", 1, "optimizer", None),
 ])
-def test_the_late_rank_its_cause_and_its_cost(tmp_path, causes, rank, kind, where):
-    found = analysed(tmp_path / "run", causes, milliseconds=60)
+def test_the_late_rank_and_its_cause(tmp_path, causes, rank, kind, where):
+    found = analysed(tmp_path / "run", causes, milliseconds=200)
     check_breakdown(found)
     first = found.culprits[0]
     assert (first.rank, first.certain, first.victims) == (rank, True, [one for one in range(4) if one != rank])
     cause = first.explanations[0]
-    assert (cause.kind, cause.where) == (kind, where) and cause.share > 0.7
-    # `make stress` has the strict bound: other tests may run beside this one
-    assert first.cost_ns == pytest.approx(60e6, rel=0.35)
-    assert cause.spent_ns == pytest.approx(60e6, rel=0.2) and cause.ratio is not None and cause.ratio > 5
-    assert not any(one.certain for one in found.culprits[1:] if one.share and one.share > 0.1)
+    assert (cause.kind, cause.where) == (kind, where)
+
+
+def named(found: Analysis) -> dict[int, Culprit]:
+    """Rank -> what it made others wait, where that is certain and more than a tenth of all waiting."""
+    return {one.rank: one for one in found.culprits if one.certain and one.share and one.share > 0.1}
+
+
+def test_two_causes_in_different_groups(tmp_path):
+    """tp2 x dp2: rank 1 delays its pair by a module, rank 2 its own by loading data."""
+    late = named(analysed(tmp_path / "run", "mesh,module,loader", milliseconds=200))
+    assert {1, 2} <= set(late)
+    assert (late[1].explanations[0].where, late[2].explanations[0].kind) == ("layers.1.mlp", "data")
+    assert 0 in late[1].victims and 3 in late[2].victims
+
+
+# --- by the clock: `make stress` ------------------------------------------------------------------------------------
 
 
 def came_at(folder: Path, rank: int, steps: list[int]) -> Any:
@@ -69,44 +85,57 @@ def apart(folder: Path, late: int, early: int, steps: list[int]) -> float:
     return float(np.maximum(after - before, 0).sum(axis=1).mean())
 
 
-def test_two_causes_in_different_groups(tmp_path):
-    """tp2 x dp2: rank 1 delays its pair by a module, rank 2 its own by loading data."""
-    found = analysed(tmp_path / "run", "mesh,module,loader", milliseconds=60)
-    named = {one.rank: one for one in found.culprits if one.certain and one.share and one.share > 0.1}
-    assert set(named) == {1, 2}
-    assert (named[1].explanations[0].where, named[2].explanations[0].kind) == ("layers.1.mlp", "data")
-    assert named[1].victims == [0] and named[2].victims == [3]
-    # with 4 ranks on 2 cores a pair is not apart by what one sleeps: the script itself says how far
-    assert named[1].cost_ns == pytest.approx(apart(tmp_path, 1, 0, found.steps), rel=0.1)
-    assert named[2].cost_ns == pytest.approx(apart(tmp_path, 2, 3, found.steps), rel=0.1)
-
-
-def test_twice_the_batch(tmp_path):
-    found = analysed(tmp_path / "run", "batch")
-    first = found.culprits[0]
-    assert first.rank == 3 and first.certain and first.explanations[0].kind == "batch"
-    assert first.explanations[0].ratio == 2
-    # by the script's own watch: how long the others had to wait for it, and all waiting until the last rank had its
-    # gradients
-    assert first.cost_ns == pytest.approx(
-        np.mean([apart(tmp_path, 3, rank, found.steps) for rank in first.victims]), rel=0.1)
-    came = np.stack([came_at(tmp_path, rank, found.steps).sum(axis=1) for rank in range(4)])
-    waited = found.breakdown.group_by("rank").agg(pl.col("waiting_ns").mean()).sort("rank")["waiting_ns"].sum()
-    assert waited == pytest.approx(float((came.max(axis=0) - came).mean(axis=1).sum()), rel=0.15)
-
-
 @pytest.mark.stress
 @pytest.mark.parametrize(("causes", "rank"), [
-    ("module", 2), ("backward", 2), ("loader", 1), ("host", 2)])
-def test_cost_within_a_tenth(tmp_path, causes, rank):
-    first = analysed(tmp_path / "run", causes).culprits[0]
-    assert first.rank == rank and first.certain
-    assert first.cost_ns == pytest.approx(SLEEP_NS, rel=0.1)
+    ("module", 2), ("backward", 2), ("loader", 1), ("host", 2), ("optimizer", 1)])
+def test_the_cost_is_what_was_slept(tmp_path, causes, rank):
+    def attempt(folder: Path) -> None:
+        first, *others = analysed(folder / "run", causes).culprits
+        assert first.rank == rank and first.certain
+        assert first.cost_ns == pytest.approx(SLEEP_NS, rel=0.1)
+        cause = first.explanations[0]
+        assert cause.spent_ns == pytest.approx(SLEEP_NS, rel=0.1) and cause.share > 0.7
+        assert cause.ratio is not None and cause.ratio > 5
+        assert not any(one.certain for one in others if one.share and one.share > 0.1)
+
+    most_hold(attempt, tmp_path, of=5, at_least=4)
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("attempt", range(20))
-def test_a_balanced_job_has_no_culprit(tmp_path, attempt):
-    found = analysed(tmp_path / "run", "none")
-    check_breakdown(found)
-    assert [one for one in found.culprits if one.certain] == [], attempt
+def test_the_cost_of_two_causes_is_what_the_script_itself_measured(tmp_path):
+    """With 4 ranks on 2 cores a pair is not apart by what one sleeps."""
+    def attempt(folder: Path) -> None:
+        found = analysed(folder / "run", "mesh,module,loader", milliseconds=60)
+        late = named(found)
+        assert set(late) == {1, 2} and late[1].victims == [0] and late[2].victims == [3]
+        assert late[1].cost_ns == pytest.approx(apart(folder, 1, 0, found.steps), rel=0.1)
+        assert late[2].cost_ns == pytest.approx(apart(folder, 2, 3, found.steps), rel=0.1)
+
+    most_hold(attempt, tmp_path, of=5, at_least=4)
+
+
+@pytest.mark.stress
+def test_twice_the_batch_costs_what_the_script_itself_measured(tmp_path):
+    def attempt(folder: Path) -> None:
+        found = analysed(folder / "run", "batch")
+        first = found.culprits[0]
+        assert first.rank == 3 and first.certain and first.explanations[0].kind == "batch"
+        assert first.explanations[0].ratio == 2
+        # how long the others had to wait for it, and all waiting until the last rank had its gradients
+        assert first.cost_ns == pytest.approx(
+            np.mean([apart(folder, 3, rank, found.steps) for rank in first.victims]), rel=0.1)
+        came = np.stack([came_at(folder, rank, found.steps).sum(axis=1) for rank in range(4)])
+        waited = found.breakdown.group_by("rank").agg(pl.col("waiting_ns").mean()).sort("rank")["waiting_ns"].sum()
+        assert waited == pytest.approx(float((came.max(axis=0) - came).mean(axis=1).sum()), rel=0.15)
+
+    most_hold(attempt, tmp_path, of=5, at_least=3)
+
+
+@pytest.mark.stress
+def test_a_balanced_job_has_no_culprit(tmp_path):
+    def attempt(folder: Path) -> None:
+        found = analysed(folder / "run", "none")
+        check_breakdown(found)
+        assert [one for one in found.culprits if one.certain] == []
+
+    most_hold(attempt, tmp_path, of=20, at_least=19)

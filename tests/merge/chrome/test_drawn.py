@@ -17,7 +17,7 @@ from distprof.merge.chrome.drawn_collectives import Wanted, picture
 from distprof.merge.chrome.drawn_events import BYTES_DRAWN, FIRST_ARROW, PROCESS, Sample, Slice
 from distprof.merge.chrome.rank_writer import IDS_PER_RANK
 from support.drawn_rows import MS, collective, frame, run_of
-from support.jobs import SCRIPTS, distprof, record_run
+from support.jobs import SCRIPTS, distprof, merged, record_run
 from support.perfetto import ERRORS, ask, rank_of
 
 NESTED = """select slice.name as name, slice.ts as ts, slice.dur as dur, parent.name as parent, parent.ts as parent_ts,
@@ -92,14 +92,11 @@ def test_ids_of_arrows_between_ranks_are_nobody_elses_and_exact_in_a_double():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    """tp2 x dp2: rank 1 is late by a module, rank 2 by loading data; 15 ms each."""
-    out = tmp_path_factory.mktemp("drawn") / "run"
-    record_run(out, 4, SCRIPTS / "stragglers.py", "mesh,module,loader", 15, 6,
-               flags=("--steps", "wait=1,count=0,time=0,trace=4"))
-    done = distprof("merge", out)
-    assert done.returncode == 0, done.stderr
-    return out
+def run(recordings) -> Path:
+    """tp2 x dp2: rank 1 is late by a module, rank 2 by loading data; 200 ms each."""
+    return merged(recordings.get("drawn", lambda out: record_run(
+        out, 4, SCRIPTS / "stragglers.py", "mesh,module,loader", 200, 6,
+        flags=("--steps", "wait=1,count=0,time=0,trace=4"))))
 
 
 @pytest.fixture(scope="module")

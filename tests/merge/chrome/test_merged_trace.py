@@ -39,7 +39,7 @@ def thread_names(events: list[dict]) -> dict[tuple[int, int], str]:
 
 
 @pytest.fixture(scope="module", params=["ddp", "tp"])
-def run(request) -> Path:
+def run(request, recordings) -> Path:
     return request.getfixturevalue(request.param)
 
 

@@ -72,7 +72,7 @@ def test_a_timeline_without_labels_tells_what_the_labels_do(ddp, tmp_path):
         assert labelled[column].to_list() == told[column].to_list(), column
     assert set(labelled["matched_by"]) == {"sequence"} and set(told["matched_by"]) == {"label"}
     # the call, as the recorder and as the profiler saw it
-    assert (labelled["enqueue_ns"] - told["enqueue_ns"]).abs().median() < 1_000_000
+    assert (labelled["enqueue_ns"] - told["enqueue_ns"]).abs().median() < 50_000_000
 
 
 # --- made traces ------------------------------------------------------------------------------------------------------

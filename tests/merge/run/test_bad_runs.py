@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from distprof.merge.commands.merge import merge
-from support.jobs import SCRIPTS, clean_environ, distprof
+from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_traces_are_never_replaced_by_their_merge(tmp_path, summary):
 def test_two_merges_of_a_run_at_once_do_not_meet(run):
     jobs = [subprocess.Popen([sys.executable, "-m", "distprof", "merge", run, "--force"], stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, env=clean_environ()) for _ in range(2)]
-    told = [job.communicate(timeout=120)[0] for job in jobs]
+    told = [job.communicate(timeout=PATIENCE_S)[0] for job in jobs]
     assert 0 in [job.returncode for job in jobs], told
     assert "4 of 4 ranks" in distprof("merge", run, "--force").stdout and not list(run.glob(".*"))
 
@@ -259,11 +259,12 @@ def test_a_merge_that_finds_the_disk_full_leaves_nothing(run):
     assert not (run / "merged").exists() and not list(run.glob(".*"))
 
 
+@pytest.mark.job
 def test_a_disk_that_fills_while_recording_never_stops_training(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "distprof", "run", "--out", tmp_path / "run", "--nproc-per-node", "2",
-         SCRIPTS / "job.py", "fine"], capture_output=True, text=True, env=clean_environ(), timeout=240, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16000, 16000)))
+         SCRIPTS / "job.py", "fine"], capture_output=True, text=True, env=clean_environ(), timeout=PATIENCE_S,
+        check=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16000, 16000)))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["rank 0 to stdout", "rank 1 to stdout"]
     told = [line for line in done.stderr.splitlines() if "recording stopped, training goes on" in line]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 import tarfile
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -34,7 +32,7 @@ from distprof.merge.run.run_model import Run, open_run
 from distprof.merge.run.trace_identity import Group, identity_of
 from distprof.merge.text.problems import sentences
 from distprof.units import spans
-from support.jobs import ROOT, SCRIPTS, clean_environ, distprof
+from support.jobs import ROOT, SCRIPTS, distprof, torchrun
 from support.perfetto import ERRORS, FLOWS, SLICES, ask, rank_of
 
 DLRM = ROOT.parent / "shared" / "traces" / "dlrm8"
@@ -493,14 +491,9 @@ def test_spans_hold_exactly_the_numbers(numbers):
 
 
 @pytest.fixture(scope="module")
-def profiled(tmp_path_factory) -> Path:
+def profiled(recordings) -> Path:
     """What four real ranks wrote with torch.profiler alone."""
-    out = tmp_path_factory.mktemp("plain") / "tb"
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4",
-         SCRIPTS / "plain_profiler.py", out], capture_output=True, text=True, env=clean_environ(), timeout=240,
-        check=False)
-    assert done.returncode == 0, done.stderr
+    out = recordings.get("plain", lambda out: torchrun(4, SCRIPTS / "plain_profiler.py", out))
     assert len(list(out.iterdir())) == 4
     return out
 

@@ -23,7 +23,7 @@ def tree(run, *flags: object) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module", params=["ddp", "tp"])
-def run(request):
+def run(request, recordings):
     return request.getfixturevalue(request.param)
 
 

@@ -16,9 +16,9 @@ from support.jobs import SCRIPTS, distprof, merged, record_run
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("many") / "run"
-    record_run(out, 4, SCRIPTS / "many_collectives.py", flags=("--steps", "wait=1,count=1,time=1,trace=1"))
+def run(recordings) -> Path:
+    out = recordings.get("many", lambda out: record_run(
+        out, 4, SCRIPTS / "many_collectives.py", flags=("--steps", "wait=1,count=1,time=1,trace=1")))
     return merged(out)
 
 
@@ -171,11 +171,12 @@ def test_comms_can_be_narrowed_and_read_by_programs(run):
     assert "barrier" in text and "all_reduce" not in text
 
 
+@pytest.mark.job
 def test_termination_flushes_a_rank_that_hangs(tmp_path):
     """torchrun ends the others with SIGTERM; no Python handler runs in a thread that waits in C++."""
     out = tmp_path / "run"
     done = distprof("run", "--out", out, "--nproc-per-node", 2, "--steps", "wait=0,count=1,time=1,trace=9",
-                    SCRIPTS / "hangs.py", timeout=60)
+                    SCRIPTS / "hangs.py")
     assert done.returncode == 5, done.stderr
     info = json.loads((out / "rank00000" / "rank.json").read_text())
     assert (info["status"], info["why"]) == ("partial", "signal SIGTERM after 4 of 11 steps")

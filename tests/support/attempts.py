@@ -1,0 +1,20 @@
+"""Tests that a busy machine may fail: repeated, and judged by how many of the attempts hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+
+def most_hold(attempt: Callable[[Path], object], folder: Path, *, of: int, at_least: int) -> None:
+    """Calls `attempt` with a new folder each time; an AssertionError is an attempt that does not hold."""
+    failures = []
+    for number in range(of):
+        path = folder / f"attempt{number}"
+        path.mkdir()
+        try:
+            attempt(path)
+        except AssertionError as error:
+            failures.append(f"attempt {number}: {error}")
+    print(f"{of - len(failures)} of {of} hold, {at_least} have to")
+    assert of - len(failures) >= at_least, "\n".join(failures)

@@ -1,0 +1,48 @@
+"""Processes that tests start: which of them are jobs, and which are still there."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+SCRIPTS = str(Path(__file__).parents[1] / "scripts")
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def is_job(command: Iterable[object]) -> bool:
+    """Whether a command line records, or starts ranks: `distprof run`, torchrun, or one of tests/scripts."""
+    words = [str(word) for word in command]
+    return ("torch.distributed.run" in words or any(word.startswith(SCRIPTS) for word in words)
+            or words[1:4] == ["-m", "distprof", "run"])
+
+
+def adopt_orphans() -> None:
+    """Children of children that lost their parent become ours, so that `children` finds them."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children() -> dict[int, str]:
+    """Command lines of the running children of this process; one that has ended has none."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            try:
+                line = Path(f"/proc/{child}/cmdline").read_bytes()
+            except FileNotFoundError:
+                continue
+            if line:
+                found[int(child)] = line.replace(b"\0", b" ").decode(errors="replace").strip()
+    return found
+
+
+def left_after(seconds: float, before: Iterable[int]) -> list[str]:
+    """Command lines of children that were not there before and do not end by themselves."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = [line for child, line in children().items()
+                if child not in before and "multiprocessing.resource_tracker" not in line]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
