@@ -11,6 +11,7 @@ from pathlib import Path
 from distprof.contract.columns import Column, Table
 from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_EVENTS, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.paths import FORMAT
+from distprof.contract.problems import Problem, Remark
 from distprof.contract.tables import RANK_TABLES, TAGS
 
 PAGE = Path(__file__).parent / "run-directory.md"
@@ -51,20 +52,22 @@ fields, with types, and says how to read several ranks together.
 | key | is |
 |---|---|
 | `format`, `kind`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source` | what was run, and how the topology was found; `kind` is `distprof`, or `traces` for those of other programs, whose sizes and topology are null where they do not tell |
-| `ranks`, `missing_ranks`, `problems` | ranks that were read, ranks that are not there, everything that is incomplete, in words |
-| `remarks` | what to keep in mind when reading the numbers, in words |
+| `ranks`, `missing_ranks`, `problems` | ranks that were read, ranks that are not there, everything that is incomplete: objects with a `code` and its fields, see below |
+| `remarks` | what to keep in mind when reading the numbers: likewise |
 | `per_gpu` | per quantity and time: `mean`, `min`, `max` over ranks and `min_rank`, `max_rank` |
 | `model` | per quantity one number: mp_size x the mean per GPU; `unique_params` counts replicas once, null where unknown |
-| `step` | mean step of the time pass: `time_ns`, its parts, `samples_per_second` and `flops_per_second` of the whole job (recomputation included), `mfu` per GPU and in `mfu_basis` the FLOPs and the peak it rests on, or why it is null |
+| `step` | mean step of the time pass: `time_ns`, its parts, `samples_per_second` and `flops_per_second` of the whole job (recomputation included), `mfu` per GPU, and `mfu_basis`: a `code`, `published` or `given` with the `peaks` it rests on (`flops_per_second`, `device`, `dtype`, `source`, `year`), or why it is null: `no_step`, `no_device` and `no_dtype` (of `rank`), `no_peak` (of `device` in `dtype`) |
 | `slowest_rank` | rank with the most time in forward and backward, and its ratio to the median |
-| `communication` | traced steps: share of a step in which a rank waits for others or for data to move (`waiting_ratio`, `moving_ratio`), ranks that others waited for (`culprits`) and the same in sentences (`text`); [what they mean](comms.md). null: nothing was recorded, or more than 5 million events, which `distprof comms` looks at |
+| `communication` | traced steps: share of a step in which a rank waits for others or for data to move (`waiting_ratio`, `moving_ratio`), ranks that others waited for (`culprits`, the five most expensive), of which `steps`; [what they mean](comms.md). null: nothing was recorded, or more than 5 million events, which `distprof comms` looks at |
 | `modules` | the modules with the most time, reduced over ranks |
 | `coverage_ratio`, `uncounted_ops` | share of the bytes that are moved by ops of which it is known what they do; the others, per step of a rank |
 | `clock` | how the times of the ranks were brought to one clock: see below |
 
 FLOPs and MACs are per step. Unknown is null, never 0.
 
-## Clocks
+### Problems and remarks
+
+@CODES@## Clocks
 
 All times in the folder of a rank are those of its own clock (CLOCK_REALTIME). Merged times are on the clock of rank 0.
 
@@ -84,7 +87,8 @@ spends a quarter of a second at most on this in a recording.
 | key | is |
 |---|---|
 | `method` | `shared`: all ranks read the clock of one host. `samples`: lines through all bounds of `clock_sync`. `collectives`: estimated from when collectives ended, for runs without samples. `none`: not aligned |
-| `description` | the same in words; where clocks are not aligned, why |
+| `reason` | why ranks are not aligned, null where all are: `asked` (`--align none`), `hosts_unknown`, `no_samples`, `samples_do_not_join`, `too_few_collectives` |
+| `num_samples`, `num_collectives` | comparisons of clocks, and collectives, that the method rests on |
 | `aligned` | true where every rank is on the common clock, as far as `uncertainty_ns` says |
 | `num_hosts`, `num_clocks` | ranks of one host share a clock unless their samples say otherwise |
 | `uncertainty_ns` | largest of all ranks; null where one is not aligned |
@@ -102,7 +106,7 @@ that is used. Where a recording ends without a sample it holds until then; by ho
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD, "\n## Tables of a rank\n\nEvery table begins with\n\n", *_rows(TAGS)]
+    parts = [HEAD.replace("@CODES@", "".join(_codes())), "\n## Tables of a rank\n\nEvery table begins with\n\n", *_rows(TAGS)]
     for table in RANK_TABLES:
         parts += _section(table, f"### {table.file}", TAGS)
     parts.append("\n## Merged tables\n")
@@ -110,6 +114,16 @@ def page() -> str:
         parts += _section(table, f"### merged/{table.file}", ())
     parts += _section(MERGED_EVENTS, f"### merged/{MERGED_EVENTS.file}", TAGS)
     return "".join(parts)
+
+
+def _codes() -> Iterator[str]:
+    """A table of the codes and fields of problems, and one of remarks."""
+    for kind, title in ((Problem, "Code of a problem"), (Remark, "Code of a remark")):
+        yield f"| {title} | fields | is |\n|---|---|---|\n"
+        for one in kind.__subclasses__():
+            fields = ", ".join(f"`{field}`" for field in one.__struct_fields__)
+            yield f"| `{one.__struct_config__.tag}` | {fields} | {(one.__doc__ or '').splitlines()[0]} |\n"
+        yield "\n"
 
 
 def _section(table: Table, title: str, known: tuple[Column, ...]) -> Iterator[str]:

@@ -276,5 +276,6 @@ def from_json(kind: type[Coded], found: Any) -> list[Coded]:
     Raises:
         msgspec.ValidationError: A code or field is not known.
     """
-    read: list[Coded] = msgspec.convert(found, list[reduce(or_, kind.__subclasses__())])  # type: ignore[misc]
+    every = reduce(or_, kind.__subclasses__())
+    read: list[Coded] = msgspec.convert(found, list[every], str_keys=True)  # type: ignore[valid-type]
     return read

@@ -2,6 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
+
+
+class PeakUsed(msgspec.Struct, frozen=True, kw_only=True):
+    """A dense peak that MFU rests on; only its rate is known where it was given by --peak."""
+
+    flops_per_second: float
+    device: str | None = None
+    dtype: str | None = None
+    source: str | None = None
+    year: int | None = None
+
+
+class MfuBasis(msgspec.Struct, frozen=True, kw_only=True):
+    """What MFU rests on, or why there is none."""
+
+    code: Literal["published", "given", "no_step", "no_device", "no_dtype", "no_peak"]
+    """no_step: a step of the count pass or of the time pass is missing; no_device, no_dtype: `rank` did not record it;
+    no_peak: none is published for `device` in `dtype`."""
+    peaks: tuple[PeakUsed, ...] = ()
+    rank: int | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+
 QUANTITIES = ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "recompute_flops")
 """What `summary.json` gives per GPU and of the model."""
 TIMES = {"step_ns": "duration_ns", "before_forward_ns": "before_forward_ns", "fwd_ns": "fwd_ns", "bwd_ns": "bwd_ns",

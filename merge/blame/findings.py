@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -39,8 +40,8 @@ class Findings:
     analysis: Analysis | None
     """Of all communication; None where only some ops or groups are meant, for steps have no such parts, and of a
     merge alone."""
-    late: list[str]
-    """Who made the others wait, as a merge says it; nothing where `analysis` does."""
+    communication: dict[str, Any] | None
+    """`communication` of the summary of a merge that was read alone."""
 
 
 def find(path: Path, choice: Choice) -> Findings:
@@ -54,10 +55,10 @@ def find(path: Path, choice: Choice) -> Findings:
         DataError: It cannot be read.
         UsageError: There is no such op, group or step.
     """
-    path, late = origin_of(path), list[str]()
+    path, communication = origin_of(path), None
     is_alone = is_merge(path)
     if is_alone:
-        run, every, late = open_merge(path)
+        run, every, communication = open_merge(path)
     else:
         run = aligned(open_run(path))
         every = collectives_of(run)
@@ -74,7 +75,7 @@ def find(path: Path, choice: Choice) -> Findings:
         analysis = _of_step(analysis, choice.step)
     return Findings(run=run, rows=rows, collectives=collectives, steps=steps, kinds=kinds(counted, len(steps)),
                     coverage=coverage(collectives), hangs=stuck, analysis=analysis,
-                    late=[] if choice.is_of_some else late)
+                    communication=None if choice.is_of_some else communication)
 
 
 def _of_step(analysis: Analysis, step: int) -> Analysis | None:

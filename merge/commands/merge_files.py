@@ -102,7 +102,11 @@ def _write_tables(run: Run, folder: Path, collectives: pl.DataFrame | None) -> l
 
 def _late(summary: dict[str, Any]) -> list[str]:
     found = summary["communication"]
-    return found["text"] if found is not None and any(one["certain"] for one in found["culprits"]) else []
+    if found is None or not any(one["certain"] for one in found["culprits"]):
+        return []
+    from distprof.merge.text.culprits import lines_of_summary
+
+    return list(lines_of_summary(found, summary["ranks"]))
 
 
 def told(written: Written, merged: Path) -> str:

@@ -13,6 +13,7 @@ from distprof.contract.merged_tables import MERGED_COLLECTIVES
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.contract.problems import MergeAlone, Problem, Remark, from_json
 from distprof.contract.rank_json import RankJson
+from distprof.contract.summary import CLOCK_KEYS
 from distprof.errors import DataError
 from distprof.merge.clock.model import Alignment, Clock
 from distprof.merge.run.discovery import is_recorded
@@ -30,16 +31,19 @@ def origin_of(path: Path) -> Path:
     return path.resolve().parent if is_merge(path) and path.resolve().name == MERGED else path
 
 
-def open_merge(path: Path) -> tuple[Run, pl.DataFrame, list[str]]:
+def open_merge(path: Path) -> tuple[Run, pl.DataFrame, dict[str, Any] | None]:
     """Reads a merge.
 
     Returns:
-        The run as its summary has it, `MERGED_COLLECTIVES`, and who made the others wait, in sentences.
+        The run as its summary has it, `MERGED_COLLECTIVES`, and `communication` of the summary.
 
     Raises:
         DataError: It cannot be read, or holds no collectives.
     """
     summary = msgspec.json.decode((path / SUMMARY_JSON).read_bytes(), type=dict[str, Any])
+    if set(summary["clock"]) != set(CLOCK_KEYS):
+        raise DataError(f"expected a summary of this version in {path / SUMMARY_JSON}, found other keys",
+                        hint="merge again")
     try:
         rows = pl.read_parquet(path / MERGED_COLLECTIVES.file)
     except UNREADABLE as error:
@@ -52,8 +56,7 @@ def open_merge(path: Path) -> tuple[Run, pl.DataFrame, list[str]]:
         raise DataError(f"expected collectives in the merge {path}, found none: it is of traces of another program",
                         hint="distprof comms reads the traces themselves, or merge them with --collectives")
     texts = [column for column, kind in rows.schema.items() if kind == pl.Categorical]
-    told = (summary.get("communication") or {}).get("text", [])
-    return _run(path, summary), rows.with_columns(pl.col(texts).cast(pl.String)), list(told)
+    return _run(path, summary), rows.with_columns(pl.col(texts).cast(pl.String)), summary["communication"]
 
 
 def _run(path: Path, summary: Mapping[str, Any]) -> Run:

@@ -14,7 +14,7 @@ from distprof.merge.cost.kinds import Kind
 from distprof.merge.run.run_model import clock_of
 from distprof.merge.text.breakdown import HEADER, breakdown_rows
 from distprof.merge.text.clock import clock_line
-from distprof.merge.text.culprits import culprit_lines
+from distprof.merge.text.culprits import culprit_lines, lines_of_summary
 from distprof.merge.text.hang import hang_lines
 from distprof.merge.text.precision import known_to, some
 from distprof.merge.text.problems import sentences
@@ -38,8 +38,8 @@ def summarise(found: Findings, page: Page) -> None:
     if found.analysis is not None:
         _steps(found, page)
         _culprits(found, found.analysis, page)
-    elif found.late:
-        for line in found.late:
+    elif found.communication is not None:
+        for line in lines_of_summary(found.communication, [rank.number for rank in found.run.ranks]):
             page.line(line)
         page.line()
     for line in doubts(found):
@@ -116,7 +116,8 @@ def _steps(found: Findings, page: Page) -> None:
 
 def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
     if found.steps or found.collectives.is_empty():
-        for line in culprit_lines(analysis, [rank.number for rank in found.run.ranks]):
+        ranks = [rank.number for rank in found.run.ranks]
+        for line in culprit_lines(analysis.culprits, len(analysis.steps), ranks):
             page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
     else:
         page.line("nobody is called late: the collectives tell no steps, and without these habit is not told from "

@@ -18,7 +18,6 @@ from distprof.merge.cost.group_coverage import group_coverage
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.run.run_model import clock_of
 from distprof.merge.text.breakdown import mean_steps
-from distprof.merge.text.culprits import cause
 from distprof.merge.totals.description import problems_of
 
 OF_RANK = ("rank", "enqueue_ns", "start_ns", "arrival_ns", "end_ns", "timed_by", "wait_ns", "transfer_ns",
@@ -52,7 +51,7 @@ def as_data(found: Findings) -> dict[str, Any]:
 
 
 def _culprit(one: Culprit) -> dict[str, Any]:
-    explanations = [{**asdict(why), "ratio": why.ratio, "text": cause(why)} for why in one.explanations]
+    explanations = [{**asdict(why), "ratio": why.ratio} for why in one.explanations]
     return {**asdict(one), "certain": one.certain, "explanations": explanations}
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-from distprof.merge.blame.analysis import Analysis
+import msgspec
+
 from distprof.merge.blame.culprits import MATERIAL, OF_MODULES, SURE, Culprit, Explanation
 from distprof.merge.text.precision import brief
 from distprof.merge.text.ranks import victim_list
@@ -16,21 +18,27 @@ NEEDED = 3
 """Steps from which on a rank can be told from chance."""
 
 
-def culprit_lines(analysis: Analysis, ranks: Collection[int]) -> Iterator[str]:
+def culprit_lines(culprits: Sequence[Culprit], num_steps: int, ranks: Collection[int]) -> Iterator[str]:
     """A line per rank that others waited for; or why none is named.
 
     Args:
-        analysis: Of the run.
+        culprits: The most expensive first.
+        num_steps: Steps that were looked at.
         ranks: All that were recorded.
     """
-    certain = [one for one in analysis.culprits if one.certain]
+    certain = [one for one in culprits if one.certain]
     yield from (culprit_line(one, ranks) for one in certain)
     if certain:
         return
-    if not analysis.culprits:
+    if not culprits:
         yield "no rank made others wait, as far as is known" if len(ranks) > 1 else "one rank: nobody waits"
         return
-    yield doubt(analysis.culprits[0], len(analysis.steps), ranks)
+    yield doubt(culprits[0], num_steps, ranks)
+
+
+def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int]) -> Iterator[str]:
+    """The same from `communication` and `ranks` of `summary.json`."""
+    return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), len(communication["steps"]), ranks)
 
 
 def culprit_line(one: Culprit, ranks: Collection[int]) -> str:

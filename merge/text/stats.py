@@ -10,6 +10,8 @@ from typing import Any
 from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem, Remark, from_json
 from distprof.merge.text.clock import clock_line
+from distprof.merge.text.culprits import lines_of_summary
+from distprof.merge.text.mfu import mfu_line
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.reporters.report import Report
@@ -124,8 +126,7 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
     if flops is not None:
         rates.append(f"{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
     page.line("   ".join(rates))
-    mfu = step["mfu"]
-    page.line(f"MFU {percent(mfu)} = {step['mfu_basis']}" if mfu is not None else f"MFU {step['mfu_basis']}")
+    page.line(mfu_line(step))
     page.line()
 
 
@@ -150,7 +151,7 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
     if found["waiting_ratio"] is not None:
         page.line(f"exposed communication: {percent(found['waiting_ratio'])} of a step waiting for other ranks, "
                   f"{percent(found['moving_ratio'])} moving data")
-    for line in found["text"]:
+    for line in lines_of_summary(found, summary["ranks"]):
         page.line(line)
     page.line()
 

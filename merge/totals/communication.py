@@ -1,4 +1,4 @@
-"""Who made the others wait, for `summary.json`: a run and its collectives come in, what stats tells goes out."""
+"""`communication` of `summary.json`: how much of a step was waiting, and for whom."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from distprof.contract.tables import EVENTS
 from distprof.merge.blame.analysis import analyse
 from distprof.merge.cost.collectives import collectives_of
 from distprof.merge.run.run_model import Run
-from distprof.merge.text.culprits import culprit_lines
 
 MOST_EVENTS = 5_000_000
 """Events of all ranks up to which a summary looks at them; `distprof comms` looks at any number."""
@@ -20,7 +19,7 @@ NAMED = 5
 
 
 def communication(run: Run, rows: pl.DataFrame | None = None) -> dict[str, Any] | None:
-    """Steps looked at, mean share of waiting and moving in them, culprits as data and in sentences.
+    """Steps looked at, mean share of waiting and moving in them, and culprits.
 
     Args:
         run: On one clock.
@@ -42,5 +41,4 @@ def communication(run: Run, rows: pl.DataFrame | None = None) -> dict[str, Any] 
         **{f"{part}_ratio": int(steps[f"{part}_ns"].sum()) / total if total else None
            for part in ("waiting", "moving")},
         "culprits": [{**asdict(one), "certain": one.certain} for one in found.culprits[:NAMED]],
-        "text": list(culprit_lines(found, [rank.number for rank in run.ranks])),
     }

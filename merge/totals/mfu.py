@@ -1,4 +1,4 @@
-"""Model FLOPs utilisation: ops, step times and devices of all ranks come in, one ratio and what it rests on go out."""
+"""Model FLOPs utilisation (MFU) of a run, with the peaks that it rests on."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from distprof.contract.summary import MfuBasis, PeakUsed
 from distprof.merge.run.run_model import Rank, Run
 from distprof.peaks.published import Peak, peak
-from distprof.units import si
 
 MODEL_PHASES = ("forward", "backward")
 """Recomputation is no work of the model."""
-HOW = "forward and backward FLOPs of a step, recomputation left out, causal attention in full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +19,7 @@ class Utilisation:
     """MFU of a run."""
 
     mfu: float | None
-    basis: str
-    """Which FLOPs and which peak, or why there is no ratio."""
+    basis: MfuBasis
 
 
 def model_flops(ops: pl.DataFrame) -> pl.DataFrame:
@@ -46,16 +44,17 @@ def utilisation(run: Run, ops: pl.DataFrame, step_ns: float | None, given: float
     """
     flops = model_flops(ops)
     if step_ns is None or flops.is_empty():
-        return Utilisation(mfu=None, basis="unknown: it takes a step of the count pass and one of the time pass")
+        return Utilisation(mfu=None, basis=MfuBasis(code="no_step"))
     if given is not None:
         least_ns = float(flops["flops"].sum()) / flops["rank"].n_unique() / given * 1e9
-        return Utilisation(mfu=least_ns / step_ns, basis=f"{HOW} / (step time x {si(given, 'FLOP/s')}, as given)")
+        return Utilisation(mfu=least_ns / step_ns, basis=MfuBasis(
+            code="given", peaks=(PeakUsed(flops_per_second=given),)))
     return _by_table(run, flops, step_ns)
 
 
 def _by_table(run: Run, flops: pl.DataFrame, step_ns: float) -> Utilisation:
     ranks = {rank.number: rank for rank in run.ranks}
-    least_s, used = 0.0, dict[str, None]()
+    least_s, used = 0.0, dict[PeakUsed, None]()
     for row in flops.sort("rank", "dtype", "convolution").iter_rows(named=True):
         rank = ranks[row["rank"]]
         dtype = _may_be_tf32(rank, row["dtype"], "convolution" if row["convolution"] else "matmul")
@@ -63,9 +62,9 @@ def _by_table(run: Run, flops: pl.DataFrame, step_ns: float) -> Utilisation:
         if found is None:
             return Utilisation(mfu=None, basis=_why_none(rank, dtype))
         least_s += row["flops"] / found.flops_per_second
-        used[_told(rank, found)] = None
+        used[_used(rank, found)] = None
     mfu = least_s / flops["rank"].n_unique() / (step_ns / 1e9)
-    return Utilisation(mfu=mfu, basis=f"{HOW} / (step time x {'; '.join(used)})")
+    return Utilisation(mfu=mfu, basis=MfuBasis(code="published", peaks=tuple(used)))
 
 
 def _may_be_tf32(rank: Rank, dtype: str | None, kind: str) -> str | None:
@@ -79,14 +78,13 @@ def _peak(device: str | None, dtype: str | None) -> Peak | None:
     return peak(device, dtype) or (peak(device, "float32") if dtype == "tf32" else None)
 
 
-def _told(rank: Rank, found: Peak) -> str:
-    return (f"{si(found.flops_per_second, 'FLOP/s')}, dense peak of {rank.info.device_name} in {found.dtype}: "
-            f"{found.source}, {found.year}")
+def _used(rank: Rank, found: Peak) -> PeakUsed:
+    return PeakUsed(flops_per_second=found.flops_per_second, device=rank.info.device_name, dtype=found.dtype,
+                    source=found.source, year=found.year)
 
 
-def _why_none(rank: Rank, dtype: str | None) -> str:
-    remedy = "give one in FLOP/s with --peak (`distprof doctor --peak` measures it)"
-    if rank.info.device_name is None or dtype is None:
-        what = "device" if rank.info.device_name is None else "dtype of the products"
-        return f"unknown: rank {rank.number} does not tell the {what}, so no peak can be looked up; {remedy}"
-    return f"unknown: no published peak of {rank.info.device_name} in {dtype} is at hand; {remedy}"
+def _why_none(rank: Rank, dtype: str | None) -> MfuBasis:
+    device = rank.info.device_name
+    if device is None or dtype is None:
+        return MfuBasis(code="no_device" if device is None else "no_dtype", rank=rank.number)
+    return MfuBasis(code="no_peak", rank=rank.number, device=device, dtype=dtype)

@@ -85,7 +85,7 @@ def _step(run: Run, ranks: pl.DataFrame, ops: pl.DataFrame, peak: float | None) 
         "samples_per_second": mean["samples"] * run.dp_size / time_ns * 1e9 if time_ns and mean["samples"] else None,
         "flops_per_second": sum(flops) * run.world_size / time_ns * 1e9 if known else None,
         "mfu": used.mfu,
-        "mfu_basis": used.basis,
+        "mfu_basis": msgspec.to_builtins(used.basis),
     }
 
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.errors import UsageError
-from distprof.merge.blame.analysis import Analysis
 from distprof.merge.blame.breakdown import SCHEMA
 from distprof.merge.blame.culprits import Culprit, Explanation
 from distprof.merge.clock.model import pair_uncertainty_ns
@@ -119,8 +118,7 @@ def culprit(**changes) -> Culprit:
 
 
 def told(*found: Culprit, steps: int = 5) -> list[str]:
-    return list(culprit_lines(Analysis(breakdown=pl.DataFrame(), culprits=list(found), steps=list(range(steps)),
-                                       remarks=[]), range(4)))
+    return list(culprit_lines(found, steps, range(4)))
 
 
 def test_a_culprit_is_named_with_cost_cause_and_certainty():

@@ -1,0 +1,81 @@
+"""Problems and remarks: each code has a sentence, and survives `summary.json`."""
+
+from __future__ import annotations
+
+import json
+from string import Formatter
+from typing import get_args
+
+import msgspec
+import pytest
+
+from distprof.contract.problems import (
+    ClockReason,
+    ClocksNotAligned,
+    ClocksWrong,
+    FilesLeftOut,
+    MergeAlone,
+    Other,
+    Problem,
+    RanksFromNames,
+    RanksMissing,
+    Remark,
+    SeveralTraces,
+    WorldSizeFromRanks,
+    WorldSizesDiffer,
+    from_json,
+)
+from distprof.merge.text.problems import CLOCK_REASONS, FORMATS, SENTENCES, sentence
+
+CODES = [*Problem.__subclasses__(), *Remark.__subclasses__()]
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.__struct_config__.tag)
+def test_every_code_has_a_sentence_with_its_fields(code):
+    parts = list(Formatter().parse(SENTENCES[code]))
+    assert {field for _, field, _, _ in parts if field} <= {*code.__struct_fields__}
+    assert {spec for _, field, spec, _ in parts if field and spec} <= {*FORMATS, ".0f"}
+
+
+def test_codes_differ():
+    assert len({code.__struct_config__.tag for code in CODES}) == len(CODES) == len(SENTENCES)
+
+
+@pytest.mark.parametrize(("one", "data", "text"), [
+    (RanksMissing(ranks=(1, 2, 5), world_size=8), {"code": "ranks_missing", "ranks": [1, 2, 5], "world_size": 8},
+     "ranks 1, 2 and 5 of 8 missing"),
+    (Other(detail="what an exception said"), {"code": "other", "detail": "what an exception said"},
+     "what an exception said"),
+    (SeveralTraces(rank=0, used="b.json", left_out=("a.json",)),
+     {"code": "several_traces", "rank": 0, "used": "b.json", "left_out": ["a.json"]},
+     "rank 0 has several traces: the newest, b.json, is merged, and a.json is left out"),
+    (WorldSizesDiffer(ranks_by_size={4: (0,), 8: (5, 6)}),
+     {"code": "world_sizes_differ", "ranks_by_size": {"4": [0], "8": [5, 6]}},
+     "traces disagree on the world size: 4 in rank 0, 8 in ranks 5-6"),
+    (ClocksNotAligned(ranks=(1,), reason="asked", note=None),
+     {"code": "clocks_not_aligned", "ranks": [1], "reason": "asked", "note": None},
+     "clocks are not aligned (rank 1): --align none"),
+    (ClocksWrong(violations=3, num_collectives=40, largest_ns=2_000_000, allowed_ns=5_000),
+     {"code": "clocks_wrong", "violations": 3, "num_collectives": 40, "largest_ns": 2_000_000, "allowed_ns": 5_000},
+     "clocks are wrong: 3 of 40 collectives end on a rank before all are in, by up to 2.00 ms; the uncertainty of the "
+     "clocks explains 5.00 us"),
+    (FilesLeftOut(num_files=1, files=("a.json",), instead="a merged trace"),
+     {"code": "files_left_out", "num_files": 1, "files": ["a.json"], "instead": "a merged trace"},
+     "1 file left out: a merged trace (a.json)"),
+    (RanksFromNames(names="mesh", contradicted=True),
+     {"code": "ranks_from_names", "names": "mesh", "contradicted": True},
+     "several traces claim the same rank: ranks are from tp, pp and dp in the file names"),
+    (WorldSizeFromRanks(world_size=4, contradicted=False),
+     {"code": "world_size_from_ranks", "world_size": 4, "contradicted": False},
+     "no trace states the world size, so it is taken as 4: the highest rank plus one"),
+    (MergeAlone(), {"code": "merge_alone"},
+     "this is a merge without the folders of its ranks: it does not hold what steps were spent on"),
+])
+def test_code_fields_and_sentence(one, data, text):
+    assert json.loads(msgspec.json.encode(one)) == data
+    assert from_json(Problem if isinstance(one, Problem) else Remark, [data]) == [one]
+    assert sentence(one) == text
+
+
+def test_every_reason_of_a_clock_has_words():
+    assert set(CLOCK_REASONS) == {*get_args(ClockReason), None}
