@@ -1,16 +1,16 @@
-"""What `stuck.json` in a rank's folder says: the rank's side of a hang. Types alone, to write it and to read it with.
+"""The types of `stuck.json`, the file in the folder of a rank that hangs.
 
     msgspec.json.decode(path.read_bytes(), type=Stuck)
 
-The file is there while the rank is thought to be stuck and after it was ended that way; a rank that goes on removes
-it. It was written while the job ran: `time_ns` says when, and all is as of then. A rank that ended by itself, or was
-killed before anybody noticed, has none.
+The file exists while the rank is taken to hang, and stays if the process ends then; a rank that goes on removes it. It
+was written while the job ran: everything is as of `time_ns`. A rank that ended by itself, or was killed before the hang
+was noticed, has no file.
 
-Who hangs in what, over all ranks: a collective of `Group.collectives` with `completed` false has been called by this
-rank and is not over; ranks of the group whose `last_called` is below its `number` never called it. `number` and
-`last_*` count what torch's flight recorder counts of a group, alike on all its ranks (point-to-point ops of gloo are
-not in it). Where two ranks have different `op`, `input_sizes` or `input_dtypes` under one `number`, that is the
-mismatch. What the others do meanwhile is in `threads`, the main one first.
+To find what a job hangs in, compare the ranks: a collective of `StuckGroup.collectives` with `completed` false was
+called by this rank and has not ended; ranks of the group whose `last_called` is below its `number` never called it.
+`number` and `last_*` count as torch's flight recorder does, alike on all ranks of a group, without point-to-point ops
+of gloo. If two ranks have different `op`, `input_sizes` or `input_dtypes` under one `number`, that is the mismatch.
+`threads` shows what the other ranks do meanwhile, the main thread first.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ import msgspec
 
 
 class StackFrame(msgspec.Struct, kw_only=True):
-    """A line of Python that is running."""
+    """A call in a Python stack."""
 
     file: str
     line: int
     function: str
 
 
-class Thread(msgspec.Struct, kw_only=True):
-    """A thread with Python on it."""
+class StuckThread(msgspec.Struct, kw_only=True):
+    """A thread that runs Python."""
 
     name: str
     native_id: int | None
-    """As the kernel numbers it, and the timeline."""
+    """The number that the kernel and the timeline use."""
     main: bool
     frames: list[StackFrame]
     """Innermost last."""
 
 
-class Collective(msgspec.Struct, kw_only=True):
+class StuckCollective(msgspec.Struct, kw_only=True):
     """A collective of a group in torch's flight recorder."""
 
     number: int
     """Counts the group's collectives, from 1."""
     name: str
-    """As torch profiles it: gloo:all_reduce, nccl:broadcast, ..."""
+    """Its name in torch's profiler: gloo:all_reduce, nccl:broadcast, ..."""
     op: str
     """all_reduce, ...; gloo's reduce_scatter is an all_reduce."""
     point_to_point: bool
     state: str | None
     """scheduled, started or completed; gloo leaves it at scheduled."""
     completed: bool
-    """True where it is over, well or with an error."""
+    """True where it ended, with or without an error."""
     input_sizes: list[list[int]]
     input_dtypes: list[str]
     output_sizes: list[list[int]]
@@ -61,7 +61,7 @@ class Collective(msgspec.Struct, kw_only=True):
     """Since the epoch, this rank's clock."""
 
 
-class Group(msgspec.Struct, kw_only=True):
+class StuckGroup(msgspec.Struct, kw_only=True):
     """A process group of this rank."""
 
     name: str
@@ -69,16 +69,16 @@ class Group(msgspec.Struct, kw_only=True):
     backend: str | None
     ranks: list[int]
     last_called: int | None
-    """Number of the last collective that this rank called; null: none, or not known."""
+    """Number of the last collective that this rank called; null where it called none, or that is unknown."""
     last_started: int | None
     """Null for gloo."""
     last_completed: int | None
-    collectives: list[Collective]
+    collectives: list[StuckCollective]
     """The last ones, in the order of their calls; 50 at most."""
 
 
 class OpenCall(msgspec.Struct, kw_only=True):
-    """A labelled call that had not ended; fields as the columns of collectives.parquet."""
+    """A labelled call that had not ended; its fields are columns of collectives.parquet."""
 
     op: str
     group: str
@@ -106,7 +106,7 @@ class Failure(msgspec.Struct, kw_only=True):
 
 
 class Stuck(msgspec.Struct, kw_only=True):
-    """One rank."""
+    """The content of the file: one rank."""
 
     format: int
     rank: int
@@ -115,23 +115,23 @@ class Stuck(msgspec.Struct, kw_only=True):
     """Since the epoch, this rank's clock."""
     cause: Literal["signal", "watchdog", "error"]
     why: str
-    """In words: signal SIGTERM, no step has ended for 30.0 s, RuntimeError: ..."""
+    """Like signal SIGTERM, no step has ended for 30.0 s, RuntimeError: ..."""
     waiting: bool
-    """True where a collective of `groups` had been called and was not over."""
+    """True where a collective of `groups` was called and had not ended."""
     recording: bool
     """False after the last pass: then `step` is the number of recorded steps."""
     step: int
     pass_name: str | None = msgspec.field(name="pass")
     phase: str | None
-    """Of the main thread, where known: forward, recompute, backward or optimizer."""
+    """Of the main thread: forward, recompute, backward or optimizer; null where unknown."""
     module_path: str | None
-    """Of the forward call that the main thread is in, where known."""
+    """Module whose forward call the main thread is in; null where unknown."""
     since_ns: int | None
     """When the last step ended or, after the last pass, a collective was last called."""
-    groups: list[Group]
+    groups: list[StuckGroup]
     open_calls: list[OpenCall]
     """Trace pass only, CPU tensors only, without reduce_scatter."""
-    threads: list[Thread]
+    threads: list[StuckThread]
     failure: Failure | None = None
     notes: list[str] = []
-    """What could not be found out, and why."""
+    """What is missing here, and why."""

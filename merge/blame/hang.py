@@ -15,7 +15,7 @@ import msgspec
 
 from distprof.contract.paths import STUCK_JSON
 from distprof.contract.problems import FileUnreadable
-from distprof.contract.stuck import Collective, Failure, Group, StackFrame, Stuck
+from distprof.contract.stuck import Failure, StackFrame, Stuck, StuckCollective, StuckGroup
 from distprof.merge.cost.choice import group_label
 from distprof.merge.run.run_model import Run
 
@@ -115,7 +115,7 @@ def hangs(stuck: Mapping[int, Stuck]) -> Hangs:
 
 
 def _hangs(stuck: Mapping[int, Stuck]) -> Iterator[Hang]:
-    groups: dict[tuple[str, tuple[int, ...]], dict[int, Group]] = defaultdict(dict)
+    groups: dict[tuple[str, tuple[int, ...]], dict[int, StuckGroup]] = defaultdict(dict)
     for rank, one in stuck.items():
         for group in one.groups:
             groups[group.name, tuple(group.ranks)][rank] = group
@@ -127,8 +127,8 @@ def _hangs(stuck: Mapping[int, Stuck]) -> Iterator[Hang]:
             yield _hang(min(pending), members, by_rank, called, stuck)
 
 
-def _hang(number: int, members: Sequence[int], by_rank: Mapping[int, Group],
-          called: Mapping[int, Mapping[int, Collective]], stuck: Mapping[int, Stuck]) -> Hang:
+def _hang(number: int, members: Sequence[int], by_rank: Mapping[int, StuckGroup],
+          called: Mapping[int, Mapping[int, StuckCollective]], stuck: Mapping[int, Stuck]) -> Hang:
     there = {rank: mine[number] for rank, mine in sorted(called.items()) if number in mine}
     waiting = [rank for rank, one in there.items() if not one.completed]
     absent = [rank for rank in members if rank in by_rank and (by_rank[rank].last_called or 0) < number]
@@ -150,7 +150,7 @@ def _by_value(values: Mapping[int, str]) -> dict[str, list[int]]:
     return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[1])))
 
 
-def _shape(one: Collective) -> str:
+def _shape(one: StuckCollective) -> str:
     parts = [f"{'x'.join(map(str, sizes)) or 'scalar'} {dtype}" for sizes, dtype in zip(
         one.input_sizes, one.input_dtypes, strict=False)]
     return ", ".join(parts) or "nothing"

@@ -1,6 +1,6 @@
-"""Writes `stuck.json` of this rank: process groups, the flight recorder and stacks come in, one file goes out.
+"""`stuck.json` of this rank: its process groups by torch's flight recorder, and the stacks of its threads.
 
-It reads what torch keeps anyhow and calls into no process group: it works while all threads of the script hang.
+Nothing here calls into a process group, so it works while all threads of the script hang.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from distprof.contract.paths import FORMAT, STUCK_JSON
-from distprof.contract.stuck import Collective, Failure, Group, StackFrame, Stuck, Thread
+from distprof.contract.stuck import Failure, StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.files import write_whole
 from distprof.recording.termination import TerminationWatch
 
@@ -28,13 +28,14 @@ PATIENCE_S = 2.0
 """How long the flight recorder may take to answer."""
 BACKWARD = "_engine_run_backward"
 """torch's function that waits for autograd."""
+RECORDING = Path(__file__).parents[1]
 HANDLER = TerminationWatch._on_signal.__qualname__
 COMMUNICATION = ("gloo", "nccl", "processgroup", "process group", "c10d", "connection closed by peer", "tcpstore")
-"""What errors of communication speak of."""
+"""Words in the messages of communication errors."""
 
 
 class HangReport:
-    """One file that is there while the rank is stuck; nothing here raises or waits for long."""
+    """The file of this rank. Nothing here raises or waits for long."""
 
     def __init__(self, folder: Callable[[], Path | None], about: Callable[[], Mapping[str, Any]]) -> None:
         """Begins with no file.
@@ -50,9 +51,9 @@ class HangReport:
         self._written = False
 
     def take(self, cause: str, why: str) -> Stuck:
-        """What can be found out now."""
+        """The state of the rank now."""
         notes: list[str] = []
-        groups: list[Group] = []
+        groups: list[StuckGroup] = []
         try:
             groups = process_groups(notes)
         except Exception as wrong:  # noqa: BLE001 (the stacks are worth having without)
@@ -88,7 +89,7 @@ class HangReport:
         return True
 
     def remove(self) -> None:
-        """Takes the file away: the job went on."""
+        """Removes the file: the job went on."""
         with self.lock:
             folder = self._folder()
             if self._written and folder is not None:
@@ -117,7 +118,7 @@ def last_called() -> dict[str, tuple[int | None, int | None]]:
             for name, one in status.items()}
 
 
-def process_groups(notes: list[str]) -> list[Group]:
+def process_groups(notes: list[str]) -> list[StuckGroup]:
     """The process groups of this rank and their last collectives; what is missing goes into `notes`."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -133,22 +134,23 @@ def process_groups(notes: list[str]) -> list[Group]:
             for group, ranks in list(world.pg_group_ranks.items())]
 
 
-def _group(group: Any, ranks: list[int], backend: str | None, status: Mapping[str, Any], entries: list[Any]) -> Group:
-    return Group(name=group.group_name, description=group.group_desc, backend=backend, ranks=ranks,
-                 last_called=_number(status.get("last_enqueued_collective")),
-                 last_started=_number(status.get("last_started_collective")),
-                 last_completed=_number(status.get("last_completed_collective")),
-                 collectives=[_collective(entry) for entry in entries[-MOST_COLLECTIVES:]])
+def _group(group: Any, ranks: list[int], backend: str | None, status: Mapping[str, Any],
+           entries: list[Any]) -> StuckGroup:
+    return StuckGroup(name=group.group_name, description=group.group_desc, backend=backend, ranks=ranks,
+                      last_called=_number(status.get("last_enqueued_collective")),
+                      last_started=_number(status.get("last_started_collective")),
+                      last_completed=_number(status.get("last_completed_collective")),
+                      collectives=[_collective(entry) for entry in entries[-MOST_COLLECTIVES:]])
 
 
-def _collective(entry: Mapping[str, Any]) -> Collective:
+def _collective(entry: Mapping[str, Any]) -> StuckCollective:
     name, state = entry["profiling_name"], entry.get("state")
-    return Collective(number=entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"], name=name,
-                      op=name.rpartition(":")[2], point_to_point=entry["is_p2p"], state=state,
-                      completed=bool(entry.get("retired")) or state == "completed",
-                      input_sizes=entry["input_sizes"], input_dtypes=entry["input_dtypes"],
-                      output_sizes=entry["output_sizes"], output_dtypes=entry["output_dtypes"],
-                      called_ns=entry["time_created_ns"])
+    return StuckCollective(
+        number=entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"], name=name,
+        op=name.rpartition(":")[2], point_to_point=entry["is_p2p"], state=state,
+        completed=bool(entry.get("retired")) or state == "completed",
+        input_sizes=entry["input_sizes"], input_dtypes=entry["input_dtypes"],
+        output_sizes=entry["output_sizes"], output_dtypes=entry["output_dtypes"], called_ns=entry["time_created_ns"])
 
 
 def _number(text: object) -> int | None:
@@ -169,7 +171,7 @@ def _flight_recorder_in_time(notes: list[str]) -> dict[str, Any]:
 
 
 def _flight_recorder(*, collectives: bool) -> dict[str, Any]:
-    """What the recorders of torch know: NCCL has one of its own."""
+    """The records of torch's flight recorder, and of that of NCCL."""
     c10d: Any = torch._C._distributed_c10d
     together: dict[str, Any] = {"entries": [], "pg_status": {}}
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
@@ -180,8 +182,8 @@ def _flight_recorder(*, collectives: bool) -> dict[str, Any]:
     return together
 
 
-def threads() -> list[Thread]:
-    """Every thread with Python on it but the one that asks and its like, the main thread first."""
+def threads() -> list[StuckThread]:
+    """Every thread that runs Python, the main thread first, without those of distprof."""
     known = {thread.ident: thread for thread in threading.enumerate()}
     main, here = threading.main_thread().ident, threading.get_ident()
     found = []
@@ -190,19 +192,19 @@ def threads() -> list[Thread]:
         name = thread.name if thread is not None else ""
         if (ident != here or ident == main) and not name.startswith("distprof-"):
             frames = [one for one in _interrupted(_frames(frame)) if ident != here or not _is_ours(one)]
-            found.append(Thread(name=name, native_id=thread.native_id if thread is not None else None,
-                                main=ident == main, frames=frames))
+            found.append(StuckThread(name=name, native_id=thread.native_id if thread is not None else None,
+                                     main=ident == main, frames=frames))
     return sorted(found, key=lambda thread: not thread.main)
 
 
 def _interrupted(frames: list[StackFrame]) -> list[StackFrame]:
-    """What the script was doing when our handler of a signal came in between."""
+    """The frames below our signal handler: what the script was doing."""
     place = next((index for index, frame in enumerate(frames) if frame.function == HANDLER), len(frames))
     return frames[:place]
 
 
 def _is_ours(frame: StackFrame) -> bool:
-    return str(Path(frame.file).parent) == str(Path(__file__).parent)
+    return RECORDING in Path(frame.file).parents
 
 
 def _frames(frame: FrameType | None) -> list[StackFrame]:
@@ -215,7 +217,7 @@ def _frames(frame: FrameType | None) -> list[StackFrame]:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """An exception as the file has it."""
+    """The exception that ends the script."""
     frames = [StackFrame(file=one.filename, line=one.lineno or 0, function=one.name)
               for one in traceback.extract_tb(error.__traceback__)]
     return Failure(type=type(error).__name__, message=str(error)[:2000], frames=frames)

@@ -1,7 +1,8 @@
-"""Notices that this rank is stuck: progress of the recorder, signals and errors come in, `stuck.json` goes out.
+"""Decides that this rank hangs, and writes or removes its `stuck.json`.
 
-While recording, no step that ends for long is a hang; after the last pass, in a job that distprof launched, no
-collective that is called for long. Nothing is hooked for that: a thread sleeps and looks.
+While recording, a rank hangs if no step has ended for long; after the last pass, in a job that distprof launched, if no
+collective was called for long. Signals and errors of communication count as well. A thread that sleeps most of the time
+looks at the progress; nothing is hooked.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
 
 INTERRUPTED_FOR_NS = 60_000_000_000
-"""An exception that ends the script so soon after a SIGINT comes of it."""
+"""An exception that ends the script this soon after a SIGINT is taken for its consequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far the recorder is."""
+    """Progress of the recorder."""
 
     recording: bool
     step: int
@@ -57,11 +58,11 @@ class HangWatch:
         self._watchdog.start()
 
     def step_ended(self, duration_ns: int) -> None:
-        """Learns what is long in this job."""
+        """A step ended: the limit follows the longest one."""
         self._longest_ns = max(self._longest_ns, duration_ns)
 
     def on_signal(self, number: int) -> None:
-        """The process is told to end: what the others do from now on may end what this rank waits for."""
+        """The process gets a signal to end. The state is taken now: other ranks that end may release this one."""
         reason = f"signal {signal.Signals(number).name}"
         if number == signal.SIGINT:  # the script may go on
             self._interrupted = self._report.take("signal", reason)
@@ -69,11 +70,11 @@ class HangWatch:
             self._end(lambda: self._report.take("signal", reason))
 
     def on_hanging(self) -> None:
-        """SIGINT was not heard by the main thread."""
+        """The main thread did not react to SIGINT."""
         self._end(lambda: self._interrupted)
 
     def on_error(self, error: BaseException) -> None:
-        """The script ends with an exception: kept where it tells of others, who may be stuck."""
+        """The script ends with an exception; one of communication means that other ranks may hang."""
         interrupted = self._interrupted
         if interrupted is not None and time.time_ns() - interrupted.time_ns < INTERRUPTED_FOR_NS:
             found: Stuck | None = interrupted
@@ -87,7 +88,7 @@ class HangWatch:
         self._end(lambda: msgspec.structs.replace(found, failure=failure_of(error)) if found is not None else None)
 
     def _end(self, found: Callable[[], Stuck | None]) -> None:
-        """Writes what stays; the first reason to end is the one."""
+        """Writes the file that stays; of several reasons to end the first counts."""
         def first() -> Stuck | None:
             return None if self._ending else found()
 
@@ -95,7 +96,7 @@ class HangWatch:
             self._ending = self._report.write(first) or self._ending
 
     def complete(self, rename: Callable[[], None]) -> None:
-        """Renames the folder while nothing is written into it; what is left there from an earlier hang is over."""
+        """Renames the folder while nothing is written into it, and removes the file of a hang that is over."""
         with self._report.lock:
             if not self._ending:
                 self._report.remove()
@@ -124,8 +125,8 @@ class HangWatch:
             why = f"no {what} for {seconds:.1f} s"
             written = self._report.write(lambda: None if self._ending else self._report.take("watchdog", why))
             if written and recording and self._rank.world_size > 1:
-                self._rank.say(f"no step has ended for {seconds:.0f} s: stuck.json in {self._rank.rank_folder} says "
-                                f"where this rank is")
+                self._rank.say(f"no step has ended for {seconds:.0f} s: stuck.json in {self._rank.rank_folder} shows "
+                               f"where this rank is")
 
     def _about(self) -> dict[str, Any]:
         progress = self._progress()

@@ -1,5 +1,4 @@
-"""A thread that notices when nothing goes on: a look at the progress comes in now and then, one call each way goes out.
-"""
+"""A thread that notices when there was no progress for too long, and when it resumes."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ VARIABLE = "DISTPROF_HANG_SECONDS"
 
 
 def limit_s(longest_step_s: float | None) -> float:
-    """After how long without progress a rank is thought to be stuck; DISTPROF_HANG_SECONDS says otherwise.
+    """Seconds without progress after which a rank is taken to hang; DISTPROF_HANG_SECONDS sets it.
 
     Args:
         longest_step_s: Of the steps so far; None after the last pass.
@@ -32,12 +31,12 @@ def limit_s(longest_step_s: float | None) -> float:
 
 
 class Watchdog:
-    """Sleeps nearly always; looks, and tells when what it saw did not change for long, and when it changes again.
+    """Calls back when what it looks at has not changed for long, and when it changes again. It sleeps in between.
 
     Args:
-        look: Gives anything that differs from before if and only if there was progress.
+        look: Returns a value that changes if and only if there is progress.
         limit: Seconds without progress that are too many.
-        stuck: Called once each time it takes too long, with the seconds.
+        stuck: Called once per hang, with the seconds without progress.
         goes_on: Called when there is progress afterwards.
     """
 

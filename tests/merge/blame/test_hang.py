@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from distprof.contract.paths import STUCK_JSON
-from distprof.contract.stuck import Collective, Group, OpenCall, StackFrame, Stuck, Thread
+from distprof.contract.stuck import OpenCall, StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.merge.blame.hang import hangs, hangs_of
 from distprof.merge.text.hang import hang_lines
 from support.drawn_rows import run_of
@@ -23,22 +23,24 @@ USER = StackFrame(file="/home/me/train.py", line=57, function="load_batch")
 TORCH = StackFrame(file="/usr/lib/python3.11/site-packages/torch/x.py", line=1, function="wait")
 
 
-def called(number: int, *, op: str = "all_reduce", over: bool = False, size: int = 3, ago: float = 12.0) -> Collective:
-    return Collective(number=number, name=f"gloo:{op}", op=op, point_to_point=False, state="scheduled", completed=over,
-                      input_sizes=[[size]], input_dtypes=["Float"], output_sizes=[[size]], output_dtypes=["Float"],
-                      called_ns=round((100 - ago) * SECOND))
+def called(number: int, *, op: str = "all_reduce", over: bool = False, size: int = 3,
+           ago: float = 12.0) -> StuckCollective:
+    return StuckCollective(
+        number=number, name=f"gloo:{op}", op=op, point_to_point=False, state="scheduled", completed=over,
+        input_sizes=[[size]], input_dtypes=["Float"], output_sizes=[[size]], output_dtypes=["Float"],
+        called_ns=round((100 - ago) * SECOND))
 
 
-def group(*collectives: Collective, ranks: int = 4, name: str = "1", description: str = "mesh_dp") -> Group:
-    return Group(name=name, description=description, backend="gloo", ranks=list(range(ranks)), last_started=None,
-                 last_called=max((one.number for one in collectives), default=None),
-                 last_completed=max((one.number for one in collectives if one.completed), default=None),
-                 collectives=list(collectives))
+def group(*collectives: StuckCollective, ranks: int = 4, name: str = "1", description: str = "mesh_dp") -> StuckGroup:
+    return StuckGroup(name=name, description=description, backend="gloo", ranks=list(range(ranks)), last_started=None,
+                      last_called=max((one.number for one in collectives), default=None),
+                      last_completed=max((one.number for one in collectives if one.completed), default=None),
+                      collectives=list(collectives))
 
 
-def stuck(rank: int, *groups: Group, frames: tuple[StackFrame, ...] = (USER, TORCH), cause: str = "signal",
+def stuck(rank: int, *groups: StuckGroup, frames: tuple[StackFrame, ...] = (USER, TORCH), cause: str = "signal",
           calls: tuple[OpenCall, ...] = ()) -> Stuck:
-    thread = Thread(name="MainThread", native_id=1, main=True, frames=list(frames))
+    thread = StuckThread(name="MainThread", native_id=1, main=True, frames=list(frames))
     waiting = any(not one.completed for some in groups for one in some.collectives)
     return Stuck(format=1, rank=rank, world_size=4, time_ns=100 * SECOND, cause=cause, why="signal SIGTERM",
                  waiting=waiting, recording=True, step=5, pass_name="trace", phase=None, module_path=None,

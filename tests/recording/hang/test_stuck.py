@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from distprof.contract.paths import STUCK_JSON
-from distprof.contract.stuck import Group, Stuck
+from distprof.contract.stuck import Stuck, StuckGroup
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, wait_for
 
 pytestmark = pytest.mark.job
@@ -70,7 +70,7 @@ def start(tmp_path) -> Iterator[Callable[..., Job]]:
         job.over()
 
 
-def checks(stuck: Stuck) -> Group:
+def checks(stuck: Stuck) -> StuckGroup:
     return next(group for group in stuck.groups if group.description == "checks")
 
 
