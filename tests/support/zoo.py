@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import distprof
 
@@ -39,6 +40,17 @@ def _has_torchvision() -> bool:
     return True
 
 
+class Unfilled(TorchFunctionMode):
+    """Fills no tensor on meta: there is nothing to fill, and torch takes seconds for the formula of its shape."""
+
+    FILLS = ("normal_", "uniform_", "trunc_normal_", "erfinv_", "zero_", "fill_", "mul_", "add_", "clamp_")
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        if args and getattr(args[0], "is_meta", False) and function.__name__ in self.FILLS:
+            return args[0]
+        return function(*args, **(kwargs or {}))
+
+
 def torchvision_model(name: str, device: str = "meta", **kwargs: Any) -> nn.Module:
     """A torchvision model in eval mode.
 
@@ -54,7 +66,7 @@ def torchvision_model(name: str, device: str = "meta", **kwargs: Any) -> nn.Modu
     if name in ("googlenet", "inception_v3"):
         kwargs.setdefault("init_weights", False)  # they warn unless told
     # RegNet computes its widths with tensors, so it cannot be made on meta
-    with torch.device("cpu" if name.startswith("regnet") else device):
+    with torch.device("cpu" if name.startswith("regnet") else device), Unfilled():
         return getattr(torchvision.models, name)(weights=None, **kwargs).eval().to(device)
 
 
