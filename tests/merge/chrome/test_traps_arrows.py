@@ -58,7 +58,7 @@ def joined(answer: Answer, result: int = 2) -> list[tuple[str, str]]:
 
 
 def test_an_id_that_every_rank_uses_joins_no_ranks(merged, answer, tmp_path):
-    """Trap 12: arrows are known by id, category and name in the whole file; correlation ids repeat on every rank."""
+    """Arrows are known by id, category and name in the whole file; correlation ids repeat on every rank."""
     assert answer.import_errors == [] and answer.results[0] == []
     assert all(row["source"] == row["target"] for row in answer.results[1])
     wanted = [(f"launch {number} of {rank}", f"kernel {number} of {rank}")
@@ -71,14 +71,14 @@ def test_an_id_that_every_rank_uses_joins_no_ranks(merged, answer, tmp_path):
 
 
 def test_ids_that_are_no_small_numbers_keep_their_arrows(merged, answer):
-    """Trap 13: "r0_12" is no hexadecimal number and loses its arrow; more than 63 bits lose theirs too."""
+    """The id "r0_12" is no hexadecimal number and loses its arrow; more than 63 bits lose theirs too."""
     wanted = [(f"from {odd} of {rank}", f"to {odd} of {rank}") for rank in range(3) for odd in ODD_IDS]
     assert [pair for pair in joined(answer) if pair[0].startswith("from")] == sorted(wanted)
     assert all(type(event["id"]) is int and 0 <= event["id"] < 2**53 for event in merged.events if event["ph"] in "sf")
 
 
 def test_an_arrow_goes_with_its_slice_into_the_lane_beside(tmp_path):
-    """Trap 14: an end binds to the slice around it on its thread, wherever that has been put."""
+    """An end binds to the slice around it on its thread, wherever that has been put."""
     events = [
         slice_of("first", 100, 50, tid=1), slice_of("second", 140, 50, tid=1), slice_of("inner", 145, 2, tid=1),
         slice_of("after", 300, 10, tid=1), slice_of("far", 1000, 400, tid=2),
@@ -92,7 +92,7 @@ def test_an_arrow_goes_with_its_slice_into_the_lane_beside(tmp_path):
 
 
 def test_an_end_without_a_binding_belongs_to_the_next_slice(tmp_path):
-    """Trap 14: only with "bp": "e" is it the slice around; the next one may be in a lane beside."""
+    """Only with "bp": "e" is it the slice around; the next one may be in a lane beside."""
     events = [
         slice_of("source", 0, 100, tid=1), slice_of("around", 200, 50, tid=2), slice_of("overlapping", 240, 50, tid=2),
         *ends(1, (1, 1), (210, 2), bp="x"), *ends(2, (2, 1), (150, 2), bp="x"), *ends(3, (3, 1), (295, 2), bp="x"),
@@ -104,7 +104,7 @@ def test_an_end_without_a_binding_belongs_to_the_next_slice(tmp_path):
 
 
 def test_an_id_that_is_used_again_makes_another_arrow(tmp_path):
-    """Trap 12, within a rank: a second start of one id is an error, and its end joins the first start's slice."""
+    """Within one rank: a second start of one id is an error, and its end joins the first start's slice."""
     slices = [slice_of(f"{name} {at}", at + shift, 10, tid=tid) for at in (0, 100, 200)
               for name, shift, tid in (("from", 0, 1), ("to", 50, 2), ("also to", 70, 2))]
     arrows = [end for at in (0, 100, 200) for end in (
@@ -117,7 +117,7 @@ def test_an_id_that_is_used_again_makes_another_arrow(tmp_path):
 
 
 def test_ends_without_a_slice_or_another_end_are_left_out_and_counted(tmp_path):
-    """Trap 14: they are errors in Perfetto, or join what happened to run before."""
+    """They are errors in Perfetto, or join what happened to run before."""
     events = [slice_of("a", 0, 10, tid=1), slice_of("b", 100, 10, tid=2), *ends(1, (1, 1), (50, 2)),
               *ends(2, (20, 1), (101, 2)), *ends(3, (2, 1), (101, 2))[:1], *ends(4, (2, 1), (101, 2))[1:]]
     found = merge(tmp_path, events)
@@ -126,7 +126,7 @@ def test_ends_without_a_slice_or_another_end_are_left_out_and_counted(tmp_path):
 
 
 def test_ends_of_arrows_go_with_the_slices_that_are_left_out(tmp_path):
-    """Trap 15: what filtering leaves of an arrow is an error, or joins what is around."""
+    """What filtering leaves of an arrow is an error, or joins what is around."""
     events = [slice_of("op", 0, 100, tid=1, cat="cpu_op"), slice_of("frame", 10, 5, tid=1, cat="python_function"),
               slice_of("kernel", 200, 10, tid=2, cat="kernel"), slice_of("frame", 300, 5, tid=3, cat="python_function"),
               *ends(1, (1, 1), (200, 2)), *ends(2, (2, 1), (301, 3))]
@@ -137,7 +137,7 @@ def test_ends_of_arrows_go_with_the_slices_that_are_left_out(tmp_path):
 
 
 def test_asynchronous_slices_of_ranks_stay_apart(tmp_path):
-    """Trap 16: their ids are global, only `id2.local` is of one process; old phases and objects have ids too."""
+    """Their ids are global, only `id2.local` is of one process; old phases and objects have ids too."""
     def asynchronous(rank: int) -> list[dict]:
         def begin_and_end(name: str, phases: str = "be", **ids: object) -> list[dict]:
             return [{"ph": phase, "cat": "io", "name": name, "pid": 7, "tid": 7, "ts": ts + rank, **ids}
@@ -164,7 +164,7 @@ def test_asynchronous_slices_of_ranks_stay_apart(tmp_path):
 
 
 def test_arrows_between_slices_themselves_stay_in_their_rank(tmp_path):
-    """Trap 17: a `bind_id` is known in the whole file; an end without its start, or a second start, is an error."""
+    """A `bind_id` is known in the whole file; an end without its start, or a second start, is an error."""
     def bound(rank: int) -> list[dict]:
         return [slice_of(f"out {rank}", 0, 10, tid=1, bind_id="0x1", flow_out=True),
                 slice_of(f"through {rank}", 50, 10, tid=2, bind_id="0x1", flow_in=True, flow_out=True),
@@ -182,7 +182,7 @@ def test_arrows_between_slices_themselves_stay_in_their_rank(tmp_path):
 
 
 def test_ids_leave_room_for_arrows_between_ranks(merged):
-    """Trap 18: ids of the last rank that has pids are exact in a double, and far below 2^52."""
+    """Ids of the last rank that has pids are exact in a double, and far below 2^52."""
     last_rank = 2**31 // NUMBERS_PER_RANK - 1
     assert (last_rank + 1) * IDS_PER_RANK < 2**52
     for rank in range(3):
@@ -190,7 +190,7 @@ def test_ids_leave_room_for_arrows_between_ranks(merged):
 
 
 def test_ids_in_args_are_told_apart_by_rank(tmp_path):
-    """Trap 19: `correlation`, `External id` and the like begin anew on every rank; they stay as they are."""
+    """`correlation`, `External id` and the like begin anew on every rank; they stay as they are."""
     events = [slice_of("op", 10 * number, 5, args={"correlation": number, "External id": number, "Ev Idx": number})
               for number in range(5)]
     found = merge(tmp_path, events, events)
@@ -202,7 +202,7 @@ def test_ids_in_args_are_told_apart_by_rank(tmp_path):
 
 
 def test_an_end_in_the_part_of_a_slice_that_is_cut_lies_in_none(tmp_path):
-    """Trap 24 and 14: what rounding cuts of a slice has no room for arrows."""
+    """What rounding cuts of a slice has no room for arrows."""
     events = [slice_of("a", 10, 100, tid=1), slice_of("b", 50, 60.9, tid=1), slice_of("c", 200, 10, tid=2),
               *ends(1, (110.5, 1), (201, 2))]
     found = merge(tmp_path, events)

@@ -29,7 +29,7 @@ def lasts(answer, result: int = 1) -> Counter:
 
 
 def test_a_child_that_sticks_out_by_rounding_is_cut(tmp_path):
-    """Trap 24: torch writes gpu_user_annotation a nanosecond longer at either end; others round to microseconds."""
+    """Torch writes gpu_user_annotation a nanosecond longer at either end; others round to microseconds."""
     events = [slice_of("parent", 10, 10), slice_of("child", 12, 8.001), slice_of("grandchild", 13, 7.001),
               slice_of("next", 30, 10.002), slice_of("behind", 40.001, 5), slice_of("short", 45, 0.9),
               slice_of("last", 45.8, 20)]
@@ -46,7 +46,7 @@ def test_a_child_that_sticks_out_by_rounding_is_cut(tmp_path):
 
 
 def test_slices_that_overlap_are_all_seen(tmp_path):
-    """Trap 25: of frames around ProfilerStep, and of NCCL kernels on one stream, Perfetto drops the later one."""
+    """Of frames around ProfilerStep, and of NCCL kernels on one stream, Perfetto drops the later one."""
     def overlapping(rank: int) -> list[dict]:
         kernels = [slice_of(f"ncclDevKernel {number}", 100 + 10 * number, 35, pid=0, tid=7, cat="kernel")
                    for number in range(20)]
@@ -70,7 +70,7 @@ def test_slices_that_overlap_are_all_seen(tmp_path):
 
 
 def test_more_overlapping_slices_than_lanes_are_cut_and_counted(tmp_path):
-    """Trap 25: a hundred slices at once have no hundred lanes."""
+    """A hundred slices at once have no hundred lanes."""
     events = [slice_of(f"s{number}", 10 * number, 2000) for number in range(100)]
     found = merge(tmp_path, events)
     answer = ask(found.path, ERRORS, PLACES)
@@ -80,7 +80,7 @@ def test_more_overlapping_slices_than_lanes_are_cut_and_counted(tmp_path):
 
 
 def test_a_slice_without_a_duration_has_none(tmp_path):
-    """Trap 27: Perfetto takes no X without a duration, and drops one that lasts less than nothing."""
+    """Perfetto takes no X without a duration, and drops one that lasts less than nothing."""
     events = [{key: value for key, value in slice_of("without", 10, 0).items() if key != "dur"},
               slice_of("null", 20, None), slice_of("negative", 30, -5), slice_of("text", 40, "long"),
               slice_of("a", 9, 90)]

@@ -30,7 +30,7 @@ def starts(answer, result: int = 1) -> dict[str, int]:
 
 
 def test_ranks_may_count_from_different_times(tmp_path):
-    """Trap 20: Perfetto does not read `baseTimeNanoseconds`; older files have none; it may stand behind the events."""
+    """Perfetto does not read `baseTimeNanoseconds`; older files have none; it may stand behind the events."""
     base = EPOCH_NS // GRID_NS * GRID_NS
     later, since = base + GRID_NS, (EPOCH_NS - base) / 1000
     text = text_of({"traceEvents": [slice_of("d", since + 40, 5)], "baseTimeNanoseconds": str(base)})
@@ -52,14 +52,14 @@ def test_ranks_may_count_from_different_times(tmp_path):
 
 @pytest.mark.parametrize("base", ["null", '"x"', "1e400", "[1]", "-5.5", str(10**30)])
 def test_a_base_that_is_no_time_is_none(tmp_path, base):
-    """Trap 20: what other programs may write there does not stop the merge."""
+    """What other programs may write there does not stop the merge."""
     text = b'{"baseTimeNanoseconds": %s, "traceEvents": [%s]}' % (
         base.encode(), json.dumps(slice_of("a", 5, 1)).encode())
     assert [event["name"] for event in merge(tmp_path, text).of(0)] == ["a"]
 
 
 def test_nanoseconds_survive_at_the_size_of_epoch_times(tmp_path):
-    """Trap 21: a double of microseconds since 1970 has steps of 0.25 us; Kineto's own times just hold a nanosecond."""
+    """A double of microseconds since 1970 has steps of 0.25 us; Kineto's own times just hold a nanosecond."""
     texts = {"4416093774864.001": 1, "4416093774864.002": 2, "4416093774865.123": 1123, "4416093774866": 2000,
              "4416093774867.5": 3500, "4.4160937748680001e12": 4000}
     events = [slice_of(text, text, "0.001") for text in texts]
@@ -76,7 +76,7 @@ def test_nanoseconds_survive_at_the_size_of_epoch_times(tmp_path):
 
 
 def test_no_time_is_negative_and_what_lies_before_nests_as_it_did(tmp_path):
-    """Trap 22: Perfetto drops events before 0; a counter or a forgotten event may lie days before the rest."""
+    """Perfetto drops events before 0; a counter or a forgotten event may lie days before the rest."""
     day = 86_400 * 10**6
     events = [
         slice_of("first", 2 * day, 100), *(slice_of(f"other {number}", 2 * day + 200 * number, 100) for number in (
@@ -114,7 +114,7 @@ def timed_events() -> list[dict]:
     RankClock(offset_ns=1_234_567_891), RankClock(offset_ns=-5_000_000_003),
     RankClock(offset_ns=77, drift_ppm=250_000.0, reference_ns=10_000)], ids=["ahead", "behind", "drifting"])
 def test_a_clock_shifts_every_kind_of_event_alike(tmp_path, clock):
-    """Trap 23: whatever is not shifted with its slice loses it; of drift, start and end are moved, not the duration."""
+    """Whatever is not shifted with its slice loses it; of drift, start and end are moved, not the duration."""
     path, out = tmp_path / "rank0.json.gz", tmp_path / "member.gz"
     path.write_bytes(gzip.compress(text_of(timed_events())))
     trace = TraceFile(path=path)
@@ -132,7 +132,7 @@ def test_a_clock_shifts_every_kind_of_event_alike(tmp_path, clock):
 
 
 def test_what_was_synchronised_in_a_rank_stays_so(tmp_path):
-    """Trap 26: GPU times have one offset a session; merging moves a launch and its kernel by the same amount."""
+    """GPU times have one offset a session; merging moves a launch and its kernel by the same amount."""
     gaps = {}
     ranks = [{"baseTimeNanoseconds": EPOCH_NS + rank, "traceEvents": [
         slice_of(f"launch {rank}", 100.001 + rank, 5), slice_of(f"kernel {rank}", 107.313 + 3 * rank, 5, pid=0, tid=7)]}
@@ -144,7 +144,7 @@ def test_what_was_synchronised_in_a_rank_stays_so(tmp_path):
 
 
 def test_events_that_never_ended_stay_and_disturb_nobody(tmp_path):
-    """Trap 28: they end with the trace, or much later; steps, sizes and lanes are those of the others."""
+    """They end with the trace, or much later; steps, sizes and lanes are those of the others."""
     day = 86_400 * 10**6
     events = [slice_of("never ended", 50, 30 * day, tid=1), slice_of("inside", 60, 5, tid=1),
               slice_of("before", 40, 15, tid=1), slice_of("nor this", 20, 9_000_000_000_000_000, tid=2),

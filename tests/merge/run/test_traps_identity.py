@@ -71,7 +71,7 @@ def test_all_slices_are_there_without_an_error(merged, answer):
 
 @pytest.mark.parametrize("name", ["large", "larger", "largest", "overhead"])
 def test_a_pid_beyond_32_bits_or_below_0_is_a_number_of_its_own(answer, name):
-    """Trap 1: Perfetto takes each of them for process 0."""
+    """Perfetto takes each of them for process 0."""
     places = [place(answer, f"{name} {rank}") for rank in range(3)]
     assert [rank_of(found["process"]) for found in places] == [0, 1, 2]
     assert len({found["pid"] for found in places}) == 3 and all(found["pid"] > 0 for found in places)
@@ -81,28 +81,28 @@ def test_a_pid_beyond_32_bits_or_below_0_is_a_number_of_its_own(answer, name):
 
 
 def test_thread_0_is_not_the_main_thread(answer):
-    """Trap 2: Perfetto gives thread 0 the number of its process; what both hold would overlap and be dropped."""
+    """Perfetto gives thread 0 the number of its process; what both hold would overlap and be dropped."""
     assert place(answer, "of thread 0 1")["tid"] != place(answer, "main 1")["tid"]
     assert place(answer, "of thread 0 1")["thread"] == "numbered 0"
     assert place(answer, "stream 0 1")["tid"] != place(answer, "kernel 1")["tid"]
 
 
 def test_pids_and_tids_that_are_text_become_numbers(merged, answer):
-    """Trap 3: Perfetto takes the place of the text in its pool of strings for the number."""
+    """Perfetto takes the place of the text in its pool of strings for the number."""
     assert all(type(event["pid"]) is int and type(event.get("tid", 0)) is int for event in merged.events)
     found = [place(answer, f"3679 {rank}") for rank in range(3)]
     assert len({row["pid"] for row in found}) == 3 and all("3679" in row["process"] for row in found)
 
 
 def test_names_of_threads_and_processes_are_seen(answer, usual):
-    """Trap 4: with text as pid Perfetto shows the text instead of the names, whatever the trace calls them."""
+    """With text as pid Perfetto shows the text instead of the names, whatever the trace calls them."""
     assert {place(answer, f"main {rank}")["thread"] for rank in range(3)} == {f"main loop {rank}" for rank in range(3)}
     assert place(answer, "main 2")["process"] == "rank 2 | host7 | cpu (pid 77)"
     assert not any("main loop" in str(row["thread"]) for row in usual.results[1])
 
 
 def test_processes_that_kineto_invents_belong_to_their_rank(answer):
-    """Trap 5: "Spans", "Traces" and "" are the same in all ranks; what overlaps there is dropped."""
+    """The names "Spans", "Traces" and "" are the same in all ranks; what overlaps there is dropped."""
     for rank in range(3):
         cpu = place(answer, f"main {rank}")
         for name, thread in (("span", "Spans PyTorch Profiler"), ("trace", "Traces Trace PyTorch Profiler"),
@@ -112,7 +112,7 @@ def test_processes_that_kineto_invents_belong_to_their_rank(answer):
 
 
 def test_gpus_and_processes_of_one_number_on_several_ranks_stay_apart(answer):
-    """Trap 6: GPUs are counted from 0 on every rank, and pids repeat in containers."""
+    """GPUs are counted from 0 on every rank, and pids repeat in containers."""
     for name in ("kernel", "main", "op"):
         assert len({place(answer, f"{name} {rank}")["pid"] for rank in range(3)}) == 3
     assert [place(answer, f"kernel {rank}")["process"] for rank in range(3)] == [
@@ -123,14 +123,14 @@ def test_gpus_and_processes_of_one_number_on_several_ranks_stay_apart(answer):
 
 
 def test_overhead_has_a_lane_of_its_own_and_late_names_count(answer):
-    """Trap 7: Kineto's overhead is process -1, and synchronised streams are named behind their events."""
+    """Kineto's overhead is process -1, and synchronised streams are named behind their events."""
     assert place(answer, "overhead 1")["pid"] == place(answer, "main 1")["pid"]
     assert place(answer, "overhead 1")["thread"] == "overhead 0"
     assert place(answer, "sync 1")["thread"] == "stream 7 sync"
 
 
 def test_the_rank_is_in_names_and_labels_too(merged):
-    """Trap 8: Perfetto reads no labels, chrome://tracing does; of several names the last one by time wins."""
+    """Perfetto reads no labels, chrome://tracing does; of several names the last one by time wins."""
     named = [event for event in merged.events if event["name"] == "process_name"]
     assert all(event["args"]["name"].startswith("rank ") and "ts" not in event for event in named)
     labels = {event["pid"]: event["args"]["labels"] for event in merged.events if event["name"] == "process_labels"}
@@ -140,7 +140,7 @@ def test_the_rank_is_in_names_and_labels_too(merged):
 
 
 def test_processes_are_sorted_by_rank(merged):
-    """Trap 9: Kineto sorts by pid, and the GPUs of all ranks behind; the number has 32 bits."""
+    """Kineto sorts by pid, and the GPUs of all ranks behind; the number has 32 bits."""
     places = {event["pid"]: event["args"]["sort_index"] for event in merged.events
               if event["name"] == "process_sort_index"}
     names = {event["pid"]: event["args"]["name"] for event in merged.events if event["name"] == "process_name"}
@@ -150,7 +150,7 @@ def test_processes_are_sorted_by_rank(merged):
 
 
 def test_no_two_threads_share_a_number(answer):
-    """Trap 10: one tid in two processes is two threads, but not for every part of Perfetto."""
+    """One tid in two processes is two threads, but not for every part of Perfetto."""
     threads = {(row["pid"], row["tid"]) for row in answer.results[1]}
     assert len({tid for _, tid in threads}) == len(threads)
     pids = {pid for pid, _ in threads}
@@ -169,7 +169,7 @@ def test_a_process_of_another_writer_keeps_its_name(tmp_path: Path):
 
 
 def test_a_thread_that_is_spelled_in_several_ways_is_one(tmp_path: Path):
-    """Trap 3: 7 and "7" are written as the same number; slices, arrows and pairs of both belong together."""
+    """7 and "7" are written as the same number; slices, arrows and pairs of both belong together."""
     events = [slice_of("a", 10, 100, pid=1, tid=1), slice_of("b", 60, 100, pid="1", tid="1"),
               {"ph": "B", "name": "c", "pid": 1, "tid": 1, "ts": 300}, {"ph": "E", "pid": "1", "tid": 1, "ts": 400}]
     found = merge(tmp_path, events)

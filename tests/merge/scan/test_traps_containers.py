@@ -31,7 +31,7 @@ def members(path: Path) -> list[bytes]:
 
 
 def test_ranks_are_members_of_one_gzip_file_that_all_read(tmp_path):
-    """Trap 38: Python, zcat and Perfetto read on behind the first member."""
+    """Python, zcat and Perfetto read on behind the first member."""
     ranks = [[slice_of(f"s{rank}", 10, 5)] for rank in range(4)]
     found = merge(tmp_path, *ranks)
     parts = members(found.path)
@@ -43,7 +43,7 @@ def test_ranks_are_members_of_one_gzip_file_that_all_read(tmp_path):
 
 
 def test_a_trace_of_several_members_is_read_to_its_end(tmp_path):
-    """Trap 38: so do we."""
+    """Members behind the first are read here too."""
     text = text_of([slice_of(f"s{number}", 10 * number, 5) for number in range(9)])
     run = write_run(tmp_path / "run", text)
     files(run)[0].write_bytes(b"".join(gzip.compress(text[at:at + 100]) for at in range(0, len(text), 100)))
@@ -52,7 +52,7 @@ def test_a_trace_of_several_members_is_read_to_its_end(tmp_path):
 
 
 def test_memory_is_that_of_a_chunk_and_not_of_the_trace(tmp_path):
-    """Trap 39: who decompresses a trace whole, or makes an object of each event, needs several times its text."""
+    """Who decompresses a trace whole, or makes an object of each event, needs several times its text."""
     events = b",".join(json.dumps(slice_of(f"name {number}", number, 1, args={"x": "y" * 1000})).encode()
                        for number in range(5000))
     program = ("import re, sys; from pathlib import Path; from distprof.merge.commands import merge as merging;"
@@ -70,7 +70,7 @@ def test_memory_is_that_of_a_chunk_and_not_of_the_trace(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".tar.gz", ".tar"])
 def test_members_of_archives_are_found_by_what_they_hold(tmp_path, suffix):
-    """Trap 40: an archive of traces is a folder of them; what is hidden in it, and what is no trace, is left out."""
+    """An archive of traces is a folder of them; what is hidden in it, and what is no trace, is left out."""
     path = tmp_path / f"traces{suffix}"
     with tarfile.open(path, "w:gz" if suffix.endswith("gz") else "w") as archive:
         for name, content in (("job/rank0.json", text_of([slice_of("a", 1, 2)])), ("job/._rank0.json", b"\0\5\x16\7"),
@@ -86,7 +86,7 @@ def test_members_of_archives_are_found_by_what_they_hold(tmp_path, suffix):
 
 
 def test_an_archive_for_perfetto_has_the_files_as_they_are_and_says_what_joins_them(tmp_path):
-    """Traps 11, 40 and 41: a machine a rank, since processes are of a machine; names short, none hidden; offsets."""
+    """A machine a rank, since processes are of a machine; names short, none hidden; offsets."""
     base = 1_790_858_000_000_000_000
     ranks = [text_of({"traceEvents": [slice_of(f"s{rank}", 10 + rank, 5)], "baseTimeNanoseconds": base + 7000 * rank})
              for rank in range(3)]
@@ -113,7 +113,7 @@ def merge_tar(folder: Path, *ranks: bytes) -> Path:
 
 
 def test_the_archive_takes_ranks_and_no_choice_of_events(tmp_path):
-    """Trap 42: only newer engines read it, and it holds whole files."""
+    """Only newer engines read it, and it holds whole files."""
     run = write_run(tmp_path / "run", *([slice_of(f"s{rank}", 10, 5)] for rank in range(3)))
     done = distprof("merge", run, "--format", "perfetto-tar", "--min-duration", "5us")
     assert done.returncode == 2 and "only --ranks goes with it" in done.stderr

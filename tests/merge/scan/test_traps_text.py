@@ -29,7 +29,7 @@ def usual_fails(run: Path, output: Path) -> str:
 
 
 def test_a_time_that_is_no_number_costs_its_event_alone(tmp_path):
-    """Trap 29: NaN as `ts` or `dur` aborts the import of the whole trace."""
+    """NaN as `ts` or `dur` aborts the import of the whole trace."""
     events = [slice_of("a", 10, 5), slice_of("no time", float("nan"), 5), slice_of("no length", 20, float("nan")),
               slice_of("endless", 30, float("inf")), slice_of("before all", float("-inf"), 1)]
     found = merge(tmp_path, [slice_of("b", 10, 5)], events)
@@ -41,7 +41,7 @@ def test_a_time_that_is_no_number_costs_its_event_alone(tmp_path):
 
 
 def test_numbers_in_args_that_are_none_stay_readable(tmp_path):
-    """Trap 29: strict parsers refuse NaN; Perfetto takes a string for a number where it wants one."""
+    """Strict parsers refuse NaN; Perfetto takes a string for a number where it wants one."""
     args = {"nan": float("nan"), "inf": float("inf"), "minus": float("-inf"), "fine": 1.5}
     found = merge(tmp_path, [slice_of("a", 10, 5, args=args), {"ph": "C", "name": "c", "pid": 7, "ts": 12, "args": {
         "value": float("nan")}}])
@@ -52,7 +52,7 @@ def test_numbers_in_args_that_are_none_stay_readable(tmp_path):
 
 @pytest.mark.parametrize("is_array", [False, True])
 def test_a_cut_file_gives_every_event_that_is_whole(tmp_path, is_array):
-    """Trap 30: Perfetto loads nothing of a cut object; other programs nothing of a cut array."""
+    """Perfetto loads nothing of a cut object; other programs nothing of a cut array."""
     events = [slice_of(f"s{number}", 10 * number, 5) for number in range(20)]
     text = json.dumps(events if is_array else {"traceEvents": events}).encode()
     cut = text[:text.index(b'"s15"') + 8]
@@ -66,7 +66,7 @@ def test_a_cut_file_gives_every_event_that_is_whole(tmp_path, is_array):
 
 
 def test_commas_too_many_empty_events_and_keys_behind_are_no_damage(tmp_path):
-    """Trap 31: Perfetto takes them, `json.loads` does not; what stands beside the events is kept."""
+    """Perfetto takes them, `json.loads` does not; what stands beside the events is kept."""
     event = json.dumps(slice_of("a", 10, 5))
     text = ('{"first": {"a": [1, {}]}, "traceEvents": [{}, ' + event + ", {}, " + event
             + ',], "last": "x ] }", "more": null}')
@@ -81,7 +81,7 @@ def test_commas_too_many_empty_events_and_keys_behind_are_no_damage(tmp_path):
 
 
 def test_characters_that_viewers_refuse_are_written_as_they_read_them(tmp_path):
-    """Trap 32: control characters end the import, escaped surrogates are an error, half ones are no text at all."""
+    """Control characters end the import, escaped surrogates are an error, half ones are no text at all."""
     names = (b"tab\there", b"line\nhere", rb"smile \ud83d\ude00", rb"half \ud83d", rb"c:\path", b"nul\x00")
     events = [rb'{"ph":"X","pid":7,"tid":7,"dur":5,"ts":%d,"name":"%s"}' % (10 * number, name)
               for number, name in enumerate(names)]
@@ -96,7 +96,7 @@ def test_characters_that_viewers_refuse_are_written_as_they_read_them(tmp_path):
 
 
 def test_integers_beyond_64_bits_keep_their_digits(tmp_path):
-    """Trap 33: Perfetto makes garbage of them, browsers round what is beyond 2^53."""
+    """Perfetto makes garbage of them, browsers round what is beyond 2^53."""
     args = {"Comms Id": 18446744073709551557, "Addr": 2**63 - 1, "minus": -(2**63) - 1}
     found = merge(tmp_path, [slice_of("a", 10, 5, args=args)])
     assert [event["args"] for event in found.of(0)] == [
@@ -108,7 +108,7 @@ def test_integers_beyond_64_bits_keep_their_digits(tmp_path):
 
 
 def test_bytes_that_are_no_text_and_quotes_in_names_cost_little(tmp_path):
-    """Trap 34: other encodings, and quotes that old versions of Kineto did not escape."""
+    """Other encodings, and quotes that old versions of Kineto did not escape."""
     event = b'{"ph":"X","pid":7,"tid":7,"dur":5,"ts":%d,"name":"%s"}'
     texts = [event % (10, b"a"), event % (20, b"caf\xe9"), event % (30, b'call("x")'), event % (40, "中文".encode()),
              event % (50, b"z")]
@@ -122,7 +122,7 @@ def test_bytes_that_are_no_text_and_quotes_in_names_cost_little(tmp_path):
 
 
 def test_numbers_with_zeros_before_them_are_read(tmp_path):
-    """Trap 35: Perfetto and strict parsers refuse 01, +1, .5 and 5."""
+    """Perfetto and strict parsers refuse 01, +1, .5 and 5."""
     text = ('[{"ph":"X","name":"a","pid":007,"tid":+7,"ts":010.5,"dur":.5,"args":{"v":01}},'
             '{"ph":"X","name":"b","pid":7,"tid":7,"ts":20.,"dur":5.e0}]')
     found = merge(tmp_path, text)
@@ -134,7 +134,7 @@ def test_numbers_with_zeros_before_them_are_read(tmp_path):
 
 
 def test_counters_of_ranks_stay_apart(tmp_path):
-    """Trap 36: a counter is known by process, name and key; its values are numbers, or text that is one."""
+    """A counter is known by process, name and key; its values are numbers, or text that is one."""
     def counting(rank: int) -> list[dict]:
         return [slice_of("a", 10, 5), *({"ph": "C", "name": "bytes", "pid": 7, "ts": ts, "id": id_, "args": args}
                 for ts, id_, args in ((12, 1, {"used": rank}), (13, 2, {"used": rank + 10}), (14, "x", {"used": 5}),
@@ -150,7 +150,7 @@ def test_counters_of_ranks_stay_apart(tmp_path):
 
 
 def test_marks_of_everything_are_those_of_a_rank(tmp_path):
-    """Trap 37: an instant of scope g would be one of all ranks."""
+    """An instant of scope g would be one of all ranks."""
     def marked(rank: int) -> list[dict]:
         return [slice_of("a", 10, 50), *({"ph": phase, "name": name, "pid": pid, "tid": tid, "ts": ts, "s": "g"}
                 for phase, name, pid, tid, ts in (("i", f"Iteration Start {rank}", "Traces", "Trace", 12),

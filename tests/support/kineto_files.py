@@ -1,0 +1,79 @@
+"""Traces as other programs write them: their text, their names, and how a run of them looks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from distprof.errors import DataError
+from distprof.merge.run.ranking import Naming
+from distprof.merge.run.run_model import Run, open_run
+from support.jobs import ROOT
+
+DLRM = ROOT.parent / "shared" / "traces" / "dlrm8"
+GLOO = ROOT.parent / "shared" / "traces" / "gloo_rank34_of_300.json.gz"
+needs_shared = pytest.mark.skipif(not DLRM.is_dir(), reason="needs the traces of ../shared")
+
+
+def events(rank: int, *, epoch_us: int = 0) -> list[dict]:
+    """A slice of one rank that no other has."""
+    pid = 100 + rank
+    return [{"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": epoch_us, "args": {"name": "python"}},
+            {"ph": "X", "name": f"work of {rank}", "cat": "cpu_op", "pid": pid, "tid": pid,
+             "ts": epoch_us + 10 + rank, "dur": 5, "args": {"External id": 1, "Input Dims": [[1], []]}}]
+
+
+def kineto(rank: int | None, world_size: int | None = None, *, about: object = None, host: str = "node0",
+           form: str = "new", **info: object) -> str:
+    """A trace as some version of Kineto has written it."""
+    told = {"backend": "gloo", "rank": rank, "world_size": world_size, **info} if about is None else about
+    head: dict = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "H100"}]}
+    after: dict = {"traceName": "/tmp/x.json"}
+    base = {"host_name": host, "displayTimeUnit": "ms", "baseTimeNanoseconds": 1_790_857_026_000_000_000}
+    distributed = {} if rank is None and about is None else {"distributedInfo": told}
+    if form == "old":  # before torch 2.4: microseconds since the epoch, no base; the info as text
+        head |= {key: json.dumps(value) for key, value in distributed.items()}
+        return json.dumps({**head, "traceEvents": events(rank or 0, epoch_us=1_694_128_201_435_377), **after}, indent=2)
+    if form == "on demand":  # a daemon asked for it: everything after the events, lists as text
+        groups = [{**group, "ranks": str(group["ranks"])} for group in told.get("pg_config", [])]
+        after |= {"distributedInfo": {**told, "rank": str(rank), "pg_config": groups}} | base
+    else:
+        head |= distributed | base
+    indent = 2 if form == "pretty" else None
+    whole = {**head, "traceEvents": events(rank or 0), **after}
+    if form == "events first":
+        whole = {"traceEvents": events(rank or 0), **head, **after}
+    return json.dumps(whole, indent=indent, separators=(",", ":") if form == "compact" else None)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode()) if path.name.endswith(".gz") else text.encode())
+    return path
+
+
+def files_of(run: Run) -> dict[int, str]:
+    """Rank -> name of its trace."""
+    return {rank.number: rank.trace.name for rank in run.ranks}
+
+
+def plain(path: Path, names: list[str]) -> Path:
+    """A folder of traces that do not tell their rank."""
+    for index, name in enumerate(names):
+        write(path / name, kineto(None).replace("work of 0", f"work of file {index}"))
+    return path
+
+
+def refused(*paths: Path, naming: Naming | None = None) -> str:
+    with pytest.raises(DataError) as caught:
+        open_run(*paths, naming=naming)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def names_in(merged: Path) -> set[str]:
+    trace = json.loads(gzip.decompress((merged / "trace.json.gz").read_bytes()))
+    return {event["name"] for event in trace["traceEvents"] if event["ph"] == "X"}
