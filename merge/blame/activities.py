@@ -1,114 +1,34 @@
-"""What every rank was doing: a run and its matched collectives come in, a lane of activities a rank goes out."""
+"""Activities of ranks: forward of a module, loading data, the optimizer, and a number for each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import polars as pl
-
-from distprof.merge.blame.lane import Activities, Activity, Lane
-from distprof.merge.blame.markers import COMMUNICATION, GLOO, STEP, WAITS, markers, scopes_to_intervals
-from distprof.merge.blame.spans import Spans
-from distprof.merge.blame.waits import Calls
-
-RESUMED_NS = 10_000_000
-"""A thread that waited goes on about when the collective ends: by at most this earlier than gloo's own thread says so,
-which may have to wait for a processor, and by no more than it had waited."""
-CALLED = ("forward", "recompute", "data", "optimizer")
-"""Where nothing waits in C++ for a collective, and waits of Python are slices of their own."""
-NCCL = "(?i)^(nccl|rccl)"
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doing:
-    """One rank in the steps that were traced, on the common clock."""
+class Activity(NamedTuple):
+    """What a rank does."""
 
-    lane: Lane
-    """Modules, data loading, optimizer and what lies between; where nothing is known it is empty."""
-    computing: Spans
-    """When an operator ran that is no communication; with a GPU, a kernel."""
-    blocked: Spans
-    """Communication during which nothing was computed: what is exposed."""
-    on_device: bool
-    """True where `computing` is what a GPU did."""
+    kind: str
+    """forward, backward, recompute, data, optimizer, host, communication, or annotation of the script."""
+    where: str | None = None
+    """Module path; name of an annotation; for the host what it lies between. None where that is not known."""
 
 
-def doing(events: pl.DataFrame, calls: Calls, activities: Activities, *, waits_drawn: bool) -> Doing:
-    """What a rank was doing.
+class Activities:
+    """Activities by number; numbers below 0 are waits for a collective."""
 
-    With a GPU communication is exposed while no other kernel runs. Without one, where a thread waits for it: in slices
-    that say so, and where it runs no operator until a collective has ended, as DDP at the end of backward. An
-    interpreter that is merely slow waits for nothing.
+    def __init__(self) -> None:
+        self.known: list[Activity] = []
+        self._numbers: dict[Activity, int] = {}
 
-    Args:
-        events: The rank's timeline, times on the common clock.
-        calls: Its collectives.
-        activities: Takes in what is met.
-        waits_drawn: True where slices show all waits of Python.
-    """
-    events = events.filter(pl.col("duration_ns") > 0, ~pl.any_horizontal(
-        pl.col("name").str.starts_with(prefix) for prefix in (STEP, GLOO)))
-    is_kernel = pl.col("category").str.to_lowercase() == "kernel"
-    kernels = events.filter(is_kernel, ~pl.col("name").str.contains(NCCL))
-    lane = _between(Lane.of((start, end, activities.number(what)) for start, end, what in
-                            scopes_to_intervals(markers(events))), activities)
-    if len(kernels):
-        computing = _spans(kernels)
-        return Doing(lane=lane.under(_on_device(kernels, events, lane)), computing=computing,
-                     blocked=calls.running - computing, on_device=True)
-    ours = events.filter((pl.col("category") == "cpu_op") & ~pl.any_horizontal(
-        pl.col("name").str.starts_with(prefix) for prefix in COMMUNICATION))
-    computing = _spans(ours)
-    drawn = _spans(events.filter(pl.col("name").is_in(WAITS)))
-    pauses = _pauses(computing, calls.in_flight, calls.end_ns)
-    if waits_drawn:
-        kinds = [number for number, one in enumerate(activities.known)
-                 if one.kind in CALLED or (one.kind == "backward" and one.where is not None)]
-        pauses = pauses - lane.spans(kinds)
-    return Doing(lane=lane, computing=computing, blocked=drawn - computing | pauses, on_device=False)
+    def number(self, activity: Activity) -> int:
+        """Of this activity, the same each time."""
+        number = self._numbers.setdefault(activity, len(self.known))
+        if number == len(self.known):
+            self.known.append(activity)
+        return number
 
-
-def _spans(events: pl.DataFrame) -> Spans:
-    starts = events["start_ns"].to_numpy()
-    return Spans.of(starts, starts + events["duration_ns"].to_numpy())
-
-
-def _pauses(computing: Spans, in_flight: Spans, ends: Any) -> Spans:
-    """The part of the pauses between operators that the end of a collective ended."""
-    if not len(computing.starts) or not len(ends):
-        return in_flight
-    ends = np.sort(np.asarray(ends, np.int64))
-    begins = np.concatenate((in_flight.starts[:1], computing.ends))
-    resumed = np.append(computing.starts, max(int(computing.ends[-1]), int(ends[-1])))
-    late = np.minimum(in_flight.within(begins, resumed), RESUMED_NS)
-    last = np.searchsorted(ends, resumed + late, "right") - 1
-    ended = np.where(last >= 0, ends[np.maximum(last, 0)], 0)
-    return Spans.of(begins, np.where(ended > begins, np.minimum(ended, resumed), begins)) & in_flight
-
-
-def _between(lane: Lane, activities: Activities) -> Lane:
-    """Fills what lies between two activities: the host, after one and before the other."""
-    if len(lane.starts) < 2:
-        return lane
-    gaps = np.flatnonzero(lane.starts[1:] > lane.ends[:-1])
-    kinds = [activities.known[label].kind for label in lane.labels.tolist()]
-    fill = [(int(lane.ends[gap]), int(lane.starts[gap + 1]),
-             activities.number(Activity("host", f"between {kinds[gap]} and {kinds[gap + 1]}")))
-            for gap in gaps.tolist()]
-    return lane.under(Lane.of(fill))
-
-
-def _on_device(kernels: pl.DataFrame, events: pl.DataFrame, lane: Lane) -> Lane:
-    """Kernels under the activity in which they were launched."""
-    launches = events.filter(pl.col("category").str.to_lowercase().str.starts_with("cuda_"),
-                             pl.col("correlation").is_not_null()).select("correlation", launched_ns="start_ns")
-    joined = kernels.join(launches.unique("correlation"), on="correlation", how="left").sort("start_ns")
-    known, labels = lane.at(joined["launched_ns"].fill_null(0).to_numpy())
-    starts = joined["start_ns"].to_numpy()
-    reach = np.maximum.accumulate(starts + joined["duration_ns"].to_numpy())
-    before = np.concatenate((starts[:1], reach[:-1]))
-    begins = np.maximum(starts, before)  # of kernels that overlap the one that began first counts
-    held = known & (reach > begins)
-    return Lane(starts=begins[held], ends=reach[held], labels=labels[held])
+    @staticmethod
+    def waiting_for(collective: Any) -> Any:
+        """The number that stands for waiting in a collective, and the other way round."""
+        return -1 - collective

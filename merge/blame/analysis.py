@@ -9,13 +9,16 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.problems import FirstStepLeftOut, Remark
-from distprof.merge.blame.activities import Doing, doing
-from distprof.merge.blame.blame import Blame, costs_of, matter, meetings
+from distprof.merge.blame.activities import Activities, Activity
+from distprof.merge.blame.activity_lane import ActivityLane
+from distprof.merge.blame.blame import Blame
 from distprof.merge.blame.breakdown import step_breakdown
 from distprof.merge.blame.culprits import OF_MODULES, Culprit, Explanation, culprits, explained
-from distprof.merge.blame.lane import Activities, Activity, Lane
-from distprof.merge.blame.timelines import steps_of, timeline
-from distprof.merge.blame.waits import Calls, calls_of_ranks
+from distprof.merge.blame.meetings import meetings
+from distprof.merge.blame.rank_activity import RankActivity, rank_activity
+from distprof.merge.blame.rank_collectives import RankCollectives, collectives_by_rank
+from distprof.merge.blame.rank_slices import slices_of_rank, step_windows
+from distprof.merge.blame.waiting_costs import matter, waiting_costs
 from distprof.merge.run.run_model import Run
 
 SETTLES = 3
@@ -44,8 +47,8 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
         run: On one clock.
         rows: `MERGED_COLLECTIVES` of it.
     """
-    timelines = {rank.number: events for rank in run.ranks if (events := timeline(run, rank)) is not None}
-    windows = steps_of(run, timelines)
+    timelines = {rank.number: events for rank in run.ranks if (events := slices_of_rank(run, rank)) is not None}
+    windows = step_windows(run, timelines)
     steps = sorted(set(windows["step"].to_list()) or set(rows["step"].drop_nulls().to_list()))
     remarks: list[Remark] = []
     if len(steps) >= SETTLES:
@@ -53,8 +56,8 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
         steps = steps[1:]
     windows = windows.filter(pl.col("step").is_in(steps))
     activities = Activities()
-    calls = calls_of_ranks(rows)
-    did = {rank: doing(events, calls[rank], activities, waits_drawn=run.kind == "distprof")
+    calls = collectives_by_rank(rows)
+    did = {rank: rank_activity(events, calls[rank], activities, waits_drawn=run.kind == "distprof")
            for rank, events in timelines.items() if rank in calls and len(events)}
     breakdown = step_breakdown(windows, calls, did, activities)
     step_ns = dict(breakdown.group_by("rank").agg(pl.col("duration_ns").mean()).iter_rows())
@@ -68,12 +71,13 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
         for one in found])
 
 
-def weigh(rows: pl.DataFrame, calls: Mapping[int, Calls], did: Mapping[int, Doing], activities: Activities, *,
+def weigh(rows: pl.DataFrame, calls: Mapping[int, RankCollectives], did: Mapping[int, RankActivity],
+          activities: Activities, *,
           ranks: Sequence[int], steps: Sequence[int], step_ns: Mapping[int, float],
           begins: Mapping[tuple[int, int], int]) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
     """From who was where when to what each rank cost the others; see `culprits` for what comes out."""
     lanes = {rank: _lane(did.get(rank), mine, activities) for rank, mine in calls.items()}
-    costs = costs_of(calls, {rank: one.blocked for rank, one in did.items()})
+    costs = waiting_costs(calls, {rank: one.blocked for rank, one in did.items()})
     costs = costs.where(np.isin(costs.step, steps))
     met = meetings(rows)
     worth = matter(costs, {meeting.number: len(meeting.ranks) for meeting in met})
@@ -83,16 +87,16 @@ def weigh(rows: pl.DataFrame, calls: Mapping[int, Calls], did: Mapping[int, Doin
     return culprits(costs, blame.shares, ranks=ranks, steps=steps, step_ns=step_ns)
 
 
-def _lane(did: Doing | None, calls: Calls, activities: Activities) -> Lane:
+def _lane(did: RankActivity | None, calls: RankCollectives, activities: Activities) -> ActivityLane:
     """Activities, over them what was exposed of communication, over that the part which was waiting."""
     flight = calls.in_flight if did is None else did.blocked
     number = activities.number(Activity("communication"))
-    moving = Lane(starts=flight.starts, ends=flight.ends, labels=np.full(len(flight.starts), number))
+    moving = ActivityLane(starts=flight.starts, ends=flight.ends, labels=np.full(len(flight.starts), number))
     exposed = moving.under(calls.waits().within(flight))
     return exposed if did is None else did.lane.under(exposed)
 
 
-def _spent(did: Mapping[int, Doing], windows: pl.DataFrame, activities: Activities,
+def _spent(did: Mapping[int, RankActivity], windows: pl.DataFrame, activities: Activities,
            num_steps: int) -> dict[int, dict[Activity, float]]:
     """Time a step by rank and activity, exposed communication apart."""
     found: dict[int, dict[Activity, float]] = {}

@@ -1,7 +1,7 @@
-"""Who made the others wait, and with what: waits and activities of all ranks come in, shares of blame go out.
+"""Which rank answers for the waiting in each collective, and with which activity.
 
-A rank that comes late to a collective since its group last met has spent more time than the others on something. That
-may be waiting in another group: then those answer for it that made it wait there.
+A rank that comes late to a collective has spent more time than the others on something since its group last met. Where
+that was waiting in another group, those ranks answer that made it wait there.
 """
 
 from __future__ import annotations
@@ -9,21 +9,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 
-from distprof.contract.ops import POINT_TO_POINT
-from distprof.merge.blame.lane import Activities, Activity, Lane
-from distprof.merge.blame.spans import Spans
-from distprof.merge.blame.waits import Calls, with_receivers
-
-COVERED = 0.995
-"""Share of all waiting whose causes are looked for; the rest is in collectives that cost next to nothing."""
-MOST = 50_000
-"""Ranks of collectives whose causes are looked for, at most: of those that cost most."""
+from distprof.merge.blame.activities import Activities, Activity
+from distprof.merge.blame.activity_lane import ActivityLane
+from distprof.merge.blame.meetings import Meeting
 
 
 class Cause(NamedTuple):
@@ -42,97 +34,10 @@ UNKNOWN = -(1 << 62)
 Shares = Mapping[Cause, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
-    """One collective that all ranks of its group leave only after all have come."""
-
-    number: int
-    step: int
-    ranks: Any
-    """Ascending."""
-    arrival_ns: Any
-    end_ns: Any
-    first_ns: int
-    """First arrival."""
-    left_ns: int
-    """Last end."""
-    late: int
-    """Which of `ranks` came last."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """Exposed waiting, an element for each rank and collective; arrays of int64."""
-
-    collective: Any
-    step: Any
-    rank: Any
-    waited_ns: Any
-    together: Any
-    """bool: False for a receiver that waited for a sender."""
-
-    def where(self, held: Any) -> Costs:
-        """Those elements alone."""
-        return Costs(collective=self.collective[held], step=self.step[held], rank=self.rank[held],
-                     waited_ns=self.waited_ns[held], together=self.together[held])
-
-
-def meetings(rows: pl.DataFrame) -> list[Meeting]:
-    """Collectives in which ranks can wait for each other, by last arrival; messages in which a receiver waited too.
-
-    Args:
-        rows: `MERGED_COLLECTIVES`.
-    """
-    one_sided = pl.col("op").is_in(POINT_TO_POINT)
-    waited = pl.when(one_sided).then((pl.col("wait_ns") > 0).any()).otherwise(pl.col("wait_ns").is_not_null().all())
-    known = with_receivers(rows).filter(waited.over("collective"), pl.col("num_ranks") > 1)
-    known = known.filter(pl.col("end_ns").is_not_null().all().over("collective"))
-    table = known.sort("collective", "rank").select(
-        "collective", pl.col("step").fill_null(-1), "rank", "arrival_ns", "end_ns")
-    number, step, rank, arrival, end = (table[name].to_numpy() for name in table.columns)
-    if not len(number):
-        return []
-    starts = np.flatnonzero(np.diff(number, prepend=-1))
-    stops = np.append(starts[1:], len(number))
-    last = np.maximum.reduceat(arrival, starts)
-    is_last = np.flatnonzero(arrival == np.repeat(last, stops - starts))
-    late = is_last[np.searchsorted(is_last, starts)] - starts
-    columns = (starts, stops, number[starts], step[starts], np.minimum.reduceat(arrival, starts),
-               np.maximum.reduceat(end, starts), late)
-    order = np.argsort(last, kind="stable")
-    return [Meeting(number=which, step=when, ranks=rank[start:stop], arrival_ns=arrival[start:stop],
-                    end_ns=end[start:stop], first_ns=first, left_ns=left, late=who)
-            for start, stop, which, when, first, left, who in zip(
-                *(column[order].tolist() for column in columns), strict=True)]
-
-
-def costs_of(calls: Mapping[int, Calls], blocked: Mapping[int, Spans]) -> Costs:
-    """What each rank's waits cost it: the part in which it computed nothing.
-
-    Args:
-        calls: Collectives by rank.
-        blocked: When each rank's communication was exposed; where that is not known all of a wait counts.
-    """
-    parts = [_costs_of(rank, mine, blocked.get(rank)) for rank, mine in calls.items()]
-    names = [field.name for field in fields(Costs)]
-    return Costs(**{name: np.concatenate([getattr(part, name) for part in parts]) if parts else np.empty(0, np.int64)
-                    for name in names})
-
-
-def _costs_of(rank: int, calls: Calls, exposed: Spans | None) -> Costs:
-    lane = calls.waits()
-    waited = lane.ends - lane.starts if exposed is None else exposed.within(lane.starts, lane.ends)
-    numbers = Activities.waiting_for(lane.labels)
-    order = np.argsort(calls.collective, kind="stable")
-    place = order[np.searchsorted(calls.collective[order], numbers)]
-    return Costs(collective=numbers, step=calls.step[place], rank=np.full(len(numbers), rank), waited_ns=waited,
-                 together=calls.together[place]).where(waited > 0)
-
-
 class Blame:
     """Shares of blame of collectives, each made when its causes are known."""
 
-    def __init__(self, lanes: Mapping[int, Lane], activities: Activities,
+    def __init__(self, lanes: Mapping[int, ActivityLane], activities: Activities,
                  begins: Mapping[tuple[int, int], int]) -> None:
         """Takes in what each rank was doing.
 
@@ -261,18 +166,3 @@ def _largest_first(excess: Mapping[Any, float], limit: float) -> dict[Any, float
         found[label] = max(min(part, rest), part * TRACE)
         rest -= part
     return found
-
-
-def matter(costs: Costs, sizes: Mapping[int, int]) -> set[int]:
-    """The collectives whose waiting is worth a look: those that cost most, until nearly all is covered.
-
-    Args:
-        costs: All waiting.
-        sizes: Ranks by collective.
-    """
-    numbers, places = np.unique(costs.collective, return_inverse=True)
-    totals = np.bincount(places, costs.waited_ns)
-    order = np.argsort(-totals, kind="stable")
-    before = np.concatenate(([0.0], np.cumsum(totals[order])[:-1])) if len(order) else totals
-    windows = np.cumsum([sizes.get(number, 0) for number in numbers[order].tolist()])
-    return set(numbers[order][(before < COVERED * totals.sum()) & (windows <= MOST)].tolist())

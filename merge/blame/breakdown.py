@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from distprof.merge.blame.activities import Doing
-from distprof.merge.blame.lane import Activities
-from distprof.merge.blame.spans import Spans
-from distprof.merge.blame.waits import Calls
+from distprof.merge.blame.activities import Activities
+from distprof.merge.blame.intervals import Intervals
+from distprof.merge.blame.rank_activity import RankActivity
+from distprof.merge.blame.rank_collectives import RankCollectives
 
 PARTS = ("compute", "waiting", "moving", "data", "optimizer", "host")
 """What a step is split into; they add up to it."""
@@ -18,7 +18,7 @@ SCHEMA = {"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64, **{f"{par
           "overlapped_ns": pl.Int64, "communication_ns": pl.Int64, "overlap_ratio": pl.Float64}
 
 
-def step_breakdown(windows: pl.DataFrame, calls: Mapping[int, Calls], did: Mapping[int, Doing],
+def step_breakdown(windows: pl.DataFrame, calls: Mapping[int, RankCollectives], did: Mapping[int, RankActivity],
                    activities: Activities) -> pl.DataFrame:
     """Splits every step of every rank that has a timeline.
 
@@ -38,12 +38,12 @@ def step_breakdown(windows: pl.DataFrame, calls: Mapping[int, Calls], did: Mappi
     return pl.concat([pl.DataFrame(schema=SCHEMA), *found])
 
 
-def _steps_of(windows: pl.DataFrame, calls: Calls, did: Doing, activities: Activities) -> pl.DataFrame:
+def _steps_of(windows: pl.DataFrame, calls: RankCollectives, did: RankActivity, activities: Activities) -> pl.DataFrame:
     starts, ends = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
     waits = calls.waits().within(did.blocked)
-    waiting = Spans.of(waits.starts, waits.ends)
+    waiting = Intervals.of(waits.starts, waits.ends)
     rest = did.lane.outside(did.blocked)
-    data, optimizer = (rest.spans([number for number, known in enumerate(activities.known) if known.kind == kind])
+    data, optimizer = (rest.intervals([number for number, known in enumerate(activities.known) if known.kind == kind])
                        for kind in ("data", "optimizer"))
     spans = {"compute": did.computing - data - optimizer - did.blocked, "waiting": waiting,
              "moving": did.blocked - waiting, "data": data, "optimizer": optimizer}

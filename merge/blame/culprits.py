@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.blame.blame import Cause, Costs, Shares
-from distprof.merge.blame.lane import Activity
+from distprof.merge.blame.activities import Activity
+from distprof.merge.blame.blame import Cause, Shares
 from distprof.merge.blame.significance import p_values
+from distprof.merge.blame.waiting_costs import WaitingCosts
 
 SURE = 0.01
 """Largest probability of chance with which a rank is called a culprit."""
@@ -72,7 +73,7 @@ class Culprit:
                 and self.share >= MATERIAL)
 
 
-def culprits(costs: Costs, shares: Mapping[int, Shares], *, ranks: Sequence[int], steps: Sequence[int],
+def culprits(costs: WaitingCosts, shares: Mapping[int, Shares], *, ranks: Sequence[int], steps: Sequence[int],
              step_ns: Mapping[int, float]) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
     """Adds up what each rank cost the others.
 
@@ -111,7 +112,7 @@ def culprits(costs: Costs, shares: Mapping[int, Shares], *, ranks: Sequence[int]
     return sorted(found, key=lambda one: -one.total_ns), by_activity
 
 
-def _parts(costs: Costs, shares: Mapping[int, Shares]) -> Any:
+def _parts(costs: WaitingCosts, shares: Mapping[int, Shares]) -> Any:
     """Rows of culprit, victim, step, activity and time; of unlike causes one after the other, the rest at once."""
     if not len(costs.collective):
         return np.empty((0, 5))
@@ -136,7 +137,7 @@ def _numbers(cause: Cause) -> tuple[int, int]:
     return -1 if cause.rank is None else cause.rank, -1 if cause.activity is None else cause.activity
 
 
-def _of_several(causes: Sequence[tuple[Cause, float]], costs: Costs) -> Any:
+def _of_several(causes: Sequence[tuple[Cause, float]], costs: WaitingCosts) -> Any:
     who, what = np.array([_numbers(cause) for cause, _ in causes]).T
     victim = costs.rank[:, None]
     # what comes back to the rank that waits is not why it waits: it was there early all the same

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -170,10 +169,3 @@ def _standing(one: Stuck) -> Standing:
 
 def _told(failure: Failure) -> str:
     return f"{failure.type}: {failure.message}".splitlines()[0].removesuffix(": ")
-
-
-def as_data(found: Hangs | None) -> dict[str, Any] | None:
-    """What `--json` has under `stuck`."""
-    if found is None:
-        return None
-    return {"hangs": msgspec.to_builtins(found.hangs), "ranks": msgspec.to_builtins(list(found.standing.values()))}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from distprof.merge.blame.spans import Spans
+from distprof.merge.blame.intervals import Intervals
 from distprof.merge.chrome.drawn_events import PROCESS, Arrow, Drawn, Sample, Slice
 from distprof.merge.clock.model import Clock, pair_uncertainty_ns
 from distprof.units import spans
@@ -213,7 +213,7 @@ def _waiting(rows: Iterable[_Row]) -> Iterator[Sample]:
             waits[row.rank].append((row.arrival_ns, row.come_ns))
     changes: dict[int, int] = defaultdict(int)
     for some in waits.values():
-        spent = Spans.of(*zip(*some, strict=True))
+        spent = Intervals.of(*zip(*some, strict=True))
         for start, end in zip(spent.starts.tolist(), spent.ends.tolist(), strict=True):
             changes[start] += 1
             changes[end] -= 1

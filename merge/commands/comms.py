@@ -9,18 +9,18 @@ from pathlib import Path
 
 import polars as pl
 
-from distprof.merge.blame.findings import Findings, find
 from distprof.merge.commands.merge import check
 from distprof.merge.cost.choice import Choice
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.comms import summarise
-from distprof.merge.text.comms_json import as_data
+from distprof.merge.text.comms_json import comms_data
 from distprof.merge.text.matrix import of_steps, show_matrix
 from distprof.merge.text.problems import show_problems
 from distprof.merge.text.slowest import list_slowest
 from distprof.merge.text.timeline import draw_timeline
 from distprof.merge.totals.description import problems_of
+from distprof.merge.totals.findings import Findings, find
 from distprof.reporters.page import Page
 
 
@@ -57,7 +57,7 @@ def comms(path: Path, choice: Choice, view: View, *, strict: bool = False) -> st
     found = find(path, choice)
     check(problems_of(found.run), strict=strict)
     if view.as_json:
-        return json.dumps(as_data(found), indent=1)
+        return json.dumps(comms_data(found), indent=1)
     return _render(found, view, path)
 
 

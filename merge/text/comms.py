@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import polars as pl
 
 from distprof.merge.blame.analysis import Analysis
-from distprof.merge.blame.findings import Findings
 from distprof.merge.clock.model import pair_uncertainty_ns
 from distprof.merge.cost.coverage import Coverage
 from distprof.merge.cost.kinds import Kind
@@ -18,7 +17,8 @@ from distprof.merge.text.culprits import culprit_lines, lines_of_summary
 from distprof.merge.text.hang import hang_lines
 from distprof.merge.text.precision import known_to, some
 from distprof.merge.text.problems import sentences
-from distprof.merge.text.timeline import describe, gigabytes
+from distprof.merge.text.timeline import collective_line, gigabytes
+from distprof.merge.totals.findings import Findings
 from distprof.reporters.page import Page
 from distprof.units import UNKNOWN, duration, percent, size, spans
 
@@ -62,7 +62,8 @@ def mismatch_lines(found: Findings) -> Iterator[str]:
     bad = found.collectives.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
     for one in bad.head(SHOWN_MISMATCHES).iter_rows(named=True):
         step = "" if one["step"] is None else f" in step {one['step']}"
-        yield f"mismatch{step}: {describe({**one, 'arrival_spread_ns': None, 'busbw': None}, None)}: {one['mismatch']}"
+        what = collective_line({**one, "arrival_spread_ns": None, "busbw": None}, None)
+        yield f"mismatch{step}: {what}: {one['mismatch']}"
     if len(bad) > SHOWN_MISMATCHES:
         yield f"mismatch: {some(len(bad) - SHOWN_MISMATCHES)} more; --json has all"
 

@@ -9,9 +9,8 @@ import msgspec
 import polars as pl
 
 from distprof.contract.paths import FORMAT
-from distprof.merge.blame import hang
 from distprof.merge.blame.culprits import Culprit
-from distprof.merge.blame.findings import Findings
+from distprof.merge.blame.hang import Hangs
 from distprof.merge.clock.model import pair_uncertainty_ns
 from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.cost.group_coverage import group_coverage
@@ -19,6 +18,7 @@ from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.run.run_model import clock_of
 from distprof.merge.text.breakdown import mean_steps
 from distprof.merge.totals.description import problems_of
+from distprof.merge.totals.findings import Findings
 
 OF_RANK = ("rank", "enqueue_ns", "start_ns", "arrival_ns", "end_ns", "timed_by", "wait_ns", "transfer_ns",
            "clock_free_wait_ns", "clock_free_transfer_ns", "size_bytes", "module_path", "phase")
@@ -30,7 +30,7 @@ OF_COLLECTIVE = (
 )
 
 
-def as_data(found: Findings) -> dict[str, Any]:
+def comms_data(found: Findings) -> dict[str, Any]:
     """All of it; what is not known is None."""
     run, analysis = found.run, found.analysis
     return {
@@ -45,9 +45,15 @@ def as_data(found: Findings) -> dict[str, Any]:
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
         "culprits": None if analysis is None else [_culprit(one) for one in analysis.culprits],
-        "stuck": hang.as_data(found.hangs), "matrix": bytes_between(found.rows).to_dicts(),
+        "stuck": _stuck(found.hangs), "matrix": bytes_between(found.rows).to_dicts(),
         "bandwidths": bandwidths(found.rows).to_dicts(), "collectives": _collectives(found),
     }
+
+
+def _stuck(found: Hangs | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"hangs": msgspec.to_builtins(found.hangs), "ranks": msgspec.to_builtins(list(found.standing.values()))}
 
 
 def _culprit(one: Culprit) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from distprof.merge.cost.choice import group_label
 from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.precision import known_to, some
-from distprof.merge.text.timeline_bars import STYLES, Axis, axis_of, bars, legend
+from distprof.merge.text.timeline_bars import STYLES, Axis, bars, legend, time_axis
 from distprof.reporters.page import Page
 from distprof.units import duration, size
 
@@ -47,7 +47,7 @@ def _draw_step(rows: pl.DataFrame, step: int | None, run: Run, page: Page) -> No
     ranks = [rank.number for rank in run.ranks if rank.number in set(rows["rank"])]
     shown, left_out = _shown(rows, ranks)
     labels = _labels(shown, run)
-    axis = axis_of(rows, _width(page, labels))
+    axis = time_axis(rows, _width(page, labels))
     if axis is None:
         return
     drawn = bars(rows, shown, axis, arrivals=False)
@@ -66,18 +66,18 @@ def _draw_collective(rows: pl.DataFrame, run: Run, page: Page) -> None:
     labels = _labels(shown, run)
     unsure_ns = pair_uncertainty_ns(run.clock, there)
     notes = dict(_notes(rows, one, unsure_ns))
-    axis = axis_of(rows, _width(page, labels, max(map(len, notes.values()), default=0) + 2))
+    axis = time_axis(rows, _width(page, labels, max(map(len, notes.values()), default=0) + 2))
     if axis is None:
         return
     drawn = bars(rows, [rank for rank in shown if rank in set(there)], axis, arrivals=True)
-    page.line(describe(one, unsure_ns) + (f"; {left_out}" if left_out else ""))
+    page.line(collective_line(one, unsure_ns) + (f"; {left_out}" if left_out else ""))
     if one["mismatch"]:
         page.line(f"mismatch: {one['mismatch']}", style="red")
     lines = [(labels[rank], drawn.get(rank, " " * axis.width), notes.get(rank, "is not in it")) for rank in shown]
     _draw(page, axis, lines, list(dict.fromkeys(rows["op"])))
 
 
-def describe(one: dict[str, Any], unsure_ns: int | None) -> str:
+def collective_line(one: dict[str, Any], unsure_ns: int | None) -> str:
     """A collective in a line: `all_reduce #3 of mesh_dp (0-3), ...`."""
     parts = [f"{one['op']} #{one['number']}" if one["number"] is not None else one["op"]]
     parts[0] += f" of {group_label(one['group'], one['group_description'], one['group_ranks'])}"

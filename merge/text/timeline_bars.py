@@ -63,7 +63,7 @@ def _since(ns: int) -> str:
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}" if ns else "0"
 
 
-def axis_of(rows: pl.DataFrame, width: int) -> Axis | None:
+def time_axis(rows: pl.DataFrame, width: int) -> Axis | None:
     """From the first arrival to the last end; None where no arrival is known."""
     start, end = rows["arrival_ns"].min(), rows.select(pl.max_horizontal("arrival_ns", "end_ns").max()).item()
     if not isinstance(start, int):

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.merge.totals.totals import whole
+from distprof.merge.totals.totals import as_whole
 from distprof.reporters.row import Row
 
 MEANS = {
@@ -51,7 +51,7 @@ def _key(module: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def _values(module: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: whole(module.get(column)) for key, column in MEANS.items()}
+    return {key: as_whole(module.get(column)) for key, column in MEANS.items()}
 
 
 def _row(module: Mapping[str, Any], values: Mapping[str, Any], roots: Iterable[Mapping[str, Any]], *,

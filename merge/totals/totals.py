@@ -60,11 +60,11 @@ def spread(ranks: pl.DataFrame, quantity: str) -> Spread:
     if known.is_empty():
         return dict.fromkeys(("mean", "min", "max", "min_rank", "max_rank"))
     first, last = known.row(0, named=True), known.row(-1, named=True)
-    return {"mean": whole(known[quantity].mean()), "min": whole(first[quantity]), "max": whole(last[quantity]),
+    return {"mean": as_whole(known[quantity].mean()), "min": as_whole(first[quantity]), "max": as_whole(last[quantity]),
             "min_rank": first["rank"], "max_rank": last["rank"]}
 
 
-def whole(value: Any) -> Any:
+def as_whole(value: Any) -> Any:
     """An int where a float says the same."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -72,7 +72,7 @@ def whole(value: Any) -> Any:
 def model_totals(run: Run, ranks: pl.DataFrame) -> dict[str, float | int | None]:
     """mp_size x the mean over ranks for each quantity, and what the model has without replicas."""
     means = {quantity: ranks[quantity].mean() for quantity in QUANTITIES}
-    totals = {name: None if mean is None else whole(run.mp_size * float(str(mean))) for name, mean in means.items()}
+    totals = {name: None if mean is None else as_whole(run.mp_size * float(str(mean))) for name, mean in means.items()}
     return {**totals, "unique_params": _unique_params(run, ranks)}
 
 

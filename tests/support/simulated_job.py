@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from distprof.merge.blame.activities import Doing
+from distprof.merge.blame.activities import Activities, Activity
+from distprof.merge.blame.activity_lane import ActivityLane
 from distprof.merge.blame.analysis import weigh
-from distprof.merge.blame.lane import Activities, Activity, Lane
-from distprof.merge.blame.spans import Spans
-from distprof.merge.blame.waits import calls_of_ranks
+from distprof.merge.blame.intervals import Intervals
+from distprof.merge.blame.rank_activity import RankActivity
+from distprof.merge.blame.rank_collectives import collectives_by_rank
 
 SCHEMA = {"rank": pl.Int64, "collective": pl.Int64, "step": pl.Int64, "group": pl.String,
           "group_ranks": pl.List(pl.Int64), "op": pl.String, "num_ranks": pl.Int64, "enqueue_ns": pl.Int64,
@@ -64,12 +65,13 @@ class Job:
 
     def culprits(self, **chosen):
         rows = pl.DataFrame(self.rows, schema=SCHEMA)
-        calls = calls_of_ranks(rows)
+        calls = collectives_by_rank(rows)
         did = {}
         for rank in range(self.num_ranks):
-            lane = Lane.of(self.work[rank])
-            blocked = calls[rank].in_flight if rank in calls else Spans.of([], [])
-            did[rank] = Doing(lane=lane, computing=Spans.of(lane.starts, lane.ends), blocked=blocked, on_device=False)
+            lane = ActivityLane.of(self.work[rank])
+            blocked = calls[rank].in_flight if rank in calls else Intervals.of([], [])
+            did[rank] = RankActivity(lane=lane, computing=Intervals.of(lane.starts, lane.ends), blocked=blocked,
+                                     on_device=False)
         steps = list(range(1, self.step + 1))  # the first has nothing before it
         found, by_activity = weigh(
             rows, calls, chosen.get("did", did), self.activities, ranks=list(range(self.num_ranks)), steps=steps,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.blame.lane import Activity
+from distprof.merge.blame.activities import Activity
 from support.simulated_job import Job
 
 MLP, HEAD = Activity("forward", "layers.1.mlp"), Activity("forward", "head")

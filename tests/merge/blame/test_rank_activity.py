@@ -6,11 +6,11 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.tables import WAIT_SLICE
-from distprof.merge.blame.activities import doing
-from distprof.merge.blame.lane import Activities, Activity
-from distprof.merge.blame.spans import NOTHING, Spans
-from distprof.merge.blame.timelines import SCHEMA
-from distprof.merge.blame.waits import Calls
+from distprof.merge.blame.activities import Activities, Activity
+from distprof.merge.blame.intervals import NOTHING, Intervals
+from distprof.merge.blame.rank_activity import rank_activity
+from distprof.merge.blame.rank_collectives import RankCollectives
+from distprof.merge.blame.rank_slices import SCHEMA
 
 US = 1000
 
@@ -27,10 +27,11 @@ def seen(found: pl.DataFrame, *, in_flight: tuple = (), waits_drawn: bool = True
     """Activities by us, those with a name of their own, and what else was found."""
     activities = Activities()
     times = np.array(in_flight, np.int64).reshape(-1, 2) * US
-    calls = Calls(collective=np.arange(len(times)), step=np.zeros(len(times), np.int64), enqueue_ns=times[:, 0],
-                  arrival_ns=times[:, 0], end_ns=times[:, 1], last_arrival_ns=times[:, 0],
-                  together=np.ones(len(times), bool))
-    did = doing(found, calls, activities, waits_drawn=waits_drawn)
+    calls = RankCollectives(collective=np.arange(len(times)), step=np.zeros(len(times), np.int64),
+                            enqueue_ns=times[:, 0],
+                            arrival_ns=times[:, 0], end_ns=times[:, 1], last_arrival_ns=times[:, 0],
+                            together=np.ones(len(times), bool))
+    did = rank_activity(found, calls, activities, waits_drawn=waits_drawn)
     lane = [(int(start / US), int(end / US), activities.known[label]) for start, end, label in zip(
         did.lane.starts, did.lane.ends, did.lane.labels.tolist(), strict=True)]
     return did, joined(lane)
@@ -47,7 +48,7 @@ def joined(lane: list[tuple[int, int, Activity]]) -> list[tuple[int, int, Activi
     return found
 
 
-def pairs(spans: Spans) -> list[tuple[int, int]]:
+def pairs(spans: Intervals) -> list[tuple[int, int]]:
     return [(int(start / US), int(end / US)) for start, end in zip(spans.starts, spans.ends, strict=True)]
 
 

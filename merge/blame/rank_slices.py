@@ -26,7 +26,7 @@ SCHEMA = {"name": pl.String(), "category": pl.String(), "start_ns": pl.Int64(), 
           "thread": pl.String(), **dict.fromkeys(INTEGERS, pl.Int64())}
 
 
-def timeline(run: Run, rank: Rank) -> pl.DataFrame | None:
+def slices_of_rank(run: Run, rank: Rank) -> pl.DataFrame | None:
     """The slices of a rank that tell what it was doing, on the common clock; None where it has no timeline."""
     events = _of_trace(rank) if rank.plain else _of_table(rank)
     if events is None:
@@ -85,7 +85,7 @@ def _chunks(file: ChromeFile, scanner: Scanner) -> Iterator[list[Any]]:
             *(scanner.integers[key] for key in INTEGERS.values()))]
 
 
-def steps_of(run: Run, timelines: dict[int, pl.DataFrame]) -> pl.DataFrame:
+def step_windows(run: Run, timelines: dict[int, pl.DataFrame]) -> pl.DataFrame:
     """Start, end and samples of each traced step of each rank, on the common clock.
 
     Traces of other programs tell their steps by torch.profiler's `ProfilerStep#`; without those all of a trace is one

@@ -9,12 +9,13 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.ops import POINT_TO_POINT
-from distprof.merge.blame.lane import Activities, Lane
-from distprof.merge.blame.spans import Spans
+from distprof.merge.blame.activities import Activities
+from distprof.merge.blame.activity_lane import ActivityLane
+from distprof.merge.blame.intervals import Intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
+class RankCollectives:
     """The collectives of one rank, by arrival; times on the common clock."""
 
     collective: Any
@@ -28,32 +29,32 @@ class Calls:
     """False for sends and receives."""
 
     @property
-    def in_flight(self) -> Spans:
+    def in_flight(self) -> Intervals:
         """From when the rank called them until they had ended."""
-        return Spans.of(np.minimum(self.enqueue_ns, self.arrival_ns), self.end_ns)
+        return Intervals.of(np.minimum(self.enqueue_ns, self.arrival_ns), self.end_ns)
 
     @property
-    def running(self) -> Spans:
+    def running(self) -> Intervals:
         """From when they began on this rank until they had ended."""
-        return Spans.of(self.arrival_ns, self.end_ns)
+        return Intervals.of(self.arrival_ns, self.end_ns)
 
-    def waits(self) -> Lane:
+    def waits(self) -> ActivityLane:
         """When the rank was there and another was not; of several collectives the one it came to first counts."""
         starts = self.arrival_ns
         ends = np.minimum(self.last_arrival_ns, self.end_ns)
         held = ends > starts
         starts, ends, numbers = starts[held], ends[held], self.collective[held]
         if not len(starts):
-            return Lane.of([])
+            return ActivityLane.of([])
         order = np.argsort(starts, kind="stable")
         starts, ends, numbers = starts[order], ends[order], numbers[order]
         reach = np.maximum.accumulate(ends)
         begins = np.maximum(starts, np.concatenate((starts[:1], reach[:-1])))
         held = reach > begins
-        return Lane(starts=begins[held], ends=reach[held], labels=Activities.waiting_for(numbers[held]))
+        return ActivityLane(starts=begins[held], ends=reach[held], labels=Activities.waiting_for(numbers[held]))
 
 
-def calls_of_ranks(rows: pl.DataFrame) -> dict[int, Calls]:
+def collectives_by_rank(rows: pl.DataFrame) -> dict[int, RankCollectives]:
     """The collectives of every rank whose arrival and end are known.
 
     Args:
@@ -65,7 +66,7 @@ def calls_of_ranks(rows: pl.DataFrame) -> dict[int, Calls]:
         "arrival_ns", "end_ns", last_arrival_ns=pl.col("arrival_ns") + pl.col("wait_ns").fill_null(0),
         together=~pl.col("op").is_in(POINT_TO_POINT),
     ).sort("rank", "arrival_ns")
-    return {int(key[0]): Calls(**{name: part[name].to_numpy() for name in part.columns if name != "rank"})
+    return {int(key[0]): RankCollectives(**{name: part[name].to_numpy() for name in part.columns if name != "rank"})
             for key, part in table.partition_by("rank", as_dict=True, maintain_order=True).items()}
 
 

@@ -1,47 +1,18 @@
-"""What a rank was doing at each instant: painted intervals come in, the time by label within a window goes out."""
+"""What a rank was doing at each instant, as intervals that do not overlap; each has the number of an activity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from distprof.merge.blame.spans import Spans
-
-
-class Activity(NamedTuple):
-    """What a rank does."""
-
-    kind: str
-    """forward, backward, recompute, data, optimizer, host, communication, or annotation of the script."""
-    where: str | None = None
-    """Module path; name of an annotation; for the host what it lies between. None where that is not known."""
-
-
-class Activities:
-    """Activities by number; numbers below 0 are waits for a collective."""
-
-    def __init__(self) -> None:
-        self.known: list[Activity] = []
-        self._numbers: dict[Activity, int] = {}
-
-    def number(self, activity: Activity) -> int:
-        """Of this activity, the same each time."""
-        number = self._numbers.setdefault(activity, len(self.known))
-        if number == len(self.known):
-            self.known.append(activity)
-        return number
-
-    @staticmethod
-    def waiting_for(collective: Any) -> Any:
-        """The number that stands for waiting in a collective, and the other way round."""
-        return -1 - collective
+from distprof.merge.blame.intervals import Intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class ActivityLane:
     """Intervals in which a rank does one thing, ascending and without overlap; times in int64 ns."""
 
     starts: Any
@@ -49,12 +20,12 @@ class Lane:
     labels: Any
 
     @classmethod
-    def of(cls, intervals: Iterable[tuple[int, int, int]]) -> Lane:
+    def of(cls, intervals: Iterable[tuple[int, int, int]]) -> ActivityLane:
         """From (start, end, label) in order of time."""
         table = np.array([one for one in intervals if one[1] > one[0]], np.int64).reshape(-1, 3)
         return cls(starts=table[:, 0], ends=table[:, 1], labels=table[:, 2])
 
-    def under(self, top: Lane) -> Lane:
+    def under(self, top: ActivityLane) -> ActivityLane:
         """This lane where the other one is empty."""
         edges = np.unique(np.concatenate((self.starts, self.ends, top.starts, top.ends)))
         if not len(edges):
@@ -64,22 +35,22 @@ class Lane:
         above, upper = top.at(at)
         label = np.where(above, upper, label)
         held = here | above
-        return Lane(starts=at[held], ends=edges[1:][held], labels=label[held])
+        return ActivityLane(starts=at[held], ends=edges[1:][held], labels=label[held])
 
-    def within(self, spans: Spans) -> Lane:
+    def within(self, times: Intervals) -> ActivityLane:
         """The part of it that lies in a set of times."""
-        edges = np.unique(np.concatenate((self.starts, self.ends, spans.starts, spans.ends)))
+        edges = np.unique(np.concatenate((self.starts, self.ends, times.starts, times.ends)))
         if not len(edges):
             return self
         inside, labels = self.at(edges[:-1])
-        held = inside & spans.covers(edges[:-1])
-        return Lane(starts=edges[:-1][held], ends=edges[1:][held], labels=labels[held])
+        held = inside & times.covers(edges[:-1])
+        return ActivityLane(starts=edges[:-1][held], ends=edges[1:][held], labels=labels[held])
 
-    def outside(self, spans: Spans) -> Lane:
+    def outside(self, times: Intervals) -> ActivityLane:
         """The part of it that does not lie in a set of times."""
         if not len(self.starts):
             return self
-        return self.within(spans.outside(int(self.starts[0]), int(self.ends[-1])))
+        return self.within(times.outside(int(self.starts[0]), int(self.ends[-1])))
 
     def at(self, times: Any) -> tuple[Any, Any]:
         """Whether each time lies in an interval, and its label."""
@@ -89,10 +60,10 @@ class Lane:
         inside = (self.starts[index] <= times) & (times < self.ends[index])
         return inside, self.labels[index]
 
-    def spans(self, labels: Any) -> Spans:
+    def intervals(self, labels: Any) -> Intervals:
         """When one of these labels holds."""
         held = np.isin(self.labels, labels)
-        return Spans.of(self.starts[held], self.ends[held])
+        return Intervals.of(self.starts[held], self.ends[held])
 
     def split(self, start: int, end: int) -> dict[int, int]:
         """Time by label within a window."""

@@ -10,14 +10,14 @@ import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spans:
+class Intervals:
     """Disjoint half-open intervals of time, ascending; int64 ns."""
 
     starts: Any
     ends: Any
 
     @classmethod
-    def of(cls, starts: Any, ends: Any) -> Spans:
+    def of(cls, starts: Any, ends: Any) -> Intervals:
         """The union of intervals in any order; empty and negative ones are nothing."""
         starts, ends = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
         held = ends > starts
@@ -52,16 +52,16 @@ class Spans:
         """How much of the set lies in each of these intervals, which may overlap each other."""
         return np.where(np.asarray(ends) > np.asarray(starts), self.until(ends) - self.until(starts), 0)
 
-    def __and__(self, other: Spans) -> Spans:
+    def __and__(self, other: Intervals) -> Intervals:
         edges = np.unique(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
         return self._of_edges(edges, self.covers(edges[:-1]) & other.covers(edges[:-1])) if len(edges) else NOTHING
 
-    def __sub__(self, other: Spans) -> Spans:
+    def __sub__(self, other: Intervals) -> Intervals:
         edges = np.unique(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
         return self._of_edges(edges, self.covers(edges[:-1]) & ~other.covers(edges[:-1])) if len(edges) else NOTHING
 
-    def __or__(self, other: Spans) -> Spans:
-        return Spans.of(np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends)))
+    def __or__(self, other: Intervals) -> Intervals:
+        return Intervals.of(np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends)))
 
     def covers(self, times: Any) -> Any:
         """True where a time lies in the set."""
@@ -70,13 +70,13 @@ class Spans:
         index = np.searchsorted(self.starts, times, "right") - 1
         return (index >= 0) & (times < self.ends[np.maximum(index, 0)])
 
-    def outside(self, start: int, end: int) -> Spans:
+    def outside(self, start: int, end: int) -> Intervals:
         """What lies in a window and not in the set."""
-        return Spans.of([start], [end]) - self
+        return Intervals.of([start], [end]) - self
 
     @staticmethod
-    def _of_edges(edges: Any, kept: Any) -> Spans:
-        return Spans.of(edges[:-1][kept], edges[1:][kept])
+    def _of_edges(edges: Any, kept: Any) -> Intervals:
+        return Intervals.of(edges[:-1][kept], edges[1:][kept])
 
 
-NOTHING = Spans(starts=np.empty(0, np.int64), ends=np.empty(0, np.int64))
+NOTHING = Intervals(starts=np.empty(0, np.int64), ends=np.empty(0, np.int64))

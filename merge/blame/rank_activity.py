@@ -1,0 +1,116 @@
+"""What every rank was doing: a run and its matched collectives come in, a lane of activities a rank goes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.blame.activities import Activities, Activity
+from distprof.merge.blame.activity_lane import ActivityLane
+from distprof.merge.blame.intervals import Intervals
+from distprof.merge.blame.markers import COMMUNICATION, GLOO, STEP, WAITS, markers, scopes_to_intervals
+from distprof.merge.blame.rank_collectives import RankCollectives
+
+RESUMED_NS = 10_000_000
+"""A thread that waited goes on about when the collective ends: by at most this earlier than gloo's own thread says so,
+which may have to wait for a processor, and by no more than it had waited."""
+CALLED = ("forward", "recompute", "data", "optimizer")
+"""Where nothing waits in C++ for a collective, and waits of Python are slices of their own."""
+NCCL = "(?i)^(nccl|rccl)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankActivity:
+    """One rank in the steps that were traced, on the common clock."""
+
+    lane: ActivityLane
+    """Modules, data loading, optimizer and what lies between; where nothing is known it is empty."""
+    computing: Intervals
+    """When an operator ran that is no communication; with a GPU, a kernel."""
+    blocked: Intervals
+    """Communication during which nothing was computed: what is exposed."""
+    on_device: bool
+    """True where `computing` is what a GPU did."""
+
+
+def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Activities, *,
+                  waits_drawn: bool) -> RankActivity:
+    """What a rank was doing.
+
+    With a GPU communication is exposed while no other kernel runs. Without one, where a thread waits for it: in slices
+    that say so, and where it runs no operator until a collective has ended, as DDP at the end of backward. An
+    interpreter that is merely slow waits for nothing.
+
+    Args:
+        events: The rank's timeline, times on the common clock.
+        calls: Its collectives.
+        activities: Takes in what is met.
+        waits_drawn: True where slices show all waits of Python.
+    """
+    events = events.filter(pl.col("duration_ns") > 0, ~pl.any_horizontal(
+        pl.col("name").str.starts_with(prefix) for prefix in (STEP, GLOO)))
+    is_kernel = pl.col("category").str.to_lowercase() == "kernel"
+    kernels = events.filter(is_kernel, ~pl.col("name").str.contains(NCCL))
+    lane = _between(ActivityLane.of((start, end, activities.number(what)) for start, end, what in
+                            scopes_to_intervals(markers(events))), activities)
+    if len(kernels):
+        computing = _intervals(kernels)
+        return RankActivity(lane=lane.under(_on_device(kernels, events, lane)), computing=computing,
+                     blocked=calls.running - computing, on_device=True)
+    ours = events.filter((pl.col("category") == "cpu_op") & ~pl.any_horizontal(
+        pl.col("name").str.starts_with(prefix) for prefix in COMMUNICATION))
+    computing = _intervals(ours)
+    drawn = _intervals(events.filter(pl.col("name").is_in(WAITS)))
+    pauses = _pauses(computing, calls.in_flight, calls.end_ns)
+    if waits_drawn:
+        kinds = [number for number, one in enumerate(activities.known)
+                 if one.kind in CALLED or (one.kind == "backward" and one.where is not None)]
+        pauses = pauses - lane.intervals(kinds)
+    return RankActivity(lane=lane, computing=computing, blocked=drawn - computing | pauses, on_device=False)
+
+
+def _intervals(events: pl.DataFrame) -> Intervals:
+    starts = events["start_ns"].to_numpy()
+    return Intervals.of(starts, starts + events["duration_ns"].to_numpy())
+
+
+def _pauses(computing: Intervals, in_flight: Intervals, ends: Any) -> Intervals:
+    """The part of the pauses between operators that the end of a collective ended."""
+    if not len(computing.starts) or not len(ends):
+        return in_flight
+    ends = np.sort(np.asarray(ends, np.int64))
+    begins = np.concatenate((in_flight.starts[:1], computing.ends))
+    resumed = np.append(computing.starts, max(int(computing.ends[-1]), int(ends[-1])))
+    late = np.minimum(in_flight.within(begins, resumed), RESUMED_NS)
+    last = np.searchsorted(ends, resumed + late, "right") - 1
+    ended = np.where(last >= 0, ends[np.maximum(last, 0)], 0)
+    return Intervals.of(begins, np.where(ended > begins, np.minimum(ended, resumed), begins)) & in_flight
+
+
+def _between(lane: ActivityLane, activities: Activities) -> ActivityLane:
+    """Fills what lies between two activities: the host, after one and before the other."""
+    if len(lane.starts) < 2:
+        return lane
+    gaps = np.flatnonzero(lane.starts[1:] > lane.ends[:-1])
+    kinds = [activities.known[label].kind for label in lane.labels.tolist()]
+    fill = [(int(lane.ends[gap]), int(lane.starts[gap + 1]),
+             activities.number(Activity("host", f"between {kinds[gap]} and {kinds[gap + 1]}")))
+            for gap in gaps.tolist()]
+    return lane.under(ActivityLane.of(fill))
+
+
+def _on_device(kernels: pl.DataFrame, events: pl.DataFrame, lane: ActivityLane) -> ActivityLane:
+    """Kernels under the activity in which they were launched."""
+    launches = events.filter(pl.col("category").str.to_lowercase().str.starts_with("cuda_"),
+                             pl.col("correlation").is_not_null()).select("correlation", launched_ns="start_ns")
+    joined = kernels.join(launches.unique("correlation"), on="correlation", how="left").sort("start_ns")
+    known, labels = lane.at(joined["launched_ns"].fill_null(0).to_numpy())
+    starts = joined["start_ns"].to_numpy()
+    reach = np.maximum.accumulate(starts + joined["duration_ns"].to_numpy())
+    before = np.concatenate((starts[:1], reach[:-1]))
+    begins = np.maximum(starts, before)  # of kernels that overlap the one that began first counts
+    held = known & (reach > begins)
+    return ActivityLane(starts=begins[held], ends=reach[held], labels=labels[held])
