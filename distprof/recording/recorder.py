@@ -11,8 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from distprof.errors import DistprofError
 from distprof.model.compiled import never_compile
 from distprof.model.scopes import Frame
 from distprof.model.tensors import num_samples
-from distprof.process.topology import requested
 from distprof.recording.hang.watch import HangWatch, Progress
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
@@ -41,7 +39,7 @@ class Recorder:
     Args:
         run: The run directory; rank 0 makes it where no launcher did.
         plan: Which steps are recorded, and how.
-        sizes: Model-parallel sizes; they win over what the device mesh says.
+        sizes: Model-parallel sizes; they win over the device mesh.
         force: Replaces what another run left of this rank.
     """
 
@@ -173,7 +171,7 @@ class Recorder:
     # --- listening to the modules ------------------------------------------------------------------------------
 
     def enter(self, frame: Frame) -> None:
-        """A module is called; the recorder itself only cares when it returns."""
+        """Nothing to do: the recorder looks at calls that return."""
 
     def exit(self, frame: Frame, args: Any, kwargs: Any, _result: Any) -> None:
         """Counts root calls and the samples that went into them."""
@@ -215,7 +213,7 @@ class Recorder:
                     self._stop_watching()  # a SIGTERM until here waited for the files
 
     def _on_termination(self, reason: str, on_main_thread: bool) -> bool:  # noqa: FBT001 (a callback)
-        """Called by a signal handler, or by a thread while the main thread hangs; False if it must come later."""
+        """Called by a signal handler, or by a thread while the main thread hangs; False: call again later."""
         if on_main_thread and self._writing:
             return False  # the signal interrupted a write, which has to end first
         if not on_main_thread:
@@ -240,7 +238,7 @@ class Recorder:
         self._watch.stop()
 
     def _remove(self) -> None:
-        """Takes away every hook, mode and patched function."""
+        """Removes every hook, mode and patched function."""
         self.recording = False
         for handle in self._handles:
             handle.remove()
@@ -257,7 +255,7 @@ class Recorder:
         for undo in (self._remove, lambda: self._rank.fail(str(what)), self._rank.clock.stop, self._stop_watching):
             try:
                 undo()
-            except Exception:  # noqa: BLE001 (already told; nothing may reach the script)
+            except Exception:  # noqa: BLE001 (the failure is reported already; nothing may reach the script)
                 continue
 
     def _forget(self) -> None:
@@ -279,49 +277,3 @@ class Recorder:
 
         never_compile(guarded)
         return guarded
-
-
-_active: list[Recorder] = []
-
-
-@contextmanager
-def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), force: bool = False,  # noqa: B008
-           sizes: Mapping[str, int] | None = None) -> Iterator[Recorder]:
-    """Records this process into a run directory; every rank of a job calls it with the same path.
-
-    Inside `distprof run` the recorder that already runs is given, so a script may have both.
-
-    Args:
-        out: The run directory; made if it does not exist.
-        steps: Steps of each pass, like "wait=2,count=1,time=3,trace=6".
-        force: Replaces a run that is there.
-        sizes: Model-parallel sizes like {"tp": 2}; without them the device mesh is asked.
-
-    Yields:
-        The recorder; `rec.step()` ends a step where no optimizer does.
-
-    Raises:
-        UsageError: `steps` or `sizes` say nothing that makes sense.
-    """
-    if _active:
-        yield _active[-1]
-        return
-    plan = StepPlan.parse(steps) if isinstance(steps, str) else steps
-    recorder = Recorder(Path(out), plan=plan, force=force,
-                        sizes={**requested(os.environ), **(sizes or {})})
-    _active.append(recorder)
-    try:
-        if not os.environ.get("DISTPROF_DISABLE"):
-            recorder.start()
-        yield recorder
-    except BaseException as error:
-        recorder.close(f"{type(error).__name__} in the script", error)
-        raise
-    finally:
-        recorder.close()
-        _active.remove(recorder)
-
-
-def active() -> list[Recorder]:
-    """The recorder that runs in this process, if any."""
-    return list(_active)

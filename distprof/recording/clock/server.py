@@ -1,6 +1,6 @@
-"""Tells other ranks this rank's time: their questions come in over TCP, two readings of the clock go out each time.
+"""Answers other ranks over TCP what time it is on this rank.
 
-Nobody has to meet: a thread answers whenever somebody asks. It waits in the kernel in between and costs nothing there.
+A thread answers whenever a rank asks; in between it waits in the kernel and costs nothing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ANSWER = struct.Struct("<qq")
 
 
 class ClockResponder:
-    """Answers who knows the token, from construction until `close`."""
+    """Answers clients that send the token, from construction until `close`."""
 
     def __init__(self, *, remote: bool) -> None:
-        """Begins to listen, on all interfaces if somebody comes from another host.
+        """Begins to listen, on all interfaces if clients may be on another host.
 
         Raises:
-            OSError: There is no port to be had.
+            OSError: No port is free.
         """
         self.token = secrets.token_hex(TOKEN_BYTES // 2)
         self._listener = _listener(remote=remote)
@@ -47,7 +47,7 @@ class ClockResponder:
         self._thread.start()
 
     def wait(self, meeting: int, *, num_clients: int, seconds: float) -> None:
-        """Leaves the interpreter to the thread until the clients have asked enough, or the time is up."""
+        """Lets the thread run until the clients have asked enough, or the time is up."""
         with self._changed:
             self._changed.wait_for(lambda: self._finished[meeting] >= num_clients, timeout=seconds)
 
@@ -59,7 +59,7 @@ class ClockResponder:
         self._thread.join(timeout=1)
 
     def forget(self) -> None:
-        """Closes what a forked child has of this; the thread is not there."""
+        """Closes the sockets in a forked child, where the thread does not exist."""
         self._waker.close()
         self._release()
 
@@ -102,7 +102,7 @@ class ClockResponder:
         self._selector.register(client, selectors.EVENT_READ)
 
     def _answer(self, client: socket.socket, now_ns: int) -> bool:
-        """False where the connection has no use any more."""
+        """False where the connection is to be closed."""
         try:
             if client in self._strangers:
                 return self._introduced(client)

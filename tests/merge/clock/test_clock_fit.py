@@ -17,7 +17,7 @@ from distprof.merge.clock.by_samples import SampledRank, clock_by_samples
 from distprof.merge.clock.fit import fit
 from distprof.merge.clock.model import Alignment, Clock, RankClock
 from distprof.merge.run.run_model import _clock_stepped_by
-from distprof.recording.clock.client import compared
+from distprof.recording.clock.question import compared
 from support.jobs import ROOT
 
 DLRM = ROOT.parent / "shared" / "traces" / "dlrm8" / "kineto"

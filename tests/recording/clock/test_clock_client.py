@@ -23,8 +23,11 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from distprof.process.identity import Identity
 from distprof.recording.clock import client as clock
-from distprof.recording.clock.client import FAN_OUT, MEETING_S, TOTAL_S, ClockRecorder, Place
+from distprof.recording.clock.client import TOTAL_S, ClockRecorder
+from distprof.recording.clock.place import FAN_OUT, Place
+from distprof.recording.clock.question import MEETING_S
 from distprof.recording.clock.server import ANSWER, ASK, ClockResponder
+from distprof.recording.clock.store import PREFIX
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, merged, torchrun
 
 
@@ -168,7 +171,7 @@ def test_time_for_comparing_is_limited_for_a_meeting_and_for_a_recording(monkeyp
     now, given = [0.0], []
     monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: now[0], time_ns=time.time_ns,
                                                        monotonic_ns=time.monotonic_ns))
-    monkeypatch.setattr(clock, "_in_process_group", lambda: True)
+    monkeypatch.setattr(clock, "in_process_group", lambda: True)
 
     def use_up(_self, until):
         given.append(until - now[0])
@@ -186,11 +189,11 @@ def test_time_for_comparing_is_limited_for_a_meeting_and_for_a_recording(monkeyp
 
 
 def test_a_failure_of_ours_is_noted_and_recording_goes_on(monkeypatch):
-    monkeypatch.setattr(clock, "_in_process_group", lambda: True)
+    monkeypatch.setattr(clock, "in_process_group", lambda: True)
     monkeypatch.setattr(ClockRecorder, "_search", lambda *_: 1 / 0)
     recorder = ClockRecorder()
     recorder.meet()
-    assert recorder.to_json()["clock_note"] == "ZeroDivisionError: division by zero"
+    assert recorder.note == "ZeroDivisionError: division by zero"
     recorder.stop()
 
 
@@ -200,8 +203,8 @@ class Ranks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = HashStore()
         self.all: list[ClockRecorder] = []
-        monkeypatch.setattr(clock, "_in_process_group", lambda: True)
-        monkeypatch.setattr(clock, "_store", lambda: PrefixStore(clock.PREFIX, self.store))
+        monkeypatch.setattr(clock, "in_process_group", lambda: True)
+        monkeypatch.setattr(clock, "open_store", lambda: PrefixStore(PREFIX, self.store))
 
     def rank(self, number: int, *, host: str) -> ClockRecorder:
         """One of 8 ranks, 4 on a host."""
@@ -238,7 +241,7 @@ def test_ranks_find_each_other_while_nothing_waits_and_compare(ranks, monkeypatc
 
 
 def test_rank_0_is_asked_where_the_first_rank_of_the_host_does_not_record(ranks, monkeypatch):
-    monkeypatch.setattr(clock, "_store_host", lambda _: ["127.0.0.1"])  # other hosts reach rank 0 where the store is
+    monkeypatch.setattr(clock, "store_hosts", lambda _: ["127.0.0.1"])  # other hosts reach rank 0 where the store is
     monkeypatch.setattr(clock, "TOTAL_S", 120.0)  # however slow this machine is
     first, last = ranks.rank(0, host="one"), ranks.rank(5, host="two")
     first.meet()
@@ -256,7 +259,7 @@ def test_a_port_that_nobody_reaches_is_noted(ranks):
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     ranks.store.set("clock", "")  # a key of the script's own
-    PrefixStore(clock.PREFIX, ranks.store).set("0", json.dumps(
+    PrefixStore(PREFIX, ranks.store).set("0", json.dumps(
         {"host": "one", "boot_id": "a", "names": [], "port": port, "token": "0" * 16}))
     second = ranks.rank(1, host="one")
     second.sample()
