@@ -21,7 +21,8 @@ from distprof.merge.cost.collectives import measured
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.match.matching import match
 from distprof.merge.match.recorded_rows import recorded
-from distprof.merge.run.run_model import Run, open_run
+from distprof.merge.run.read_run import read_run
+from distprof.merge.run.run_model import Run
 
 Result = TypeVar("Result")
 WORK: dict[str, Callable[[pl.DataFrame], Any]] = {"bandwidths": bandwidths, "matrix": bytes_between}
@@ -54,7 +55,7 @@ def peak_bytes() -> int:
 def main(path: str) -> None:
     """Without the imports."""
     watch = Watch()
-    run = watch.of("open", lambda: open_run(Path(path)))
+    run = watch.of("open", lambda: read_run(Path(path)))
     rows = watch.of("measure", lambda: measured(run, _matched(run, watch)))
     for seconds in (watch.seconds, watch.cpu_seconds):
         seconds["measure"] -= seconds["load"] + seconds["match"]

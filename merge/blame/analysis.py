@@ -19,6 +19,7 @@ from distprof.merge.blame.rank_activity import RankActivity, rank_activity
 from distprof.merge.blame.rank_collectives import RankCollectives, collectives_by_rank
 from distprof.merge.blame.rank_slices import slices_of_rank, step_windows
 from distprof.merge.blame.waiting_costs import matter, waiting_costs
+from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 
 SETTLES = 3
@@ -40,21 +41,23 @@ class Analysis:
     remarks: list[Remark]
 
 
-def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
+def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> Analysis:
     """Looks for who made the others wait.
 
     Args:
-        run: On one clock.
+        run: What was recorded.
+        clock: Of the run.
         rows: `MERGED_COLLECTIVES` of it.
+        steps: Its `STEPS`; None for traces of other programs.
     """
-    timelines = {rank.number: events for rank in run.ranks if (events := slices_of_rank(run, rank)) is not None}
-    windows = step_windows(run, timelines)
-    steps = sorted(set(windows["step"].to_list()) or set(rows["step"].drop_nulls().to_list()))
+    timelines = {rank.number: events for rank in run.ranks if (events := slices_of_rank(rank, clock)) is not None}
+    windows = step_windows(clock, steps, timelines)
+    counted = sorted(set(windows["step"].to_list()) or set(rows["step"].drop_nulls().to_list()))
     remarks: list[Remark] = []
-    if len(steps) >= SETTLES:
-        remarks.append(FirstStepLeftOut(step=steps[0]))
-        steps = steps[1:]
-    windows = windows.filter(pl.col("step").is_in(steps))
+    if len(counted) >= SETTLES:
+        remarks.append(FirstStepLeftOut(step=counted[0]))
+        counted = counted[1:]
+    windows = windows.filter(pl.col("step").is_in(counted))
     activities = Activities()
     calls = collectives_by_rank(rows)
     did = {rank: rank_activity(events, calls[rank], activities, waits_drawn=run.kind == "distprof")
@@ -62,10 +65,10 @@ def analyse(run: Run, rows: pl.DataFrame) -> Analysis:
     breakdown = step_breakdown(windows, calls, did, activities)
     step_ns = dict(breakdown.group_by("rank").agg(pl.col("duration_ns").mean()).iter_rows())
     begins = {(rank, step): start for rank, step, start in windows.select("rank", "step", "start_ns").iter_rows()}
-    found, by_activity = weigh(rows, calls, did, activities, steps=steps, step_ns=step_ns, begins=begins,
+    found, by_activity = weigh(rows, calls, did, activities, steps=counted, step_ns=step_ns, begins=begins,
                                ranks=sorted({rank.number for rank in run.ranks} | set(calls)))
-    spent, samples = _spent(did, windows, activities, len(steps)), _samples(windows)
-    return Analysis(breakdown=breakdown, steps=steps, remarks=remarks, culprits=[
+    spent, samples = _spent(did, windows, activities, len(counted)), _samples(windows)
+    return Analysis(breakdown=breakdown, steps=counted, remarks=remarks, culprits=[
         replace(one, explanations=_with_batch(explained(by_activity[one.rank], activities.known, spent, one.rank),
                                               one.rank, samples))
         for one in found])

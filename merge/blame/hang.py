@@ -92,7 +92,7 @@ def hangs_of(run: Run) -> tuple[Hangs | None, list[FileUnreadable]]:
     problems: list[FileUnreadable] = []
     for rank in run.ranks:
         path = rank.folder / STUCK_JSON
-        if not rank.plain and path.is_file():
+        if rank.recorded is not None and path.is_file():
             try:
                 found[rank.number] = msgspec.json.decode(path.read_bytes(), type=Stuck)
             except (msgspec.MsgspecError, OSError) as error:

@@ -11,8 +11,10 @@ import polars as pl
 from distprof.contract.tables import EVENTS, STEPS
 from distprof.errors import DataError
 from distprof.merge.blame.markers import GLOO, STEP
-from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.tables import TYPES, UNREADABLE, empty, load, on_common_clock
+from distprof.merge.clock.common_times import on_common_clock
+from distprof.merge.clock.model import Clock
+from distprof.merge.run.run_model import Rank
+from distprof.merge.run.tables import TYPES, UNREADABLE, empty
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.engine import NONE, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES
@@ -26,12 +28,12 @@ SCHEMA = {"name": pl.String(), "category": pl.String(), "start_ns": pl.Int64(), 
           "thread": pl.String(), **dict.fromkeys(INTEGERS, pl.Int64())}
 
 
-def slices_of_rank(run: Run, rank: Rank) -> pl.DataFrame | None:
+def slices_of_rank(rank: Rank, clock: Clock) -> pl.DataFrame | None:
     """The slices of a rank that tell what it was doing, on the common clock; None where it has no timeline."""
-    events = _of_trace(rank) if rank.plain else _of_table(rank)
+    events = _of_trace(rank) if rank.recorded is None else _of_table(rank)
     if events is None:
         return None
-    return on_common_clock(run, events.with_columns(rank=pl.lit(rank.number, pl.Int64)), ("start_ns",))
+    return on_common_clock(clock, events.with_columns(rank=pl.lit(rank.number, pl.Int64)), ("start_ns",))
 
 
 def _of_table(rank: Rank) -> pl.DataFrame | None:
@@ -85,14 +87,19 @@ def _chunks(file: ChromeFile, scanner: Scanner) -> Iterator[list[Any]]:
             *(scanner.integers[key] for key in INTEGERS.values()))]
 
 
-def step_windows(run: Run, timelines: dict[int, pl.DataFrame]) -> pl.DataFrame:
+def step_windows(clock: Clock, recorded: pl.DataFrame | None, timelines: dict[int, pl.DataFrame]) -> pl.DataFrame:
     """Start, end and samples of each traced step of each rank, on the common clock.
 
     Traces of other programs tell their steps by torch.profiler's `ProfilerStep#`; without those all of a trace is one
     step.
+
+    Args:
+        clock: Of the run.
+        recorded: Its `STEPS`; None for traces of other programs.
+        timelines: Events by rank, on the clock.
     """
-    if run.kind == "distprof":
-        return on_common_clock(run, load(run, STEPS).filter(pl.col("pass") == "trace"), ("start_ns", "end_ns"))
+    if recorded is not None:
+        return on_common_clock(clock, recorded.filter(pl.col("pass") == "trace"), ("start_ns", "end_ns"))
     found = [_steps_of_trace(rank, events) for rank, events in timelines.items() if len(events)]
     return pl.concat([empty(STEPS).select(STEP_COLUMNS), *found])
 

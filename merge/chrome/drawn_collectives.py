@@ -12,7 +12,7 @@ import polars as pl
 
 from distprof.merge.blame.intervals import Intervals
 from distprof.merge.chrome.drawn_events import PROCESS, Arrow, Drawn, Sample, Slice
-from distprof.merge.clock.model import Clock, pair_uncertainty_ns
+from distprof.merge.clock.model import Clock
 from distprof.units import spans
 
 SHORTEST_NS, LONG_NS, SHARE = 10_000, 100_000, 0.01
@@ -189,7 +189,7 @@ def _arrows(rows: Sequence[_Row], clock: Clock, wanted: Mapping[int, Wanted],
             continue
         pair = min(row.rank, source.rank), max(row.rank, source.rank)
         if pair not in unsure_ns:
-            unsure_ns[pair] = pair_uncertainty_ns(clock, pair)
+            unsure_ns[pair] = clock.pair_uncertainty_ns(pair)
         limit = unsure_ns[pair]
         step_ns = wanted[row.rank].step_ns.get(row.step) if row.step is not None else None
         enough = LONG_NS if step_ns is None else min(LONG_NS, SHARE * step_ns)

@@ -32,6 +32,15 @@ class Read:
     index: Index
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """All ranks whose traces can be read."""
+
+    ranks: list[Read]
+    problems: list[Problem]
+    """Traces that cannot be read, and what is lost of the others."""
+
+
 class FirstPass:
     """Reads every trace that the options ask for, in workers that begin at once; the second pass uses them too."""
 
@@ -51,9 +60,9 @@ class FirstPass:
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown(cancel_futures=True)
 
-    def read(self, problems: list[Problem], progress: Progress) -> list[Read]:
-        """Waits for all of it. What cannot be read goes to `problems`."""
-        found = []
+    def read(self, progress: Progress = lambda _: None) -> Readings:
+        """Waits for all of it."""
+        found, problems = list[Read](), list[Problem]()
         for done, ((rank, trace), future) in enumerate(zip(self._traces, self._found, strict=True), 1):
             index = future.result()
             progress(done / len(self._traces))
@@ -62,7 +71,7 @@ class FirstPass:
                 continue
             problems += damages(rank.number, trace, index)
             found.append(Read(rank=rank, trace=trace, index=index))
-        return found
+        return Readings(ranks=found, problems=problems)
 
     def map(self, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
         """Runs jobs in the same workers; results in order."""

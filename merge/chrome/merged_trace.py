@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -17,13 +18,15 @@ from isal import igzip
 
 from distprof.contract.merged_tables import MERGED_EVENTS
 from distprof.contract.paths import FORMAT, TRACE_JSON, TRACE_TAR
+from distprof.contract.problems import Problem
 from distprof.merge.chrome.drawn_events import counter_events
-from distprof.merge.chrome.first_pass import FirstPass, Progress, losses_of
+from distprof.merge.chrome.first_pass import FirstPass, Progress, Read, losses_of
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.perfetto_tar import write_tar
 from distprof.merge.chrome.rank_plans import Plans, plan_ranks
 from distprof.merge.chrome.rank_writer import Member, RankPlan, rewrite
-from distprof.merge.run.run_model import Run, clock_of
+from distprof.merge.clock.model import Clock
+from distprof.merge.run.run_model import Run
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,6 +55,8 @@ class MergedTrace:
     num_bytes: int
     remarks: list[str]
     """What was left out because the options say so, in words."""
+    problems: list[Problem]
+    """What the second pass found damaged that the first had skimmed over."""
 
     @property
     def num_slices(self) -> int:
@@ -63,39 +68,44 @@ class MergedTrace:
         return sum(getattr(member, count) for member in self.members)
 
 
-def merge_traces(run: Run, reading: FirstPass, folder: Path, options: MergeOptions,
-                 progress: Progress = lambda _: None, collectives: pl.DataFrame | None = None) -> MergedTrace | None:
-    """Writes the merged trace of all ranks that have one, and their events as tables; None where none can be read.
-
-    What cannot be read of a trace goes to `run.problems`.
+def merge_traces(run: Run, clock: Clock, read: list[Read], reading: FirstPass, folder: Path, options: MergeOptions,
+                 progress: Progress = lambda _: None, *, collectives: pl.DataFrame | None = None,
+                 steps: pl.DataFrame | None = None) -> MergedTrace:
+    """Writes the merged trace of ranks, and their events as tables.
 
     Args:
-        run: Whose ranks are merged, on one clock.
-        reading: The first pass over their traces.
+        run: Whose ranks are merged.
+        clock: Of the run.
+        read: Ranks with what the first pass learned; not empty.
+        reading: The first pass, whose workers do the second.
         folder: Takes in the files.
         options: What goes in and how.
-        progress: Is told how much of the work is done, from 0 to 1.
+        progress: Is called with the share of the work that is done, from 0 to 1.
         collectives: `MERGED_COLLECTIVES` of the run, to be drawn.
+        steps: `STEPS` of the ranks, where they recorded some.
 
     Raises:
         UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
     """
-    read = reading.read(run.problems, lambda done: progress(0.3 * done))
-    if not read:
-        return None
-    plans = plan_ranks(run, read, options, collectives)
+    plans = plan_ranks(run, clock, read, options, collectives, steps)
     if options.format == "perfetto-tar":
         output = folder / TRACE_TAR
         write_tar(output, plans.ranks, {"distprof.run_id": run.run_id, "distprof.world_size": run.world_size})
         members = []
     else:
         output = folder / TRACE_JSON
-        members = _write(reading, run, plans, output, lambda done: progress(0.3 + 0.7 * done))
+        members = _write(reading, run, clock, plans, output, lambda done: progress(0.3 + 0.7 * done))
     return MergedTrace(path=output, members=members, num_ranks=len(plans.ranks), num_bytes=output.stat().st_size,
-                       remarks=plans.remarks)
+                       remarks=plans.remarks, problems=list(_found_damaged(plans, members)))
 
 
-def _write(reading: FirstPass, run: Run, plans: Plans, output: Path, progress: Progress) -> list[Member]:
+def _found_damaged(plans: Plans, members: list[Member]) -> Iterator[Problem]:
+    for plan, member in zip(plans.ranks, members, strict=bool(members)):
+        if member.losses.damaged_events > plan.index.losses.damaged_events:  # the first pass skims
+            yield from losses_of(plan.rank, plan.trace, member.losses, member.num_read)
+
+
+def _write(reading: FirstPass, run: Run, clock: Clock, plans: Plans, output: Path, progress: Progress) -> list[Member]:
     tables = output.with_name(MERGED_EVENTS.file)
     tables.mkdir()
     parts = [output.with_name(f".rank{plan.rank}.part") for plan in plans.ranks]
@@ -105,15 +115,13 @@ def _write(reading: FirstPass, run: Run, plans: Plans, output: Path, progress: P
         members: list[Member] = []
         with output.open("wb") as file:
             file.write(igzip.compress(HEAD, mtime=0))
-            for plan, member in zip(plans.ranks, reading.map(_rewrite, jobs), strict=True):
+            for member in reading.map(_rewrite, jobs):
                 _append(file, member, is_first=not any(before.num_events for before in members))
                 member.path.unlink()
                 members.append(member)
-                if member.losses.damaged_events > plan.index.losses.damaged_events:  # the first pass skims
-                    run.problems.extend(losses_of(plan.rank, plan.trace, member.losses, member.num_read))
                 progress(len(members) / len(jobs))
             _append_counters(file, plans, is_first=not any(member.num_events for member in members))
-            metadata = msgspec.json.encode({"distprof": _metadata(run, plans, members)})
+            metadata = msgspec.json.encode({"distprof": _metadata(run, clock, plans, members)})
             file.write(igzip.compress(b'\n],"metadata":' + metadata + b"}\n", mtime=0))
     finally:
         for part in parts:
@@ -125,15 +133,15 @@ def _rewrite(job: tuple[RankPlan, Path, Path]) -> Member:
     return rewrite(*job)
 
 
-def _metadata(run: Run, plans: Plans, members: list[Member]) -> dict[str, Any]:
+def _metadata(run: Run, clock: Clock, plans: Plans, members: list[Member]) -> dict[str, Any]:
     """What the viewer shows as trace info: per rank mp, dp, host, offset and counts."""
-    infos = {rank.number: rank.info for rank in run.ranks}
+    ranks = {rank.number: rank for rank in run.ranks}
     each = {
         str(plan.rank): {
             "mp_size": run.mp_size if run.topology_known else None,
-            "dp_size": run.dp_size if run.topology_known else None, "coordinates": infos[plan.rank].coordinates,
-            "host": infos[plan.rank].host, "offset_ns": plan.clock.offset_ns, "drift_ppm": plan.clock.drift_ppm,
-            "uncertainty_ns": run.clock.ranks[plan.rank].uncertainty_ns,
+            "dp_size": run.dp_size if run.topology_known else None, "coordinates": ranks[plan.rank].coordinates,
+            "host": ranks[plan.rank].host, "offset_ns": plan.clock.offset_ns, "drift_ppm": plan.clock.drift_ppm,
+            "uncertainty_ns": clock.ranks[plan.rank].uncertainty_ns,
             "num_slices": member.num_slices, "num_events": member.num_events,
             "num_overlapping_slices": member.num_side, "num_cut_slices": member.num_cut,
             "num_hanging_arrow_ends": member.num_hanging, "num_left_out": member.num_left_out,
@@ -145,7 +153,7 @@ def _metadata(run: Run, plans: Plans, members: list[Member]) -> dict[str, Any]:
     }
     return {"format": FORMAT, "run_id": run.run_id, "world_size": run.world_size,
             "topology": run.topology if run.topology_known else None,
-            "origin_ns": plans.origin_ns, "clock": clock_of(run), "missing_ranks": run.missing,
+            "origin_ns": plans.origin_ns, "clock": clock.to_json(), "missing_ranks": run.missing,
             "left_out": plans.remarks, "ranks": each}
 
 

@@ -19,7 +19,7 @@ from distprof.merge.chrome.options import MergeOptions, Spans
 from distprof.merge.chrome.rank_writer import RankPlan
 from distprof.merge.chrome.selection import Selection
 from distprof.merge.chrome.survey import Index
-from distprof.merge.clock.model import RankClock
+from distprof.merge.clock.model import Clock, RankClock
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.totals.description import table_metadata
 from distprof.units import size
@@ -46,15 +46,17 @@ class Plans:
     """Of the process that has them."""
 
 
-def plan_ranks(run: Run, read: list[Read], options: MergeOptions,
-               collectives: pl.DataFrame | None = None) -> Plans:
+def plan_ranks(run: Run, clock: Clock, read: list[Read], options: MergeOptions,
+               collectives: pl.DataFrame | None = None, recorded: pl.DataFrame | None = None) -> Plans:
     """Brings all ranks to one clock and decides what of each is written.
 
     Args:
-        run: On one clock.
+        run: What was recorded.
+        clock: Of the run.
         read: Ranks with what the first pass learned.
         options: What goes in and how.
         collectives: `MERGED_COLLECTIVES` of the run, to be drawn.
+        recorded: `STEPS` of the ranks, where they recorded some.
 
     Raises:
         DataError: A trace has more threads than there are numbers.
@@ -63,17 +65,17 @@ def plan_ranks(run: Run, read: list[Read], options: MergeOptions,
     if options.format != "chrome" and options.narrows:
         raise UsageError(f"expected whole ranks with --format {options.format}, found options that choose events",
                          hint="only --ranks goes with it: the files are packed as they are")
-    clocks = {one.rank.number: run.clock.line(one.rank.number) for one in read}
+    clocks = {one.rank.number: clock.line(one.rank.number) for one in read}
     first_ns = min((int(clocks[one.rank.number].to_common(one.index.first_ns)) for one in read
                     if one.index.first_ns is not None), default=1)
     origin_ns = (first_ns - 1) // 1000 * 1000
-    steps = {one.rank.number: steps_of(one) for one in read}
+    steps = {one.rank.number: steps_of(one, recorded) for one in read}
     choice, remarks = _choice(read, steps, options, collectives)
     chosen = [one for one in read if choice is None or one.rank.number in choice.ranks]
     wanted = _wanted(options.steps, steps, choice)
     selections = {one.rank.number: _selection(options, wanted.get(one.rank.number), clocks[one.rank.number], first_ns)
                   for one in chosen}
-    drawn = _drawn(run, collectives, selections, steps, origin_ns)
+    drawn = _drawn(clock, collectives, selections, steps, origin_ns)
     numbers = _numbers(chosen, drawn.most_threads if drawn is not None else 0)
     pid = numbers * (max((one.rank.number for one in chosen), default=0) + 1) + 1
     return Plans(origin_ns=origin_ns, remarks=remarks, counters=drawn.counters if drawn is not None else [],
@@ -86,8 +88,8 @@ def plan_ranks(run: Run, read: list[Read], options: MergeOptions,
         for one in chosen])
 
 
-def _drawn(run: Run, collectives: pl.DataFrame | None, selections: Mapping[int, Selection], steps: Mapping[int, Steps],
-           origin_ns: int) -> Picture | None:
+def _drawn(clock: Clock, collectives: pl.DataFrame | None, selections: Mapping[int, Selection],
+           steps: Mapping[int, Steps], origin_ns: int) -> Picture | None:
     """What is drawn of communication; it is in the category of what the merge draws."""
     if collectives is None or any(one.categories is not None and DRAWN not in one.categories
                                   for one in selections.values()):
@@ -96,22 +98,19 @@ def _drawn(run: Run, collectives: pl.DataFrame | None, selections: Mapping[int, 
 
     wanted = {}
     for rank, selection in selections.items():
-        line, (starts, ends, numbers) = run.clock.line(rank), steps[rank]
+        line, (starts, ends, numbers) = clock.line(rank), steps[rank]
         windows = None if selection.windows_ns is None else [
             (int(line.to_common(first)), int(line.to_common(last))) for first, last in selection.windows_ns]
         wanted[rank] = Wanted(windows_ns=windows, min_duration_ns=selection.min_duration_ns,
                               step_ns=dict(zip(numbers.tolist(), (ends - starts).tolist(), strict=True)))
-    return picture(collectives, run.clock, wanted, origin_ns)
+    return picture(collectives, clock, wanted, origin_ns)
 
 
-def steps_of(one: Read) -> Steps:
+def steps_of(one: Read, recorded: pl.DataFrame | None) -> Steps:
     """Those distprof recorded, else those that torch.profiler marked."""
-    if one.rank.has(STEPS):
-        import polars as pl  # takes a while, and traces of other programs do without
-
-        frame = pl.read_parquet(one.rank.folder / STEPS.file, columns=["start_ns", "end_ns", "step"]).sort("start_ns")
-        starts, ends, numbers = (frame[column].cast(pl.Int64).to_numpy() for column in ("start_ns", "end_ns", "step"))
-        return starts, ends, numbers
+    if recorded is not None and one.rank.has(STEPS):
+        mine = recorded.filter(recorded["rank"] == one.rank.number).sort("start_ns")
+        return mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy(), mine["step"].to_numpy()
     found = sorted({(start, end, int(marked[1])) for name, start, end in one.index.steps
                     if (marked := re.fullmatch(r"ProfilerStep#([0-9]{1,18})", name))})
     columns = np.array(found, np.int64).reshape(-1, 3)
@@ -206,4 +205,4 @@ def _tags(run: Run, rank: Rank) -> dict[str, int]:
 
 
 def _title(rank: Rank) -> str:
-    return " | ".join(filter(None, (f"rank {rank.number}", rank.place, rank.info.host)))
+    return " | ".join(filter(None, (f"rank {rank.number}", rank.place, rank.host)))

@@ -1,4 +1,4 @@
-"""Clocks by collectives, for runs without samples: matched collectives come in, a clock and its check go out.
+"""Estimates clocks from matched collectives, for runs without samples, and checks any clock against them.
 
 No rank leaves an all_reduce before the last one has entered it. That bounds the offset of two clocks on both sides
 without any assumption; that all ranks leave at about the same time says where between the bounds it lies.
@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 
 import polars as pl
 
-from distprof.merge.clock.fit import Fit, fit
+from distprof.merge.clock.fit import Fit, fit_line
 from distprof.merge.clock.model import Alignment, Check, Clock
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "barrier")
@@ -78,10 +78,10 @@ def _pair(this: pl.DataFrame | None, other: pl.DataFrame | None, slack_ns: int) 
     lower = [(end, there - end - slack_ns) for end, there in zip(ends, starts_there, strict=True)]
     upper = [(start, there - start + slack_ns) for start, there in zip(starts, ends_there, strict=True)]
     points = [(end, there - end) for end, there in zip(ends, ends_there, strict=True)]
-    return fit(lower, upper, points=points, window=(min(starts), max(ends)))
+    return fit_line(lower, upper, points=points, window=(min(starts), max(ends)))
 
 
-def check(table: pl.DataFrame, clock: Clock, *, precision_ns: int = 1) -> Check:
+def check_clock(table: pl.DataFrame, clock: Clock, *, precision_ns: int = 1) -> Check:
     """Holds an alignment, however it was made, against causality.
 
     Args:
@@ -89,7 +89,7 @@ def check(table: pl.DataFrame, clock: Clock, *, precision_ns: int = 1) -> Check:
         clock: What brings them together.
         precision_ns: As there.
     """
-    known = [rank for rank, alignment in clock.ranks.items() if alignment.uncertainty_ns is not None]
+    known = clock.known_ranks
     used = table.filter(pl.col("rank").is_in(known))
     shifted = used.with_columns(
         pl.Series(name, clock.to_common_ns(used["rank"].to_numpy(), used[name].to_numpy())) for name in COLUMNS[2:])
@@ -100,5 +100,5 @@ def check(table: pl.DataFrame, clock: Clock, *, precision_ns: int = 1) -> Check:
     spread = {name: each["spread"].quantile(share, interpolation="higher")
               for name, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))}
     return Check(num_collectives=len(each), violations=len(broken), largest_violation_ns=max(broken, default=None),
-                 allowed_violation_ns=clock.pair_uncertainty_ns + 2 * precision_ns,
+                 allowed_violation_ns=(clock.pair_uncertainty_ns(known) or 0) + 2 * precision_ns,
                  end_spread_ns={name: int(value) for name, value in spread.items() if value is not None})

@@ -1,4 +1,4 @@
-"""Clocks by samples: what ranks asked each other while recording comes in, a clock for the run goes out."""
+"""Aligns clocks by samples: what ranks asked each other while they were recorded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from distprof.contract.rank_json import ClockSample
-from distprof.merge.clock.fit import Fit, fit
+from distprof.merge.clock.fit import Fit, fit_line
 from distprof.merge.clock.model import Alignment, Clock
 
 REFERENCE = 0
@@ -128,4 +128,5 @@ def _line(members: Sequence[SampledRank], domains: Mapping[int, Domain], other: 
     """All samples of ranks that read one clock; it has to hold whenever one of them was recorded."""
     times = [sample.at_ns for member in members for sample in member.samples]
     used = [sample for member in members for sample in member.answered if _domain_of(sample.peer, domains) == other]
-    return fit([sample.lower for sample in used], [sample.upper for sample in used], window=(min(times), max(times)))
+    return fit_line([sample.lower for sample in used], [sample.upper for sample in used],
+                    window=(min(times), max(times)))

@@ -1,30 +1,51 @@
-"""The choice of a method: a run and what was asked for come in, the run with its clock, checked, goes out."""
+"""Chooses how the ranks of a run are brought to one clock, and checks the result against its collectives."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from distprof.merge.clock.model import Align, Alignment, Clock
+from distprof.merge.clock.recorded_clock import hosts_of
 from distprof.merge.run.run_model import Run
 
+if TYPE_CHECKING:
+    import polars as pl
 
-def aligned(run: Run, align: Align = "auto") -> Run:
-    """The run on one clock.
+
+def needs_collectives(run: Run, recorded: Clock, align: Align) -> bool:
+    """True where the clock is estimated from collectives or checked against them.
+
+    Traces of other programs would have to be read once more for that, so it is done only where nothing else helps.
+    """
+    return run.kind == "distprof" or align == "collectives" or (align != "none" and recorded.method != "shared")
+
+
+def choose_clock(run: Run, recorded: Clock, align: Align, matched: pl.DataFrame | None) -> Clock:
+    """The clock of a run.
 
     Args:
-        run: As it was opened: aligned by samples, where ranks of one host share a clock.
+        run: Its ranks.
+        recorded: See `recorded_clock`.
         align: `auto` takes samples, and collectives where they do not join all ranks; `none` shifts nothing.
+        matched: Rows as `match` gives them; looked at only where `needs_collectives`.
     """
-    shared = run.clock.method == "shared" and align != "collectives"
-    if run.kind == "traces" and (shared or align == "none"):
-        clock = run.clock if run.clock.method == "shared" else unaligned(run.clock)
-        return replace(run, clock=replace(clock, check=clock.unchecked))
-    from distprof.merge.clock.synchronising import checked  # with polars, which takes a while to import
+    if matched is None or not needs_collectives(run, recorded, align):
+        clock = recorded if recorded.method == "shared" else unaligned(recorded)
+        return replace(clock, check=clock.unchecked)
+    from distprof.merge.clock.by_collectives import check_clock, clock_by_collectives  # polars takes a while to import
+    from distprof.merge.clock.synchronising import synchronising
 
-    return replace(run, clock=checked(run, align))
+    table, clock = synchronising(matched), recorded
+    if align == "none" and recorded.method != "shared":
+        clock = unaligned(recorded)
+    elif align == "collectives" or (align == "auto" and not recorded.aligned):
+        estimated = replace(clock_by_collectives(table, hosts_of(run)), set_by_ns=recorded.set_by_ns)
+        clock = estimated if estimated.aligned or align == "collectives" else recorded
+    return replace(clock, check=check_clock(table, clock))
 
 
 def unaligned(clock: Clock) -> Clock:
-    """Every rank as its own clock has it."""
+    """The clock that leaves every time as its rank has it."""
     return replace(clock, method="none", reason="asked", excess_ns=0, ranks={
         rank: Alignment(clock=known.clock) for rank, known in clock.ranks.items()})

@@ -1,4 +1,4 @@
-"""The line between two clocks: bounds on their difference at some times come in, a line and how sure it is go out.
+"""Fits the line between two clocks into bounds on their difference.
 
 Every bound is one that the true difference cannot break, so the lines that keep all of them (a convex set) hold the
 truth; how far they lie apart is the uncertainty.
@@ -60,7 +60,7 @@ class Fit:
         return math.ceil(outside_ns * (peer.drift_uncertainty_ppm or 0.0) * 1e-6)
 
 
-def fit(lower: Sequence[Bound], upper: Sequence[Bound], *, window: tuple[int, int],
+def fit_line(lower: Sequence[Bound], upper: Sequence[Bound], *, window: tuple[int, int],
         points: Sequence[Bound] = ()) -> Fit:
     """The line between two clocks.
 

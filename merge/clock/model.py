@@ -1,4 +1,4 @@
-"""One clock for a run: what each rank's clock lacks comes in, times of all ranks on the clock of rank 0 go out."""
+"""The clock of a run: the line from each rank's clock to that of rank 0, and how sure it is."""
 
 from __future__ import annotations
 
@@ -106,6 +106,8 @@ class Clock:
     """Why ranks are not aligned; None where all are."""
     excess_ns: int = 0
     """By how much what was measured contradicts clocks of constant drift."""
+    set_by_ns: int = 0
+    """How far the wall clock of a rank was set while it was recorded, at most."""
     check: Check | None = None
     _numbers: Nanoseconds = field(init=False, repr=False, compare=False)
 
@@ -116,7 +118,7 @@ class Clock:
     def unchecked(self) -> Check:
         """What no collective at all says."""
         return Check(num_collectives=0, violations=0, largest_violation_ns=None, end_spread_ns={},
-                     allowed_violation_ns=self.pair_uncertainty_ns)
+                     allowed_violation_ns=self.pair_uncertainty_ns(self.known_ranks) or 0)
 
     @property
     def aligned(self) -> bool:
@@ -135,9 +137,27 @@ class Clock:
         return max(known, default=None) if self.aligned else None
 
     @property
-    def pair_uncertainty_ns(self) -> int:
-        """By how much times of two ranks may be wrong against each other, as far as that is known."""
-        return sum(sorted((rank.uncertainty_ns or 0 for rank in self.ranks.values()), reverse=True)[:2])
+    def known_ranks(self) -> list[int]:
+        """Those that are on the common clock."""
+        return [number for number, rank in self.ranks.items() if rank.uncertainty_ns is not None]
+
+    def pair_uncertainty_ns(self, ranks: Collection[int] | None = None) -> int | None:
+        """By how much times of two of these ranks, or of any two, may be wrong against each other.
+
+        Ranks that read one clock are wrong together, so that their times compare exactly.
+
+        Returns:
+            ns; 0 where all read one clock, None where clocks were never compared.
+        """
+        known = [self.ranks[rank] for rank in (self.ranks if ranks is None else ranks) if rank in self.ranks]
+        if len({one.clock for one in known}) < 2:
+            return 0
+        worst: dict[int, int] = {}
+        for one in known:
+            if one.uncertainty_ns is None:
+                return None
+            worst[one.clock] = max(worst.get(one.clock, 0), one.uncertainty_ns)
+        return sum(sorted(worst.values())[-2:])
 
     def line(self, rank: int) -> RankClock:
         """What brings a rank's times to the common clock; those of a rank that is not aligned stay."""
@@ -159,6 +179,15 @@ class Clock:
         moved: Nanoseconds = times + offset + np.rint((times - reference) * slope).astype(np.int64)
         return moved
 
+    @classmethod
+    def of_summary(cls, clock: Mapping[str, Any]) -> Clock:
+        """The clock of a merge by its `clock` in summary.json, for times that are on it already."""
+        return cls(method=clock["method"], reason=clock["reason"], num_samples=clock["num_samples"],
+                   num_collectives=clock["num_collectives"], num_hosts=clock["num_hosts"],
+                   excess_ns=clock["excess_ns"], set_by_ns=clock["set_by_ns"], ranks={
+                       one["rank"]: Alignment(uncertainty_ns=one["uncertainty_ns"], clock=one["clock"])
+                       for one in clock["ranks"]})
+
     def to_json(self) -> dict[str, Any]:
         """`clock` of summary.json."""
         check = self.check
@@ -177,6 +206,7 @@ class Clock:
                 "num_collectives": check.num_collectives, "violations": check.violations,
                 "largest_violation_ns": check.largest_violation_ns, "contradicts": check.contradicts},
             "ranks": [_rank_json(rank, self.ranks[rank]) for rank in sorted(self.ranks)],
+            "set_by_ns": self.set_by_ns,
         }
 
 
@@ -187,20 +217,3 @@ def _rank_json(rank: int, known: Alignment) -> dict[str, Any]:
             "drift_uncertainty_ppm": known.drift_uncertainty_ppm, "reference_ns": known.line.reference_ns,
             "uncertainty_ns": known.uncertainty_ns}
 
-
-def pair_uncertainty_ns(clock: Clock, ranks: Collection[int] | None = None) -> int | None:
-    """By how much times of two of these ranks may be wrong against each other.
-
-    Returns:
-        ns; 0 where all read one clock, None where clocks were never compared.
-    """
-    known = [one for rank, one in clock.ranks.items() if ranks is None or rank in ranks]
-    if len({one.clock for one in known}) < 2:
-        return 0
-    # ranks of one clock are wrong together
-    worst: dict[object, int | None] = {}
-    for one in known:
-        before = worst.get(one.clock, 0)
-        worst[one.clock] = None if before is None or one.uncertainty_ns is None else max(before, one.uncertainty_ns)
-    found = [one for one in worst.values() if one is not None]
-    return sum(sorted(found)[-2:]) if len(found) == len(worst) else None

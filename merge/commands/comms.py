@@ -12,7 +12,6 @@ import polars as pl
 from distprof.merge.commands.merge import check
 from distprof.merge.cost.choice import Choice
 from distprof.merge.cost.matrix import bytes_between
-from distprof.merge.run.run_model import Run
 from distprof.merge.text.comms import summarise
 from distprof.merge.text.comms_json import comms_data
 from distprof.merge.text.matrix import of_steps, show_matrix
@@ -55,7 +54,7 @@ def comms(path: Path, choice: Choice, view: View, *, strict: bool = False) -> st
         IncompleteError: Something is missing and `strict` is set.
     """
     found = find(path, choice)
-    check(problems_of(found.run), strict=strict)
+    check(problems_of(found.run, found.clock), strict=strict)
     if view.as_json:
         return json.dumps(comms_data(found), indent=1)
     return _render(found, view, path)
@@ -66,22 +65,22 @@ def _render(found: Findings, view: View, path: Path) -> str:
     if view.is_summary:
         summarise(found, page)
     if view.slowest is not None:
-        list_slowest(found.collectives, view.slowest, found.run, page)
+        list_slowest(found.collectives, view.slowest, found.clock, page)
         page.line()
     if view.timeline:
-        draw_timeline(found.rows, found.run, page)
+        draw_timeline(found.rows, found.run, found.clock, page)
     if view.matrix:
         counted = found.rows.filter(pl.col("step").is_in(found.steps)) if found.steps else found.rows
         show_matrix(bytes_between(counted), found.run.world_size, page, of_steps(found.steps))
-    _foot(found.run, path, view, page, found.steps)
+    _foot(found, path, view, page)
     return page.text()
 
 
-def _foot(run: Run, path: Path, view: View, page: Page, steps: list[int]) -> None:
-    show_problems(run.remarks, problems_of(run), page)
+def _foot(found: Findings, path: Path, view: View, page: Page) -> None:
+    show_problems(found.run.remarks, problems_of(found.run, found.clock), page)
     where = shlex.quote(str(path))
     if view.is_summary:
-        last = f" --step {steps[-1]}" if steps else ""
+        last = f" --step {found.steps[-1]}" if found.steps else ""
         page.line()
         page.line(f"Next: distprof comms --timeline{last} {where}")
         page.line(f"      distprof comms --slowest 20 {where}")

@@ -19,7 +19,8 @@ from distprof.files import sync
 from distprof.merge.chrome.first_pass import FirstPass, Progress
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.run.ranking import Naming
-from distprof.merge.run.run_model import Run, open_run
+from distprof.merge.run.read_run import read_run
+from distprof.merge.run.run_model import Run
 from distprof.merge.scan.archives import unpack
 from distprof.merge.text.problems import sentences
 
@@ -49,7 +50,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         UsageError: It takes `out`, or `naming` makes no sense.
         IncompleteError: Something is missing and `strict` is set; what there is was merged.
     """
-    run = open_run(*paths, naming=naming)
+    run = read_run(*paths, naming=naming)
     merged = _free(out if out is not None else _beside(paths), paths, force=force)
     temporary: Path | None = None
     try:

@@ -11,14 +11,14 @@ from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, 
 from distprof.contract.parquet import write_table
 from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem
-from distprof.contract.tables import STEPS
 from distprof.errors import DataError
 from distprof.files import write_json
 from distprof.merge.chrome.first_pass import FirstPass, Progress
 from distprof.merge.chrome.merged_trace import TOLD, MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
-from distprof.merge.clock.choose import aligned
-from distprof.merge.run.run_model import Run, clock_of
+from distprof.merge.clock.model import Clock
+from distprof.merge.cost.measured_run import MeasuredRun, measured_run
+from distprof.merge.run.run_model import Run
 from distprof.merge.text.clock import clock_line
 from distprof.merge.text.problems import sentences, show_problems
 from distprof.merge.totals.description import problems_of, table_metadata, without_tables
@@ -26,7 +26,7 @@ from distprof.reporters.page import Page
 from distprof.units import size
 
 if TYPE_CHECKING:
-    import polars as pl
+    from distprof.merge.run.tables import RecordedTables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,7 @@ class Written:
     """A merge."""
 
     run: Run
+    clock: Clock
     trace: MergedTrace | None
     problems: list[Problem]
     late: list[str]
@@ -47,26 +48,33 @@ def write_merge(run: Run, reading: FirstPass, folder: Path, options: MergeOption
         DataError: Traces are all there is, and none can be read.
         UsageError: The options ask for what is not there.
     """
-    run = aligned(run, options.align)
+    tables: RecordedTables | None = None
+    found = measured_run(run, options.align, collectives=run.kind == "distprof" or bool(options.collectives))
     if run.kind == "traces":
         _write_no_rows(run, folder)  # while the first pass runs
-    collectives = _collectives(run, options)
-    trace = merge_traces(run, reading, folder, options, progress,
-                         None if options.collectives is False else collectives)
-    if trace is None and run.kind == "traces":
-        reasons = "; ".join(sentences(run.problems))
+    else:
+        from distprof.merge.run.tables import read_tables
+
+        tables = read_tables(run)
+    read = reading.read(lambda done: progress(0.3 * done))
+    found = found.noting(read.problems)
+    trace = None
+    if read.ranks:
+        trace = merge_traces(
+            found.run, found.clock, read.ranks, reading, folder, options, progress,
+            collectives=None if options.collectives is False else found.collectives,
+            steps=tables.steps if tables is not None else None)
+        found = found.noting(trace.problems)
+    elif tables is None:
+        reasons = "; ".join(sentences(found.run.problems))
         raise DataError(f"expected a trace that can be read in {run.path}, found none: {reasons}")
-    late = (_write_few_tables if run.kind == "traces" else _write_tables)(run, folder, collectives)
-    return Written(run=run, trace=trace, problems=problems_of(run), late=late)
-
-
-def _collectives(run: Run, options: MergeOptions) -> pl.DataFrame | None:
-    """Of a run of ours. Traces of other programs are read once more for them, which takes as long as to merge."""
-    if run.kind == "traces" and not options.collectives:
-        return None
-    from distprof.merge.cost.collectives import collectives_of  # with polars, which takes a while to import
-
-    return collectives_of(run)
+    if tables is None:
+        summary = _write_few_tables(found, folder)
+    else:
+        found = found.noting(tables.problems)
+        summary = _write_tables(found, tables, folder)
+    return Written(run=found.run, clock=found.clock, trace=trace, problems=problems_of(found.run, found.clock),
+                   late=_late(summary))
 
 
 def _write_no_rows(run: Run, folder: Path) -> None:
@@ -74,30 +82,31 @@ def _write_no_rows(run: Run, folder: Path) -> None:
         write_table(folder, table, [], tags={}, metadata=table_metadata(run))
 
 
-def _write_few_tables(run: Run, folder: Path, collectives: pl.DataFrame | None) -> list[str]:
-    """What traces of other programs tell."""
-    summary = without_tables(run)
-    if collectives is not None:
+def _write_few_tables(found: MeasuredRun, folder: Path) -> dict[str, Any]:
+    """The summary of traces of other programs, and their collectives where they were asked for."""
+    summary = without_tables(found.run, found.clock)
+    if found.collectives is not None:
         from distprof.merge.run.tables import write
         from distprof.merge.totals.communication import communication
 
-        summary["communication"] = communication(run, collectives)
-        write(folder, MERGED_COLLECTIVES, collectives, table_metadata(run))
+        summary["communication"] = communication(found.run, found.clock, found.collectives, None)
+        write(folder, MERGED_COLLECTIVES, found.collectives, table_metadata(found.run))
     write_json(folder / SUMMARY_JSON, summary)
-    return _late(summary)
+    return summary
 
 
-def _write_tables(run: Run, folder: Path, collectives: pl.DataFrame | None) -> list[str]:
-    from distprof.merge.run.tables import load, on_common_clock, write
+def _write_tables(found: MeasuredRun, tables: RecordedTables, folder: Path) -> dict[str, Any]:
+    from distprof.merge.clock.common_times import on_common_clock
+    from distprof.merge.run.tables import write
     from distprof.merge.totals.summary import reduce
 
-    reduction = reduce(run, collectives=collectives)  # last: what reading found damaged is in it
-    write(folder, MERGED_MODULES, reduction.modules, table_metadata(run))
-    if collectives is not None:
-        write(folder, MERGED_COLLECTIVES, collectives, table_metadata(run))
-    write(folder, MERGED_STEPS, on_common_clock(run, load(run, STEPS), ("start_ns", "end_ns")), table_metadata(run))
+    reduction, metadata = reduce(found, tables), table_metadata(found.run)
+    write(folder, MERGED_MODULES, reduction.modules, metadata)
+    if found.collectives is not None:
+        write(folder, MERGED_COLLECTIVES, found.collectives, metadata)
+    write(folder, MERGED_STEPS, on_common_clock(found.clock, tables.steps, ("start_ns", "end_ns")), metadata)
     write_json(folder / SUMMARY_JSON, reduction.summary)
-    return _late(reduction.summary)
+    return reduction.summary
 
 
 def _late(summary: dict[str, Any]) -> list[str]:
@@ -119,7 +128,7 @@ def told(written: Written, merged: Path) -> str:
         page.line(f"{merged / trace.path.name}: {trace.num_ranks} of {run.world_size} ranks, {slices}, "
                   f"{size(trace.num_bytes)}")
         _remark(trace, page)
-    page.line(clock_line(clock_of(run)))
+    page.line(clock_line(written.clock.to_json()))
     for line in written.late:
         page.line(line)
     show_problems(run.remarks, written.problems, page)

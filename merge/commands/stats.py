@@ -15,11 +15,13 @@ from distprof.contract.merged_tables import MERGED_MODULES
 from distprof.contract.paths import MERGED, RANK_JSON, SUMMARY_JSON
 from distprof.contract.problems import Problem, from_json
 from distprof.contract.summary import CLOCK_KEYS, STEP_KEYS, SUMMARY_KEYS
+from distprof.contract.tables import MODULES
 from distprof.errors import DataError, UsageError
-from distprof.merge.clock.choose import aligned
 from distprof.merge.commands.merge import check
+from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.run.discovery import is_recorded, trace_times
-from distprof.merge.run.run_model import open_run
+from distprof.merge.run.read_run import read_run
+from distprof.merge.run.tables import read_table, read_tables
 from distprof.merge.text import stats as stats_text
 from distprof.merge.totals.module_rows import module_dicts, module_rows
 from distprof.merge.totals.modules import reduce_modules
@@ -38,7 +40,7 @@ def stats(path: Path, *, as_json: bool = False, strict: bool = False, top: int =
     """
     if peak is not None and not (math.isfinite(peak) and peak > 0):
         raise UsageError(f"expected a positive number of FLOP/s for --peak, found {peak}")
-    summary = _summary(path) if peak is None else reduce(aligned(open_run(path)), peak=peak).summary
+    summary = _summary(path) if peak is None else _computed(path, peak)
     check(from_json(Problem, summary["problems"]), strict=strict)
     if as_json:
         return json.dumps(summary, indent=1)
@@ -74,7 +76,8 @@ def _modules(path: Path) -> pl.DataFrame:
                             hint=f"distprof merge --force {path}") from error
         if found.columns == MERGED_MODULES.names():
             return found
-    return reduce_modules(open_run(path))
+    run = read_run(path)
+    return reduce_modules(run, read_table(run, MODULES).rows)
 
 
 def _merge_of(path: Path) -> Path:
@@ -101,7 +104,13 @@ def _summary(path: Path) -> dict[str, Any]:
         keys = ((found, SUMMARY_KEYS), (found.get("step", {}), STEP_KEYS), (found.get("clock", {}), CLOCK_KEYS))
         if all(set(part) == set(known) for part, known in keys):
             return found
-    return reduce(aligned(open_run(path))).summary
+    return _computed(path)
+
+
+def _computed(path: Path, peak: float | None = None) -> dict[str, Any]:
+    found = measured_run(read_run(path))
+    tables = read_tables(found.run)
+    return reduce(found.noting(tables.problems), tables, peak=peak).summary
 
 
 def _refuse_traces(kind: str, path: Path, what: str) -> None:

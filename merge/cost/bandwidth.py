@@ -15,7 +15,7 @@ def bandwidths(rows: pl.DataFrame, *, steps: int | None = None) -> pl.DataFrame:
     rank, in bytes; 0 for none.
 
     Args:
-        rows: As `collectives_of` gives them.
+        rows: `MERGED_COLLECTIVES`.
         steps: Only the first so many steps; all without.
 
     Returns:

@@ -1,46 +1,31 @@
-"""Communication of a run: a run comes in, matched and measured rows with the columns of the contract go out."""
+"""Measures matched collectives on the clock of the run: the columns of the merged table."""
 
 from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 import polars as pl
 
-from distprof.merge.cost.measures import measure
-from distprof.merge.match.matching import match
-from distprof.merge.match.recorded_rows import recorded
-from distprof.merge.run.run_model import Run, sampled
-from distprof.merge.run.tables import on_common_clock
+from distprof.merge.clock.common_times import on_common_clock
+from distprof.merge.clock.model import Clock
+from distprof.merge.cost.measures import with_costs
 
 TIMES = ("enqueue_ns", "start_ns", "end_ns")
 
 
-def collectives_of(run: Run) -> pl.DataFrame:
+def measured_collectives(matched: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) -> pl.DataFrame:
     """Every collective on every rank: the columns of `MERGED_COLLECTIVES`, sorted by `collective` and rank.
 
-    Rows are matched first, by what the ranks say; then times are put on the clock of the run, and measured.
+    Args:
+        matched: Rows as `match` gives them, times as the ranks have them.
+        clock: Of the run.
+        hosts: Equal on ranks of one machine; None where it is not known.
+
+    Returns:
+        The rows on the clock of the run, collectives numbered by their first arrival.
     """
-    return measured(run, _remarked(run, matched(run)))
-
-
-def _remarked(run: Run, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows; what of them is inferred is told in the run's remarks."""
-    if run.kind == "traces":
-        from distprof.merge.match.foreign import remarks_of
-
-        run.remarks.extend(remark for remark in remarks_of(rows) if remark not in run.remarks)
-    return rows
-
-
-def matched(run: Run) -> pl.DataFrame:
-    """The rows with the collective each belongs to, times as the ranks have them; numbers mean nothing yet."""
-    found = recorded(run)
-    return match(found.rows, ranks=found.ranks, world_size=run.world_size)
-
-
-def measured(run: Run, rows: pl.DataFrame) -> pl.DataFrame:
-    """Numbers matched rows by their first arrival on the clock of the run, and measures them."""
-    hosts = {rank.number: sampled(rank).host for rank in run.ranks}
-    rows = measure(_by_arrival(on_common_clock(run, rows, TIMES)), run.clock, hosts)
+    rows = with_costs(_by_arrival(on_common_clock(clock, matched, TIMES)), clock, hosts)
     # lists are most of the memory: they are not sorted, but made anew
     names, members = rows.columns, _members(rows)
     rows = rows.drop("group_ranks").sort("collective", "rank", maintain_order=True)
@@ -64,7 +49,7 @@ def most_often_late(rows: pl.DataFrame) -> int | None:
     """The rank that came last into most collectives; None where none is known.
 
     Args:
-        rows: As `collectives_of` gives them.
+        rows: `MERGED_COLLECTIVES`.
     """
     late = rows.filter(pl.col("late_rank") == pl.col("rank"))["rank"]
     counts = late.value_counts().sort("count", "rank", descending=[True, False])

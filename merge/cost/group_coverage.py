@@ -11,7 +11,7 @@ def group_coverage(rows: pl.DataFrame) -> pl.DataFrame:
     """Counts collectives by how far they were found on all ranks.
 
     Args:
-        rows: As `match` or `collectives_of` gives them.
+        rows: As `match` gives them, or `MERGED_COLLECTIVES`.
 
     Returns:
         A row per `BY` (members sorted first by their number, most first): `num_collectives`; of these `matched` are

@@ -30,7 +30,7 @@ def bytes_between(rows: pl.DataFrame) -> pl.DataFrame:
     """Adds up what ranks send each other.
 
     Args:
-        rows: As `collectives_of` gives them. A rank's row says what it sends, whether the others' are there or not;
+        rows: `MERGED_COLLECTIVES`. A rank's row says what it sends, whether the others' are there or not;
             rows without size, group or peer are left out.
 
     Returns:

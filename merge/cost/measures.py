@@ -21,7 +21,7 @@ _IS_PAIR = pl.col("op").is_in(POINT_TO_POINT)
 _WAITS_FOR_ALL = pl.col("op").is_in(SYNCHRONISING)
 
 
-def measure(rows: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) -> pl.DataFrame:
+def with_costs(rows: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) -> pl.DataFrame:
     """Adds the columns `MEASURED`; contract.py says what they are.
 
     Clocks of ranks that were not aligned are taken as they are, and everything that rests on them is `unsure`. Where a
@@ -73,18 +73,14 @@ def _per_collective(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _uncertainty(rows: pl.DataFrame, clock: Clock) -> pl.Series:
     """By how much two times of a collective's ranks may be wrong against each other; null: not known."""
-    known = pl.DataFrame({"rank": list(clock.ranks), "clock": [rank.clock for rank in clock.ranks.values()],
-                          "off_ns": [rank.uncertainty_ns for rank in clock.ranks.values()]},
-                         schema={"rank": pl.Int64, "clock": pl.Int64, "off_ns": pl.Int64})
     name = "uncertainty_ns"
-    if known["clock"].n_unique() == 1:
+    if clock.num_clocks == 1:
         return pl.repeat(0, rows["collective"].n_unique(), dtype=pl.Int64, eager=True).alias(name)
-    clocks = rows.select("collective", "rank").join(known, on="rank", how="left").group_by("collective", "clock").agg(
-        pl.col("off_ns").max(), pl.col("off_ns").is_null().any().alias("is_unknown"))
-    each = clocks.group_by("collective").agg(
-        pl.when(pl.len() == 1).then(0).when(pl.col("is_unknown").any()).then(None)
-        .otherwise(pl.col("off_ns").top_k(2).sum()).alias(name))
-    return each.sort("collective")[name]
+    each = rows.group_by("collective").agg(pl.col("rank").unique()).sort("collective").select(
+        "rank", pl.col("rank").hash().alias("members"))
+    sets = each.unique("members", maintain_order=True)  # many collectives are of few sets of ranks
+    off_ns = pl.Series(name, [clock.pair_uncertainty_ns(ranks) for ranks in sets["rank"].to_list()], pl.Int64)
+    return each.join(sets.select("members", off_ns), on="members", how="left", maintain_order="left")[name]
 
 
 def _between_hosts(rows: pl.DataFrame, hosts: Mapping[int, Hashable]) -> pl.Series:

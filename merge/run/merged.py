@@ -1,8 +1,9 @@
-"""A merge without the folders of its ranks: its summary and tables come in, a run and matched rows go out."""
+"""Opens a merge that stands alone, without the folders of its ranks: its summary and its collectives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,22 @@ import polars as pl
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.contract.problems import MergeAlone, Problem, Remark, from_json
-from distprof.contract.rank_json import RankJson
 from distprof.contract.summary import CLOCK_KEYS
 from distprof.errors import DataError
-from distprof.merge.clock.model import Alignment, Clock
 from distprof.merge.run.discovery import is_recorded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import UNREADABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoneMerge:
+    """What a merge holds of the communication of its run."""
+
+    run: Run
+    collectives: pl.DataFrame
+    """`MERGED_COLLECTIVES`; times are on the common clock already."""
+    summary: Mapping[str, Any]
+    """summary.json."""
 
 
 def is_merge(path: Path) -> bool:
@@ -27,15 +37,12 @@ def is_merge(path: Path) -> bool:
 
 
 def origin_of(path: Path) -> Path:
-    """The run that a merge lies in, which knows more; the path itself where it is no merge, or stands alone."""
+    """The run that a merge lies in, which has more; the path itself where it is no merge, or stands alone."""
     return path.resolve().parent if is_merge(path) and path.resolve().name == MERGED else path
 
 
-def open_merge(path: Path) -> tuple[Run, pl.DataFrame, dict[str, Any] | None]:
+def open_merge(path: Path) -> LoneMerge:
     """Reads a merge.
-
-    Returns:
-        The run as its summary has it, `MERGED_COLLECTIVES`, and `communication` of the summary.
 
     Raises:
         DataError: It cannot be read, or holds no collectives.
@@ -56,7 +63,8 @@ def open_merge(path: Path) -> tuple[Run, pl.DataFrame, dict[str, Any] | None]:
         raise DataError(f"expected collectives in the merge {path}, found none: it is of traces of another program",
                         hint="distprof comms reads the traces themselves, or merge them with --collectives")
     texts = [column for column, kind in rows.schema.items() if kind == pl.Categorical]
-    return _run(path, summary), rows.with_columns(pl.col(texts).cast(pl.String)), summary["communication"]
+    return LoneMerge(run=_run(path, summary), collectives=rows.with_columns(pl.col(texts).cast(pl.String)),
+                     summary=summary)
 
 
 def _run(path: Path, summary: Mapping[str, Any]) -> Run:
@@ -66,19 +74,5 @@ def _run(path: Path, summary: Mapping[str, Any]) -> Run:
         dp_size=summary["dp_size"] or size, topology=summary["topology"] or {"dp": size}, topology_known=is_known,
         topology_source=summary["topology_source"], missing=summary["missing_ranks"], kind=summary["kind"],
         problems=from_json(Problem, summary["problems"]),
-        remarks=[*from_json(Remark, summary["remarks"]), MergeAlone()],
-        clock=_clock(summary["clock"]), ranks=[_rank(path, number, size) for number in summary["ranks"]])
-
-
-def _clock(told: Mapping[str, Any]) -> Clock:
-    """Only what it is good for: times in the tables are on it already."""
-    return Clock(method=told["method"], reason=told["reason"], num_samples=told["num_samples"],
-                 num_collectives=told["num_collectives"], num_hosts=told["num_hosts"], excess_ns=told["excess_ns"],
-                 ranks={
-                     one["rank"]: Alignment(uncertainty_ns=one["uncertainty_ns"], clock=one["clock"])
-                     for one in told["ranks"]})
-
-
-def _rank(path: Path, number: int, world_size: int) -> Rank:
-    return Rank(folder=path, plain=True, info=RankJson(
-        run_id="", status="complete", rank=number, world_size=world_size))
+        remarks=(*from_json(Remark, summary["remarks"]), MergeAlone()),
+        ranks=[Rank(number=number, folder=path) for number in summary["ranks"]])

@@ -1,4 +1,4 @@
-"""Traces of other programs as a run: paths come in, ranks with their traces go out, and what is missing or in doubt."""
+"""Finds the traces of other programs and makes a run of them: one trace per rank, and what is missing or in doubt."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from distprof.contract.problems import (
     WorldSizesDiffer,
     WorldSizeTooSmall,
 )
-from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError
 from distprof.merge.run.discovery import Candidate, Discovery, discover, listed
 from distprof.merge.run.mesh_of_groups import Mesh, mesh_of
 from distprof.merge.run.ranking import SHOWN_FILES, Naming, check_one_folder, numbered, one_each
-from distprof.merge.run.run_model import Rank, Run, clock_of_ranks
+from distprof.merge.run.run_model import Rank, Run
 
 
-def open_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
+def run_of_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
     """Finds the trace of every rank.
 
     A rank is what `naming` says; else what `distributedInfo` in the trace says; else what the path says.
@@ -101,18 +100,14 @@ def _run(paths: Sequence[Path], chosen: Mapping[int, Candidate], meshes: Mapping
     source = "unknown: the traces do not tell how the model was split" if mesh is None else \
         f"process groups of the traces: {', '.join(mesh.names)}"
     sizes = mesh.sizes if mesh is not None else {"dp": world_size}
-    run_id = path.name.partition(".")[0] or path.absolute().name
-    ranks = [_rank(rank, one, run_id, world_size, source, meshes.get(rank)) for rank, one in chosen.items()]
-    return Run(path=path, run_id=run_id, world_size=world_size, mp_size=mp_size_of(sizes), dp_size=sizes.get("dp", 1),
+    return Run(path=path, run_id=path.name.partition(".")[0] or path.absolute().name, world_size=world_size,
+               mp_size=mp_size_of(sizes), dp_size=sizes.get("dp", 1),
                topology=sizes, topology_source=source, topology_known=mesh is not None, kind="traces",
-               ranks=ranks, missing=missing, problems=problems, remarks=remarks, clock=clock_of_ranks(ranks))
+               ranks=[_rank(rank, one, meshes.get(rank)) for rank, one in chosen.items()], missing=missing,
+               problems=tuple(problems), remarks=tuple(remarks))
 
 
-def _rank(rank: int, one: Candidate, run_id: str, world_size: int, source: str, mesh: Mesh | None) -> Rank:
-    info = RankJson(
-        run_id=run_id, status="complete", rank=rank, world_size=world_size, host=one.identity.host,
-        topology=mesh.sizes if mesh is not None else None,
-        coordinates=mesh.coordinates if mesh is not None else None, topology_source=source,
-        mp_size=mp_size_of(mesh.sizes) if mesh is not None else None,
-        dp_size=mesh.sizes.get("dp", 1) if mesh is not None else None, device_name=one.identity.device_name)
-    return Rank(folder=one.trace.path.parent, info=info, trace=one.trace, plain=True)
+def _rank(number: int, one: Candidate, mesh: Mesh | None) -> Rank:
+    return Rank(number=number, folder=one.trace.path.parent, host=one.identity.host,
+                coordinates=mesh.coordinates if mesh is not None else None, device_name=one.identity.device_name,
+                trace=one.trace)

@@ -1,8 +1,9 @@
-"""Tables of all ranks as one frame: a run and a table come in, a polars frame with the contract's columns goes out."""
+"""Reads the tables that ranks recorded into polars frames with the columns of the contract, and writes merged ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -10,8 +11,8 @@ import polars as pl
 from distprof.contract.columns import Table
 from distprof.contract.parquet import write_arrow
 from distprof.contract.paths import STEP_LINES
-from distprof.contract.problems import FileUnreadable, Problem
-from distprof.contract.tables import STEPS
+from distprof.contract.problems import FileUnreadable
+from distprof.contract.tables import MODULES, OPS, STEPS
 from distprof.merge.run.run_model import Rank, Run
 
 TYPES: dict[str, pl.DataType] = {
@@ -26,15 +27,45 @@ UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, 
 """What reading a damaged table raises; polars panics at some."""
 
 
-def load(run: Run, table: Table) -> pl.DataFrame:
-    """The rows of every rank that has the table; a damaged file goes to `run.problems`, the others are read."""
-    return pl.concat(list(load_each(run, table).values()) or [empty(table)])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A table of all ranks that have it."""
+
+    frames: Mapping[int, pl.DataFrame]
+    """By rank."""
+    table: Table
+    problems: Sequence[FileUnreadable]
+    """Files that are damaged; the others are read."""
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """The rows of all ranks."""
+        return pl.concat(list(self.frames.values()) or [empty(self.table)])
 
 
-def load_each(run: Run, table: Table) -> dict[int, pl.DataFrame]:
-    """The same by rank, without those that have no table or a damaged one."""
-    frames = {rank.number: _load(rank, table, run.problems) for rank in run.ranks}
-    return {rank: frame for rank, frame in frames.items() if frame is not None}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTables:
+    """The tables that totals are made of; each is read once a command and passed on."""
+
+    steps: pl.DataFrame
+    ops: pl.DataFrame
+    modules: pl.DataFrame
+    problems: Sequence[FileUnreadable]
+
+
+def read_tables(run: Run) -> RecordedTables:
+    """Reads `STEPS`, `OPS` and `MODULES` of all ranks."""
+    steps, ops, modules = (read_table(run, table) for table in (STEPS, OPS, MODULES))
+    return RecordedTables(steps=steps.rows, ops=ops.rows, modules=modules.rows,
+                          problems=[problem for one in (ops, steps, modules) for problem in one.problems])
+
+
+def read_table(run: Run, table: Table) -> Loaded:
+    """The rows of every rank that has the table."""
+    problems: list[FileUnreadable] = []
+    frames = {rank.number: _frame(rank, table, problems) for rank in run.ranks}
+    return Loaded(table=table, frames={rank: frame for rank, frame in frames.items() if frame is not None},
+                  problems=problems)
 
 
 def empty(table: Table) -> pl.DataFrame:
@@ -42,16 +73,14 @@ def empty(table: Table) -> pl.DataFrame:
     return pl.DataFrame(schema={column.name: TYPES[column.type] for column in table.columns})
 
 
-def _load(rank: Rank, table: Table, problems: list[Problem]) -> pl.DataFrame | None:
+def _frame(rank: Rank, table: Table, problems: list[FileUnreadable]) -> pl.DataFrame | None:
     file = table.file if rank.has(table) else STEP_LINES if table is STEPS else None
     try:
         if file == STEP_LINES:
             return _steps_of_the_dead(rank)
         return None if file is None else _columns(rank.folder / file, table)
     except UNREADABLE as error:
-        problem = FileUnreadable(rank=rank.number, file=str(file), detail=str(error).splitlines()[0])
-        if problem not in problems:  # some tables are read more than once
-            problems.append(problem)
+        problems.append(FileUnreadable(rank=rank.number, file=str(file), detail=str(error).splitlines()[0]))
         return None
 
 
@@ -63,24 +92,15 @@ def _columns(path: Path, table: Table) -> pl.DataFrame:
         .cast(TYPES[column.type]).alias(column.name) for column in table.columns)
 
 
-def on_common_clock(run: Run, frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """The rows with these times, each of its rank's clock, on the clock of the run; null stays null."""
-    ranks = frame["rank"].to_numpy()
-    return frame.with_columns(
-        pl.when(pl.col(name).is_not_null()).then(
-            pl.Series(name, run.clock.to_common_ns(ranks, frame[name].fill_null(0).to_numpy()))).alias(name)
-        for name in names)
-
-
 def _steps_of_the_dead(rank: Rank) -> pl.DataFrame | None:
     """Steps that a killed rank had written down line by line."""
-    if rank.plain:
+    if rank.recorded is None:
         return None
     lines = rank.folder / STEP_LINES
     whole = [line for line in lines.read_text().splitlines() if line.endswith("}")] if lines.exists() else []
     if not whole:
         return None
-    tags = {"rank": rank.number, "mp_size": rank.info.mp_size or 1, "dp_size": rank.info.dp_size or 1}
+    tags = {"rank": rank.number, "mp_size": rank.recorded.mp_size or 1, "dp_size": rank.recorded.dp_size or 1}
     schema = {column.name: TYPES[column.type] for column in STEPS.columns if column.name not in tags}
     frame = pl.read_ndjson("\n".join(whole).encode(), schema=schema)
     return frame.with_columns(pl.lit(value, pl.Int64).alias(name) for name, value in tags.items()).select(

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import polars as pl
 
 from distprof.merge.blame.analysis import Analysis
-from distprof.merge.clock.model import pair_uncertainty_ns
 from distprof.merge.cost.coverage import Coverage
 from distprof.merge.cost.kinds import Kind
-from distprof.merge.run.run_model import clock_of
 from distprof.merge.text.breakdown import HEADER, breakdown_rows
 from distprof.merge.text.clock import clock_line
 from distprof.merge.text.culprits import culprit_lines, lines_of_summary
@@ -86,7 +84,7 @@ def _kinds(found: Findings, page: Page) -> None:
 
 
 def _kind(one: Kind, found: Findings) -> tuple[str, ...]:
-    unsure_ns = pair_uncertainty_ns(found.run.clock, one.ranks)
+    unsure_ns = found.clock.pair_uncertainty_ns(one.ranks)
     same = one.min_bytes == one.max_bytes
     sizes = UNKNOWN if one.max_bytes is None else size(one.max_bytes) if same else (
         f"{size(one.min_bytes)} - {size(one.max_bytes)}")
@@ -129,9 +127,9 @@ def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
 def doubts(found: Findings) -> Iterator[str]:
     """What is inferred, not known or not sure."""
     yield coverage_line(found.coverage)
-    clock = found.run.clock
-    unsure_ns = pair_uncertainty_ns(clock)
-    yield clock_line(clock_of(found.run))
+    clock = found.clock
+    unsure_ns = clock.pair_uncertainty_ns()
+    yield clock_line(clock.to_json())
     counts = found.coverage
     if unsure_ns and counts.num_unsure:
         yield (f"clocks of two ranks agree within {duration(unsure_ns)}: {counts.num_unsure} of {counts.num_spreads} "

@@ -11,11 +11,9 @@ import polars as pl
 from distprof.contract.paths import FORMAT
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.blame.hang import Hangs
-from distprof.merge.clock.model import pair_uncertainty_ns
 from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.cost.group_coverage import group_coverage
 from distprof.merge.cost.matrix import bytes_between
-from distprof.merge.run.run_model import clock_of
 from distprof.merge.text.breakdown import mean_steps
 from distprof.merge.totals.description import problems_of
 from distprof.merge.totals.findings import Findings
@@ -36,9 +34,9 @@ def comms_data(found: Findings) -> dict[str, Any]:
     return {
         "format": FORMAT, "kind": run.kind, "run_id": run.run_id, "world_size": run.world_size,
         "ranks": [rank.number for rank in run.ranks], "missing_ranks": run.missing,
-        "problems": msgspec.to_builtins(problems_of(run)),
+        "problems": msgspec.to_builtins(problems_of(run, found.clock)),
         "remarks": msgspec.to_builtins([*run.remarks, *(analysis.remarks if analysis is not None else [])]),
-        "steps": found.steps, "clock": clock_of(run), "pair_uncertainty_ns": pair_uncertainty_ns(run.clock),
+        "steps": found.steps, "clock": found.clock.to_json(), "pair_uncertainty_ns": found.clock.pair_uncertainty_ns(),
         "coverage": {**asdict(found.coverage), "matched_ratio": found.coverage.matched_ratio},
         "coverage_by_group": group_coverage(found.rows).to_dicts(),
         "kinds": [asdict(one) for one in found.kinds],

@@ -9,10 +9,10 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.tables import MODULES
 from distprof.errors import DataError
-from distprof.merge.run.run_model import Run, open_run
-from distprof.merge.run.tables import load
+from distprof.merge.run.read_run import read_run
+from distprof.merge.run.run_model import Run
+from distprof.merge.run.tables import read_tables
 from distprof.merge.totals.totals import model_totals, per_rank
 from distprof.reporters.deepspeed_layout import (
     JobSizes,
@@ -83,13 +83,14 @@ def deepspeed_text(path: Path, *, profile_step: int = 1, module_depth: int = -1,
     Raises:
         DataError: The run cannot be read, or no step of the count pass was recorded.
     """
-    run = open_run(path)
+    run = read_run(path)
+    tables = read_tables(run)
     rank = run.ranks[0].number
-    rows = load(run, MODULES).filter((pl.col("rank") == rank) & ~pl.col("module_path").str.contains(":")).to_dicts()
+    rows = tables.modules.filter((pl.col("rank") == rank) & ~pl.col("module_path").str.contains(":")).to_dicts()
     if not rows or rows[0]["fwd_macs"] is None:
         raise DataError(f"expected a counted step of rank {rank} in {path}, found none",
                         hint="the script must run more steps than profile_step")
-    tree, ranks = ModuleTree(rows), per_rank(run)
+    tree, ranks = ModuleTree(rows), per_rank(run, tables)
     params = model_totals(run, ranks)["params"]
     own = ranks.filter(pl.col("rank") == rank).to_dicts()[0]
     top = summary_lines(tree.profile(""), ModelParams(plain=round(params or 0), expert=0), sizes=_sizes(run, own),

@@ -6,9 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from distprof.merge.clock.model import pair_uncertainty_ns
+from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import group_label
-from distprof.merge.run.run_model import Run
 from distprof.merge.text.precision import known_to
 from distprof.merge.text.timeline import gigabytes, issued_in
 from distprof.reporters.page import Page
@@ -25,7 +24,7 @@ def slowest(collectives: pl.DataFrame, number: int) -> pl.DataFrame:
     return collectives.sort("longest_ns", "collective", descending=[True, False], nulls_last=True).head(number)
 
 
-def list_slowest(collectives: pl.DataFrame, number: int, run: Run, page: Page) -> None:
+def list_slowest(collectives: pl.DataFrame, number: int, clock: Clock, page: Page) -> None:
     """A table."""
     if collectives.is_empty():
         page.line("no collective was recorded in the trace pass")
@@ -33,15 +32,15 @@ def list_slowest(collectives: pl.DataFrame, number: int, run: Run, page: Page) -
     page.table(
         ("step", "op", "group", "#", "ranks", "bytes", "dtype", "spread", "wait", "transfer", "shortest", "longest",
          "busbw GB/s", "late rank", "issued in"),
-        [_row(one, run) for one in slowest(collectives, number).iter_rows(named=True)], left=3)
+        [_row(one, clock) for one in slowest(collectives, number).iter_rows(named=True)], left=3)
     if len(collectives) > number:
         page.line(f"... {len(collectives) - number} more of {len(collectives)}: --slowest {len(collectives)}")
     page.line("wait and transfer: mean over ranks; shortest and longest: time of a rank from its arrival to its end, "
               "waiting included")
 
 
-def _row(one: dict[str, Any], run: Run) -> tuple[str, ...]:
-    unsure_ns = pair_uncertainty_ns(run.clock, one["ranks"])
+def _row(one: dict[str, Any], clock: Clock) -> tuple[str, ...]:
+    unsure_ns = clock.pair_uncertainty_ns(one["ranks"])
     is_pair = one["op"] in ("send", "recv")
     members = len(one["group_ranks"]) if one["group_ranks"] is not None else "?"
     sides = [str(rank) for rank in one["ranks"]] if len(one["ranks"]) > 1 else [str(one["ranks"][0]), str(one["peer"])]

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.merge.clock.model import pair_uncertainty_ns
+from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import group_label
 from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.run.run_model import Run
@@ -24,7 +24,7 @@ MOST_RANKS = 32
 NARROWEST = 20
 
 
-def draw_timeline(rows: pl.DataFrame, run: Run, page: Page) -> None:
+def draw_timeline(rows: pl.DataFrame, run: Run, clock: Clock, page: Page) -> None:
     """Steps in their order, and in each the collectives; where there are many, steps only."""
     if rows["arrival_ns"].is_null().all():
         page.line("nothing to draw: no arrival is known")
@@ -37,7 +37,7 @@ def draw_timeline(rows: pl.DataFrame, run: Run, page: Page) -> None:
         hidden |= len(numbers) > EACH
         if len(numbers) <= EACH:
             for number in numbers:
-                _draw_collective(mine.filter(pl.col("collective") == number), run, page)
+                _draw_collective(mine.filter(pl.col("collective") == number), run, clock, page)
     if hidden:
         page.line(f"more than {EACH} collectives in a step: --step, --op and --group narrow it, and each is drawn by "
                   "itself")
@@ -58,13 +58,13 @@ def _draw_step(rows: pl.DataFrame, step: int | None, run: Run, page: Page) -> No
     _draw(page, axis, [(labels[rank], drawn[rank], "") for rank in shown], ops)
 
 
-def _draw_collective(rows: pl.DataFrame, run: Run, page: Page) -> None:
+def _draw_collective(rows: pl.DataFrame, run: Run, clock: Clock, page: Page) -> None:
     one = per_collective(rows).row(0, named=True)
     there = rows["rank"].to_list()
     ranks = sorted(set(one["group_ranks"] or ()) | set(there))
     shown, left_out = _shown(rows, ranks)
     labels = _labels(shown, run)
-    unsure_ns = pair_uncertainty_ns(run.clock, there)
+    unsure_ns = clock.pair_uncertainty_ns(there)
     notes = dict(_notes(rows, one, unsure_ns))
     axis = time_axis(rows, _width(page, labels, max(map(len, notes.values()), default=0) + 2))
     if axis is None:

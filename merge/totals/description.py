@@ -11,7 +11,8 @@ import msgspec
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import ClocksNotAligned, ClocksWrong, NoteOfRank, Problem, WallClockSet
 from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
-from distprof.merge.run.run_model import Run, clock_of
+from distprof.merge.clock.model import Clock
+from distprof.merge.run.run_model import Run
 
 SPREAD = ("mean", "min", "max", "min_rank", "max_rank")
 """Of a quantity over ranks."""
@@ -20,7 +21,7 @@ STEP = ("time_ns", "before_forward_ns", "fwd_ns", "bwd_ns", "optimizer_ns", "sam
 """Of the mean step."""
 
 
-def described(run: Run) -> dict[str, Any]:
+def described(run: Run, clock: Clock) -> dict[str, Any]:
     """The keys that no table has a part in."""
     return {
         "format": FORMAT,
@@ -33,9 +34,9 @@ def described(run: Run) -> dict[str, Any]:
         "topology_source": run.topology_source,
         "ranks": [rank.number for rank in run.ranks],
         "missing_ranks": run.missing,
-        "problems": msgspec.to_builtins(problems_of(run)),
+        "problems": msgspec.to_builtins(problems_of(run, clock)),
         "remarks": msgspec.to_builtins(run.remarks),
-        "clock": clock_of(run),
+        "clock": clock.to_json(),
     }
 
 
@@ -46,10 +47,10 @@ def table_metadata(run: Run) -> dict[str, str]:
             "distprof.topology": json.dumps(run.topology)}
 
 
-def without_tables(run: Run) -> dict[str, Any]:
+def without_tables(run: Run, clock: Clock) -> dict[str, Any]:
     """The whole summary of traces of other programs, which have no tables: what these would tell is null."""
     found = {
-        **described(run),
+        **described(run, clock),
         "per_gpu": {name: dict.fromkeys(SPREAD) for name in (*QUANTITIES, *TIMES)},
         "model": dict.fromkeys((*QUANTITIES, "unique_params")),
         "step": dict.fromkeys(STEP),
@@ -62,21 +63,23 @@ def without_tables(run: Run) -> dict[str, Any]:
     return {key: found[key] for key in SUMMARY_KEYS}
 
 
-def problems_of(run: Run) -> list[Problem]:
-    """Everything that is incomplete or cannot be relied on."""
-    notes = [NoteOfRank(rank=rank.number, detail=note) for rank in run.ranks for note in rank.info.notes]
-    return [*run.problems, *_clock_problems(run), *notes]
+def problems_of(run: Run, clock: Clock) -> list[Problem]:
+    """Everything that is incomplete or cannot be relied on, each once."""
+    found = list(run.problems)
+    notes = [NoteOfRank(rank=rank.number, detail=note) for rank in run.ranks if rank.recorded is not None
+             for note in rank.recorded.notes]
+    # a merge that stands alone holds those of its clock already
+    return found + [one for one in (*_clock_problems(run, clock), *notes) if one not in found]
 
 
-def _clock_problems(run: Run) -> Iterator[Problem]:
-    clock, set_by_ns = run.clock, clock_of(run)["set_by_ns"]
+def _clock_problems(run: Run, clock: Clock) -> Iterator[Problem]:
     if not clock.aligned:
         lost = tuple(sorted(rank for rank, known in clock.ranks.items() if known.uncertainty_ns is None))
-        notes = (f"rank {rank.number}: {rank.info.clock_note}" for rank in run.ranks
-                 if rank.info.clock_note and rank.number in lost)
+        notes = (f"rank {rank.number}: {rank.recorded.clock_note}" for rank in run.ranks
+                 if rank.recorded is not None and rank.recorded.clock_note and rank.number in lost)
         yield ClocksNotAligned(ranks=lost, reason=clock.reason, note=next(notes, None))
     if clock.check is not None and clock.check.contradicts:
         yield ClocksWrong(violations=clock.check.violations, num_collectives=clock.check.num_collectives,
                           largest_ns=clock.check.largest_violation_ns or 0, allowed_ns=clock.check.allowed_violation_ns)
-    if set_by_ns > 1_000_000:
-        yield WallClockSet(set_by_ns=set_by_ns)
+    if clock.set_by_ns > 1_000_000:
+        yield WallClockSet(set_by_ns=clock.set_by_ns)

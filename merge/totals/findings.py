@@ -9,16 +9,19 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import CulpritsOfAllSteps
+from distprof.contract.tables import STEPS
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.blame.hang import Hangs, hangs_of
-from distprof.merge.clock.choose import aligned
+from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import Choice, chosen
-from distprof.merge.cost.collectives import collectives_of
 from distprof.merge.cost.coverage import Coverage, coverage
 from distprof.merge.cost.kinds import Kind, kinds
+from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.run.merged import is_merge, open_merge, origin_of
-from distprof.merge.run.run_model import Run, open_run
+from distprof.merge.run.read_run import read_run
+from distprof.merge.run.run_model import Run
+from distprof.merge.run.tables import read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,7 @@ class Findings:
     """What was found of the collectives that are meant."""
 
     run: Run
+    clock: Clock
     rows: pl.DataFrame
     """`MERGED_COLLECTIVES`."""
     collectives: pl.DataFrame
@@ -58,23 +62,30 @@ def find(path: Path, choice: Choice) -> Findings:
     path, communication = origin_of(path), None
     is_alone = is_merge(path)
     if is_alone:
-        run, every, communication = open_merge(path)
+        merge = open_merge(path)
+        run, clock, every = merge.run, Clock.of_summary(merge.summary["clock"]), merge.collectives
+        communication = merge.summary["communication"]
     else:
-        run = aligned(open_run(path))
-        every = collectives_of(run)
+        measured = measured_run(read_run(path))
+        assert measured.collectives is not None
+        run, clock, every = measured.run, measured.clock, measured.collectives
     rows = chosen(every, choice)
-    analysis = None if choice.is_of_some or rows.is_empty() or is_alone else analyse(run, every)
+    analysis = None
+    if not (choice.is_of_some or rows.is_empty() or is_alone):
+        recorded = read_table(run, STEPS) if run.kind == "distprof" else None
+        run = run.noting(recorded.problems if recorded is not None else ())
+        analysis = analyse(run, clock, every, recorded.rows if recorded is not None else None)
     collectives = per_collective(rows)
     stuck, problems = hangs_of(run)
-    run.problems.extend(problems)
+    run = run.noting(problems)
     steps = rows["step"].unique().drop_nulls().sort().to_list()
     if analysis is not None and choice.step is None:
         steps = [step for step in steps if step in analysis.steps]
     counted = collectives.filter(pl.col("step").is_in(steps)) if steps else collectives
     if analysis is not None and choice.step is not None:
         analysis = _of_step(analysis, choice.step)
-    return Findings(run=run, rows=rows, collectives=collectives, steps=steps, kinds=kinds(counted, len(steps)),
-                    coverage=coverage(collectives), hangs=stuck, analysis=analysis,
+    return Findings(run=run, clock=clock, rows=rows, collectives=collectives, steps=steps,
+                    kinds=kinds(counted, len(steps)), coverage=coverage(collectives), hangs=stuck, analysis=analysis,
                     communication=None if choice.is_of_some else communication)
 
 

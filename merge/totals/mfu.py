@@ -58,7 +58,7 @@ def _by_table(run: Run, flops: pl.DataFrame, step_ns: float) -> Utilisation:
     for row in flops.sort("rank", "dtype", "convolution").iter_rows(named=True):
         rank = ranks[row["rank"]]
         dtype = _may_be_tf32(rank, row["dtype"], "convolution" if row["convolution"] else "matmul")
-        found = _peak(rank.info.device_name, dtype)
+        found = _peak(rank.device_name, dtype)
         if found is None:
             return Utilisation(mfu=None, basis=_why_none(rank, dtype))
         least_s += row["flops"] / found.flops_per_second
@@ -68,7 +68,7 @@ def _by_table(run: Run, flops: pl.DataFrame, step_ns: float) -> Utilisation:
 
 
 def _may_be_tf32(rank: Rank, dtype: str | None, kind: str) -> str | None:
-    return "tf32" if dtype == "float32" and rank.info.tf32.get(kind) else dtype
+    return "tf32" if dtype == "float32" and rank.recorded is not None and rank.recorded.tf32.get(kind) else dtype
 
 
 def _peak(device: str | None, dtype: str | None) -> Peak | None:
@@ -79,12 +79,12 @@ def _peak(device: str | None, dtype: str | None) -> Peak | None:
 
 
 def _used(rank: Rank, found: Peak) -> PeakUsed:
-    return PeakUsed(flops_per_second=found.flops_per_second, device=rank.info.device_name, dtype=found.dtype,
+    return PeakUsed(flops_per_second=found.flops_per_second, device=rank.device_name, dtype=found.dtype,
                     source=found.source, year=found.year)
 
 
 def _why_none(rank: Rank, dtype: str | None) -> MfuBasis:
-    device = rank.info.device_name
+    device = rank.device_name
     if device is None or dtype is None:
         return MfuBasis(code="no_device" if device is None else "no_dtype", rank=rank.number)
     return MfuBasis(code="no_peak", rank=rank.number, device=device, dtype=dtype)

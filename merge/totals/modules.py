@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import polars as pl
 
-from distprof.contract.tables import MODULES, TIME_COLUMNS
+from distprof.contract.tables import TIME_COLUMNS
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import load
 
 REDUCED = ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "recompute_flops",
            *(column.name for column in TIME_COLUMNS))
 TIMES = ("fwd_time_ns", "bwd_time_ns", "recompute_time_ns")
 
 
-def reduce_modules(run: Run) -> pl.DataFrame:
-    """Mean, min and max over the ranks that have the module, and its share of the model."""
-    stages = {rank.number: (rank.info.coordinates or {}).get("pp", 0) for rank in run.ranks}
-    frame = load(run, MODULES)
-    frame = frame.with_columns(
+def reduce_modules(run: Run, modules: pl.DataFrame) -> pl.DataFrame:
+    """Mean, min and max over the ranks that have the module, and its share of the model.
+
+    Args:
+        run: Its ranks and their sizes.
+        modules: `MODULES` of all ranks.
+    """
+    stages = {rank.number: (rank.coordinates or {}).get("pp", 0) for rank in run.ranks}
+    frame = modules.with_columns(
         pl.col("rank").replace_strict(stages, return_dtype=pl.Int64).alias("stage"),
         pl.sum_horizontal(TIMES).alias("time_ns"),
     )

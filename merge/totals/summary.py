@@ -10,9 +10,9 @@ import polars as pl
 
 from distprof.contract.problems import StepsUneven
 from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
-from distprof.contract.tables import OPS, STEPS
+from distprof.merge.cost.measured_run import MeasuredRun
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import load
+from distprof.merge.run.tables import RecordedTables
 from distprof.merge.totals.communication import communication
 from distprof.merge.totals.description import described
 from distprof.merge.totals.mfu import utilisation
@@ -31,32 +31,33 @@ class Reduction:
     modules: pl.DataFrame
 
 
-def reduce(run: Run, *, peak: float | None = None, collectives: pl.DataFrame | None = None) -> Reduction:
+def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = None) -> Reduction:
     """Reduces the tables of all ranks.
 
     Args:
-        run: What was recorded.
+        found: The run with its clock and collectives; its problems are part of the summary.
+        tables: What its ranks recorded.
         peak: Peak FLOP/s of each rank's device, instead of the published one.
-        collectives: `MERGED_COLLECTIVES`, where they are known already.
     """
-    ranks = per_rank(run)
-    modules = reduce_modules(run)
-    ops = load(run, OPS)
+    run, ops = found.run, tables.ops
+    ranks = per_rank(run, tables)
+    modules = reduce_modules(run, tables.modules)
     coverage, uncounted = _coverage(ops)
-    told = described(run)
-    found = {
-        **told,
-        "remarks": [*told["remarks"], *msgspec.to_builtins(_unsteady(load(run, STEPS)))],
+    about = described(run, found.clock)
+    values = {
+        **about,
+        "remarks": [*about["remarks"], *msgspec.to_builtins(_unsteady(tables.steps))],
         "per_gpu": {name: spread(ranks, name) for name in (*QUANTITIES, *TIMES)},
         "model": model_totals(run, ranks),
         "step": _step(run, ranks, ops, peak),
         "slowest_rank": _slowest(ranks),
-        "communication": communication(run, collectives),
+        "communication": None if found.collectives is None else communication(
+            run, found.clock, found.collectives, tables.steps),
         "modules": _top_modules(modules),
         "coverage_ratio": coverage,
         "uncounted_ops": uncounted,
     }
-    return Reduction(summary={key: found[key] for key in SUMMARY_KEYS}, modules=modules)
+    return Reduction(summary={key: values[key] for key in SUMMARY_KEYS}, modules=modules)
 
 
 def _unsteady(steps: pl.DataFrame) -> list[StepsUneven]:

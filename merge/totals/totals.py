@@ -11,33 +11,32 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.summary import QUANTITIES, TIMES
-from distprof.contract.tables import OPS, STEPS
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.tables import load
+from distprof.merge.run.tables import RecordedTables
 
 FLOPS_OF_PHASE = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
 Spread = dict[str, float | int | None]
 
 
-def per_rank(run: Run) -> pl.DataFrame:
+def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
     """One row per rank: `rank`, every quantity, every time; null where the rank did not record it."""
     return (
         pl.DataFrame([_params(rank) for rank in run.ranks],
                      schema=dict.fromkeys(("rank", "params", "stored_params", "unique_params", "stage"), pl.Int64))
-        .join(_flops(load(run, OPS)), on="rank", how="left")
-        .join(_times(load(run, STEPS)), on="rank", how="left")
+        .join(_flops(tables.ops), on="rank", how="left")
+        .join(_times(tables.steps), on="rank", how="left")
         .sort("rank")
     )
 
 
 def _params(rank: Rank) -> dict[str, int | None]:
-    params = rank.info.params
+    params = rank.recorded.params if rank.recorded is not None else None
     return {
         "rank": rank.number,
         "params": params.params if params else None,
         "stored_params": params.stored_params if params else None,
         "unique_params": params.unique_params if params else None,
-        "stage": (rank.info.coordinates or {}).get("pp", 0),
+        "stage": (rank.coordinates or {}).get("pp", 0),
     }
 
 

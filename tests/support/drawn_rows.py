@@ -49,16 +49,21 @@ def frame(*collectives: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
                         schema=schema)
 
 
-def run_of(num_ranks: int, *, uncertainty_ns: int | None = 0, clocks: int = 1, folder: Path = Path("run")) -> Run:
-    """A run whose ranks read so many clocks."""
+def clock_of(num_ranks: int, *, uncertainty_ns: int | None = 0, clocks: int = 1) -> Clock:
+    """A clock of ranks that read so many."""
     known = {rank: Alignment(uncertainty_ns=uncertainty_ns, clock=rank % clocks) for rank in range(num_ranks)}
-    clock = Clock(method="shared" if clocks == 1 else "samples", ranks=known, num_hosts=clocks)
+    return Clock(method="shared" if clocks == 1 else "samples", ranks=known, num_hosts=clocks)
+
+
+def run_of(num_ranks: int, *, folder: Path = Path("run")) -> Run:
+    """A run that distprof recorded."""
     return Run(path=folder, run_id="x", world_size=num_ranks, mp_size=1, dp_size=num_ranks,
-               topology={"dp": num_ranks}, topology_source="given", missing=[], problems=[], clock=clock,
+               topology={"dp": num_ranks}, topology_source="given", missing=[],
                ranks=[rank_of(rank, num_ranks, folder) for rank in range(num_ranks)])
 
 
 def rank_of(rank: int, num_ranks: int, folder: Path) -> Rank:
-    return Rank(folder=folder / f"rank{rank:05d}", info=RankJson(
-        run_id="x", status="complete", rank=rank, world_size=num_ranks, host="host", boot_id="boot",
-        coordinates={"dp": rank}, mp_size=1, dp_size=num_ranks))
+    recorded = RankJson(run_id="x", status="complete", rank=rank, world_size=num_ranks, host="host", boot_id="boot",
+                        coordinates={"dp": rank}, mp_size=1, dp_size=num_ranks)
+    return Rank(number=rank, folder=folder / f"rank{rank:05d}", host="host", coordinates={"dp": rank},
+                recorded=recorded)

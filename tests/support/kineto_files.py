@@ -10,7 +10,8 @@ import pytest
 
 from distprof.errors import DataError
 from distprof.merge.run.ranking import Naming
-from distprof.merge.run.run_model import Run, open_run
+from distprof.merge.run.read_run import read_run
+from distprof.merge.run.run_model import Run
 from support.jobs import ROOT
 
 DLRM = ROOT.parent / "shared" / "traces" / "dlrm8"
@@ -69,7 +70,7 @@ def plain(path: Path, names: list[str]) -> Path:
 
 def refused(*paths: Path, naming: Naming | None = None) -> str:
     with pytest.raises(DataError) as caught:
-        open_run(*paths, naming=naming)
+        read_run(*paths, naming=naming)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -16,8 +16,9 @@ from distprof.contract.rank_json import RankJson
 from distprof.merge.chrome.first_pass import FirstPass
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
+from distprof.merge.clock.recorded_clock import recorded_clock
 from distprof.merge.commands.merge import EVERYTHING
-from distprof.merge.run.run_model import open_run
+from distprof.merge.run.read_run import read_run
 
 Trace = list[dict] | dict | str | bytes
 """Events, a whole trace, or its text."""
@@ -76,10 +77,9 @@ def merge(folder: Path, *traces: Trace, options: MergeOptions = EVERYTHING) -> M
         shutil.rmtree(path, ignore_errors=True)
     write_run(run, *traces)
     out.mkdir()
-    opened = open_run(run)
+    opened = read_run(run)
     with FirstPass(opened, options) as reading:
-        found = merge_traces(opened, reading, out, options)
-    assert found is not None
+        found = merge_traces(opened, recorded_clock(opened), reading.read().ranks, reading, out, options)
     return Merged(path=found.path, found=found, whole=strict(gzip.decompress(found.path.read_bytes())))
 
 

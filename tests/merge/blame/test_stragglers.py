@@ -10,11 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from distprof.contract.tables import STEPS
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.blame.culprits import Culprit
-from distprof.merge.clock.choose import aligned
-from distprof.merge.cost.collectives import collectives_of
-from distprof.merge.run.run_model import open_run
+from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.run.read_run import read_run
+from distprof.merge.run.tables import read_table
 from support.attempts import most_hold
 from support.jobs import SCRIPTS, record_run
 
@@ -27,11 +28,11 @@ SLEEP_NS = 20e6
 def analysed(out: Path, causes: str, *, milliseconds: int = 20) -> Analysis:
     record_run(out, 4, SCRIPTS / "stragglers.py", causes, milliseconds, 12, flags=("--steps", PLAN),
                ARRIVALS=str(out.parent))
-    run = aligned(open_run(out))
-    assert not run.problems
-    rows = collectives_of(run)
+    found = measured_run(read_run(out))
+    rows, steps = found.collectives, read_table(found.run, STEPS)
+    assert not found.run.problems and not steps.problems
     assert rows["complete"].all() and set(rows["matched_by"]) <= {"sequence"}
-    return analyse(run, rows)
+    return analyse(found.run, found.clock, rows, steps.rows)
 
 
 def check_breakdown(found: Analysis) -> None:

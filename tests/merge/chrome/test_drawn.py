@@ -16,7 +16,7 @@ from distprof.contract.tables import EVENTS
 from distprof.merge.chrome.drawn_collectives import Wanted, picture
 from distprof.merge.chrome.drawn_events import BYTES_DRAWN, FIRST_ARROW, PROCESS, Sample, Slice
 from distprof.merge.chrome.rank_writer import IDS_PER_RANK
-from support.drawn_rows import MS, collective, frame, run_of
+from support.drawn_rows import MS, clock_of, collective, frame
 from support.jobs import SCRIPTS, distprof, merged, record_run
 from support.perfetto import ERRORS, ask, rank_of
 
@@ -42,7 +42,7 @@ FOUR = {0: (1.0, 12.0), 1: (2.0, 12.0), 2: (10.0, 12.0), 3: (9.999, 11.5)}
 
 
 def test_a_collective_has_a_waiting_and_a_moving_part_and_arrows_from_the_last():
-    found = picture(frame(collective(3, FOUR)), run_of(4).clock, ALL, origin_ns=0)
+    found = picture(frame(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
     (mine,) = found.ranks[0]
     assert (mine.thread, mine.whole) == ("collectives default_pg", Slice("all_reduce #3", MS, 12 * MS))
     assert mine.parts == (Slice("waiting for rank 2", MS, 10 * MS), Slice("moving", 10 * MS, 12 * MS))
@@ -57,7 +57,7 @@ def test_a_collective_has_a_waiting_and_a_moving_part_and_arrows_from_the_last()
 
 
 def test_counters_say_how_many_wait_and_what_moves():
-    found = picture(frame(collective(3, FOUR)), run_of(4).clock, ALL, origin_ns=0)
+    found = picture(frame(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
     assert found.counters == [
         Sample("ranks", "waiting", MS, 1), Sample("ranks", "waiting", 2 * MS, 2),
         Sample("ranks", "waiting", round(9.999 * MS), 3), Sample("ranks", "waiting", 10 * MS, 0),
@@ -66,10 +66,10 @@ def test_counters_say_how_many_wait_and_what_moves():
 
 
 def test_waits_that_clocks_do_not_know_have_no_arrow():
-    clock = run_of(4, uncertainty_ns=6 * MS, clocks=4).clock
+    clock = clock_of(4, uncertainty_ns=6 * MS, clocks=4)
     assert not any(one.arrows for drawn in picture(frame(collective(3, FOUR)), clock, ALL, 0).ranks.values()
                    for one in drawn)
-    unsure = picture(frame(collective(3, FOUR, unsure=True)), run_of(4).clock, ALL, 0)
+    unsure = picture(frame(collective(3, FOUR, unsure=True)), clock_of(4), ALL, 0)
     assert unsure.ranks[0][0].parts[0].name == "waiting" and not unsure.ranks[0][0].arrows
 
 
@@ -77,7 +77,7 @@ def test_waits_that_clocks_do_not_know_have_no_arrow():
 def test_nothing_on_a_thread_overlaps(spans):
     rows = frame(*(collective(number, {0: (came, came + wait + moves), 1: (came + wait, came + wait + moves)})
                    for number, (came, wait, moves) in enumerate(spans)))
-    drawn = picture(rows, run_of(2).clock, {rank: Wanted() for rank in range(2)}, 0)
+    drawn = picture(rows, clock_of(2), {rank: Wanted() for rank in range(2)}, 0)
     for rank in range(2):
         ends: dict[str, int] = {}
         for one in sorted(drawn.ranks.get(rank, []), key=lambda one: one.whole.start_ns):

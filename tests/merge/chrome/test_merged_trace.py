@@ -13,9 +13,10 @@ import pytest
 
 from distprof.contract.problems import TraceLeftOut
 from distprof.merge.chrome.first_pass import FirstPass
-from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
+from distprof.merge.chrome.merged_trace import merge_traces
 from distprof.merge.chrome.options import MergeOptions
-from distprof.merge.run.run_model import Run, open_run
+from distprof.merge.clock.recorded_clock import recorded_clock
+from distprof.merge.run.read_run import read_run
 from support.jobs import distprof
 from support.perfetto import ERRORS, FLOWS, SLICES, THREADS, ask, rank_of
 from support.usual_merge import usual_merge
@@ -152,23 +153,20 @@ def test_each_rank_is_a_gzip_member(run):
 def test_a_damaged_rank_is_named_and_the_others_are_merged(run, tmp_path):
     broken = Path(shutil.copytree(run, tmp_path / "run"))
     (broken / "rank00002" / "trace.json.gz").write_bytes(b"")
-    opened = open_run(broken)
-    found = traces_of(opened, fresh(tmp_path / "out"))
-    assert [member.rank for member in found.members] == [0, 1, 3]
-    (problem,) = opened.problems
+    opened, options, out = read_run(broken), MergeOptions(), fresh(tmp_path / "out")
+    with FirstPass(opened, options) as reading:
+        readings = reading.read()
+        found = merge_traces(opened, recorded_clock(opened), readings.ranks, reading, out, options)
+    assert [member.rank for member in found.members] == [0, 1, 3] and not found.problems and not opened.problems
+    (problem,) = readings.problems
     assert isinstance(problem, TraceLeftOut) and problem.rank == 2 and "empty file" in problem.detail
     done = distprof("merge", "--force", "--strict", broken)
     assert done.returncode == 3 and "rank 2 is not in the trace" in done.stderr
     for rank in (0, 1, 3):
         (broken / f"rank{rank:05d}" / "trace.json.gz").write_bytes(b"")
-    assert traces_of(open_run(broken), fresh(tmp_path / "again")) is None
-    assert not list((tmp_path / "again").iterdir())
-
-
-def traces_of(run: Run, folder: Path) -> MergedTrace | None:
-    options = MergeOptions()
-    with FirstPass(run, options) as reading:
-        return merge_traces(run, reading, folder, options)
+    done = distprof("merge", "--force", broken)
+    assert done.returncode == 0 and "no rank has a timeline that can be read" in done.stdout
+    assert not (broken / "merged" / "trace.json.gz").exists()
 
 
 def fresh(path: Path) -> Path:

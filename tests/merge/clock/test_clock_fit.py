@@ -12,11 +12,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from distprof.contract.rank_json import ClockPair, ClockSample
-from distprof.merge.clock.by_collectives import check, clock_by_collectives
+from distprof.merge.clock.by_collectives import check_clock, clock_by_collectives
 from distprof.merge.clock.by_samples import SampledRank, clock_by_samples
-from distprof.merge.clock.fit import fit
+from distprof.merge.clock.fit import fit_line
 from distprof.merge.clock.model import Alignment, Clock, RankClock
-from distprof.merge.run.run_model import _clock_stepped_by
+from distprof.merge.clock.recorded_clock import stepped_by_ns
 from distprof.recording.clock.question import compared
 from support.jobs import ROOT
 
@@ -255,7 +255,7 @@ def test_collectives_give_back_the_offsets(seed, one, two, three, num, held_ns, 
     # the ends say more than the bounds: as sharp as ranks leave together
     middle = NOW + num * 2 * 10**7
     assert error(found.ranks[4], three, one, middle) <= 2 * held_ns + 10
-    said = check(table, found)
+    said = check_clock(table, found)
     assert said.num_collectives == num and not said.contradicts
     assert said.end_spread_ns["p50"] <= said.end_spread_ns["p95"] <= said.end_spread_ns["max"]
 
@@ -266,19 +266,19 @@ def test_collectives_show_a_clock_that_is_wrong():
     hosts = {0: "a", 1: "b"}
     right = clock_by_collectives(table, hosts)
     assert abs(right.line(1).offset_ns + 4_000_000) <= right.uncertainty_ns < 200_000
-    assert not check(table, right).violations and check(table, right).end_spread_ns["max"] < 50_000
+    assert not check_clock(table, right).violations and check_clock(table, right).end_spread_ns["max"] < 50_000
     wrong = clock_by_collectives(table, dict.fromkeys(each, "one host"))
-    said = check(table, wrong)
+    said = check_clock(table, wrong)
     assert wrong.method == "shared" and said.contradicts and said.violations == 30
     assert 3_800_000 < said.largest_violation_ns <= 4_000_000 and said.end_spread_ns["p50"] > 3_900_000
-    assert not check(table, wrong, precision_ns=2_000_000).contradicts
+    assert not check_clock(table, wrong, precision_ns=2_000_000).contradicts
 
 
 def test_too_few_collectives_align_nothing():
     table = table_of(1, {0: TrueClock(0, 0), 1: TrueClock(9, 0)}, num=19, held_ns=10, late_ns=10)
     found = clock_by_collectives(table, {0: "a", 1: "b"})
     assert (found.method, found.aligned) == ("none", False) and found.reason == "too_few_collectives"
-    assert check(table, found).num_collectives == 0
+    assert check_clock(table, found).num_collectives == 0
 
 
 def test_hosts_that_meet_only_over_a_third_are_aligned_through_it():
@@ -308,7 +308,7 @@ def test_eight_gpus_of_one_host_are_found_to_read_one_clock(monkeypatch):
     for rank in range(8):
         wrong = abs(found.line(rank).shift(middle) - middle)
         assert wrong <= found.ranks[rank].uncertainty_ns < 200_000 and wrong < 10_000
-    assert not check(table, found).violations
+    assert not check_clock(table, found).violations
 
 
 # --- fit -----------------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def test_bounds_that_contradict_each_other_give_way_and_that_is_said(points, bas
     lower = [(NOW + at, base + value - bound) for at, value, bound in points]
     upper = [(NOW + at, base + value + bound) for at, value, bound in points]
     window = (min(lower)[0], max(lower)[0])
-    found = fit(lower, upper, window=window)
+    found = fit_line(lower, upper, window=window)
     for (at_ns, low), (_, high) in zip(lower, upper, strict=True):
         offset = found.line.shift(at_ns) - at_ns
         # the line is within its uncertainty of one that keeps every bound, after they gave way
@@ -330,7 +330,7 @@ def test_bounds_that_contradict_each_other_give_way_and_that_is_said(points, bas
 
 def test_a_fit_needs_bounds_on_both_sides():
     with pytest.raises(ValueError, match="both sides"):
-        fit([(NOW, 1)], [], window=(NOW, NOW))
+        fit_line([(NOW, 1)], [], window=(NOW, NOW))
 
 
 def test_a_host_whose_clock_stepped_is_taken_apart_with_all_that_asked_it():
@@ -367,9 +367,9 @@ def test_a_clock_that_was_set_between_two_samples_is_not_sure():
 def test_a_step_is_told_from_a_drift():
     pairs = [(at, at * SECOND + at * 100_000) for at in range(6)]  # 100 ppm
     drifting = [ClockPair(realtime_ns=real, monotonic_ns=at * SECOND) for at, real in pairs]
-    assert _clock_stepped_by(drifting) == 0 and _clock_stepped_by(drifting[:2]) == 100_000
+    assert stepped_by_ns(drifting) == 0 and stepped_by_ns(drifting[:2]) == 100_000
     for number in range(1, 6):
         stepped = drifting[:number] + [
             ClockPair(realtime_ns=pair.realtime_ns + 5_000_000, monotonic_ns=pair.monotonic_ns)
             for pair in drifting[number:]]
-        assert 4_999_000 <= _clock_stepped_by(stepped) <= 10_000_000
+        assert 4_999_000 <= stepped_by_ns(stepped) <= 10_000_000

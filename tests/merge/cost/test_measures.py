@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from distprof.contract.ops import OPS, POINT_TO_POINT, SYNCHRONISING, bus_factor
 from distprof.merge.clock.model import Alignment, Clock
 from distprof.merge.cost.bandwidth import bandwidths
-from distprof.merge.cost.measures import MEASURED, measure
+from distprof.merge.cost.measures import MEASURED, with_costs
 from distprof.merge.match.matching import match
 from support.comm_rows import call, frame
 
@@ -28,7 +28,7 @@ ONE = clock_of(*[0] * 8, shared=True)
 
 def measured(*calls: dict, clock: Clock = ONE, world_size: int = 2) -> pl.DataFrame:
     rows = match(frame(*calls), ranks=range(world_size), world_size=world_size)
-    return measure(rows, clock, HOSTS).sort("collective", "rank", maintain_order=True)
+    return with_costs(rows, clock, HOSTS).sort("collective", "rank", maintain_order=True)
 
 
 def together(op: str, *times: tuple[int | None, int | None], of: tuple[int, ...] | None = None, **columns):
@@ -179,7 +179,7 @@ def test_a_send_takes_until_it_is_received():
 def test_hosts_of_a_collective():
     def between(*ranks: int, of: tuple[int, ...], hosts=HOSTS) -> list[bool | None]:
         rows = match(frame(*(call(rank, of=of) for rank in ranks)), ranks=range(4), world_size=4)
-        return measure(rows, ONE, hosts)["between_hosts"].unique().to_list()
+        return with_costs(rows, ONE, hosts)["between_hosts"].unique().to_list()
 
     assert between(0, 1, of=(0, 1)) == [False] and between(0, 2, of=(0, 2)) == [True]
     assert between(0, of=(0, 1)) == [None], "the other rank may be anywhere"

@@ -10,18 +10,24 @@ import polars as pl
 import pytest
 
 from distprof.contract.problems import GroupUnknown, MatchedByLabel, MatchedByOrder, NotMatched
-from distprof.merge.clock.choose import aligned
 from distprof.merge.cost.bandwidth import bandwidths
-from distprof.merge.cost.collectives import collectives_of
 from distprof.merge.cost.matrix import bytes_between
-from distprof.merge.match.recorded_rows import rows_of
-from distprof.merge.match.vocabulary import dtype_of, item_bytes, op_of
-from distprof.merge.run.run_model import Run, open_run
+from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.match.backend_names import dtype_of, item_bytes, op_of
+from distprof.merge.match.matched_run import rows_of_ranks
+from distprof.merge.run.read_run import read_run
+from distprof.merge.run.run_model import Run
 from support.jobs import ROOT
 
 SHARED = ROOT.parent / "shared" / "traces"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="needs the traces of ../shared")
 EPOCH_US = 1_700_000_000_000_000
+
+
+def measured(run: Run) -> tuple[Run, pl.DataFrame]:
+    """The run with its remarks, and its collectives."""
+    found = measured_run(run)
+    return found.run, found.collectives
 
 
 # --- real traces ------------------------------------------------------------------------------------------------------
@@ -30,8 +36,7 @@ EPOCH_US = 1_700_000_000_000_000
 @needs_shared
 def test_eight_gpus_as_others_have_measured_them():
     """NCCL 2.18 or so: neither ids nor sizes at the kernels, which are found by their launches."""
-    run = aligned(open_run(SHARED / "dlrm8" / "kineto"))
-    rows = collectives_of(run)
+    run, rows = measured(read_run(SHARED / "dlrm8" / "kineto"))
     assert len(rows) == 64 and rows["complete"].all() and set(rows["matched_by"]) == {"label"}
     assert rows["dtype"].null_count() == rows["size_bytes"].null_count() == rows["enqueue_ns"].null_count() == 0
     assert set(rows["step"]) == {10}
@@ -51,8 +56,7 @@ def test_eight_gpus_as_others_have_measured_them():
 
 @needs_shared
 def test_one_of_three_hundred_ranks_of_gloo():
-    run = aligned(open_run(SHARED / "gloo_rank34_of_300.json.gz"))
-    rows = collectives_of(run)
+    _, rows = measured(read_run(SHARED / "gloo_rank34_of_300.json.gz"))
     assert set(rows["op"]) == {"all_reduce"} and len(rows) == 10 and set(rows["num_ranks"]) == {1}
     assert not rows["complete"].any() and rows["mismatch"].null_count() == 10, "who is not there is not to blame"
     assert rows["group"].null_count() == 10 and rows["group_ranks"].list.len().unique().to_list() == [300]
@@ -65,7 +69,7 @@ def test_a_timeline_without_labels_tells_what_the_labels_do(ddp, tmp_path):
     """The same job, once as distprof has labelled it and once as its traces alone tell."""
     for rank in range(4):
         shutil.copy(ddp / f"rank{rank:05d}" / "trace.json.gz", tmp_path / f"rank{rank}.json.gz")
-    labelled, told = (collectives_of(aligned(open_run(path))) for path in (ddp, tmp_path))
+    labelled, told = (measured(read_run(path))[1] for path in (ddp, tmp_path))
     assert len(labelled) == len(told) and labelled["complete"].all() and told["complete"].all()
     for column in ("collective", "rank", "op", "group", "group_description", "group_ranks", "size_bytes", "dtype",
                    "num_ranks", "between_hosts"):
@@ -107,7 +111,7 @@ def traces(folder: Path, *events: list[dict], groups: list[tuple[str, list[int]]
         (folder / f"rank{rank}.json").write_text(json.dumps({
             "distributedInfo": {"rank": rank, "world_size": len(events), "backend": "nccl", **known},
             "host_name": host, "traceEvents": some or [cpu("aten::mm", 0, 1)]}))
-    return aligned(open_run(folder))
+    return read_run(folder)
 
 
 def test_labels_that_kernels_carry(tmp_path):
@@ -120,7 +124,7 @@ def test_labels_that_kernels_carry(tmp_path):
                cpu("record_param_comms", 25, 30, **told("_allgather_base", 6, 3, of)),
                {**cpu("nccl:_allgather_base", 1000, 50, cat="gpu_user_annotation"), "pid": 0}] for rank in of]
     run = traces(tmp_path / "t", *events, groups=[("5", of)])
-    rows = collectives_of(run)
+    run, rows = measured(run)
     assert len(rows) == 8 and set(rows["matched_by"]) == {"id"} and rows["complete"].all()
     one = rows.row(0, named=True)
     assert (one["op"], one["group"], one["group_description"], one["group_ranks"]) == ("all_gather", "5", "mesh_tp", of)
@@ -135,19 +139,19 @@ def test_labels_that_kernels_carry(tmp_path):
 def test_members_of_groups_come_from_where_they_are_whole(tmp_path):
     of = list(range(6))
     events = [[kernel("AllReduce_Sum_bf16_RING_LL", 0, 9, **told("allreduce", 4, 1, of))] for _ in of]
-    assert rows_of(traces(tmp_path / "a", *events, groups=[("5", of)]))["group_ranks"].to_list() == [of] * 6
-    assert rows_of(traces(tmp_path / "b", *events))["group_ranks"].null_count() == 6, "the list was cut"
+    assert rows_of_ranks(traces(tmp_path / "a", *events, groups=[("5", of)])).rows["group_ranks"].to_list() == [of] * 6
+    assert rows_of_ranks(traces(tmp_path / "b", *events)).rows["group_ranks"].null_count() == 6, "the list was cut"
     spread = [[kernel("AllReduce", 0, 9, **told("allreduce", 4, 1, of), **{
         "Global rank start": 0, "Global rank stride": 1})] for _ in of]
-    assert rows_of(traces(tmp_path / "c", *spread))["group_ranks"].to_list() == [of] * 6
+    assert rows_of_ranks(traces(tmp_path / "c", *spread)).rows["group_ranks"].to_list() == [of] * 6
     two = [[kernel("AllReduce", 0, 9, **told("allreduce", 4, 1, [0, 1]))] for _ in range(2)]
-    assert rows_of(traces(tmp_path / "d", *two))["group_ranks"].to_list() == [[0, 1]] * 2
+    assert rows_of_ranks(traces(tmp_path / "d", *two)).rows["group_ranks"].to_list() == [[0, 1]] * 2
 
 
 def test_sends_of_a_group_name_global_ranks(tmp_path):
     send = kernel("SendRecv", 0, 9, **told("send", 8, 1, [1, 3], **{"Dst Rank": 3}))
     recv = kernel("SendRecv", 2, 9, **told("recv", 8, 4, [1, 3], **{"Src Rank": 1}))
-    rows = collectives_of(traces(tmp_path / "t", [], [send], [], [recv], groups=[("5", [1, 3])]))
+    _, rows = measured(traces(tmp_path / "t", [], [send], [], [recv], groups=[("5", [1, 3])]))
     assert rows["op"].to_list() == ["send", "recv"] and rows["peer"].to_list() == [3, 1]
     assert rows["complete"].all() and set(rows["matched_by"]) == {"peer"} and set(rows["size_bytes"]) == {16}
     assert bytes_between(rows).rows() == [(1, 3, "send", "exact", 16.0, 1)]
@@ -156,7 +160,7 @@ def test_sends_of_a_group_name_global_ranks(tmp_path):
 def test_splits_are_rows_of_the_first_dimension(tmp_path):
     events = [[kernel("SendRecv", 0, 9, **told("all_to_allv", 12, 1, [0, 1], **{"In split size": split}))]
               for split in ("[1, 2]", "[]")]
-    rows = rows_of(traces(tmp_path / "t", *events))
+    rows = rows_of_ranks(traces(tmp_path / "t", *events)).rows
     assert rows["op"].to_list() == ["all_to_all"] * 2
     assert rows["split_bytes"].to_list() == [[8, 16], None]
 
@@ -165,7 +169,7 @@ def test_numbers_without_ids_and_a_hang_at_the_end(tmp_path):
     names = [["allreduce", "allreduce"], ["allreduce", "_allgather_base"]]
     events = [[kernel("Generic", 10 * place, 9, **told(name, 4, 7 + place, [0, 1])) for place, name in enumerate(mine)]
               for mine in names]
-    rows = collectives_of(traces(tmp_path / "t", *events))
+    _, rows = measured(traces(tmp_path / "t", *events))
     assert set(rows["matched_by"]) == {"sequence"} and rows["complete"].to_list() == [True, True, False, False]
     assert rows["mismatch"][2] in ("rank 1 called all_gather where rank 0 called all_reduce",
                                    "rank 0 called all_reduce where rank 1 called all_gather")
@@ -185,12 +189,12 @@ def test_kernels_that_say_nothing_are_found_by_their_launch(tmp_path):
         return found[4 * first:]
 
     run = traces(tmp_path / "t", rank(0, 20), rank(0, 24), rank(1, 20))
-    rows = collectives_of(run)
+    run, rows = measured(run)
     assert rows["op"].to_list() == ["all_reduce"] * 2 + ["all_to_all"] * 3
     assert rows["size_bytes"].to_list() == [40] * 2 + [12] * 3
     assert rows["complete"].to_list() == [False] * 2 + [True] * 3
     assert rows["enqueue_ns"].null_count() == 0
-    alone = rows_of(traces(tmp_path / "u", [kernel("SendRecv", 0, 5)], [kernel("Generic", 0, 5)]))
+    alone = rows_of_ranks(traces(tmp_path / "u", [kernel("SendRecv", 0, 5)], [kernel("Generic", 0, 5)])).rows
     assert alone["op"].to_list() == ["send_recv", "unknown"] and alone["enqueue_ns"].null_count() == 2
 
 
@@ -204,21 +208,21 @@ def test_gloo_is_joined_with_its_calls_where_they_can_only_be_these(tmp_path):
                 cpu("gloo:barrier", 120, 80, cat="user_annotation", tid=8)]
 
     run = traces(tmp_path / "t", rank(0), rank(5), groups=[("0", [0, 1])])
-    rows = collectives_of(run)
+    run, rows = measured(run)
     assert rows["op"].to_list() == ["all_reduce"] * 2 + ["reduce_scatter"] * 2 + ["barrier"] * 2
     assert rows["complete"].all() and set(rows["group"]) == {"0"}
     issued_us = [value // 1000 - EPOCH_US for value in rows["enqueue_ns"].to_list()]
     assert issued_us == [10, 10, 20, 20, 30, 30]
     assert rows["size_bytes"].to_list() == [24, 24, None, None, 0, 0] and rows["algbw"].is_not_null().sum() == 2
     early = [one for one in rank(0) if one["name"] != "c10d::allreduce_"]
-    rows = rows_of(traces(tmp_path / "u", early, rank(0), groups=[("0", [0, 1])]))
+    rows = rows_of_ranks(traces(tmp_path / "u", early, rank(0), groups=[("0", [0, 1])])).rows
     assert rows.filter(pl.col("rank") == 0)["enqueue_ns"].null_count() == 2, "one call for two slices"
 
 
 def test_gloo_in_several_groups_is_not_matched_by_guessing(tmp_path):
     slices = [cpu("gloo:all_reduce", 12, 9, cat="user_annotation", tid=8)]
     run = traces(tmp_path / "t", *[slices] * 4, groups=[("0", [0, 1, 2, 3]), ("1", [0, 1]), ("2", [2, 3])])
-    rows = collectives_of(run)
+    run, rows = measured(run)
     assert rows["matched_by"].null_count() == 4 and rows["collective"].n_unique() == 4
     assert set(rows["mismatch"]) == {"its process group is not told"}
     assert NotMatched(num_rows=4, total=4) in run.remarks
@@ -229,7 +233,7 @@ def test_a_trace_that_cannot_be_read_is_not_a_rank_that_never_entered(tmp_path):
     traces(tmp_path / "t", events, events, events)
     whole = (tmp_path / "t" / "rank2.json").read_text()
     (tmp_path / "t" / "rank2.json").write_text(whole.replace('"traceEvents": [', '"traceEvents": 3, "x": ['))
-    rows = collectives_of(aligned(open_run(tmp_path / "t")))
+    _, rows = measured(read_run(tmp_path / "t"))
     assert set(rows["num_ranks"]) == {2} and rows["mismatch"].null_count() == 2 and not rows["complete"].any()
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from distprof.errors import UsageError
 from distprof.merge.blame.breakdown import SCHEMA
 from distprof.merge.blame.culprits import Culprit, Explanation
-from distprof.merge.clock.model import pair_uncertainty_ns
 from distprof.merge.cost.choice import Choice, chosen, group_label
 from distprof.merge.cost.coverage import coverage
 from distprof.merge.cost.kinds import kinds
@@ -23,7 +22,7 @@ from distprof.merge.text.slowest import list_slowest
 from distprof.merge.text.timeline import draw_timeline
 from distprof.merge.text.timeline_bars import Axis, bars
 from distprof.reporters.page import Page
-from support.drawn_rows import MS, collective, frame, run_of
+from support.drawn_rows import MS, clock_of, collective, frame, run_of
 
 FOUR = {0: (0.0, 12.0), 1: (2.0, 12.0), 2: (10.0, 12.0), 3: (4.0, 11.5)}
 
@@ -86,7 +85,7 @@ def test_rows_are_as_wide_as_asked_and_begin_where_the_rank_came(spans, width):
 def test_the_table_of_the_slowest():
     page = Page()
     rows = frame(collective(0, FOUR), collective(1, {0: (20.0, 21.0), 1: (20.5, 21.0)}, op="all_gather", unsure=True))
-    list_slowest(per_collective(rows), 1, run_of(4), page)
+    list_slowest(per_collective(rows), 1, clock_of(4), page)
     head, _, line, more, _ = page.text().splitlines()
     assert head.split() == ["step", "op", "group", "#", "ranks", "bytes", "dtype", "spread", "wait", "transfer",
                             "shortest", "longest", "busbw", "GB/s", "late", "rank", "issued", "in"]
@@ -198,9 +197,9 @@ def test_no_digit_that_clocks_do_not_know(ns, uncertainty, text):
 
 
 def test_ranks_of_one_clock_are_sure_of_each_other():
-    clock = run_of(4, uncertainty_ns=100, clocks=2).clock
-    assert pair_uncertainty_ns(clock, [0, 2]) == 0 and pair_uncertainty_ns(clock, [0, 1]) == 200
-    assert pair_uncertainty_ns(run_of(4, uncertainty_ns=None, clocks=4).clock, [0, 1]) is None
+    clock = clock_of(4, uncertainty_ns=100, clocks=2)
+    assert clock.pair_uncertainty_ns([0, 2]) == 0 and clock.pair_uncertainty_ns([0, 1]) == 200
+    assert clock_of(4, uncertainty_ns=None, clocks=4).pair_uncertainty_ns([0, 1]) is None
 
 
 def test_groups_are_called_by_what_tells_most():

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from distprof.merge.clock.choose import aligned
 from distprof.merge.clock.synchronising import synchronising
-from distprof.merge.run.run_model import open_run
+from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.match.matched_run import match_run
+from distprof.merge.run.read_run import read_run
 from support.jobs import distprof
 
 EPOCH_US = 1_700_000_000_000_000
@@ -40,12 +41,12 @@ def write(folder: Path, how: str, *, number: int = 40, lacks_first: int | None =
 
 @pytest.mark.parametrize("how", ["id", "sequence", "order"])
 def test_two_hosts_are_brought_together_by_what_they_did_together(tmp_path, how):
-    run = aligned(open_run(write(tmp_path / "traces", how)))
-    assert run.clock.method == "collectives" and run.clock.aligned
+    clock = measured_run(read_run(write(tmp_path / "traces", how))).clock
+    assert clock.method == "collectives" and clock.aligned
     for rank, offset_ns in OFFSETS_NS.items():
-        error = abs(run.clock.line(rank).shift(EPOCH_US * 1000 + offset_ns) - EPOCH_US * 1000)
-        assert error <= 1000 and error <= run.clock.ranks[rank].uncertainty_ns
-    assert run.clock.check.violations == 0
+        error = abs(clock.line(rank).shift(EPOCH_US * 1000 + offset_ns) - EPOCH_US * 1000)
+        assert error <= 1000 and error <= clock.ranks[rank].uncertainty_ns
+    assert clock.check.violations == 0
     done = distprof("merge", tmp_path / "traces")
     assert done.returncode == 0 and "2 clocks on 2 hosts aligned within" in done.stdout
     about = json.loads((tmp_path / "traces" / "merged" / "summary.json").read_text())["clock"]
@@ -54,13 +55,13 @@ def test_two_hosts_are_brought_together_by_what_they_did_together(tmp_path, how)
 
 @pytest.mark.parametrize("how", ["id", "sequence"])
 def test_a_rank_that_lacks_the_first_one_shifts_nothing(tmp_path, how):
-    run = aligned(open_run(write(tmp_path / "traces", how, lacks_first=2)))
-    assert run.clock.aligned and run.clock.check.violations == 0
+    clock = measured_run(read_run(write(tmp_path / "traces", how, lacks_first=2))).clock
+    assert clock.aligned and clock.check.violations == 0
 
 
 def test_by_order_only_where_all_have_equally_many(tmp_path):
-    assert len(synchronising(open_run(write(tmp_path / "traces", "order", lacks_first=2)))) == 0
-    assert len(synchronising(open_run(write(tmp_path / "equal", "order")))) == 4 * 40
+    assert len(synchronising(match_run(read_run(write(tmp_path / "traces", "order", lacks_first=2))).rows)) == 0
+    assert len(synchronising(match_run(read_run(write(tmp_path / "equal", "order"))).rows)) == 4 * 40
 
 
 def test_too_few_are_said(tmp_path):

@@ -21,9 +21,10 @@ from distprof.contract.ops import POINT_TO_POINT
 from distprof.contract.problems import GroupUnknown, MatchedByLabel, MatchedByOrder, NotMatched, Remark
 from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError
+from distprof.merge.match.backend_names import UNKNOWN, dtype_of, item_bytes, op_of
 from distprof.merge.match.comm_events import STEP, CommEvents, Event, Kind, read_events
 from distprof.merge.match.matching import ALONE
-from distprof.merge.match.vocabulary import UNKNOWN, dtype_of, item_bytes, op_of
+from distprof.merge.match.rank_rows import RankRows
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import TYPES
 from distprof.merge.run.trace_identity import Group
@@ -34,8 +35,8 @@ SCHEMA = {column.name: TYPES[column.type] for column in COLLECTIVES.columns} | {
     "comms_id": pl.String(), LANE: pl.Int64()}
 
 
-def foreign_rows(run: Run) -> dict[int, pl.DataFrame]:
-    """Rank -> its rows, times as the rank has them; without ranks whose trace cannot be read."""
+def foreign_rows(run: Run) -> RankRows:
+    """Rows of every rank whose trace can be read."""
     ranks = [rank for rank in run.ranks if rank.trace is not None]
     with ThreadPoolExecutor() as executor:
         found = dict(zip((rank.number for rank in ranks), executor.map(_rows, ranks), strict=True))
@@ -44,7 +45,8 @@ def foreign_rows(run: Run) -> dict[int, pl.DataFrame]:
     if len({len({row[LANE] for row in filter(_is_lane, rows)}) for rows in told.values()}) > 1:
         for row in (row for rows in told.values() for row in filter(_is_lane, rows)):
             row[LANE] = 0  # which stream of a rank is which of another is not known
-    return {rank: pl.DataFrame([{**row, **tags} for row in rows], schema=SCHEMA) for rank, rows in told.items()}
+    return RankRows(frames={rank: pl.DataFrame([{**row, **tags} for row in rows], schema=SCHEMA)
+                            for rank, rows in told.items()})
 
 
 def _rows(rank: Rank) -> list[dict[str, Any]] | None:
