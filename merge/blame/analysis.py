@@ -67,11 +67,8 @@ def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | No
     begins = {(rank, step): start for rank, step, start in windows.select("rank", "step", "start_ns").iter_rows()}
     found, by_activity = weigh(rows, calls, did, activities, steps=counted, step_ns=step_ns, begins=begins,
                                ranks=sorted({rank.number for rank in run.ranks} | set(calls)))
-    spent, samples = _spent(did, windows, activities, len(counted)), _samples(windows)
-    return Analysis(breakdown=breakdown, steps=counted, remarks=remarks, culprits=[
-        replace(one, explanations=_with_batch(explained(by_activity[one.rank], activities.known, spent, one.rank),
-                                              one.rank, samples))
-        for one in found])
+    return Analysis(breakdown=breakdown, steps=counted, remarks=remarks,
+                    culprits=explain(found, by_activity, did, windows, activities, num_steps=len(counted)))
 
 
 def weigh(rows: pl.DataFrame, calls: Mapping[int, RankCollectives], did: Mapping[int, RankActivity],
@@ -88,6 +85,14 @@ def weigh(rows: pl.DataFrame, calls: Mapping[int, RankCollectives], did: Mapping
     for meeting in met:
         blame.add(meeting, look=meeting.number in worth)
     return culprits(costs, blame.shares, ranks=ranks, steps=steps, step_ns=step_ns)
+
+
+def explain(found: Sequence[Culprit], by_activity: Mapping[int, Mapping[int, float]], did: Mapping[int, RankActivity],
+            windows: pl.DataFrame, activities: Activities, *, num_steps: int) -> list[Culprit]:
+    """Culprits with what each spent more time on than the others; `windows` has start, end and samples of steps."""
+    spent, samples = _spent(did, windows, activities, num_steps), _samples(windows)
+    return [replace(one, explanations=_with_batch(
+        explained(by_activity[one.rank], activities.known, spent, one.rank), one.rank, samples)) for one in found]
 
 
 def _lane(did: RankActivity | None, calls: RankCollectives, activities: Activities) -> ActivityLane:

@@ -1,7 +1,8 @@
-"""A job on paper: programs of ranks come in, what a perfect recorder would see of them goes out."""
+"""Simulated jobs: each rank works and meets others as a test says, and a perfect recorder sees all of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,10 +10,12 @@ import polars as pl
 
 from distprof.merge.blame.activities import Activities, Activity
 from distprof.merge.blame.activity_lane import ActivityLane
-from distprof.merge.blame.analysis import weigh
+from distprof.merge.blame.analysis import explain, weigh
+from distprof.merge.blame.breakdown import step_breakdown
+from distprof.merge.blame.culprits import Culprit
 from distprof.merge.blame.intervals import Intervals
 from distprof.merge.blame.rank_activity import RankActivity
-from distprof.merge.blame.rank_collectives import collectives_by_rank
+from distprof.merge.blame.rank_collectives import RankCollectives, collectives_by_rank
 
 SCHEMA = {"rank": pl.Int64, "collective": pl.Int64, "step": pl.Int64, "group": pl.String,
           "group_ranks": pl.List(pl.Int64), "op": pl.String, "num_ranks": pl.Int64, "enqueue_ns": pl.Int64,
@@ -25,12 +28,16 @@ class Job:
 
     num_ranks: int
     transfer_ns: int = 10
+    samples: Mapping[int, int] = field(default_factory=dict)
+    """Samples in a step, by rank."""
     now: list[int] = field(default_factory=list)
     rows: list[dict] = field(default_factory=list)
     work: list[list[tuple[int, int, int]]] = field(default_factory=list)
     activities: Activities = field(default_factory=Activities)
     step: int = 0
     num_meetings: int = 0
+    windows: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """Start and end of each step of each rank, by rank and step."""
 
     def __post_init__(self) -> None:
         self.now = [1000] * self.num_ranks
@@ -38,7 +45,7 @@ class Job:
 
     def works(self, rank: int, what: Activity, ns: int) -> None:
         self.work[rank].append((self.now[rank], self.now[rank] + ns, self.activities.number(what)))
-        self.now[rank] += ns
+        self._until(rank, self.now[rank] + ns)
 
     def meet(self, *ranks: int) -> None:
         last = max(self.now[rank] for rank in ranks)
@@ -48,7 +55,7 @@ class Job:
                 "rank": rank, "collective": self.num_meetings, "step": self.step, "group": str(ranks),
                 "group_ranks": list(ranks), "op": "all_reduce", "num_ranks": len(ranks), "enqueue_ns": self.now[rank],
                 "arrival_ns": self.now[rank], "end_ns": end, "wait_ns": last - self.now[rank]})
-            self.now[rank] = end
+            self._until(rank, end)
         self.num_meetings += 1
 
     def send(self, source: int, target: int) -> None:
@@ -60,25 +67,29 @@ class Job:
                 "rank": rank, "collective": self.num_meetings, "step": self.step, "group": "pipe", "op": op,
                 "group_ranks": [source, target], "num_ranks": 2, "enqueue_ns": start, "arrival_ns": start,
                 "end_ns": end, "wait_ns": None})
-            self.now[rank] = end
+            self._until(rank, end)
         self.num_meetings += 1
 
+    def _until(self, rank: int, end: int) -> None:
+        start, _ = self.windows.get((rank, self.step), (self.now[rank], 0))
+        self.windows[rank, self.step] = (start, end)
+        self.now[rank] = end
+
     def culprits(self, **chosen):
-        rows = pl.DataFrame(self.rows, schema=SCHEMA)
-        calls = collectives_by_rank(rows)
-        did = {}
-        for rank in range(self.num_ranks):
-            lane = ActivityLane.of(self.work[rank])
-            blocked = calls[rank].in_flight if rank in calls else Intervals.of([], [])
-            did[rank] = RankActivity(lane=lane, computing=Intervals.of(lane.starts, lane.ends), blocked=blocked,
-                                     on_device=False)
-        steps = list(range(1, self.step + 1))  # the first has nothing before it
-        found, by_activity = weigh(
-            rows, calls, chosen.get("did", did), self.activities, ranks=list(range(self.num_ranks)), steps=steps,
-            begins={}, step_ns=dict.fromkeys(range(self.num_ranks), (max(self.now) - 1000) / (self.step + 1)))
-        named = {rank: {self.activities.known[number] if number >= 0 else None: cost for number, cost in costs.items()}
-                 for rank, costs in by_activity.items()}
-        return found, named
+        """Culprits without explanations, and what each activity of a rank cost the others a step."""
+        calls, did = self._seen()
+        return self._weighed(calls, chosen.get("did", did))
+
+    def explained(self) -> list[Culprit]:
+        """Culprits with explanations, as the analysis of a run has them."""
+        calls, did = self._seen()
+        found, _ = self._weighed(calls, did)
+        costs = weigh(self._table(), calls, did, self.activities, **self._steps())[1]
+        return explain(found, costs, did, self._windows(), self.activities, num_steps=self.step)
+
+    def breakdown(self) -> pl.DataFrame:
+        """What each rank spent each step on."""
+        return step_breakdown(self._windows(), *self._seen(), self.activities)
 
     def waited(self) -> dict[int, int]:
         """All that each rank waited from step 1 on."""
@@ -87,3 +98,33 @@ class Job:
             if row["step"] and row["op"] == "all_reduce":
                 total[row["rank"]] += row["wait_ns"]
         return dict(enumerate(total.tolist()))
+
+    def _seen(self) -> tuple[dict[int, RankCollectives], dict[int, RankActivity]]:
+        calls, did = collectives_by_rank(self._table()), {}
+        for rank in range(self.num_ranks):
+            lane = ActivityLane.of(self.work[rank])
+            blocked = calls[rank].in_flight if rank in calls else Intervals.of([], [])
+            did[rank] = RankActivity(lane=lane, computing=Intervals.of(lane.starts, lane.ends), blocked=blocked,
+                                     on_device=False)
+        return calls, did
+
+    def _weighed(self, calls, did):
+        found, by_activity = weigh(self._table(), calls, did, self.activities, **self._steps())
+        named = {rank: {self.activities.known[number] if number >= 0 else None: cost for number, cost in costs.items()}
+                 for rank, costs in by_activity.items()}
+        return found, named
+
+    def _steps(self) -> dict:
+        """The first step has nothing before it, and is left out."""
+        mean = (max(self.now) - 1000) / (self.step + 1)
+        return {"ranks": list(range(self.num_ranks)), "steps": list(range(1, self.step + 1)), "begins": {},
+                "step_ns": dict.fromkeys(range(self.num_ranks), mean)}
+
+    def _table(self) -> pl.DataFrame:
+        return pl.DataFrame(self.rows, schema=SCHEMA)
+
+    def _windows(self) -> pl.DataFrame:
+        rows = [(rank, step, start, end, end - start, self.samples.get(rank))
+                for (rank, step), (start, end) in sorted(self.windows.items()) if step]
+        names = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples")
+        return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
