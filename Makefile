@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
-$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py merge/scan/scan.c
+$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py $(wildcard merge/scan/compiled/*.[ch]) merge/scan/compiled/build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --editable .
 	touch $@

@@ -148,7 +148,7 @@ def _writable(place: Path) -> Finding:
 def _engine(_: Path) -> Iterator[Finding]:
     if importlib.util.find_spec("numpy") is None:
         return
-    from distprof.merge.scan.compiled_engine import is_built  # it needs numpy
+    from distprof.merge.scan.compiled.library import is_built  # it needs numpy
 
     built = is_built()
     yield Finding(topic="merging", level="ok" if built else "warn",

@@ -16,9 +16,10 @@ from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.tables import TYPES, UNREADABLE, empty
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
-from distprof.merge.scan.engine import NONE, Scanner
+from distprof.merge.scan.engine import ENGINE, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES
 from distprof.merge.scan.phases import SLICE
+from distprof.merge.scan.scanned_columns import NONE
 from distprof.merge.scan.streams import ChunkReader
 
 TELLING = ("cpu_op", "user_annotation", "kernel", "cuda_runtime", "cuda_driver")
@@ -53,7 +54,7 @@ def _of_table(rank: Rank) -> pl.DataFrame | None:
 def _of_trace(rank: Rank) -> pl.DataFrame | None:
     if rank.trace is None:
         return None
-    scanner = Scanner(integers=tuple(INTEGERS.values()))
+    scanner = ENGINE.new_scanner(integers=tuple(INTEGERS.values()))
     file = ChromeFile(rank.trace.name, ChunkReader(rank.trace, chunk_bytes=READ_BYTES), scanner)
     try:
         found = list(_chunks(file, scanner))

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.scan.engine import NONE, find_innermost
+from distprof.merge.scan.engine import ENGINE
 from distprof.merge.scan.phases import FLOW_END, FLOW_START
+from distprof.merge.scan.scanned_columns import NONE
 
 REUSED = 3 << 30
 """Numbers of arrows whose id an earlier arrow of the rank had; other ids are below."""
@@ -107,7 +108,7 @@ def owners(ends: Ends, slices: Slices, order: Any) -> Any:
         mine = mine[np.argsort(ends.at_ns[mine], kind="stable")]
         theirs = order[slice(*np.searchsorted(threads, np.array((number, number + 1), threads.dtype)))]
         starts, at_ns, next_ones = slices.start_ns.take(theirs), ends.at_ns[mine], ends.binds_next[mine]
-        around = find_innermost(starts, slices.end_ns.take(theirs), at_ns)
+        around = ENGINE.find_innermost(starts, slices.end_ns.take(theirs), at_ns)
         if next_ones.any():
             following = np.searchsorted(starts, at_ns, "right")
             around = np.where(next_ones, np.where(following < len(starts), following, -1), around)

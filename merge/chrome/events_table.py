@@ -13,7 +13,8 @@ import pyarrow as pa
 from distprof.contract.columns import Column
 from distprof.contract.merged_tables import EVENT_ARGS, MERGED_EVENTS
 from distprof.contract.parquet import schema_of
-from distprof.merge.scan.engine import NONE, Interner, Scanner
+from distprof.merge.scan.engine import ENGINE, Interner, Scanner
+from distprof.merge.scan.scanned_columns import NONE
 
 ROWS_PER_GROUP = 1 << 16
 IN_TABLE = ~np.isin(np.arange(256), np.frombuffer(b"Mstf\0", np.uint8))
@@ -25,7 +26,7 @@ OF_THREAD = ("process", "thread", "thread_name")
 
 def scanner_for_table() -> Scanner:
     """One that finds what the table needs of `args`."""
-    return Scanner(integers=tuple(INTEGERS.values()), texts=tuple(TEXTS.values()))
+    return ENGINE.new_scanner(integers=tuple(INTEGERS.values()), texts=tuple(TEXTS.values()))
 
 
 class _Words:

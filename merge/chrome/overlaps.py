@@ -12,18 +12,9 @@ from distprof.merge.chrome import arrows
 from distprof.merge.chrome.arrows import Ends, Slices
 from distprof.merge.chrome.begin_end import Halves, paired
 from distprof.merge.chrome.selection import Selection
-from distprof.merge.scan.engine import (
-    BIND_ID,
-    ENCLOSING,
-    FLOW_IN,
-    FLOW_OUT,
-    NONE,
-    Interner,
-    Scanner,
-    Text,
-    find_overlaps,
-)
+from distprof.merge.scan.engine import ENGINE, Scanner
 from distprof.merge.scan.phases import BEGIN, FLOW_END, FLOW_START, FLOW_STEP, FLOWS, META, PAIRED, SLICE
+from distprof.merge.scan.scanned_columns import ENCLOSING, FLOW_IN, FLOW_OUT, NONE, Text
 from distprof.merge.scan.thread_names import thread_of
 
 TOLERANCE_NS = 1000
@@ -77,7 +68,6 @@ class Rows:
 
     def __init__(self, scanner: Scanner, selection: Selection, base_ns: int) -> None:
         self._scanner, self._selection, self._base_ns = scanner, selection, base_ns
-        self._ids = Interner()
         self._slices: list[tuple[Any, ...]] = []
         self._ends: list[tuple[Any, ...]] = []
         self._halves: list[tuple[Any, ...]] = []
@@ -105,13 +95,11 @@ class Rows:
         scanner = self._scanner
         flags = scanner.column("flags")
         is_bound = may_be_bound & ((flags & (FLOW_IN | FLOW_OUT)) != 0)
-        if is_bound.any():
-            is_bound &= scanner.spans[:scanner.num_rows, BIND_ID, 1] > 0
         ends, halves = np.flatnonzero(is_flow | is_bound), np.flatnonzero(is_half)
         if not len(ends) and not len(halves):
             return
         columns = [scanner.column(name) for name in ("ts_ns", "thread", "phase", "name", "category")]
-        links = scanner.links(text, self._ids)
+        links = scanner.links(text)
         self._halves.append((halves + first, *(column[halves] for column in columns), links[halves]))
         at, thread, phase, name, category = (column[ends] for column in columns)
         bound = is_bound[ends]
@@ -151,8 +139,8 @@ class Rows:
         duration[empty] = 1
         thread = self._same_threads(thread)
         order = _by_thread_and_start(rows, thread, start, duration, num_plain)
-        lane, cut = find_overlaps(order, start, duration, thread.astype(np.int32), tolerance=TOLERANCE_NS,
-                                  max_lanes=MAX_LANES)
+        lane, cut = ENGINE.find_overlaps(order, start, duration, thread.astype(np.int32), tolerance=TOLERANCE_NS,
+                                         max_lanes=MAX_LANES)
         cut[empty] = np.where(cut[empty] < 0, 1, cut[empty])
         if len(pairs.end):
             _end_before_begin(thread, start, np.where(cut < 0, duration, cut), cut, rows[num_plain:], pairs.end)

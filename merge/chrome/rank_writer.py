@@ -21,9 +21,10 @@ from distprof.merge.chrome.selection import Selection
 from distprof.merge.chrome.survey import ALL, NAMES_OF, Index, index_trace, timeless
 from distprof.merge.clock.model import RankClock
 from distprof.merge.scan.chrome_file import ChromeFile, Losses
-from distprof.merge.scan.engine import NONE, Interner, Scanner, Text
+from distprof.merge.scan.engine import ENGINE, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES
 from distprof.merge.scan.phases import BEGIN, FLOWS, META, PAIRED, SLICE
+from distprof.merge.scan.scanned_columns import NONE, Text
 from distprof.merge.scan.streams import ChunkReader, TraceFile
 
 IDS_PER_RANK = 1 << 32
@@ -123,7 +124,7 @@ def _is_same(member: Member, index: Index) -> bool:
 
 
 def _rewrite(plan: RankPlan, output: Path, table: Path | None) -> Member:
-    scanner = scanner_for_table() if table is not None else Scanner()
+    scanner = scanner_for_table() if table is not None else ENGINE.new_scanner()
     file = ChromeFile(plan.trace.name, ChunkReader(plan.trace, chunk_bytes=READ_BYTES), scanner)
     layout = plan.index.layout
     member = Member(path=output, rank=plan.rank, losses=file.losses, metadata=file.metadata,
@@ -204,7 +205,6 @@ class _Renumber:
 
     def __init__(self, plan: RankPlan, scanner: Scanner, lanes: Lanes, member: Member) -> None:
         self.plan, self._scanner, self._member = plan, scanner, member
-        self._ids = Interner()
         self._row = 0
         index = plan.index
         self._raw = index.threads
@@ -239,7 +239,7 @@ class _Renumber:
         member.num_slices += int(np.count_nonzero(stays & (is_slice | (phase == BEGIN))))
         first_id = self.plan.rank * IDS_PER_RANK
         written = self._scanner.rewrite(
-            text, keep=keep, pid=pid, tid=tid, ts_ns=ts_ns, ids=self._ids, first_id=first_id,
+            text, keep=keep, pid=pid, tid=tid, ts_ns=ts_ns, first_id=first_id,
             dur_ns=self._nothing() if seen_ns is raw_dur else np.where(seen_ns != raw_dur, seen_ns, NONE),
             links=self._links(first_id))
         if events is not None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.scan.engine import NONE, Interner
+from distprof.merge.scan.engine import Interner
+from distprof.merge.scan.scanned_columns import NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,11 @@ import numpy as np
 from distprof.merge.chrome.overlaps import Layout, Rows
 from distprof.merge.chrome.selection import Selection
 from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
-from distprof.merge.scan.engine import NONE, Scanner, Text
+from distprof.merge.scan.engine import ENGINE, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES, Damage
 from distprof.merge.scan.phases import META, SLICE
 from distprof.merge.scan.repair import repaired
+from distprof.merge.scan.scanned_columns import NONE, Text
 from distprof.merge.scan.streams import ChunkReader, TraceFile
 from distprof.merge.scan.thread_names import thread_of
 
@@ -80,7 +81,7 @@ def index_trace(trace: TraceFile, selection: Selection = ALL, *, base_ns: int = 
     Raises:
         DataError: It is no Chrome trace.
     """
-    scanner = Scanner(skims=not strict)
+    scanner = ENGINE.new_scanner(skims=not strict)
     reader = ChunkReader(trace, chunk_bytes=READ_BYTES)
     file = ChromeFile(trace.name, reader, scanner)
     index, rows = Index(metadata=file.metadata, losses=file.losses), Rows(scanner, selection, base_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,12 +23,15 @@ from distprof.merge.run.ranking import Naming
 from distprof.merge.run.read_run import read_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.scan.archives import unpack
+from distprof.merge.scan.engine import PLAIN, is_compiled
 from distprof.merge.text.problems import sentences
 
 EVERYTHING = MergeOptions()
 OURS = frozenset((SUMMARY_JSON, TRACE_JSON, TRACE_TAR, MERGED_EVENTS.file, MERGED_MODULES.file, MERGED_COLLECTIVES.file,
                   MERGED_STEPS.file, "report.html"))
 """What a merge holds."""
+SLOW = ("distprof: merging with the plain Python engine, many times slower than the compiled one  hint: install a C "
+        f"compiler, then distprof again{f'; {PLAIN} must not be set' if PLAIN in os.environ else ''}\n")
 DAY_S = 86_400
 
 
@@ -52,6 +56,8 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
     """
     run = read_run(*paths, naming=naming)
     merged = _free(out if out is not None else _beside(paths), paths, force=force)
+    if not is_compiled():
+        sys.stderr.write(SLOW)
     temporary: Path | None = None
     try:
         merged.parent.mkdir(parents=True, exist_ok=True)

@@ -13,9 +13,10 @@ import numpy as np
 
 from distprof.merge.run.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
-from distprof.merge.scan.engine import NONE, Interner, Scanner
+from distprof.merge.scan.engine import ENGINE, Interner, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES
 from distprof.merge.scan.phases import SLICE
+from distprof.merge.scan.scanned_columns import NONE
 from distprof.merge.scan.streams import ChunkReader, TraceFile
 
 INTEGERS = ("Seq", "In msg nelems", "Out msg nelems", "correlation", "Src Rank", "Dst Rank", "Group size",
@@ -92,7 +93,7 @@ def read_events(trace: TraceFile) -> CommEvents:
     Raises:
         DataError: It is none.
     """
-    scanner = Scanner(integers=INTEGERS, texts=TEXTS)
+    scanner = ENGINE.new_scanner(integers=INTEGERS, texts=TEXTS)
     file = ChromeFile(trace.name, ChunkReader(trace, chunk_bytes=READ_BYTES), scanner)
     found, launches = list[tuple[Kind, Any]](), list[Any]()
     kinds, sides = np.empty(0, np.uint8), np.zeros((len(Kind), 0), bool)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distprof.errors import DataError
-from distprof.merge.scan.engine import NON_ASCII, REPAIR, Scanner, Status, Text
+from distprof.merge.scan.engine import Scanner
 from distprof.merge.scan.repair import repaired, valid_utf8
-from distprof.merge.scan.rows import LATEST_NS
+from distprof.merge.scan.scanned_columns import LATEST_NS, NON_ASCII, REPAIR, Status, Text
 from distprof.merge.scan.window import AHEAD_BYTES, Feed, Window
 
 MOST_METADATA_BYTES = 64 << 20

@@ -1,60 +1,146 @@
-"""The engine that reads and rewrites Chrome events: in C where it was compiled, else in Python, many times slower.
+"""The engine that reads and rewrites Chrome events: compiled from C where that was possible, else plain Python.
 
-Both have the same classes and give the same results. DISTPROF_REFERENCE_ENGINE=1 takes the one in Python.
+Both give the same events and the same columns. DISTPROF_PLAIN_ENGINE=1 takes the plain one.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from distprof.merge.scan import compiled_engine
-from distprof.merge.scan.rows import (
-    ARGS,
-    BAD_TIME,
-    BIND_ID,
-    DUR,
-    ENCLOSING,
-    FLOW_IN,
-    FLOW_OUT,
-    GLOBAL,
-    ID,
-    LATEST_NS,
-    MOST_BYTES,
-    NO_ARROW,
-    NON_ASCII,
-    NONE,
-    PID,
-    REPAIR,
-    SCOPE,
-    TID,
-    TS,
-    Status,
-    Text,
-)
+from distprof.merge.scan.compiled.library import is_built
+from distprof.merge.scan.scanned_columns import Status, Text
 
-__all__ = ["ARGS", "BAD_TIME", "BIND_ID", "DUR", "ENCLOSING", "FLOW_IN", "FLOW_OUT", "GLOBAL", "ID", "LATEST_NS",
-           "MOST_BYTES", "NONE", "NON_ASCII", "NO_ARROW", "PID", "REPAIR", "SCOPE", "TID", "TS", "Interner", "Scanner",
-           "Status", "Text", "find_innermost", "find_overlaps", "is_compiled"]
+PLAIN = "DISTPROF_PLAIN_ENGINE"
+"""Environment variable."""
 
-_IS_COMPILED = "DISTPROF_REFERENCE_ENGINE" not in os.environ and compiled_engine.is_built()
 
-if TYPE_CHECKING or _IS_COMPILED:
-    from distprof.merge.scan.compiled_engine import (
-        Interner,
-        Scanner,
-        find_innermost,
-        find_overlaps,
-    )
-else:
-    from distprof.merge.scan.reference import (
-        Interner,
-        Scanner,
-        find_innermost,
-        find_overlaps,
-    )
+class Interner(Protocol):
+    """Gives numbers to texts, counted from 0 in the order in which they first appear; equal texts get equal numbers."""
+
+    def __len__(self) -> int: ...
+
+    def texts(self, first: int = 0) -> list[bytes]:
+        """Those from number `first` on."""
+
+
+class Scanner(Protocol):
+    """Reads events of one file, part after part of its text. Its columns are those of the last scan."""
+
+    num_rows: int
+    max_rows: int
+    """Room for events of one scan."""
+    arrays: dict[str, Any]
+    """The columns of `ARRAYS`, with room for `max_rows`."""
+    integers: dict[str, Any]
+    """Columns of integers out of `args`, likewise."""
+    interned: dict[str, Any]
+    """Columns of texts out of `args`, as numbers of `texts`."""
+
+    @property
+    def names(self) -> Interner:
+        """Names of events: what stands between the quotes, or the literal where there are none; so all texts."""
+
+    @property
+    def categories(self) -> Interner:
+        """Categories; events without one have number -1."""
+
+    @property
+    def threads(self) -> Interner:
+        """JSON of a pid, a blank, JSON of a tid."""
+
+    @property
+    def texts(self) -> Interner:
+        """Texts of `args`."""
+
+    def column(self, name: str) -> Any:
+        """The rows of one of `ARRAYS`, a view that is valid until the next scan."""
+
+    def scan(self, text: Text, at: int, end: int) -> tuple[Status, int]:
+        """Reads events of the array that stands in `text`, from byte `at` on; returns how it ended and where to go on.
+
+        Raises:
+            ValueError: There is no such part of the text, or it is 2 GB or more.
+        """
+
+    def links(self, text: Text) -> Any:
+        """int64 a row: a number for what links it with others, an arrow's id or a slice's `bind_id`, else `NONE`.
+
+        Ids that are small numbers keep their value; all others of the file are counted.
+        """
+
+    def rewrite(self, text: Text, *, keep: Any, pid: Any, tid: Any, ts_ns: Any, dur_ns: Any, links: Any,
+                first_id: int) -> memoryview:
+        """The events of the last scan with other numbers, joined by a comma and a newline; valid until the next call.
+
+        Args:
+            text: What was scanned.
+            keep: uint8 a row; 0 leaves it out, `NO_ARROW` takes its arrow away.
+            pid: int64 a row.
+            tid: int64 a row.
+            ts_ns: int64 a row, `NONE` leaves it as it is.
+            dur_ns: int64 a row, likewise.
+            links: int64 a row, an id instead of the one it has; `NONE` gives that a new number.
+            first_id: Added to every id.
+        """
+
+
+class Engine(Protocol):
+    """What the modules `compiled` and `plain` have."""
+
+    def new_scanner(self, *, integers: Sequence[str] = (), texts: Sequence[str] = (), max_rows: int = 1 << 15,
+                    skims: bool = False) -> Scanner:
+        """A scanner that has read nothing yet.
+
+        Args:
+            integers: Keys of `args` that become columns of integers.
+            texts: Keys of `args` that become columns of interned texts.
+            max_rows: Room for events of one scan.
+            skims: Allows to pass over `args` that hold no object and end with a brace on a line of its own, without a
+                look inside: twice as fast, and damage in there goes unseen. Only where nothing of `args` is asked for.
+        """
+
+    def find_overlaps(self, order: Any, start: Any, dur: Any, thread: Any, *, tolerance: int,
+                      max_lanes: int) -> tuple[Any, Any]:
+        """Slices that stick out of the one they begin in.
+
+        Args:
+            order: Row numbers by thread, start, longest first; int64.
+            start: Start of each row in ns.
+            dur: Duration of each row in ns.
+            thread: int32 a row.
+            tolerance: So much, in ns, may be cut of the slice's end or of those it sticks out of, whichever is less;
+                else it goes to a lane of its own.
+            max_lanes: Lanes of a thread, the thread itself included.
+
+        Returns:
+            Lane of each row, 0 for the thread itself; and new durations, -1 where the old one stays.
+        """
+
+    def find_innermost(self, start: Any, end: Any, at: Any) -> Any:
+        """Of each time, the number of the last slice that has begun by then and not ended before; -1 without one.
+
+        Args:
+            start: Start of each slice, int64, ascending.
+            end: End of each.
+            at: Times, int64, ascending.
+        """
 
 
 def is_compiled() -> bool:
-    """True where the fast engine is in use."""
-    return _IS_COMPILED
+    """True where the compiled engine is in use."""
+    return PLAIN not in os.environ and is_built()
+
+
+def _engine() -> Engine:
+    if is_compiled():
+        from distprof.merge.scan import compiled
+
+        return compiled
+    from distprof.merge.scan import plain
+
+    return plain
+
+
+ENGINE = _engine()

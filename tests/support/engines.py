@@ -1,4 +1,4 @@
-"""Both merge engines side by side, and what a scan of each found as plain values."""
+"""Both merge engines, and what a scan of each found as plain values."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distprof.merge.scan import compiled_engine, reference
-from distprof.merge.scan.rows import ARRAYS, NO_ARROW, NONE, Status
+from distprof.merge.scan import compiled, plain
+from distprof.merge.scan.compiled.library import is_built
+from distprof.merge.scan.scanned_columns import ARRAYS, NO_ARROW, NONE, Status
 
 needs_compiled = pytest.mark.skipif(
-    not compiled_engine.is_built(), reason="the engine in C is not built: no C compiler was there at install")
-ENGINES = [pytest.param(compiled_engine, id="compiled", marks=needs_compiled), pytest.param(reference, id="reference")]
+    not is_built(), reason="no compiled engine of these C files: run python merge/scan/compiled/build.py")
+ENGINES = [pytest.param(compiled, id="compiled", marks=needs_compiled), pytest.param(plain, id="plain")]
 
 
 def scans(engine: Any, text: bytes, ends: list[int], **options: Any) -> Iterator[tuple[Any, Status, int, bytes]]:
     """Scans a text that arrives in pieces, goes on behind damage a byte later, and yields after each scan."""
-    scanner = engine.Scanner(**options)
+    scanner = engine.new_scanner(**options)
     at = 0
     for end in [*sorted(ends), len(text)]:
         while at <= end:
@@ -34,7 +35,7 @@ def scans(engine: Any, text: bytes, ends: list[int], **options: Any) -> Iterator
 def found(scanner: Any) -> dict[str, list[Any]]:
     """All rows of the last scan."""
     rows = slice(scanner.num_rows)
-    return {**{name: scanner.column(name).tolist() for name in ARRAYS}, "spans": scanner.spans[rows].tolist(),
+    return {**{name: scanner.column(name).tolist() for name in ARRAYS},
             **{key: column[rows].tolist() for key, column in (scanner.integers | scanner.interned).items()}}
 
 
@@ -44,7 +45,7 @@ def texts(scanner: Any) -> list[list[bytes]]:
 
 
 def new_numbers(count: int, *, seed: int = 0) -> dict[str, Any]:
-    """Columns for `Scanner.rewrite`: some rows left out, some texts left alone."""
+    """Columns for `Scanner.rewrite`: some rows left out, some numbers left alone."""
     chance = np.random.default_rng(seed)
     numbers = {name: chance.integers(-(2**62), 2**62, count) for name in ("pid", "tid", "ts_ns", "dur_ns")}
     for name in ("ts_ns", "dur_ns"):

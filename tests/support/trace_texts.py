@@ -101,6 +101,16 @@ traces = st.builds(
     st.lists(events, max_size=4), separators, st.sampled_from(["]", "\n]", ",]", ""]))
 """The array of events, from behind its bracket on."""
 
+loose_values = st.sampled_from(["NaN", "-Infinity", "inf", "-nan", "01", "+1", ".5", "5.", "-00.250e1", str(2**64),
+                                "[1,]", '{"a":NaN,}', r'"\x"', '"a\nb\x01"', r'"\ud83d"', r'"\ud83d\ude00"'])
+loose_events = st.builds(
+    lambda fields, key, value, spaces, end: in_any_layout([(key, value), *fields], spaces)[:-1] + end,
+    st.lists(members, max_size=3), st.sampled_from([f'"{key}"' for key in sorted(VALUES)]), loose_values,
+    st.lists(blanks, min_size=1, max_size=3), st.sampled_from(["}", ",}", ", }"]))
+"""Objects that are no strict JSON and can be made so."""
+loose_traces = st.lists(loose_events | events, min_size=1, max_size=4).map(
+    lambda found: (",".join(found) + "]").encode("utf-8", "surrogatepass"))
+
 
 CHANGES = (
     lambda text, number: re.sub(r"(?<=[1-9])[0-9](?![0-9.]*\")", str(number), text, count=1),

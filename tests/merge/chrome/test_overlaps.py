@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.merge.chrome.overlaps import _by_thread_and_start
-from distprof.merge.scan import compiled_engine, reference
+from distprof.merge.scan import compiled, plain
 from support.engines import ENGINES, needs_compiled
 
 Slice = tuple[int, int, int]
@@ -64,7 +64,7 @@ def test_no_slice_of_a_lane_overlaps_another_in_part(engine, found, tolerance, m
 @settings(deadline=None, max_examples=200)
 @given(found=slices, tolerance=tolerances, max_lanes=lane_counts)
 def test_both_engines_find_the_same(found, tolerance, max_lanes):
-    assert laned(compiled_engine, found, tolerance, max_lanes) == laned(reference, found, tolerance, max_lanes)
+    assert laned(compiled, found, tolerance, max_lanes) == laned(plain, found, tolerance, max_lanes)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -1,4 +1,4 @@
-/* Drives merge/scan.c over mutated traces in buffers of their exact size: built with AddressSanitizer and UBSan, any byte
+/* Drives the compiled merge engine over mutated traces in buffers of their exact size: built with AddressSanitizer and UBSan, any byte
  * touched outside of them ends the program. `fuzz_scan SEED COUNT FILE...` prints how many events it read; `fuzz_scan`
  * alone tries what is very long or very deep.
  */
@@ -17,7 +17,7 @@ static void *try_realloc(void *old, size_t size) { return fails() ? NULL : reall
 #define malloc try_malloc
 #define calloc try_calloc
 #define realloc try_realloc
-#include "../../../merge/scan/scan.c"
+#include "../../../merge/scan/compiled/engine.c"
 #undef malloc
 #undef calloc
 #undef realloc

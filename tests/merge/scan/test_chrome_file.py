@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.merge.scan import chrome_file, reference, window
+from distprof.merge.scan import chrome_file, plain, window
 from distprof.merge.scan.chrome_file import ChromeFile
 from support.engines import ENGINES
 
@@ -28,7 +28,7 @@ def event(number: int, *, lines: bool = False, first: str = "ph") -> bytes:
 def read(engine: Any, text: bytes, *, chunk: int = 1 << 17, max_rows: int = 50) -> tuple[ChromeFile, list[bytes]]:
     """A file that was read, and its events."""
     chunks = [text[at:at + chunk] for at in range(0, len(text), chunk)]
-    file = ChromeFile("trace.json", chunks, engine.Scanner(max_rows=max_rows))
+    file = ChromeFile("trace.json", chunks, engine.new_scanner(max_rows=max_rows))
     events = []
     for part in file.scanned():
         events += [bytes(part[start:end]) for start, end in zip(
@@ -157,7 +157,7 @@ def test_long_values_before_the_events_are_read_a_few_times(monkeypatch):
             return super().raw_decode(text, idx)
 
     monkeypatch.setattr(chrome_file, "_DECODER", Decoder(strict=False))
-    file, found = read(reference, b'{"long":' + value + b',"traceEvents":[' + event(0) + b"]}", chunk=100)
+    file, found = read(plain, b'{"long":' + value + b',"traceEvents":[' + event(0) + b"]}", chunk=100)
     assert found == [event(0)] and file.metadata["long"] == json.loads(value)
     assert sum(tried) < 12 * len(value)
 

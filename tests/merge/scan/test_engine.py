@@ -1,11 +1,12 @@
-"""The two merge engines, in C and in Python, are equal on any bytes."""
+"""The merge engines find the same events and columns, on whatever text, in windows that end anywhere."""
 
 from __future__ import annotations
 
-import inspect
+import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,76 +14,118 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.merge.scan import compiled_engine, reference
-from distprof.merge.scan.rows import Status
-from support.engines import ENGINES, found, needs_compiled, new_numbers, scans, texts
-from support.trace_texts import WANTED_INTEGERS, WANTED_TEXTS, damaged_traces, repetitive_traces, traces
+from distprof.merge.scan import compiled, plain
+from distprof.merge.scan.chrome_file import ChromeFile, Losses
+from distprof.merge.scan.compiled.library import is_built
+from distprof.merge.scan.engine import PLAIN
+from distprof.merge.scan.scanned_columns import IDS_FOR_SMALL, NO_ARROW, NONE, Status
+from support.engines import ENGINES, found, needs_compiled, new_numbers, scans
+from support.trace_texts import WANTED_INTEGERS, WANTED_TEXTS, damaged_traces, loose_traces, repetitive_traces, traces
 
 WANTED = {"integers": WANTED_INTEGERS, "texts": WANTED_TEXTS}
 OPTIONS = st.sampled_from([{}, WANTED, {"skims": True}, {"max_rows": 1}, {**WANTED, "max_rows": 2}])
+FIRST_ID = 7 << 32
+Events = list[tuple[dict[str, Any], dict[str, Any], Any]]
+"""Columns of an event, with words for their numbers; the event; the event rewritten, None where it is left out."""
 
 
-def same_scans(text: bytes, ends: list[int], options: dict[str, Any]) -> list[Status]:
-    """Compares both engines on a text in pieces; gives how the scans ended."""
-    ids = compiled_engine.Interner(), reference.Interner()
-    last, statuses = None, []
-    for one, other in zip(scans(compiled_engine, text, ends, **options), scans(reference, text, ends, **options),
-                          strict=True):
-        last = one[0], other[0]
-        assert one[1:3] == other[1:3] and found(one[0]) == found(other[0])
-        links = [scanner.links(part, interner).tolist() for (scanner, _, _, part), interner in
-                 zip((one, other), ids, strict=True)]
-        assert links[0] == links[1]
-        numbers = new_numbers(one[0].num_rows)
-        written = [bytes(scanner.rewrite(part, ids=interner, first_id=7 << 32, **numbers))
-                   for (scanner, _, _, part), interner in zip((one, other), ids, strict=True)]
-        assert written[0] == written[1]
-        statuses.append(one[1])
-    assert last is not None and texts(last[0]) == texts(last[1]) and ids[0].texts() == ids[1].texts()
-    return statuses
+def read(engine: Any, chunks: list[bytes], options: dict[str, Any]) -> tuple[Events, Losses]:
+    """All that an engine finds in a file, and what it loses."""
+    file = ChromeFile("trace.json", chunks, engine.new_scanner(**options))
+    events: Events = []
+    for text in file.scanned():
+        scanner: Any = file.scanner
+        numbers = new_numbers(scanner.num_rows, seed=len(events))
+        written = iter(json.loads(b"[" + bytes(scanner.rewrite(text, first_id=FIRST_ID, **numbers)) + b"]"))
+        links = scanner.links(text).tolist()
+        for row, link in enumerate(links):
+            event = json.loads(bytes(text[scanner.column("start")[row]:scanner.column("end")[row]]))
+            new = with_texts_for_ids(next(written), scanner.ids.texts()) if numbers["keep"][row] else None
+            events.append((columns_of(scanner, row) | {"link": text_of(link, scanner.ids.texts(), 0)}, event, new))
+    return events, file.losses
 
 
-def test_both_have_the_same_interface():
-    for name in ("Scanner", "Interner"):
-        one, other = getattr(compiled_engine, name), getattr(reference, name)
-        for public in [public for public in vars(one) if not public.startswith("_") and public != "handle"]:
-            assert inspect.signature(getattr(one, public)) == inspect.signature(getattr(other, public)), public
-        assert inspect.signature(one) == inspect.signature(other)
-    for name in ("find_overlaps", "find_innermost"):
-        assert inspect.signature(getattr(compiled_engine, name)) == inspect.signature(getattr(reference, name)), name
+def columns_of(scanner: Any, row: int) -> dict[str, Any]:
+    words = {"name": scanner.names, "category": scanner.categories, "thread": scanner.threads,
+             **dict.fromkeys(scanner.interned, scanner.texts)}
+    columns = {name: values[row] for name, values in found(scanner).items() if name not in ("start", "end")}
+    return {name: words[name].texts()[value] if name in words and value >= 0 else value
+            for name, value in columns.items()}
+
+
+def text_of(number: Any, ids: list[bytes], first: int) -> Any:
+    """The id that a number was given to; the number itself where it was not given out."""
+    place = int(number) - first - IDS_FOR_SMALL if number is not None else -1
+    return ids[place] if 0 <= place < len(ids) else number
+
+
+def with_texts_for_ids(event: dict[str, Any], ids: list[bytes]) -> dict[str, Any]:
+    """Of one event the ids may be counted in any order."""
+    for fields, key in ((event, "id"), (event, "bind_id"), (event.get("id2"), "global")):
+        if isinstance(fields, dict) and isinstance(fields.get(key), int | str) and str(fields[key]).isdecimal():
+            fields[key] = text_of(fields[key], ids, FIRST_ID)
+    return event
+
+
+def in_chunks(text: bytes, ends: list[int]) -> list[bytes]:
+    places = sorted({0, *(min(end, len(text)) for end in ends), len(text)})
+    return [text[begin:end] for begin, end in pairwise(places)]
 
 
 @needs_compiled
-@settings(deadline=None, max_examples=60)
-@given(traces | repetitive_traces(), st.lists(st.integers(0, 4000), max_size=4), OPTIONS)
-def test_events_in_any_notation_and_any_windows(text, ends, options):
-    same_scans(text, [min(end, len(text)) for end in ends], options)
+@settings(deadline=None, max_examples=150)
+@given(traces | repetitive_traces() | loose_traces, st.lists(st.integers(0, 4000), max_size=4), OPTIONS)
+def test_both_engines_read_the_same(text, ends, options):
+    chunks = in_chunks(b"[" + text, ends)
+    events, losses = read(compiled, chunks, options)
+    others, other_losses = read(plain, chunks, options)
+    assert events == others and losses == other_losses and not losses.damaged_events
 
 
 @needs_compiled
+@settings(deadline=None, max_examples=150)
+@given(damaged_traces(), OPTIONS)
+def test_both_engines_read_the_same_of_what_neither_finds_damaged(text, options):
+    (events, losses), (others, other_losses) = (read(engine, [b"[" + text], options) for engine in (compiled, plain))
+    if not losses.damaged_events and not other_losses.damaged_events:
+        assert events == others
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @settings(deadline=None, max_examples=8)
-@given(traces, OPTIONS)
-def test_a_window_may_end_anywhere(text, options):
-    whole = [row for scanner, *_ in scans(reference, text, [], **options) for row in found(scanner)["start"]]
+@given(text=traces, options=OPTIONS)
+def test_a_window_may_end_anywhere(engine, text, options):
+    whole = [row for scanner, *_ in scans(engine, text, [], **options) for row in found(scanner)["start"]]
     for end in range(min(len(text), 600)):
-        same_scans(text, [end], options)
-        in_two = scans(compiled_engine, text, [end], **options)
+        in_two = scans(engine, text, [end], **options)
         assert [row for scanner, *_ in in_two for row in found(scanner)["start"]] == whole
 
 
-@needs_compiled
-@settings(deadline=None, max_examples=120)
-@given(damaged_traces(), st.lists(st.integers(0, 3000), max_size=2), OPTIONS)
-def test_damaged_events(text, ends, options):
-    same_scans(text, [min(end, len(text)) for end in ends], options)
-
-
-@needs_compiled
+@pytest.mark.parametrize("engine", ENGINES)
 @settings(deadline=None, max_examples=100)
-@given(st.one_of(st.binary(max_size=200), st.text('{}[],:"\\ \n01-e.trufalsn').map(str.encode)), OPTIONS)
-def test_any_bytes(text, options):
-    same_scans(text, [], options)
-    same_scans(b'{"ts":' + text, [], options)
+@given(text=st.one_of(st.binary(max_size=200), st.text('{}[],:"\\ \n01-e.trufalsn').map(str.encode)), options=OPTIONS)
+def test_any_bytes_are_read_to_their_end(engine, text, options):
+    for given_text in (text, b'{"ts":' + text):
+        for scanner, _, behind, part in scans(engine, given_text, [], **options):
+            rows = found(scanner)
+            places = [place for both in zip(rows["start"], rows["end"], strict=True) for place in both]
+            assert places == sorted(places) and (not places or places[-1] <= behind <= len(part))
+
+
+@needs_compiled
+def test_text_between_the_numbers_passes_through_byte_by_byte():
+    text = (b'{ "ph" :"X",\t"pid": 7 ,"tid":"a", "ts":1.5e3,"dur" : 2,"args":{"x" : [1.50, NaN , "\\u00e9"]} ,'
+            b' "id": "kept" } , {"ph":"f","id":"0x1f", "bp": "e","ts":"4" }\n,{"ph":"M"}, {}]')
+    scanner = compiled.new_scanner()
+    assert scanner.scan(text, 0, len(text))[0] is Status.ENDED
+    count = scanner.num_rows
+    numbers: dict[str, Any] = {
+        "keep": np.array([1, 1, 0, NO_ARROW], np.uint8), "pid": np.full(count, -1), "tid": np.arange(count),
+        "ts_ns": np.array([1_000_001, NONE, 0, 0]), "dur_ns": np.array([-5, NONE, 0, 7]), "links": np.full(count, NONE)}
+    assert bytes(scanner.rewrite(text, first_id=0, **numbers)) == (
+        b'{ "ph" :"X",\t"pid": -1 ,"tid":0, "ts":1000.001,"dur" : -0.005,"args":{"x" : [1.50, NaN , "\\u00e9"]} ,'
+        b' "id": "kept" },\n{"ph":"f","id":2147483648, "bp": "e","ts":"4" ,"pid":-1,"tid":1},\n'
+        b'{"pid":-1,"tid":3,"dur":0.007}')
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -94,7 +137,7 @@ def test_any_bytes(text, options):
 def test_what_is_deep_or_long(engine, value, is_event, key):
     for options in ({}, WANTED, {"skims": True}):
         text = f'{{"{key}":{value}}},{{"ph":"X"}}]'.encode()
-        scanner = engine.Scanner(**options)
+        scanner = engine.new_scanner(**options)
         status, at = scanner.scan(text, 0, len(text))
         if is_event:
             assert (status, scanner.num_rows, at) == (Status.ENDED, 2, len(text))
@@ -104,7 +147,7 @@ def test_what_is_deep_or_long(engine, value, is_event, key):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_parts_that_are_not_there_are_refused(engine):
-    scanner = engine.Scanner()
+    scanner = engine.new_scanner()
     for at, end in ((0, 3), (-1, 2), (2, 1)):
         with pytest.raises(ValueError, match="expected a part of 2 bytes"):
             scanner.scan(b"{}", at, end)
@@ -114,16 +157,15 @@ def test_parts_that_are_not_there_are_refused(engine):
     scanner.scan(b"{}]", 0, 3)
     numbers = new_numbers(1)
     with pytest.raises(ValueError, match="expected pid of 1 rows"):
-        scanner.rewrite(b"{}]", ids=engine.Interner(), first_id=0, **numbers | {"pid": np.zeros(2, np.int64)})
+        scanner.rewrite(b"{}]", first_id=0, **numbers | {"pid": np.zeros(2, np.int64)})
     with pytest.raises(ValueError, match="expected the text of 1 events"):
-        scanner.rewrite(b"{", ids=engine.Interner(), first_id=0, **numbers)
+        scanner.rewrite(b"{", first_id=0, **numbers)
 
 
-@pytest.mark.parametrize(("environ", "module"), [
-    ({}, "compiled_engine"), ({"DISTPROF_REFERENCE_ENGINE": "1"}, "reference")])
-def test_the_engine_in_c_is_taken_where_it_is_built(environ, module):
-    program = "from distprof.merge.scan import engine as e; print(e.Scanner.__module__, e.is_compiled())"
-    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True,
-                          env=os.environ | environ).stdout.split()
-    wanted = module if compiled_engine.is_built() else "reference"
-    assert said == [f"distprof.merge.scan.{wanted}", str(wanted == "compiled_engine")]
+@pytest.mark.parametrize("environ", [{}, {PLAIN: "1"}], ids=["usual", "plain wanted"])
+def test_the_compiled_engine_is_taken_where_it_is_built(environ):
+    program = "from distprof.merge.scan import engine as e; print(e.ENGINE.__name__, e.is_compiled())"
+    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True,
+                             env={key: value for key, value in os.environ.items() if key != PLAIN} | environ).stdout
+    name = "compiled" if is_built() and not environ else "plain"
+    assert printed.split() == [f"distprof.merge.scan.{name}", str(name == "compiled")]

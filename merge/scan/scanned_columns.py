@@ -1,4 +1,4 @@
-"""What a scan of Chrome events gives: how it ended, and the arrays that hold its rows. Both engines fill them alike."""
+"""The columns that a scan of Chrome events fills, a row an event, and what the numbers in them mean."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ LATEST_NS = 1 << 62
 """Times and durations are below, the year 2116: two of them can be added."""
 REPAIR, BAD_TIME, GLOBAL, NON_ASCII, ENCLOSING, FLOW_IN, FLOW_OUT = (1 << bit for bit in range(7))
 """Flags of an event: its text is no strict JSON that every viewer reads; its time is no number, or too large; it is an
-instant of scope g; it has bytes above 127; it is the end of an arrow to the slice around it, not to the next one; it is
-a slice to which the arrow of its `bind_id` comes, or from which."""
-PID, TID, TS, DUR, ID, ID2, BIND_ID, SCOPE, ARGS = range(9)
-"""Fields whose place in the text is kept, in the order of `spans`."""
+instant of scope g; it has bytes above 127; it is the end of an arrow to the slice around it, not to the next one; it
+has a `bind_id` whose arrow comes to it, or begins at it."""
 LINKED = b"stfbenSTpFNODPvV()"
 """Phases whose `id` joins events: arrows, asynchronous events, objects, samples, memory dumps, contexts."""
 NO_ARROW = 2
 """In a column of what is kept: a slice, without the arrow of its `bind_id`."""
 IDS_FOR_SMALL = 1 << 31
 """Ids that are integers below keep their value; the others are counted from here on."""
-ROOM_PER_ROW = 192
-"""Bytes that a rewritten event may be longer than the original, at most."""
 MOST_BYTES = 2**31 - 1
 """Longest text of a scan: places in it are 32-bit integers."""
 ARRAYS = {"start": np.int32, "end": np.int32, "ts_ns": np.int64, "dur_ns": np.int64, "name": np.int32,
@@ -48,8 +44,8 @@ class Status(IntEnum):
     """At something that is no event."""
 
 
-class Rows:
-    """Rows of the last scan, `num_rows` of them."""
+class ScannedColumns:
+    """Columns of the last scan; the first `num_rows` of each array count."""
 
     def __init__(self, *, integers: Sequence[str], texts: Sequence[str], max_rows: int) -> None:
         """Makes room.
@@ -61,7 +57,6 @@ class Rows:
         """
         self.num_rows, self.max_rows = 0, max_rows
         self.arrays: dict[str, Any] = {name: np.empty(max_rows, kind) for name, kind in ARRAYS.items()}
-        self.spans = np.zeros((max_rows, ARGS + 1, 2), np.int32)
         self.integers: dict[str, Any] = {key: np.empty(max_rows, np.int64) for key in integers}
         self.interned: dict[str, Any] = {key: np.empty(max_rows, np.int32) for key in texts}
 
@@ -95,35 +90,3 @@ class Rows:
             if array.shape != (self.num_rows,):
                 raise ValueError(f"expected {name} of {self.num_rows} rows, found {array.shape}")
         return arrays
-
-
-def slices_of(order: Any, start: Any, dur: Any, thread: Any) -> list[Any]:
-    """The arguments of `find_overlaps`, of the types they have to be.
-
-    Raises:
-        ValueError: They do not belong together.
-    """
-    arrays = [np.ascontiguousarray(array, kind)
-              for array, kind in ((order, np.int64), (start, np.int64), (dur, np.int64), (thread, np.int32))]
-    if not arrays[1].shape == arrays[2].shape == arrays[3].shape:
-        raise ValueError(f"expected columns of one length, found {[len(array) for array in arrays[1:]]}")
-    if len(order) and not 0 <= int(arrays[0].min()) <= int(arrays[0].max()) < len(start):
-        raise ValueError(f"expected row numbers from 0 to {len(start) - 1}, found others")
-    if len(start) and not (int(arrays[1].min()) > -LATEST_NS and int(arrays[1].max()) < LATEST_NS
-                           and int(arrays[2].min()) >= 0 and int(arrays[2].max()) < LATEST_NS):
-        raise ValueError("expected times below 2^62 ns and no durations below 0, found others")
-    return arrays
-
-
-def times_of(start: Any, end: Any, at: Any) -> list[Any]:
-    """The arguments of `find_innermost`, of the type they have to be.
-
-    Raises:
-        ValueError: They do not belong together, or do not ascend.
-    """
-    arrays = [np.ascontiguousarray(array, np.int64) for array in (start, end, at)]
-    if arrays[0].shape != arrays[1].shape:
-        raise ValueError(f"expected as many ends as starts, found {len(arrays[1])} of {len(arrays[0])}")
-    if any((array[1:] < array[:-1]).any() for array in (arrays[0], arrays[2])):
-        raise ValueError("expected times that ascend, found others")
-    return arrays

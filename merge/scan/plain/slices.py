@@ -1,4 +1,4 @@
-"""Slices that overlap: columns of them come in, lanes and cuts go out. The same as in scan.c."""
+"""Slices that overlap, and the innermost slice at a time; as in slices.c."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.scan.rows import slices_of, times_of
+from distprof.merge.scan.engine_arguments import slices_of, times_of
 
 _NEVER = 2**63 - 1
 
 
 def find_overlaps(order: Any, start: Any, dur: Any, thread: Any, *, tolerance: int, max_lanes: int) -> tuple[Any, Any]:
-    """The same as `compiled_engine.find_overlaps`, where its arguments are described."""
-    order, start, dur, thread = slices_of(order, start, dur, thread)
-    if max_lanes < 1:
-        raise ValueError(f"expected a lane or more, found {max_lanes}")
+    """See `Engine`."""
+    order, start, dur, thread = slices_of(order, start, dur, thread, max_lanes)
     lanes, cuts = np.zeros(len(start), np.int32), np.full(len(start), -1, np.int64)
     found = _Found(lanes=lanes, cuts=cuts, starts=start.tolist(), ends=(start + dur).tolist())
     known, owners = None, thread.tolist()
@@ -65,7 +63,7 @@ class _Found:
 
 
 def find_innermost(start: Any, end: Any, at: Any) -> Any:
-    """The same as `compiled_engine.find_innermost`, where its arguments are described."""
+    """See `Engine`."""
     starts, ends, times = (array.tolist() for array in times_of(start, end, at))
     found: list[int] = []
     opened: list[int] = []

@@ -1,0 +1,38 @@
+/* Several bytes at a time. */
+
+/* Eight bytes as one number, the first one lowest on every machine. */
+static uint64_t load(const uint8_t *p) {
+    uint64_t word;
+    memcpy(&word, p, 8);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    return word;
+}
+
+/* memcmp() == 0, inlined: most texts that are compared are a few words long, and a call would cost more than the work.
+ * The last word overlaps the one before instead of being read byte by byte. */
+static inline __attribute__((always_inline)) int same(const uint8_t *a, const uint8_t *b, int64_t n) {
+    if (n < 4) {
+        for (; n; n--)
+            if (*a++ != *b++) return 0;
+        return 1;
+    }
+    if (n < 8) return !memcmp(a, b, 4) && !memcmp(a + n - 4, b + n - 4, 4);
+    int64_t i = 0;
+#ifdef __SSE2__
+    for (; i + 16 <= n; i += 16) {
+        __m128i equal = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(a + i)), _mm_loadu_si128((const __m128i *)(b + i)));
+        if (_mm_movemask_epi8(equal) != 0xFFFF) return 0;
+    }
+#endif
+    for (; i + 8 <= n; i += 8)
+        if (load(a + i) != load(b + i)) return 0;
+    return load(a + n - 8) == load(b + n - 8);
+}
+
+/* A word that holds `byte` eight times: XOR with it makes zeros of the bytes that are equal to it. */
+#define EACH(byte) (UINT64_C(0x0101010101010101) * (byte))
+
+/* The high bit of each byte below `limit` (at most 128); right up to the first such byte, which is all that is asked. */
+static uint64_t below(uint64_t word, uint8_t limit) { return (word - EACH(limit)) & ~word & EACH(0x80); }

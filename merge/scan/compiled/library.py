@@ -1,0 +1,52 @@
+"""The compiled library: loaded once, if it was built from the C files that are here."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from distprof.merge.scan.compiled.build import LIBRARY, source_id
+
+POINTER, INT32, INT64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "interner_new": (POINTER, []),
+    "interner_free": (None, [POINTER]),
+    "interner_count": (INT64, [POINTER]),
+    "interner_arena": (POINTER, [POINTER]),
+    "interner_ends": (ctypes.POINTER(INT64), [POINTER]),
+    "scan_events": (INT32, [POINTER, INT64, POINTER, POINTER]),
+    "link_rows": (INT32, [POINTER] * 4),
+    "rewrite_events": (INT64, [*[POINTER] * 9, INT64, POINTER]),
+    "find_overlaps": (INT64, [INT64, *[POINTER] * 4, INT64, INT32, POINTER, POINTER]),
+    "find_innermost": (INT32, [INT64, POINTER, POINTER, INT64, POINTER, POINTER]),
+}
+"""Function -> type of its result, types of its arguments."""
+
+
+@cache
+def library() -> Any:
+    """The library; None where it was not built, or from other C files than those here."""
+    if not LIBRARY.exists():
+        return None
+    try:
+        loaded = ctypes.CDLL(str(LIBRARY))
+    except OSError:
+        return None
+    if loaded.source_id() & 0xFFFFFFFF != source_id():
+        return None
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded
+
+
+def is_built() -> bool:
+    """True where the library was built and belongs to the C files."""
+    return library() is not None
+
+
+def address(array: Any) -> int:
+    """Where the values of a numpy array are; they must lie one after the other."""
+    assert array.flags.c_contiguous
+    return int(array.ctypes.data)
