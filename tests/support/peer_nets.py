@@ -1,7 +1,8 @@
-"""Small models with the module trees that make counters stumble; the numbers in the docstrings are fvcore's."""
+"""Small models with the module trees and operators that make FLOP counters stumble."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,191 +10,201 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import register_dataclass
 
+ROWS = torch.randn(4, 6)
 
-class Inner(nn.Module):
-    """conv 20, fc 100."""
 
-    def __init__(self) -> None:
+class Rung(nn.Module):
+    """Mixes the steps of a series with a depthwise convolution, then its features, and adds that."""
+
+    def __init__(self, features: int, kernel: int) -> None:
         super().__init__()
-        self.conv = nn.Conv1d(2, 2, 1)
-        self.fc = nn.Linear(10, 10)
+        self.along = nn.Conv1d(features, features, kernel, groups=features, padding=kernel // 2)
+        self.across = nn.Linear(features, features, bias=False)
 
     def forward(self, x):
-        return self.fc(self.conv(x.reshape(-1, 2, 5)).flatten(1))
+        return x + self.across(F.relu(self.along(x)).transpose(1, 2)).transpose(1, 2)
 
 
-class Nested(nn.Module):
-    """conv 240, fc 200, submod 120: 560."""
+class Ladder(nn.Module):
+    """Modules in a list that is never called itself."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.submod = Inner()
-        self.fc = nn.Linear(10, 20)
-        self.conv = nn.Conv1d(4, 6, 2, padding=1)
+        self.rungs = nn.ModuleList(Rung(6, kernel) for kernel in (3, 5))
+        self.out = nn.Linear(48, 4)
 
     def forward(self, x):
-        x = self.conv(x.reshape(-1, 4, 4)).flatten(1)
-        return self.submod(F.relu(self.fc(x[:, :10]))[:, 10:])
+        for rung in self.rungs:
+            x = rung(x)
+        return self.out(x.flatten(1))
 
 
-class Unused(nn.Module):
-    """110; fc2 is never called."""
+class Routes(nn.Module):
+    """Takes one of two routes; the other never runs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.fc1, self.fc2, self.fc3 = nn.Linear(10, 10), nn.Linear(10, 10), nn.Linear(10, 1)
-        self.same = nn.Identity()
-        self.bag = nn.ModuleDict({"unused": nn.Sequential(nn.Linear(3, 3))})
+        self.gate = nn.Identity()
+        self.routes = nn.ModuleDict({"far": nn.Sequential(nn.Linear(6, 3), nn.Tanh()), "near": nn.Linear(6, 3)})
+        self.scale = nn.LayerNorm(3)
 
     def forward(self, x):
-        return self.fc3(self.same(self.fc1(x)))
+        return self.scale(self.routes["near"](self.gate(x)))
 
 
-class Repeated(nn.Module):
-    """fc1 3 x 100, fc2 2 x 100: 500."""
+class Halving(nn.Module):
+    """Merges neighbours and calls itself with the rest until one is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(10, 10), nn.Linear(10, 10)
+        self.width, self.merge = width, nn.Linear(2 * width, width)
 
     def forward(self, x):
-        for _ in range(3):
-            x = self.fc1(x)
-        return self.fc2(self.fc2(x))
+        return x if x.shape[1] == 1 else self(self.merge(x.reshape(x.shape[0], -1, 2 * self.width)))
 
 
-class Other(nn.Module):
-    """Works in another method than forward."""
-
-    def __init__(self) -> None:
+class Tower(nn.Module):
+    def __init__(self, space: nn.Module) -> None:
         super().__init__()
-        self.fc = nn.Linear(10, 10)
-
-    def work(self, x):
-        return self.fc(x)
-
-
-class NonForward(nn.Module):
-    """110: submod.fc 100, fc 10."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.submod, self.fc = Other(), nn.Linear(10, 1)
+        self.own, self.space = nn.Linear(6, 8), space
 
     def forward(self, x):
-        return self.fc(self.submod.work(x))
+        return self.space(torch.sigmoid(self.own(x)))
 
 
-class Holder(nn.Module):
-    def __init__(self, submod: nn.Module) -> None:
-        super().__init__()
-        self.submod = submod
-
-    def forward(self, x):
-        return self.submod(x)
-
-
-class SharedTwice(nn.Module):
-    """220: one layer of 100 below two parents, one of 10 under two names."""
+class Towers(nn.Module):
+    """Two towers share a layer, and a third layer has two names."""
 
     def __init__(self) -> None:
         super().__init__()
-        inner = nn.Linear(10, 10)
-        self.submod1, self.submod2 = Holder(inner), Holder(inner)
-        self.multiname1 = self.multiname2 = nn.Linear(10, 1)
+        space = nn.Linear(8, 4)
+        self.left, self.right = Tower(space), Tower(space)
+        self.score = self.rank = nn.Linear(4, 1)
 
     def forward(self, x):
-        x = self.submod2(self.submod1(x))
-        return self.multiname1(x) + self.multiname2(x)
+        left, right = self.left(x), self.right(x.flip(0))
+        return self.score(left * right) - self.rank(right)
 
 
-class Recursive(nn.Module):
-    """10: calls itself."""
+class Codec(nn.Module):
+    """Does its work in methods other than forward."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.fc = nn.Linear(10, 1)
+        self.pack, self.unpack = nn.Linear(6, 2), nn.Linear(2, 6)
 
-    def forward(self, x, times: int = 3):
-        return self(x, times - 1) if times else self.fc(x)
+    def encode(self, x):
+        return self.pack(x)
+
+    def decode(self, x):
+        return self.unpack(x)
+
+    def forward(self, x):
+        return self.decode(self.encode(x))
 
 
-class ThreeNet(nn.Module):
-    """conv 4,000, adaptive_avg_pool2d 2,000, linear 72, for 4 x 2 x 10 x 10."""
+class Denoiser(nn.Module):
+    """Never calls its codec, only methods of it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.pool = nn.Conv2d(2, 5, 1), nn.AdaptiveAvgPool2d((1, 1))
-        self.linear1, self.linear2 = nn.Linear(5, 3), nn.Linear(3, 1)
+        self.codec, self.clean = Codec(), nn.Linear(2, 2)
 
     def forward(self, x):
-        return self.linear2(self.linear1(self.pool(self.conv(x)).flatten(1)))
+        return self.codec.decode(self.clean(self.codec.encode(x)))
 
 
-class LeNet(nn.Module):
-    """274,656 for 1 x 1 x 32 x 32."""
+class Onion(nn.Module):
+    """A module inside layers that do nothing else: a table shows them as one row."""
+
+    def __init__(self, core: nn.Module, layers: int = 1) -> None:
+        super().__init__()
+        self.inner = Onion(core, layers - 1) if layers > 1 else core
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class TwoHeads(nn.Module):
+    """A convolution, pooling and two results."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 6, 3), nn.Conv2d(6, 16, 3)
-        self.fc1, self.fc2, self.fc3 = nn.Linear(16 * 6 * 6, 120), nn.Linear(120, 84), nn.Linear(84, 10)
+        self.body = nn.Conv2d(3, 4, (3, 1), stride=2, padding=(1, 0))
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.kind, self.place = nn.Linear(4, 5), nn.Linear(4, 2)
 
     def forward(self, x):
-        x = F.max_pool2d(F.relu(self.conv1(x)), (2, 2))
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(torch.flatten(x, 1))))))
+        x = self.pool(F.max_pool2d(F.relu(self.body(x)), (2, 1))).flatten(1)
+        return self.kind(x), self.place(x)
 
 
-class Chain(nn.Module):
-    """Modules with one child each: a table shows them as one row."""
+class Imaging(nn.Module):
+    """Convolutions, every norm, resampling and every kind of product."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.a1 = Holder(Holder(nn.Sequential(nn.Linear(10, 10, bias=False))))
+        self.down = nn.Conv2d(6, 12, 3, stride=2, padding=1, groups=3)
+        self.up = nn.ConvTranspose2d(12, 6, 4, stride=2, padding=1, groups=2)
+        self.norms = nn.ModuleDict({
+            "batch": nn.BatchNorm2d(6), "plain_batch": nn.BatchNorm2d(6, affine=False),
+            "group": nn.GroupNorm(3, 6), "plain_group": nn.GroupNorm(3, 6, affine=False),
+            "instance": nn.InstanceNorm2d(6, affine=True), "plain_instance": nn.InstanceNorm2d(6),
+            "layer": nn.LayerNorm(8), "plain_layer": nn.LayerNorm(8, elementwise_affine=False)})
+        self.pool = nn.AdaptiveAvgPool2d((2, 4))
 
     def forward(self, x):
-        return self.a1(x)
-
-
-class Images(nn.Module):
-    """Norms, grouped and transposed convolutions, resizing, sampling, products."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.grouped, self.up = nn.Conv2d(8, 8, 3, groups=4, padding=1), nn.ConvTranspose2d(8, 4, 3, stride=2)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True),
-                                    nn.InstanceNorm2d(4), nn.GroupNorm(2, 4, affine=False),
-                                    nn.BatchNorm2d(4, affine=False)])
-        self.act, self.pool = nn.Hardswish(inplace=True), nn.AdaptiveAvgPool2d(3)
-
-    def forward(self, x):
-        x = self.act(self.up(self.grouped(x)))
-        for norm in self.norms:
+        x = F.hardswish(self.up(self.down(x)))
+        for norm in self.norms.values():
             x = norm(x)
-        grid = torch.stack([x.mean(1), x.sum(1)], -1)
-        x = F.grid_sample(x, torch.tanh(grid), align_corners=False)
-        for mode in ("nearest", "bilinear", "bicubic"):
-            x = F.interpolate(x, scale_factor=2, mode=mode)
-        x = torch.einsum("nchw,ncd->nhd", x, x.flatten(2)[:, :, :7])
-        return self.pool(x @ x.transpose(1, 2)), torch.bmm(x, x.transpose(1, 2))
+        x = F.grid_sample(x, torch.stack([x.amax(1), x.amin(1)], -1).tanh(), align_corners=True)
+        for mode, factor in (("nearest", 2), ("bilinear", 0.5), ("bicubic", 2)):
+            x = F.interpolate(x, scale_factor=factor, mode=mode)
+        first, second = self.pool(x), x[:, :, :2, :4]
+        left, right = first.flatten(2), second.flatten(2)
+        products = [torch.einsum(equation, left, right) for equation in ("bip,biq->bpq", "bip,bjp->bji", "bip,bjq->ij")]
+        return (*products, first @ second.transpose(2, 3), torch.bmm(left, right.transpose(1, 2)),
+                torch.mm(left[0], right[1].t()), torch.addmm(left[1], products[2], right[0]))
 
 
 @dataclass
-class Result:
-    logits: torch.Tensor
-    hidden: torch.Tensor
+class Reading:
+    level: torch.Tensor
+    spread: torch.Tensor
 
 
-register_dataclass(Result)
+register_dataclass(Reading)
 
 
-class Modern(nn.Module):
-    """Keyword arguments in, a dataclass out: neither can be traced."""
+class Gauge(nn.Module):
+    """Takes a keyword argument and returns a dataclass: neither can be traced."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.fc = nn.Linear(10, 3)
+        self.level = nn.Linear(6, 3)
 
-    def forward(self, x, *, scale):
-        hidden = x * scale
-        return Result(logits=self.fc(hidden), hidden=hidden)
+    def forward(self, x, *, weights):
+        weighted = x * weights
+        return Reading(level=self.level(weighted), spread=weighted.std(0))
+
+
+IMAGES = torch.randn(2, 6, 10, 8)
+NETS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
+    "Ladder": (Ladder, torch.randn(2, 6, 8)),
+    "Routes": (Routes, ROWS),
+    "Halving": (lambda: Halving(5), torch.randn(3, 8, 5)),
+    "Towers": (Towers, torch.randn(5, 6)),
+    "Denoiser": (Denoiser, torch.randn(3, 6)),
+    "Onion": (lambda: Onion(nn.Sequential(nn.Linear(6, 6, bias=False)), 3), ROWS),
+    "TwoHeads": (TwoHeads, torch.randn(2, 3, 8, 6)),
+    "Imaging": (Imaging, IMAGES),
+    "Imaging.eval": (lambda: Imaging().eval(), IMAGES),
+    "DataParallel": (lambda: nn.DataParallel(nn.Linear(6, 3)), ROWS),
+    "GELU": (lambda: nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.GELU(), nn.Dropout(), nn.Linear(4, 6, False)),
+             ROWS),
+    "LSTM": (lambda: nn.LSTM(4, 5, 2), torch.randn(3, 2, 4)),
+    "LSTMCell": (lambda: Onion(nn.LSTMCell(6, 5)), ROWS),
+    "GRUCell": (lambda: Onion(nn.GRUCell(6, 5)), ROWS),
+    "encoder": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.randn(2, 3, 8)),
+}
+"""Name -> how the model is made, and its input."""
