@@ -66,11 +66,11 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, categories: str | None,
                    without_python: bool, min_duration: str | None, max_size: str | None,
                    format_: Any, align: Any, collectives: bool | None) -> MergeOptions:
-    from distprof.merge.chrome.options import MergeOptions, Spans, duration_ns, num_bytes, window_ns
+    from distprof.merge.chrome.options import MergeOptions, NumberRanges, duration_ns, num_bytes, window_ns
 
     return MergeOptions(
-        ranks=Spans.of(ranks, "--ranks") if ranks is not None else None,
-        steps=Spans.of(steps, "--steps") if steps is not None else None,
+        ranks=NumberRanges.of(ranks, "--ranks") if ranks is not None else None,
+        steps=NumberRanges.of(steps, "--steps") if steps is not None else None,
         window_ns=window_ns(window) if window is not None else None,
         categories=frozenset(map(str.strip, categories.split(","))) if categories is not None else None,
         without_python=without_python,

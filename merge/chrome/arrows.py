@@ -43,7 +43,7 @@ class Slices:
     end_ns: Any
 
 
-def whole(ends: Ends, owner: Any) -> tuple[Any, Any]:
+def complete_arrows(ends: Ends, owner: Any) -> tuple[Any, Any]:
     """Which ends of arrows lead somewhere, and which need another id.
 
     A viewer binds an end to the slice around it; an end whose start is not there, or whose slice was left out, it drops

@@ -26,7 +26,7 @@ class Halves:
     """int64, what the id of asynchronous ones stands for."""
 
 
-def paired(halves: Halves) -> tuple[Any, Any]:
+def pair_halves(halves: Halves) -> tuple[Any, Any]:
     """Which begins and ends belong together: an end closes the innermost open begin of its thread that has its name.
 
     An asynchronous end closes that of its id and category instead.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class WithinBudget:
     """What fits."""
 
     ranks: Mapping[int, str]
@@ -18,7 +18,7 @@ class Choice:
     """Ranks that are not in."""
 
 
-def order_of(slowness: Mapping[int, float], late: int | None) -> dict[int, str]:
+def by_importance(slowness: Mapping[int, float], late: int | None) -> dict[int, str]:
     """Ranks by how much they tell: the slowest, the late one, the one in the middle, the fastest, then the rest.
 
     Args:
@@ -36,8 +36,8 @@ def order_of(slowness: Mapping[int, float], late: int | None) -> dict[int, str]:
     return found | {rank: "fits" for rank in sorted(slowness) if rank not in found}
 
 
-def fit(sizes: Mapping[int, int], order: Mapping[int, str], steps: Mapping[int, Sequence[tuple[int, float]]],
-        max_bytes: int) -> Choice:
+def within_budget(sizes: Mapping[int, int], order: Mapping[int, str],
+                  steps: Mapping[int, Sequence[tuple[int, float]]], max_bytes: int) -> WithinBudget:
     """Chooses ranks while they fit; where the first ones do not fit whole, steps of them.
 
     Args:
@@ -53,12 +53,12 @@ def fit(sizes: Mapping[int, int], order: Mapping[int, str], steps: Mapping[int, 
             ranks[rank], left = why, left - sizes[rank]
     told = [rank for rank, why in order.items() if why != "fits"] or list(order)[:1]
     if all(rank in ranks for rank in told):
-        return Choice(ranks=ranks, steps=None, left_out=tuple(sorted(set(sizes) - set(ranks))))
+        return WithinBudget(ranks=ranks, steps=None, left_out=tuple(sorted(set(sizes) - set(ranks))))
     return _fit_steps(sizes, {rank: order[rank] for rank in told}, steps, max_bytes)
 
 
 def _fit_steps(sizes: Mapping[int, int], ranks: dict[int, str], steps: Mapping[int, Sequence[tuple[int, float]]],
-               max_bytes: int) -> Choice:
+               max_bytes: int) -> WithinBudget:
     """Steps of the ranks that tell most: the longest, the one in the middle, then others while they fit."""
     ranks = {rank: why for rank, why in ranks.items() if steps.get(rank)}
     while ranks:
@@ -77,6 +77,6 @@ def _fit_steps(sizes: Mapping[int, int], ranks: dict[int, str], steps: Mapping[i
             if cost[number] <= left:
                 chosen[number], left = order.get(number, "fits"), left - cost[number]
         if chosen:
-            return Choice(ranks=ranks, steps=chosen, left_out=tuple(sorted(set(sizes) - set(ranks))))
+            return WithinBudget(ranks=ranks, steps=chosen, left_out=tuple(sorted(set(sizes) - set(ranks))))
         ranks.popitem()
-    return Choice(ranks={}, steps=None, left_out=tuple(sorted(sizes)))
+    return WithinBudget(ranks={}, steps=None, left_out=tuple(sorted(sizes)))

@@ -19,11 +19,11 @@ from isal import igzip
 from distprof.contract.merged_tables import MERGED_EVENTS
 from distprof.contract.paths import FORMAT, TRACE_JSON, TRACE_TAR
 from distprof.contract.problems import Problem
-from distprof.merge.chrome.drawn_events import counter_events
-from distprof.merge.chrome.first_pass import FirstPass, Progress, Read, losses_of
+from distprof.merge.chrome.drawing import counter_events
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.perfetto_tar import write_tar
 from distprof.merge.chrome.rank_plans import Plans, plan_ranks
+from distprof.merge.chrome.rank_surveys import Progress, RankSurvey, RankSurveys, losses_of
 from distprof.merge.chrome.rank_writer import Member, RankPlan, rewrite
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
@@ -68,8 +68,8 @@ class MergedTrace:
         return sum(getattr(member, count) for member in self.members)
 
 
-def merge_traces(run: Run, clock: Clock, read: list[Read], reading: FirstPass, folder: Path, options: MergeOptions,
-                 progress: Progress = lambda _: None, *, collectives: pl.DataFrame | None = None,
+def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSurveys, folder: Path,
+                 options: MergeOptions, progress: Progress = lambda _: None, *, collectives: pl.DataFrame | None = None,
                  steps: pl.DataFrame | None = None) -> MergedTrace:
     """Writes the merged trace of ranks, and their events as tables.
 
@@ -101,11 +101,12 @@ def merge_traces(run: Run, clock: Clock, read: list[Read], reading: FirstPass, f
 
 def _found_damaged(plans: Plans, members: list[Member]) -> Iterator[Problem]:
     for plan, member in zip(plans.ranks, members, strict=bool(members)):
-        if member.losses.damaged_events > plan.index.losses.damaged_events:  # the first pass skims
+        if member.losses.damaged_events > plan.survey.losses.damaged_events:  # the first pass skims
             yield from losses_of(plan.rank, plan.trace, member.losses, member.num_read)
 
 
-def _write(reading: FirstPass, run: Run, clock: Clock, plans: Plans, output: Path, progress: Progress) -> list[Member]:
+def _write(reading: RankSurveys, run: Run, clock: Clock, plans: Plans, output: Path,
+           progress: Progress) -> list[Member]:
     tables = output.with_name(MERGED_EVENTS.file)
     tables.mkdir()
     parts = [output.with_name(f".rank{plan.rank}.part") for plan in plans.ranks]

@@ -13,7 +13,7 @@ PSEUDO = ("Spans", "Traces", "", "-1")
 
 
 @dataclass(slots=True)
-class Process:
+class NumberedProcess:
     """One process of the merged trace."""
 
     pid: int
@@ -22,7 +22,7 @@ class Process:
 
 
 @dataclass(slots=True)
-class Thread:
+class NumberedThread:
     """One thread of the merged trace."""
 
     pid: int
@@ -48,11 +48,11 @@ class Lanes:
     """Raw pid -> process name of the trace."""
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     sort_indices: dict[tuple[str, str], int] = field(default_factory=dict)
-    _processes: dict[str, Process] = field(default_factory=dict)
-    _threads: dict[tuple[str, str], Thread] = field(default_factory=dict)
+    _processes: dict[str, NumberedProcess] = field(default_factory=dict)
+    _threads: dict[tuple[str, str], NumberedThread] = field(default_factory=dict)
     _used: int = 0
 
-    def thread(self, raw_pid: int | str, raw_tid: int | str) -> Thread:
+    def thread(self, raw_pid: int | str, raw_tid: int | str) -> NumberedThread:
         """The thread for a raw (pid, tid)."""
         key = str(raw_pid), str(raw_tid)
         thread = self._threads.get(key)
@@ -60,26 +60,27 @@ class Lanes:
             pid = self._process(key[0]).pid
             # Perfetto takes the thread with the number of its process for the main thread
             is_main = key[0] == key[1] and not any(other.tid == pid for other in self._threads.values())
-            thread = self._threads[key] = Thread(
+            thread = self._threads[key] = NumberedThread(
                 pid=pid, tid=pid if is_main else self._number(),
                 name=self.thread_names.get(key) or _title(*key), sort_index=self.sort_indices.get(key))
         return thread
 
-    def side(self, raw_pid: str, raw_tid: str, lane: int) -> Thread:
+    def side(self, raw_pid: str, raw_tid: str, lane: int) -> NumberedThread:
         """The thread beside a thread that takes slices which overlap there."""
         key = raw_pid, f"{raw_tid} {lane}\0"  # no raw name has this
         thread, main = self._threads.get(key), self.thread(raw_pid, raw_tid)
         if thread is None:
-            thread = self._threads[key] = Thread(
+            thread = self._threads[key] = NumberedThread(
                 pid=main.pid, tid=self._number(), name=f"{main.name} (overlapping{f' {lane}' if lane > 1 else ''})",
                 sort_index=main.sort_index)
         return thread
 
-    def extra(self, name: str) -> Thread:
+    def extra(self, name: str) -> NumberedThread:
         """A thread of the rank's first process for what the merge draws."""
         key = "", f"{name}\0"
         if key not in self._threads:
-            self._threads[key] = Thread(pid=self._process(self.main).pid, tid=self._number(), name=name, sort_index=-1)
+            self._threads[key] = NumberedThread(
+                pid=self._process(self.main).pid, tid=self._number(), name=name, sort_index=-1)
         return self._threads[key]
 
     def name_thread(self, raw_pid: str, raw_tid: str, name: str) -> None:
@@ -93,11 +94,11 @@ class Lanes:
         real = [pid for pid in raw_pids if pid not in PSEUDO and not pid.endswith(" Counters")]
         self.main = next((pid for pid in real if self.labels.get(pid, "CPU") == "CPU"), "")
 
-    def _process(self, raw_pid: str) -> Process:
+    def _process(self, raw_pid: str) -> NumberedProcess:
         raw_pid = self._home(raw_pid)
         process = self._processes.get(raw_pid)
         if process is None:
-            process = self._processes[raw_pid] = Process(pid=self._number(), name=self._name(raw_pid))
+            process = self._processes[raw_pid] = NumberedProcess(pid=self._number(), name=self._name(raw_pid))
         return process
 
     def _home(self, raw_pid: str) -> str:

@@ -18,13 +18,13 @@ Format = Literal["chrome", "perfetto-tar"]
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class NumberRanges:
     """Whole numbers, like ranks or steps: `0-7,64`."""
 
     spans: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, text: str, flag: str) -> Spans:
+    def of(cls, text: str, flag: str) -> NumberRanges:
         """Reads `0-7,64`.
 
         Raises:
@@ -50,8 +50,8 @@ class Spans:
 class MergeOptions:
     """What goes into the merge and how."""
 
-    ranks: Spans | None = None
-    steps: Spans | None = None
+    ranks: NumberRanges | None = None
+    steps: NumberRanges | None = None
     window_ns: tuple[int, int] | None = None
     """From the first event of the whole trace on."""
     categories: frozenset[str] | None = None

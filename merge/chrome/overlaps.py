@@ -10,8 +10,8 @@ import numpy as np
 
 from distprof.merge.chrome import arrows
 from distprof.merge.chrome.arrows import Ends, Slices
-from distprof.merge.chrome.begin_end import Halves, paired
-from distprof.merge.chrome.selection import Selection
+from distprof.merge.chrome.begin_end import Halves, pair_halves
+from distprof.merge.chrome.selection import EventSelection
 from distprof.merge.scan.engine import ENGINE, Scanner
 from distprof.merge.scan.phases import BEGIN, FLOW_END, FLOW_START, FLOW_STEP, FLOWS, META, PAIRED, SLICE
 from distprof.merge.scan.scanned_columns import ENCLOSING, FLOW_IN, FLOW_OUT, NONE, Text
@@ -63,10 +63,10 @@ class Layout:
         return int(self.side_lanes.max(initial=0)) + 1
 
 
-class Rows:
+class LayoutFinder:
     """Keeps 28 bytes of each slice and each end of an arrow, to see what overlaps and what hangs in the air."""
 
-    def __init__(self, scanner: Scanner, selection: Selection, base_ns: int) -> None:
+    def __init__(self, scanner: Scanner, selection: EventSelection, base_ns: int) -> None:
         self._scanner, self._selection, self._base_ns = scanner, selection, base_ns
         self._slices: list[tuple[Any, ...]] = []
         self._ends: list[tuple[Any, ...]] = []
@@ -146,7 +146,7 @@ class Rows:
             _end_before_begin(thread, start, np.where(cut < 0, duration, cut), cut, rows[num_plain:], pairs.end)
         ends, end_ns = self._arrow_ends(pairs.left_out), start + np.where(cut < 0, duration, cut)
         owner = arrows.owners(ends, Slices(thread=thread, start_ns=start, end_ns=end_ns), order)
-        kept, ids = arrows.whole(ends, owner)
+        kept, ids = arrows.complete_arrows(ends, owner)
         side = [(rows, lane), (pairs.end, np.where(pairs.end < 0, 0, lane[num_plain:]))]
         if lane.any():
             side.append((ends.row, np.where(kept & (owner >= 0), lane[owner], 0)))
@@ -189,7 +189,7 @@ class Rows:
             return _Pairs((nothing,) * 4, nothing, nothing)
         blanks = [number for number, text in enumerate(self._scanner.names.texts()) if not text]
         thread = self._same_threads(thread)
-        begin, end = paired(Halves(row=row, at_ns=at, thread=thread, phase=phase, link=link, category=category,
+        begin, end = pair_halves(Halves(row=row, at_ns=at, thread=thread, phase=phase, link=link, category=category,
                                    name=np.where(np.isin(name, blanks), -1, name)))
         last = int(self._all()[1].max(initial=at.max()))
         duration = np.where(end < 0, last, at[end]) - at[begin]

@@ -29,7 +29,7 @@ def write_tar(output: Path, plans: Iterable[RankPlan], attributes: Mapping[str, 
         manifest = msgspec.json.format(msgspec.json.encode(_manifest(plans, attributes)), indent=1)
         _add(archive, MANIFEST, len(manifest), io.BytesIO(manifest))
         for plan in plans:
-            _add(archive, _member(plan), plan.index.num_bytes, _Text(plan))
+            _add(archive, _member(plan), plan.survey.num_bytes, _Text(plan))
 
 
 def _member(plan: RankPlan) -> str:
@@ -48,8 +48,8 @@ def _manifest(plans: list[RankPlan], attributes: Mapping[str, str | int]) -> dic
 
 def _to_common_ns(plan: RankPlan) -> int:
     """What is added to times as the file has them."""
-    at_ns = plan.index.first_ns or 0
-    return int(plan.clock.to_common(at_ns)) - at_ns + plan.index.base_ns
+    at_ns = plan.survey.first_ns or 0
+    return int(plan.clock.to_common(at_ns)) - at_ns + plan.survey.base_ns
 
 
 def _add(archive: tarfile.TarFile, name: str, size: int, content: Any) -> None:

@@ -11,14 +11,14 @@ import numpy as np
 
 from distprof.contract.tables import STEPS
 from distprof.errors import DataError, UsageError
-from distprof.merge.chrome.budget import Choice, fit, order_of
-from distprof.merge.chrome.drawn_events import BYTES_DRAWN, DRAWN, Sample
-from distprof.merge.chrome.first_pass import Read
+from distprof.merge.chrome.budget import WithinBudget, by_importance, within_budget
+from distprof.merge.chrome.drawing import BYTES_DRAWN, DRAWN, CounterValue
 from distprof.merge.chrome.numbering import NUMBERS_PER_RANK
-from distprof.merge.chrome.options import MergeOptions, Spans
+from distprof.merge.chrome.options import MergeOptions, NumberRanges
+from distprof.merge.chrome.rank_surveys import RankSurvey
 from distprof.merge.chrome.rank_writer import RankPlan
-from distprof.merge.chrome.selection import Selection
-from distprof.merge.chrome.survey import Index
+from distprof.merge.chrome.selection import EventSelection
+from distprof.merge.chrome.survey import Survey
 from distprof.merge.clock.model import Clock, RankClock
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.totals.description import table_metadata
@@ -27,7 +27,7 @@ from distprof.units import size
 if TYPE_CHECKING:
     import polars as pl
 
-    from distprof.merge.chrome.drawn_collectives import Picture
+    from distprof.merge.chrome.collective_drawing import Drawing
 
 Steps = tuple[Any, Any, Any]
 """Start, end and number of a rank's steps in order of time, int64, on the rank's own clock."""
@@ -40,13 +40,13 @@ class Plans:
     ranks: list[RankPlan]
     origin_ns: int
     remarks: list[str]
-    counters: list[Sample]
+    counters: list[CounterValue]
     """Of the whole job, on the common clock."""
     counters_pid: int
     """Of the process that has them."""
 
 
-def plan_ranks(run: Run, clock: Clock, read: list[Read], options: MergeOptions,
+def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOptions,
                collectives: pl.DataFrame | None = None, recorded: pl.DataFrame | None = None) -> Plans:
     """Brings all ranks to one clock and decides what of each is written.
 
@@ -66,10 +66,10 @@ def plan_ranks(run: Run, clock: Clock, read: list[Read], options: MergeOptions,
         raise UsageError(f"expected whole ranks with --format {options.format}, found options that choose events",
                          hint="only --ranks goes with it: the files are packed as they are")
     clocks = {one.rank.number: clock.line(one.rank.number) for one in read}
-    first_ns = min((int(clocks[one.rank.number].to_common(one.index.first_ns)) for one in read
-                    if one.index.first_ns is not None), default=1)
+    first_ns = min((int(clocks[one.rank.number].to_common(one.survey.first_ns)) for one in read
+                    if one.survey.first_ns is not None), default=1)
     origin_ns = (first_ns - 1) // 1000 * 1000
-    steps = {one.rank.number: steps_of(one, recorded) for one in read}
+    steps = {one.rank.number: step_times(one, recorded) for one in read}
     choice, remarks = _choice(read, steps, options, collectives)
     chosen = [one for one in read if choice is None or one.rank.number in choice.ranks]
     wanted = _wanted(options.steps, steps, choice)
@@ -80,7 +80,7 @@ def plan_ranks(run: Run, clock: Clock, read: list[Read], options: MergeOptions,
     pid = numbers * (max((one.rank.number for one in chosen), default=0) + 1) + 1
     return Plans(origin_ns=origin_ns, remarks=remarks, counters=drawn.counters if drawn is not None else [],
                  counters_pid=pid, ranks=[
-        RankPlan(trace=one.trace, rank=one.rank.number, title=_title(one.rank), index=one.index,
+        RankPlan(trace=one.trace, rank=one.rank.number, title=_title(one.rank), survey=one.survey,
                  clock=clocks[one.rank.number], origin_ns=origin_ns, tags=_tags(run, one.rank),
                  steps=steps[one.rank.number], numbers=numbers, table_metadata=table_metadata(run),
                  selection=selections[one.rank.number],
@@ -88,38 +88,39 @@ def plan_ranks(run: Run, clock: Clock, read: list[Read], options: MergeOptions,
         for one in chosen])
 
 
-def _drawn(clock: Clock, collectives: pl.DataFrame | None, selections: Mapping[int, Selection],
-           steps: Mapping[int, Steps], origin_ns: int) -> Picture | None:
+def _drawn(clock: Clock, collectives: pl.DataFrame | None, selections: Mapping[int, EventSelection],
+           steps: Mapping[int, Steps], origin_ns: int) -> Drawing | None:
     """What is drawn of communication; it is in the category of what the merge draws."""
     if collectives is None or any(one.categories is not None and DRAWN not in one.categories
                                   for one in selections.values()):
         return None
-    from distprof.merge.chrome.drawn_collectives import Wanted, picture
+    from distprof.merge.chrome.collective_drawing import DrawOptions, draw_collectives
 
     wanted = {}
     for rank, selection in selections.items():
         line, (starts, ends, numbers) = clock.line(rank), steps[rank]
         windows = None if selection.windows_ns is None else [
             (int(line.to_common(first)), int(line.to_common(last))) for first, last in selection.windows_ns]
-        wanted[rank] = Wanted(windows_ns=windows, min_duration_ns=selection.min_duration_ns,
-                              step_ns=dict(zip(numbers.tolist(), (ends - starts).tolist(), strict=True)))
-    return picture(collectives, clock, wanted, origin_ns)
+        wanted[rank] = DrawOptions(windows_ns=windows, min_duration_ns=selection.min_duration_ns,
+                                   step_ns=dict(zip(numbers.tolist(), (ends - starts).tolist(), strict=True)))
+    return draw_collectives(collectives, clock, wanted, origin_ns)
 
 
-def steps_of(one: Read, recorded: pl.DataFrame | None) -> Steps:
+def step_times(one: RankSurvey, recorded: pl.DataFrame | None) -> Steps:
     """Those distprof recorded, else those that torch.profiler marked."""
     if recorded is not None and one.rank.has(STEPS):
         mine = recorded.filter(recorded["rank"] == one.rank.number).sort("start_ns")
         return mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy(), mine["step"].to_numpy()
-    found = sorted({(start, end, int(marked[1])) for name, start, end in one.index.steps
+    found = sorted({(start, end, int(marked[1])) for name, start, end in one.survey.steps
                     if (marked := re.fullmatch(r"ProfilerStep#([0-9]{1,18})", name))})
     columns = np.array(found, np.int64).reshape(-1, 3)
     return columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()
 
 
-def _numbers(read: list[Read], num_drawn: int) -> int:
+def _numbers(read: list[RankSurvey], num_drawn: int) -> int:
     """How many pids and tids are set aside for each rank."""
-    most = max((len(one.index.threads) * (1 + one.index.layout.num_lanes) + 64 for one in read), default=0) + num_drawn
+    most = num_drawn + max(
+        (len(one.survey.threads) * (1 + one.survey.layout.num_lanes) + 64 for one in read), default=0)
     numbers = max(NUMBERS_PER_RANK, 1 << (most - 1).bit_length())
     highest = max((one.rank.number for one in read), default=0)
     if numbers * (highest + 2) >= 1 << 31:
@@ -128,23 +129,23 @@ def _numbers(read: list[Read], num_drawn: int) -> int:
     return numbers
 
 
-def _choice(read: list[Read], steps: Mapping[int, Steps], options: MergeOptions,
-            collectives: pl.DataFrame | None) -> tuple[Choice | None, list[str]]:
+def _choice(read: list[RankSurvey], steps: Mapping[int, Steps], options: MergeOptions,
+            collectives: pl.DataFrame | None) -> tuple[WithinBudget | None, list[str]]:
     """Ranks and steps that fit into --max-size; None where all do."""
     rows = _rows_by_rank(collectives)
-    sizes = {one.rank.number: one.index.num_bytes + rows.get(one.rank.number, 0) * BYTES_DRAWN for one in read}
+    sizes = {one.rank.number: one.survey.num_bytes + rows.get(one.rank.number, 0) * BYTES_DRAWN for one in read}
     if options.max_bytes is None or sum(sizes.values()) <= options.max_bytes:
         return None, []
-    shares = {one.rank.number: _shares(one.index, steps[one.rank.number]) for one in read}
+    shares = {one.rank.number: _shares(one.survey, steps[one.rank.number]) for one in read}
     slowness = {rank: max((end - start for start, end, _ in zip(*steps[rank], strict=True)), default=0.0)
                 for rank in sizes}
-    choice = fit(sizes, order_of(slowness, _late(collectives)), shares, options.max_bytes)
+    choice = within_budget(sizes, by_importance(slowness, _late(collectives)), shares, options.max_bytes)
     if not choice.ranks:
         raise UsageError(f"expected a larger --max-size, found {size(options.max_bytes)}: not one step of a rank fits",
                          hint=f"all ranks are {size(sum(sizes.values()))} of text")
     told = ", ".join(f"{rank} ({why})" for rank, why in choice.ranks.items() if why != "fits")
     remarks = [f"--max-size {size(options.max_bytes)} of {size(sum(sizes.values()))}: left out ranks "
-               f"{Spans(tuple((rank, rank) for rank in choice.left_out)) if choice.left_out else 'none'}; kept "
+               f"{NumberRanges(tuple((rank, rank) for rank in choice.left_out)) if choice.left_out else 'none'}; kept "
                f"{len(choice.ranks)}{f', among them {told}' if told else ''}; slowest by its longest step"]
     if choice.steps is not None:
         remarks.append("of these only steps "
@@ -164,16 +165,17 @@ def _late(collectives: pl.DataFrame | None) -> int | None:
     return most_often_late(collectives)
 
 
-def _shares(index: Index, steps: Steps) -> list[tuple[int, float]]:
-    if index.first_ns is None or index.last_ns is None or index.last_ns <= index.first_ns:
+def _shares(survey: Survey, steps: Steps) -> list[tuple[int, float]]:
+    if survey.first_ns is None or survey.last_ns is None or survey.last_ns <= survey.first_ns:
         return []
-    whole = index.last_ns - index.first_ns
-    return [(number, (min(end, index.last_ns) - max(start, index.first_ns)) / whole)
+    whole = survey.last_ns - survey.first_ns
+    return [(number, (min(end, survey.last_ns) - max(start, survey.first_ns)) / whole)
             for start, end, number in zip(*(column.tolist() for column in steps), strict=True)
-            if end > index.first_ns and start < index.last_ns]
+            if end > survey.first_ns and start < survey.last_ns]
 
 
-def _wanted(spans: Spans | None, steps: Mapping[int, Steps], choice: Choice | None) -> dict[int, list[tuple[int, int]]]:
+def _wanted(spans: NumberRanges | None, steps: Mapping[int, Steps],
+            choice: WithinBudget | None) -> dict[int, list[tuple[int, int]]]:
     """Rank -> spans of the steps that are written; empty where all of the time is."""
     chosen = choice.steps if choice is not None else None
     if spans is None and chosen is None:
@@ -184,19 +186,19 @@ def _wanted(spans: Spans | None, steps: Mapping[int, Steps], choice: Choice | No
     if not any(found.values()):
         there = sorted({int(number) for columns in steps.values() for number in columns[2].tolist()})
         raise UsageError(f"expected steps of the trace for --steps, found {spans}",
-                         hint=f"there are {Spans(tuple((step, step) for step in there))}" if there
+                         hint=f"there are {NumberRanges(tuple((step, step) for step in there))}" if there
                          else "no rank knows its steps: choose by --window")
     return found
 
 
 def _selection(options: MergeOptions, steps: list[tuple[int, int]] | None, clock: RankClock,
-               first_ns: int) -> Selection:
+               first_ns: int) -> EventSelection:
     windows = steps
     if options.window_ns is not None:
         start, end = (clock.to_own(first_ns + edge) for edge in options.window_ns)
         windows = [(max(start, first), min(end, last)) for first, last in (steps if steps is not None else [
             (start, end)]) if max(start, first) < min(end, last)]
-    return Selection(windows_ns=None if windows is None else tuple(windows), categories=options.categories,
+    return EventSelection(windows_ns=None if windows is None else tuple(windows), categories=options.categories,
                      without_python=options.without_python, min_duration_ns=options.min_duration_ns)
 
 

@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
-from distprof.merge.chrome.drawn_events import Drawn, Slice, collective_events, slice_event
+from distprof.merge.chrome.drawing import DrawnCollective, DrawnSlice, collective_events, slice_event
 from distprof.merge.chrome.events_table import EventTable, scanner_for_table
-from distprof.merge.chrome.numbering import NUMBERS_PER_RANK, Lanes, Thread
-from distprof.merge.chrome.selection import Selection
-from distprof.merge.chrome.survey import ALL, NAMES_OF, Index, index_trace, timeless
+from distprof.merge.chrome.numbering import NUMBERS_PER_RANK, Lanes, NumberedThread
+from distprof.merge.chrome.selection import EventSelection
+from distprof.merge.chrome.survey import ALL, NAMES_OF, Survey, survey_trace, timeless
 from distprof.merge.clock.model import RankClock
 from distprof.merge.scan.chrome_file import ChromeFile, Losses
 from distprof.merge.scan.engine import ENGINE, Scanner
@@ -42,7 +42,7 @@ class RankPlan:
     rank: int
     title: str
     """`rank 3 | tp1 dp1 | host7`."""
-    index: Index
+    survey: Survey
     clock: RankClock
     origin_ns: int
     """The instant of the common clock that becomes 0."""
@@ -50,9 +50,9 @@ class RankPlan:
     steps: tuple[Any, Any, Any]
     """Start, end and number of the rank's steps, on the rank's clock."""
     numbers: int = NUMBERS_PER_RANK
-    selection: Selection = ALL
+    selection: EventSelection = ALL
     table_metadata: dict[str, str] = field(default_factory=dict)
-    collectives: list[Drawn] = field(default_factory=list)
+    collectives: list[DrawnCollective] = field(default_factory=list)
     """What is drawn of communication."""
 
 
@@ -99,17 +99,17 @@ def rewrite(plan: RankPlan, output: Path, table: Path | None = None) -> Member:
         DataError: The file is no Chrome trace.
     """
     if not plan.selection.is_all:
-        plan = replace(plan, index=index_trace(
-            plan.trace, plan.selection, base_ns=plan.index.base_ns))
+        plan = replace(plan, survey=survey_trace(
+            plan.trace, plan.selection, base_ns=plan.survey.base_ns))
     try:
         member = _rewrite(plan, output, table)
-        if _is_same(member, plan.index):
+        if _is_same(member, plan.survey):
             return member
     except _OtherThreadsError:
         pass
     # the first pass skims: damage within args made it read other events
-    plan = replace(plan, index=index_trace(
-        plan.trace, plan.selection, base_ns=plan.index.base_ns, strict=True))
+    plan = replace(plan, survey=survey_trace(
+        plan.trace, plan.selection, base_ns=plan.survey.base_ns, strict=True))
     return _rewrite(plan, output, table)
 
 
@@ -117,16 +117,16 @@ class _OtherThreadsError(Exception):
     """The second pass met a thread that the first did not."""
 
 
-def _is_same(member: Member, index: Index) -> bool:
-    found, before = member.losses, index.losses
+def _is_same(member: Member, survey: Survey) -> bool:
+    found, before = member.losses, survey.losses
     return (member.num_read, found.damaged_events, found.lost_bytes) == (
-        index.num_events, before.damaged_events, before.lost_bytes)
+        survey.num_events, before.damaged_events, before.lost_bytes)
 
 
 def _rewrite(plan: RankPlan, output: Path, table: Path | None) -> Member:
     scanner = scanner_for_table() if table is not None else ENGINE.new_scanner()
     file = ChromeFile(plan.trace.name, ChunkReader(plan.trace, chunk_bytes=READ_BYTES), scanner)
-    layout = plan.index.layout
+    layout = plan.survey.layout
     member = Member(path=output, rank=plan.rank, losses=file.losses, metadata=file.metadata,
                     num_side=layout.num_side, num_cut=len(layout.cut_rows) + len(layout.moved_rows),
                     num_hanging=len(layout.hanging_rows), num_left_out=layout.num_left_out)
@@ -168,21 +168,21 @@ def _parts(file: ChromeFile, renumber: _Renumber, events: EventTable | None,
 
 def _steps(plan: RankPlan, lanes: Lanes) -> Iterator[dict[str, object]]:
     """Slices for the steps that distprof told apart; torch.profiler draws those it was told of itself."""
-    if plan.index.steps or plan.index.first_ns is None or plan.index.last_ns is None:
+    if plan.survey.steps or plan.survey.first_ns is None or plan.survey.last_ns is None:
         return
     for start, end, number in zip(*(column.tolist() for column in plan.steps), strict=True):
         inside = plan.selection.windows_ns is None or any(
             start < last and end > first for first, last in plan.selection.windows_ns)
-        if inside and end > plan.index.first_ns and start < plan.index.last_ns:
+        if inside and end > plan.survey.first_ns and start < plan.survey.last_ns:
             thread = lanes.extra("steps")
-            step = Slice(f"step {number}", int(plan.clock.to_common(start)), int(plan.clock.to_common(end)))
+            step = DrawnSlice(f"step {number}", int(plan.clock.to_common(start)), int(plan.clock.to_common(end)))
             yield slice_event(step, thread.pid, thread.tid, plan.origin_ns)
 
 
 def lanes_of(plan: RankPlan) -> Lanes:
     """Names that the trace gives to its processes and threads."""
     lanes = Lanes(rank=plan.rank, title=plan.title, numbers=plan.numbers)
-    for meta in plan.index.meta:
+    for meta in plan.survey.meta:
         if meta.kind == "process_labels":
             lanes.labels.setdefault(meta.pid, str(meta.args.get("labels")))
         elif meta.kind == "process_name":
@@ -191,7 +191,7 @@ def lanes_of(plan: RankPlan) -> Lanes:
             lanes.name_thread(meta.pid, meta.tid, str(meta.args.get("name")))
         elif meta.kind == "thread_sort_index" and isinstance(meta.args.get("sort_index"), int):
             lanes.sort_indices.setdefault((meta.pid, meta.tid), meta.args["sort_index"])
-    lanes.settle(pid for pid, _ in plan.index.threads)
+    lanes.settle(pid for pid, _ in plan.survey.threads)
     return lanes
 
 
@@ -206,12 +206,12 @@ class _Renumber:
     def __init__(self, plan: RankPlan, scanner: Scanner, lanes: Lanes, member: Member) -> None:
         self.plan, self._scanner, self._member = plan, scanner, member
         self._row = 0
-        index = plan.index
-        self._raw = index.threads
+        survey = plan.survey
+        self._raw = survey.threads
         self._lanes = lanes
-        self._threads: list[Thread | None] = [None] * len(index.threads)
-        self._pids, self._tids = (np.zeros(len(index.threads), np.int64) for _ in range(2))
-        self._is_met = np.zeros(len(index.threads), bool)
+        self._threads: list[NumberedThread | None] = [None] * len(survey.threads)
+        self._pids, self._tids = (np.zeros(len(survey.threads), np.int64) for _ in range(2))
+        self._is_met = np.zeros(len(survey.threads), bool)
         self._none = np.full(scanner.max_rows, NONE)
         self._dropped_names = np.empty(0, np.int32)
         self._known_names = 0
@@ -250,7 +250,7 @@ class _Renumber:
 
     def _kept(self, phase: Any, is_meta: Any, is_slice: Any) -> Any:
         """uint8 a row: 1 for what is written, 2 for slices that lose their arrow."""
-        scanner, member, layout = self._scanner, self._member, self.plan.index.layout
+        scanner, member, layout = self._scanner, self._member, self.plan.survey.layout
         lost = timeless(scanner)
         member.num_bad_times += int(np.count_nonzero(lost))
         if len(scanner.names) > self._known_names:
@@ -264,7 +264,7 @@ class _Renumber:
         selection = self.plan.selection
         if not selection.is_all:
             keep &= is_meta | FLOWS[phase] | PAIRED[phase] | selection.kept(
-                scanner.column("ts_ns") + self.plan.index.base_ns, scanner.column("dur_ns"),
+                scanner.column("ts_ns") + self.plan.survey.base_ns, scanner.column("dur_ns"),
                 scanner.column("category"), is_slice, selection.unwanted_categories(scanner.categories))
         keep[self._mine(layout.left_out_rows)] = False
         keep, hanging = keep.astype(np.uint8), self._mine(layout.hanging_rows)
@@ -273,7 +273,7 @@ class _Renumber:
 
     def _times(self, raw_ts: Any, raw_dur: Any, is_slice: Any) -> tuple[Any, Any]:
         """Start on the common clock, and duration: the column itself where all of it stays."""
-        clock, base_ns, layout = self.plan.clock, self.plan.index.base_ns, self.plan.index.layout
+        clock, base_ns, layout = self.plan.clock, self.plan.survey.base_ns, self.plan.survey.layout
         own = np.where(raw_ts == NONE, 0, raw_ts)
         rows, moved = self._mine(layout.moved_rows, layout.moved_ns)
         own[rows] = moved
@@ -300,7 +300,7 @@ class _Renumber:
 
     def _links(self, first_id: int) -> Any:
         """New ids for arrows whose id an arrow before had."""
-        rows, ids = self._mine(self.plan.index.layout.reused_rows, self.plan.index.layout.reused_ids)
+        rows, ids = self._mine(self.plan.survey.layout.reused_rows, self.plan.survey.layout.reused_ids)
         if not len(rows):
             return self._nothing()
         links = self._nothing().copy()
@@ -329,7 +329,7 @@ class _Renumber:
     def _move(self, tid: Any) -> None:
         """Puts overlapping slices, and the arrows that begin or end with them, into lanes of their own."""
         threads = self._scanner.column("thread")
-        rows, lanes = self._mine(self.plan.index.layout.side_rows, self.plan.index.layout.side_lanes)
+        rows, lanes = self._mine(self.plan.survey.layout.side_rows, self.plan.survey.layout.side_lanes)
         for row, lane in zip(rows.tolist(), lanes.tolist(), strict=True):
             raw_pid, raw_tid = self._raw[threads[row]]
             tid[row] = self._lanes.side(raw_pid, raw_tid, lane).tid

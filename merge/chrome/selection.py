@@ -12,7 +12,7 @@ from distprof.merge.scan.scanned_columns import NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class EventSelection:
     """Filters of one rank's events. Names of processes and threads always stay."""
 
     windows_ns: tuple[tuple[int, int], ...] | None = None
@@ -27,7 +27,7 @@ class Selection:
     @property
     def is_all(self) -> bool:
         """True where nothing is left out."""
-        return self == Selection()
+        return self == EventSelection()
 
     def kept(self, start_ns: Any, duration_ns: Any, category: Any, is_slice: Any, unwanted: Any) -> Any:
         """True a row for what stays.

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.chrome.overlaps import Layout, Rows
-from distprof.merge.chrome.selection import Selection
+from distprof.merge.chrome.overlaps import Layout, LayoutFinder
+from distprof.merge.chrome.selection import EventSelection
 from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
 from distprof.merge.scan.engine import ENGINE, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES, Damage
@@ -21,7 +21,7 @@ from distprof.merge.scan.scanned_columns import NONE, Text
 from distprof.merge.scan.streams import ChunkReader, TraceFile
 from distprof.merge.scan.thread_names import thread_of
 
-ALL = Selection()
+ALL = EventSelection()
 LATEST_NS = 1 << 62
 """Times beyond are none: there has to be room to add."""
 SHORTEST = 7
@@ -31,7 +31,7 @@ NAMES_OF = frozenset(("process_name", "process_labels", "process_sort_index", "t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meta:
+class NamingEvent:
     """A metadata event that names a process or thread."""
 
     kind: str
@@ -41,7 +41,7 @@ class Meta:
 
 
 @dataclass(slots=True, kw_only=True)
-class Index:
+class Survey:
     """What the first pass learned of a file."""
 
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Index:
     last_ns: int | None = None
     threads: list[tuple[str, str]] = field(default_factory=list)
     """Process and thread as the file names them, JSON text, in order of appearance."""
-    meta: list[Meta] = field(default_factory=list)
+    meta: list[NamingEvent] = field(default_factory=list)
     phases: Counter[str] = field(default_factory=Counter)
     steps: list[tuple[str, int, int]] = field(default_factory=list)
     """Steps that torch.profiler marked: name, start, end; base included."""
@@ -68,8 +68,8 @@ class Index:
     """Which events cannot stay as they are."""
 
 
-def index_trace(trace: TraceFile, selection: Selection = ALL, *, base_ns: int = 0,
-                strict: bool = False) -> Index:
+def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: int = 0,
+                strict: bool = False) -> Survey:
     """Reads a trace once.
 
     Args:
@@ -84,29 +84,29 @@ def index_trace(trace: TraceFile, selection: Selection = ALL, *, base_ns: int = 
     scanner = ENGINE.new_scanner(skims=not strict)
     reader = ChunkReader(trace, chunk_bytes=READ_BYTES)
     file = ChromeFile(trace.name, reader, scanner)
-    index, rows = Index(metadata=file.metadata, losses=file.losses), Rows(scanner, selection, base_ns)
+    survey, rows = Survey(metadata=file.metadata, losses=file.losses), LayoutFinder(scanner, selection, base_ns)
     steps = _Steps(scanner)
     for text in file.scanned():
         phase = scanner.column("phase")
-        index.bad_times += int(np.count_nonzero(timeless(scanner)))
+        survey.bad_times += int(np.count_nonzero(timeless(scanner)))
         counts = np.bincount(phase)
         for code in np.flatnonzero(counts).tolist():
-            index.phases[chr(code)] += int(counts[code])
-        index.meta += _meta(scanner, text, np.flatnonzero(phase == META))
+            survey.phases[chr(code)] += int(counts[code])
+        survey.meta += _meta(scanner, text, np.flatnonzero(phase == META))
         steps.look()
-        rows.add(text, index.num_events)
-        index.num_events += scanner.num_rows
-    index.num_bytes, index.damage = file.num_bytes, reader.damage
-    index.base_ns = base_ns_of(file.metadata)
-    index.threads = [thread_of(key) for key in scanner.threads.texts()]
-    index.steps = [(step, start + index.base_ns, end + index.base_ns) for step, start, end in steps.found]
-    span, index.layout = rows.span(), rows.layout()
+        rows.add(text, survey.num_events)
+        survey.num_events += scanner.num_rows
+    survey.num_bytes, survey.damage = file.num_bytes, reader.damage
+    survey.base_ns = base_ns_of(file.metadata)
+    survey.threads = [thread_of(key) for key in scanner.threads.texts()]
+    survey.steps = [(step, start + survey.base_ns, end + survey.base_ns) for step, start, end in steps.found]
+    span, survey.layout = rows.span(), rows.layout()
     if span is not None:
-        index.first_ns, index.last_ns = (at + index.base_ns for at in span)
-    return index
+        survey.first_ns, survey.last_ns = (at + survey.base_ns for at in span)
+    return survey
 
 
-def _meta(scanner: Scanner, text: Text, rows: Any) -> Iterator[Meta]:
+def _meta(scanner: Scanner, text: Text, rows: Any) -> Iterator[NamingEvent]:
     for row in rows.tolist():
         try:
             event = json.loads(repaired(bytes(text[scanner.arrays["start"][row]:scanner.arrays["end"][row]])))
@@ -114,7 +114,7 @@ def _meta(scanner: Scanner, text: Text, rows: Any) -> Iterator[Meta]:
             continue
         kind, args = event.get("name"), event.get("args")
         if isinstance(kind, str) and kind in NAMES_OF and isinstance(args, dict):
-            yield Meta(kind=kind, pid=str(event.get("pid", "")), tid=str(event.get("tid", "")), args=args)
+            yield NamingEvent(kind=kind, pid=str(event.get("pid", "")), tid=str(event.get("tid", "")), args=args)
 
 
 def timeless(scanner: Scanner) -> Any:

@@ -17,8 +17,8 @@ from distprof.contract.paths import MERGED, SUMMARY_JSON, TRACE_JSON, TRACE_TAR
 from distprof.contract.problems import Problem
 from distprof.errors import IncompleteError, OutputError, UsageError
 from distprof.files import sync
-from distprof.merge.chrome.first_pass import FirstPass, Progress
 from distprof.merge.chrome.options import MergeOptions
+from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.run.ranking import Naming
 from distprof.merge.run.read_run import read_run
 from distprof.merge.run.run_model import Run
@@ -62,7 +62,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
     try:
         merged.parent.mkdir(parents=True, exist_ok=True)
         temporary = _temporary(merged)
-        with _unpacked(run, temporary) as unpacked, FirstPass(unpacked, options) as reading:
+        with _unpacked(run, temporary) as unpacked, RankSurveys(unpacked, options) as reading:
             from distprof.merge.commands import (
                 merge_files as writing,  # takes a while, and the first pass runs meanwhile
             )

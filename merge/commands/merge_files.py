@@ -13,9 +13,9 @@ from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem
 from distprof.errors import DataError
 from distprof.files import write_json
-from distprof.merge.chrome.first_pass import FirstPass, Progress
 from distprof.merge.chrome.merged_trace import TOLD, MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
+from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.run.run_model import Run
@@ -41,7 +41,7 @@ class Written:
     """Who made the others wait, in sentences; nothing where nobody stands out."""
 
 
-def write_merge(run: Run, reading: FirstPass, folder: Path, options: MergeOptions, progress: Progress) -> Written:
+def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOptions, progress: Progress) -> Written:
     """Fills a folder.
 
     Raises:

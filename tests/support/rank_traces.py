@@ -13,9 +13,9 @@ from typing import Any
 from distprof.contract import rank_json
 from distprof.contract.paths import RANK_JSON, TRACE_JSON
 from distprof.contract.rank_json import RankJson
-from distprof.merge.chrome.first_pass import FirstPass
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
+from distprof.merge.chrome.rank_surveys import RankSurveys
 from distprof.merge.clock.recorded_clock import recorded_clock
 from distprof.merge.commands.merge import EVERYTHING
 from distprof.merge.run.read_run import read_run
@@ -78,7 +78,7 @@ def merge(folder: Path, *traces: Trace, options: MergeOptions = EVERYTHING) -> M
     write_run(run, *traces)
     out.mkdir()
     opened = read_run(run)
-    with FirstPass(opened, options) as reading:
+    with RankSurveys(opened, options) as reading:
         found = merge_traces(opened, recorded_clock(opened), reading.read().ranks, reading, out, options)
     return Merged(path=found.path, found=found, whole=strict(gzip.decompress(found.path.read_bytes())))
 

@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 
 from distprof.contract.problems import TraceLeftOut
-from distprof.merge.chrome.first_pass import FirstPass
 from distprof.merge.chrome.merged_trace import merge_traces
 from distprof.merge.chrome.options import MergeOptions
+from distprof.merge.chrome.rank_surveys import RankSurveys
 from distprof.merge.clock.recorded_clock import recorded_clock
 from distprof.merge.run.read_run import read_run
 from distprof.merge.scan.compiled.library import is_built
@@ -156,7 +156,7 @@ def test_a_damaged_rank_is_named_and_the_others_are_merged(run, tmp_path):
     broken = Path(shutil.copytree(run, tmp_path / "run"))
     (broken / "rank00002" / "trace.json.gz").write_bytes(b"")
     opened, options, out = read_run(broken), MergeOptions(), fresh(tmp_path / "out")
-    with FirstPass(opened, options) as reading:
+    with RankSurveys(opened, options) as reading:
         readings = reading.read()
         found = merge_traces(opened, recorded_clock(opened), readings.ranks, reading, out, options)
     assert [member.rank for member in found.members] == [0, 1, 3] and not found.problems and not opened.problems

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.chrome.budget import fit, order_of
-from distprof.merge.chrome.options import Spans
+from distprof.merge.chrome.budget import by_importance, within_budget
+from distprof.merge.chrome.options import NumberRanges
 from support.jobs import distprof
 from support.perfetto import ERRORS, FLOWS, ask
 from support.rank_traces import slice_of, write_run
@@ -135,7 +135,7 @@ def test_flags_that_make_no_sense_are_one_line(run, flags, words):
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), min_size=1, max_size=5))
 def test_spans_hold_what_they_say(parts):
-    spans = Spans.of(",".join(f"{first}-{first + more}" for first, more in parts), "--ranks")
+    spans = NumberRanges.of(",".join(f"{first}-{first + more}" for first, more in parts), "--ranks")
     assert {number for number in range(70) if number in spans} == {
         number for first, more in parts for number in range(first, first + more + 1)}
 
@@ -145,7 +145,7 @@ def test_spans_hold_what_they_say(parts):
 def test_a_choice_fits_and_takes_the_slowest_first(slowness, size, steps, most):
     sizes = dict.fromkeys(slowness, size)
     shares = {rank: [(number, 1 / steps) for number in range(steps)] for rank in slowness}
-    choice = fit(sizes, order_of(slowness, None), shares, most)
+    choice = within_budget(sizes, by_importance(slowness, None), shares, most)
     per_rank = size if choice.steps is None else size * len(choice.steps) / max(steps, 1)
     assert len(choice.ranks) * per_rank <= most + 1e-6
     assert set(choice.ranks) | set(choice.left_out) == set(slowness) and not set(choice.ranks) & set(choice.left_out)
@@ -154,5 +154,5 @@ def test_a_choice_fits_and_takes_the_slowest_first(slowness, size, steps, most):
 
 
 def test_the_late_rank_comes_second():
-    order = order_of({0: 5.0, 1: 1.0, 2: 3.0, 3: 2.0}, 3)
+    order = by_importance({0: 5.0, 1: 1.0, 2: 3.0, 3: 2.0}, 3)
     assert list(order.items()) == [(0, "slowest"), (3, "most often late"), (1, "fastest"), (2, "fits")]

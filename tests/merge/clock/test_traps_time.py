@@ -12,7 +12,7 @@ import pytest
 
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_writer import RankPlan, rewrite
-from distprof.merge.chrome.survey import index_trace
+from distprof.merge.chrome.survey import survey_trace
 from distprof.merge.clock.model import RankClock
 from distprof.merge.scan.streams import TraceFile
 from support.perfetto import ERRORS, PLACES, ask, rank_of
@@ -120,7 +120,7 @@ def test_a_clock_shifts_every_kind_of_event_alike(tmp_path, clock):
     trace = TraceFile(path=path)
     origin_ns = int(clock.to_common(9000)) - 1000
     member = rewrite(RankPlan(
-        trace=trace, rank=0, title="rank 0", index=index_trace(trace), clock=clock, origin_ns=origin_ns,
+        trace=trace, rank=0, title="rank 0", survey=survey_trace(trace), clock=clock, origin_ns=origin_ns,
         tags={"rank": 0, "mp_size": 1, "dp_size": 1}, steps=(np.empty(0, np.int64),) * 3), out)
     written = [event for event in json.loads(b"[" + gzip.decompress(out.read_bytes()) + b"]") if event["ph"] != "M"]
     assert member.num_moved == 0 and len(written) == len(timed_events())

@@ -11,7 +11,7 @@ from typing import TypeVar
 from distprof.contract.problems import EventsDamaged, EventsLeftOut, Problem, TraceCut, TraceDamaged, TraceLeftOut
 from distprof.errors import DataError, UsageError
 from distprof.merge.chrome.options import MergeOptions
-from distprof.merge.chrome.survey import Index, index_trace
+from distprof.merge.chrome.survey import Survey, survey_trace
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.scan.chrome_file import Losses
 from distprof.merge.scan.engine import is_compiled
@@ -24,24 +24,24 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class RankSurvey:
     """A rank and what the first pass learned of its trace."""
 
     rank: Rank
     trace: TraceFile
-    index: Index
+    survey: Survey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
     """All ranks whose traces can be read."""
 
-    ranks: list[Read]
+    ranks: list[RankSurvey]
     problems: list[Problem]
     """Traces that cannot be read, and what is lost of the others."""
 
 
-class FirstPass:
+class RankSurveys:
     """Reads every trace that the options ask for, in workers that begin at once; the second pass uses them too."""
 
     def __init__(self, run: Run, options: MergeOptions) -> None:
@@ -52,9 +52,9 @@ class FirstPass:
         """
         self._traces = _traces(run, options)
         self._executor = _executor([trace for _, trace in self._traces])
-        self._found = [self._executor.submit(_index, trace) for _, trace in self._traces]
+        self._found = [self._executor.submit(_survey, trace) for _, trace in self._traces]
 
-    def __enter__(self) -> FirstPass:
+    def __enter__(self) -> RankSurveys:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,15 +62,15 @@ class FirstPass:
 
     def read(self, progress: Progress = lambda _: None) -> Readings:
         """Waits for all of it."""
-        found, problems = list[Read](), list[Problem]()
+        found, problems = list[RankSurvey](), list[Problem]()
         for done, ((rank, trace), future) in enumerate(zip(self._traces, self._found, strict=True), 1):
-            index = future.result()
+            survey = future.result()
             progress(done / len(self._traces))
-            if isinstance(index, DataError):
-                problems.append(TraceLeftOut(rank=rank.number, detail=str(index.args[0])))
+            if isinstance(survey, DataError):
+                problems.append(TraceLeftOut(rank=rank.number, detail=str(survey.args[0])))
                 continue
-            problems += damages(rank.number, trace, index)
-            found.append(Read(rank=rank, trace=trace, index=index))
+            problems += damages(rank.number, trace, survey)
+            found.append(RankSurvey(rank=rank, trace=trace, survey=survey))
         return Readings(ranks=found, problems=problems)
 
     def map(self, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
@@ -102,20 +102,20 @@ def _executor(traces: Sequence[TraceFile]) -> Executor:
     return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
 
 
-def _index(trace: TraceFile) -> Index | DataError:
+def _survey(trace: TraceFile) -> Survey | DataError:
     try:
-        return index_trace(trace)
+        return survey_trace(trace)
     except DataError as error:
         return error
 
 
-def damages(rank: int, trace: TraceFile, index: Index) -> Iterator[Problem]:
+def damages(rank: int, trace: TraceFile, survey: Survey) -> Iterator[Problem]:
     """What is lost of a trace."""
-    if index.damage is not None:
-        yield TraceDamaged(rank=rank, file=trace.name, detail=str(index.damage))
-    yield from losses_of(rank, trace, index.losses, index.num_events)
-    if index.bad_times:
-        yield EventsLeftOut(rank=rank, file=trace.name, num_events=index.bad_times)
+    if survey.damage is not None:
+        yield TraceDamaged(rank=rank, file=trace.name, detail=str(survey.damage))
+    yield from losses_of(rank, trace, survey.losses, survey.num_events)
+    if survey.bad_times:
+        yield EventsLeftOut(rank=rank, file=trace.name, num_events=survey.bad_times)
 
 
 def losses_of(rank: int, trace: TraceFile, losses: Losses, num_events: int) -> Iterator[Problem]:

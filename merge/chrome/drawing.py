@@ -19,7 +19,7 @@ PROCESS = "collectives"
 """The process with the counters of the whole job, and the beginning of the names of the ranks' threads."""
 
 
-class Slice(NamedTuple):
+class DrawnSlice(NamedTuple):
     """A named span of the common clock."""
 
     name: str
@@ -27,7 +27,7 @@ class Slice(NamedTuple):
     end_ns: int
 
 
-class Arrow(NamedTuple):
+class ArrowEnd(NamedTuple):
     """One end of an arrow."""
 
     phase: str
@@ -36,19 +36,19 @@ class Arrow(NamedTuple):
     at_ns: int
 
 
-class Drawn(NamedTuple):
+class DrawnCollective(NamedTuple):
     """A collective on one rank."""
 
     thread: str
     """Name of the thread it is drawn on; nothing else on it overlaps."""
-    whole: Slice
-    parts: tuple[Slice, ...]
+    whole: DrawnSlice
+    parts: tuple[DrawnSlice, ...]
     """Waiting and moving, inside of it."""
     args: dict[str, Any]
-    arrows: tuple[Arrow, ...]
+    arrows: tuple[ArrowEnd, ...]
 
 
-class Sample(NamedTuple):
+class CounterValue(NamedTuple):
     """A counter from an instant on."""
 
     what: str
@@ -64,7 +64,7 @@ def microseconds(ns: int) -> msgspec.Raw:
     return msgspec.Raw(b"%d.%03d" % divmod(ns, 1000))
 
 
-def slice_event(what: Slice, pid: int, tid: int, origin_ns: int,
+def slice_event(what: DrawnSlice, pid: int, tid: int, origin_ns: int,
                 args: dict[str, Any] | None = None) -> dict[str, object]:
     """A slice; what lies before the origin is cut."""
     start_ns = max(what.start_ns - origin_ns, 0)
@@ -72,7 +72,7 @@ def slice_event(what: Slice, pid: int, tid: int, origin_ns: int,
             "dur": microseconds(max(what.end_ns - origin_ns - start_ns, 0)), **({} if args is None else {"args": args})}
 
 
-def collective_events(drawn: Iterable[Drawn], lanes: Lanes, origin_ns: int) -> Iterator[dict[str, object]]:
+def collective_events(drawn: Iterable[DrawnCollective], lanes: Lanes, origin_ns: int) -> Iterator[dict[str, object]]:
     """Slices on threads of the rank's first process, with the ends of arrows behind the slices they belong to."""
     for one in drawn:
         thread = lanes.extra(one.thread)
@@ -85,7 +85,7 @@ def collective_events(drawn: Iterable[Drawn], lanes: Lanes, origin_ns: int) -> I
                    **({"bp": "e"} if arrow.phase == "f" else {})}
 
 
-def counter_events(samples: Sequence[Sample], pid: int, origin_ns: int) -> Iterator[dict[str, object]]:
+def counter_events(samples: Sequence[CounterValue], pid: int, origin_ns: int) -> Iterator[dict[str, object]]:
     """A process of its own, above those of the ranks, with its counters."""
     if not samples:
         return

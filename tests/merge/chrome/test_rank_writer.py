@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from distprof.errors import DataError
 from distprof.merge.chrome.rank_writer import Member, RankPlan, rewrite
-from distprof.merge.chrome.survey import index_trace
+from distprof.merge.chrome.survey import survey_trace
 from distprof.merge.clock.model import UNSHIFTED, RankClock
 from distprof.merge.scan.streams import TraceFile
 from support.jobs import ROOT
@@ -39,7 +39,7 @@ def write_trace(path: Path, events: list[dict], **top: object) -> Path:
 def member(path: Path, out: Path, *, rank: int = 3, origin_ns: int = 0, clock: RankClock = UNSHIFTED) -> Member:
     """A rank's part of a merged trace."""
     trace = TraceFile(path=path)
-    return rewrite(RankPlan(trace=trace, rank=rank, title=f"rank {rank} | host", index=index_trace(trace),
+    return rewrite(RankPlan(trace=trace, rank=rank, title=f"rank {rank} | host", survey=survey_trace(trace),
                             clock=clock, origin_ns=origin_ns, tags={"rank": rank, "mp_size": 1, "dp_size": 1},
                             steps=NO_STEPS), out)
 

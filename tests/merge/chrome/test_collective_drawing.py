@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.contract.tables import EVENTS
-from distprof.merge.chrome.drawn_collectives import Wanted, picture
-from distprof.merge.chrome.drawn_events import BYTES_DRAWN, FIRST_ARROW, PROCESS, Sample, Slice
+from distprof.merge.chrome.collective_drawing import DrawOptions, draw_collectives
+from distprof.merge.chrome.drawing import BYTES_DRAWN, FIRST_ARROW, PROCESS, CounterValue, DrawnSlice
 from distprof.merge.chrome.rank_writer import IDS_PER_RANK
 from support.drawn_rows import MS, clock_of, collective, frame
 from support.jobs import SCRIPTS, distprof, merged, record_run
@@ -37,39 +37,39 @@ COUNTERS = """select process.name as process, track.name as name, count(*) as n,
               from counter join process_counter_track track on counter.track_id = track.id join process using (upid)
               group by 1, 2"""
 
-ALL = {rank: Wanted(step_ns={7: 100 * MS}) for rank in range(4)}
+ALL = {rank: DrawOptions(step_ns={7: 100 * MS}) for rank in range(4)}
 FOUR = {0: (1.0, 12.0), 1: (2.0, 12.0), 2: (10.0, 12.0), 3: (9.999, 11.5)}
 
 
 def test_a_collective_has_a_waiting_and_a_moving_part_and_arrows_from_the_last():
-    found = picture(frame(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
+    found = draw_collectives(frame(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
     (mine,) = found.ranks[0]
-    assert (mine.thread, mine.whole) == ("collectives default_pg", Slice("all_reduce #3", MS, 12 * MS))
-    assert mine.parts == (Slice("waiting for rank 2", MS, 10 * MS), Slice("moving", 10 * MS, 12 * MS))
+    assert (mine.thread, mine.whole) == ("collectives default_pg", DrawnSlice("all_reduce #3", MS, 12 * MS))
+    assert mine.parts == (DrawnSlice("waiting for rank 2", MS, 10 * MS), DrawnSlice("moving", 10 * MS, 12 * MS))
     assert mine.args == {
         "group": "default_pg", "group name": "0", "ranks": "0-3", "bytes": 1024, "dtype": "float32", "step": 7,
         "phase": "backward", "late rank": 2, "wait_us": 9000.0, "transfer_us": 2000.0, "busbw_GB_per_s": 0.000768,
         "collective": 3}
     (late,), (short,) = found.ranks[2], found.ranks[3]
-    assert late.parts == (Slice("moving", 10 * MS, 12 * MS),)
+    assert late.parts == (DrawnSlice("moving", 10 * MS, 12 * MS),)
     assert [arrow.phase for arrow in late.arrows] == ["s", "s"], "rank 3 waited a microsecond: not worth an arrow"
     assert [arrow.phase for arrow in mine.arrows] == ["f"] and short.arrows == ()
 
 
 def test_counters_say_how_many_wait_and_what_moves():
-    found = picture(frame(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
+    found = draw_collectives(frame(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
     assert found.counters == [
-        Sample("ranks", "waiting", MS, 1), Sample("ranks", "waiting", 2 * MS, 2),
-        Sample("ranks", "waiting", round(9.999 * MS), 3), Sample("ranks", "waiting", 10 * MS, 0),
-        Sample("bytes", "in flight", 10 * MS, 4096), Sample("bytes", "in flight", round(11.5 * MS), 3072),
-        Sample("bytes", "in flight", 12 * MS, 0)]
+        CounterValue("ranks", "waiting", MS, 1), CounterValue("ranks", "waiting", 2 * MS, 2),
+        CounterValue("ranks", "waiting", round(9.999 * MS), 3), CounterValue("ranks", "waiting", 10 * MS, 0),
+        CounterValue("bytes", "in flight", 10 * MS, 4096), CounterValue("bytes", "in flight", round(11.5 * MS), 3072),
+        CounterValue("bytes", "in flight", 12 * MS, 0)]
 
 
 def test_waits_that_clocks_do_not_know_have_no_arrow():
     clock = clock_of(4, uncertainty_ns=6 * MS, clocks=4)
-    assert not any(one.arrows for drawn in picture(frame(collective(3, FOUR)), clock, ALL, 0).ranks.values()
+    assert not any(one.arrows for drawn in draw_collectives(frame(collective(3, FOUR)), clock, ALL, 0).ranks.values()
                    for one in drawn)
-    unsure = picture(frame(collective(3, FOUR, unsure=True)), clock_of(4), ALL, 0)
+    unsure = draw_collectives(frame(collective(3, FOUR, unsure=True)), clock_of(4), ALL, 0)
     assert unsure.ranks[0][0].parts[0].name == "waiting" and not unsure.ranks[0][0].arrows
 
 
@@ -77,7 +77,7 @@ def test_waits_that_clocks_do_not_know_have_no_arrow():
 def test_nothing_on_a_thread_overlaps(spans):
     rows = frame(*(collective(number, {0: (came, came + wait + moves), 1: (came + wait, came + wait + moves)})
                    for number, (came, wait, moves) in enumerate(spans)))
-    drawn = picture(rows, clock_of(2), {rank: Wanted() for rank in range(2)}, 0)
+    drawn = draw_collectives(rows, clock_of(2), {rank: DrawOptions() for rank in range(2)}, 0)
     for rank in range(2):
         ends: dict[str, int] = {}
         for one in sorted(drawn.ranks.get(rank, []), key=lambda one: one.whole.start_ns):

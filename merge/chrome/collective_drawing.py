@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from distprof.merge.blame.intervals import Intervals
-from distprof.merge.chrome.drawn_events import PROCESS, Arrow, Drawn, Sample, Slice
+from distprof.merge.chrome.drawing import PROCESS, ArrowEnd, CounterValue, DrawnCollective, DrawnSlice
 from distprof.merge.clock.model import Clock
 from distprof.units import spans
 
@@ -20,11 +20,11 @@ SHORTEST_NS, LONG_NS, SHARE = 10_000, 100_000, 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Drawing:
     """What is drawn."""
 
-    ranks: Mapping[int, list[Drawn]]
-    counters: list[Sample]
+    ranks: Mapping[int, list[DrawnCollective]]
+    counters: list[CounterValue]
 
     @property
     def most_threads(self) -> int:
@@ -33,7 +33,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DrawOptions:
     """What of a rank is drawn."""
 
     windows_ns: Sequence[tuple[int, int]] | None = None
@@ -85,7 +85,7 @@ class _Row(NamedTuple):
         return None if self.wait_ns is None or self.end_ns is None else self.arrival_ns + self.wait_ns
 
 
-def picture(rows: pl.DataFrame, clock: Clock, wanted: Mapping[int, Wanted], origin_ns: int) -> Picture:
+def draw_collectives(rows: pl.DataFrame, clock: Clock, wanted: Mapping[int, DrawOptions], origin_ns: int) -> Drawing:
     """Draws collectives.
 
     Args:
@@ -99,20 +99,20 @@ def picture(rows: pl.DataFrame, clock: Clock, wanted: Mapping[int, Wanted], orig
              if _is_wanted(row, wanted[row.rank])]
     arrows = _arrows(shown, clock, wanted, origin_ns)
     threads = _threads(shown)
-    ranks: dict[int, list[Drawn]] = defaultdict(list)
+    ranks: dict[int, list[DrawnCollective]] = defaultdict(list)
     for row, thread in zip(shown, threads, strict=True):
-        ranks[row.rank].append(Drawn(
-            thread=thread, whole=Slice(row.name, row.arrival_ns, _end(row)), args=_args(row),
+        ranks[row.rank].append(DrawnCollective(
+            thread=thread, whole=DrawnSlice(row.name, row.arrival_ns, _end(row)), args=_args(row),
             parts=tuple(_parts(row, wanted[row.rank].min_duration_ns)),
             arrows=tuple(arrows.get((row.collective, row.rank, row.op), ()))))
-    return Picture(ranks=ranks, counters=[*_waiting(shown), *_in_flight(shown)])
+    return Drawing(ranks=ranks, counters=[*_waiting(shown), *_in_flight(shown)])
 
 
 def _end(row: _Row) -> int:
     return row.arrival_ns if row.end_ns is None else max(row.end_ns, row.arrival_ns)
 
 
-def _is_wanted(row: _Row, wanted: Wanted) -> bool:
+def _is_wanted(row: _Row, wanted: DrawOptions) -> bool:
     end_ns = _end(row)
     if end_ns - row.arrival_ns < wanted.min_duration_ns:
         return False
@@ -120,12 +120,12 @@ def _is_wanted(row: _Row, wanted: Wanted) -> bool:
                                             for first, last in wanted.windows_ns)
 
 
-def _parts(row: _Row, min_duration_ns: int) -> Iterator[Slice]:
+def _parts(row: _Row, min_duration_ns: int) -> Iterator[DrawnSlice]:
     come_ns = row.come_ns
     if come_ns is None:
         return
     who = "" if row.unsure or row.waits_for is None else f" for rank {row.waits_for}"
-    for part in (Slice(f"waiting{who}", row.arrival_ns, come_ns), Slice("moving", come_ns, _end(row))):
+    for part in (DrawnSlice(f"waiting{who}", row.arrival_ns, come_ns), DrawnSlice("moving", come_ns, _end(row))):
         if part.end_ns - part.start_ns >= max(min_duration_ns, 1):
             yield part
 
@@ -176,12 +176,12 @@ def _described(group: str | None, description: str | None) -> str:
     return description if description and description != "undefined" else group or ""
 
 
-def _arrows(rows: Sequence[_Row], clock: Clock, wanted: Mapping[int, Wanted],
-            origin_ns: int) -> dict[tuple[int, int, str], list[Arrow]]:
+def _arrows(rows: Sequence[_Row], clock: Clock, wanted: Mapping[int, DrawOptions],
+            origin_ns: int) -> dict[tuple[int, int, str], list[ArrowEnd]]:
     """From the rank that came last to those that waited long enough for it."""
     late = {row.collective: row for row in rows if row.op != "recv" and row.rank == row.late_rank}
     unsure_ns: dict[tuple[int, int], int | None] = {}
-    found: dict[tuple[int, int, str], list[Arrow]] = defaultdict(list)
+    found: dict[tuple[int, int, str], list[ArrowEnd]] = defaultdict(list)
     number = 0
     for row in rows:
         source = late.get(row.collective)
@@ -199,13 +199,13 @@ def _arrows(rows: Sequence[_Row], clock: Clock, wanted: Mapping[int, Wanted],
         if (limit is None or row.wait_ns <= max(limit, SHORTEST_NS) or row.wait_ns < enough or ends >= row.end_ns
                 or starts >= _end(source) or starts < origin_ns):
             continue
-        found[source.collective, source.rank, source.op].append(Arrow("s", number, starts))
-        found[row.collective, row.rank, row.op].append(Arrow("f", number, ends))
+        found[source.collective, source.rank, source.op].append(ArrowEnd("s", number, starts))
+        found[row.collective, row.rank, row.op].append(ArrowEnd("f", number, ends))
         number += 1
     return found
 
 
-def _waiting(rows: Iterable[_Row]) -> Iterator[Sample]:
+def _waiting(rows: Iterable[_Row]) -> Iterator[CounterValue]:
     """A rank that waits in several collectives at once is one."""
     waits: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for row in rows:
@@ -220,7 +220,7 @@ def _waiting(rows: Iterable[_Row]) -> Iterator[Sample]:
     return _samples("ranks", "waiting", changes)
 
 
-def _in_flight(rows: Iterable[_Row]) -> Iterator[Sample]:
+def _in_flight(rows: Iterable[_Row]) -> Iterator[CounterValue]:
     """Inputs of the ranks that are moving theirs; where waiting is not known, of those that are in it."""
     changes: dict[int, int] = defaultdict(int)
     for row in rows:
@@ -230,9 +230,9 @@ def _in_flight(rows: Iterable[_Row]) -> Iterator[Sample]:
     return _samples("bytes", "in flight", changes)
 
 
-def _samples(what: str, state: str, changes: Mapping[int, int]) -> Iterator[Sample]:
+def _samples(what: str, state: str, changes: Mapping[int, int]) -> Iterator[CounterValue]:
     value = 0
     for at_ns in sorted(changes):
         if changes[at_ns]:
             value += changes[at_ns]
-            yield Sample(what, state, at_ns, value)
+            yield CounterValue(what, state, at_ns, value)
