@@ -42,7 +42,7 @@ def examine(out: Path, *, as_json: bool, peak: bool = False) -> tuple[str, bool]
     Returns:
         The report, and False if recording is impossible.
     """
-    findings = [finding for check in CHECKS for finding in check(out)]
+    findings = [finding for check in MACHINE_CHECKS for finding in check(out)]
     healthy = all(finding.level != "fail" for finding in findings)
     devices = _peaks(findings) if peak else []
     if as_json:
@@ -164,4 +164,4 @@ def _clock(_: Path) -> Iterator[Finding]:
                   "be recognised: the clock of each rank is measured")
 
 
-CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (_python, _packages, _torch, _disk, _clock, _engine)
+MACHINE_CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (_python, _packages, _torch, _disk, _clock, _engine)

@@ -1,1 +1,1 @@
-"""What a call of a model costs: FLOPs, MACs, bytes and parameters by module and operator."""
+"""Counting: FLOPs, MACs, bytes and parameters of a model call or of the steps of a job."""

@@ -1,4 +1,4 @@
-"""What a call of a model costs: a model and its inputs come in, exact FLOPs, MACs, bytes and parameters go out."""
+"""`distprof.count`: FLOPs, MACs, bytes and parameters of one call of a model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import nn
 
 from distprof.contract.rank_json import ParamCount
 from distprof.contract.tables import PHASES
-from distprof.counting.count_pass import CountPass, OpKey, OpSum
+from distprof.counting.count_pass import CountPass
 from distprof.counting.counts import Counts, ModuleCount, OpCount
 from distprof.counting.invocation import Invocation
+from distprof.counting.op_sums import OpKey, OpSum
 from distprof.errors import UsageError
 from distprof.model.call_paths import CallPath
 from distprof.model.isolation import undisturbed
@@ -22,43 +23,41 @@ from distprof.model.params import count_params
 from distprof.model.scopes import ModuleScopes
 from distprof.process.topology import Topology
 
-ALONE = Topology(sizes={}, coordinates={}, source="one process")
+ONE_PROCESS = Topology(sizes={}, coordinates={}, source="one process")
 
 
 def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Counts:
-    """Counts what one call of a model does, exactly, on any device (the meta device too, without memory).
+    """Counts the work of one model call exactly, on any device (on the meta device without memory).
 
-    Model and process are left as they were: random state, buffers, gradients, training flags, hooks, compiled code.
-    While torch functions are watched, `nn.MultiheadAttention` and `nn.TransformerEncoder` do in many operators what
-    without gradients they may do in one: FLOPs are the same, bytes are those of the many.
-
-    Where torch would leave the padding of a TransformerEncoder out (eval mode, no gradients, a padding mask), the call
-    takes the path that computes it. On threads of the script's own, what modules do there counts, and no more.
+    Random state, buffers, gradients, training flags, hooks and compiled code stay as they were. While counting,
+    `nn.MultiheadAttention` and `nn.TransformerEncoder` never take their fused path for inference: FLOPs are the same,
+    bytes are those of the single operators, and the padding that the fused path of an encoder skips (eval mode, no
+    gradients, a padding mask) is computed and counted. On other threads of the script only work inside modules counts.
 
     Args:
         model: A module, a bound method of one like `model.generate`, or a function that calls modules.
         *args: Positional arguments of the call.
-        backward: Runs and counts backward as well, from ones for the gradient of every output.
+        backward: Also runs and counts backward, with ones as the gradient of every output.
         **kwargs: Keyword arguments of the call.
 
     Returns:
         FLOPs, MACs, bytes and parameters by module, operator and phase.
 
     Raises:
-        UsageError: The model cannot be called, or backward has no gradient to begin with.
-        FormulaError: A formula given to `register_flops` returned nonsense.
-        Exception: What the model raises, with a note saying in which module.
+        UsageError: The model cannot be called, or no output has a gradient for backward.
+        FormulaError: A formula given to `register_flops` raised or returned no int >= 0.
+        Exception: What the model raises, with a note that names the module.
 
     Example:
         >>> counts = distprof.count(model, torch.randn(1, 3, 224, 224), backward=True)
         >>> counts.flops, counts.by_module()["layer1"], counts.coverage_ratio
     """
-    invocation = Invocation.of(model, args, kwargs, backward=backward)  # what is gathered from lives as long as this
-    return gather(*watch(invocation))
+    invocation = Invocation.of(model, args, kwargs, backward=backward)  # keeps the modules alive for summing
+    return summed(*run_counted(invocation))
 
 
-def watch(invocation: Invocation) -> tuple[CountPass, ModuleMap]:
-    """Runs a call once under a count pass; gives the pass and the modules it met. See `count` for errors."""
+def run_counted(invocation: Invocation) -> tuple[CountPass, ModuleMap]:
+    """Runs a call once under a count pass; returns the pass and the modules that ran. See `count` for errors."""
     modules, root = ModuleMap(), invocation.model
     if root is not None:
         modules.add_root(root)
@@ -78,8 +77,8 @@ def watch(invocation: Invocation) -> tuple[CountPass, ModuleMap]:
     return counting, modules
 
 
-def gather(counting: CountPass, modules: ModuleMap) -> Counts:
-    """What a count pass saw, by module and operator; call while the modules are alive."""
+def summed(counting: CountPass, modules: ModuleMap) -> Counts:
+    """The counts of a count pass by module and operator; call it while the modules are alive."""
     within = _within(counting)
     ops = tuple(_op_count(key, entry, within[key.path]) for key, entry in counting.sums.items())
     work = _work(ops)
@@ -95,7 +94,7 @@ def gather(counting: CountPass, modules: ModuleMap) -> Counts:
 
 @dataclass(slots=True)
 class _Work:
-    """What the operators inside a module did."""
+    """Work of the operators inside a module."""
 
     macs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     flops: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
@@ -104,7 +103,7 @@ class _Work:
 
 
 def _within(counting: CountPass) -> dict[CallPath, frozenset[str]]:
-    """The modules of every call path; one set for all operators of a path."""
+    """The modules of every call path; the operators of a path share one set."""
     return {path: frozenset(site.path for site in path.sites()) for path in {key.path for key in counting.sums}}
 
 
@@ -137,18 +136,18 @@ def _module_count(site: Site, work: _Work, counting: CountPass, *, shared: bool)
     return ModuleCount(
         path=site.path, class_name=site.class_name, depth=site.depth, calls=counting.calls.get(site, 0),
         params=_params([module] if module is not None else []),
-        own_params=count_params(module.parameters(recurse=False), ALONE).params if module is not None else 0,
+        own_params=count_params(module.parameters(recurse=False), ONE_PROCESS).params if module is not None else 0,
         input_shapes=shapes[0], output_shapes=shapes[1], macs=work.macs, flops=work.flops, elements=work.elements,
         io_bytes=work.io_bytes, shared=shared)
 
 
 def _params(roots: list[nn.Module]) -> ParamCount:
-    return count_params((p for root in roots for p in root.parameters()), ALONE,
+    return count_params((p for root in roots for p in root.parameters()), ONE_PROCESS,
                         (b for root in roots for b in root.buffers()))
 
 
 def _in_tree_order(modules: ModuleMap) -> Iterator[Site]:
-    """Parents first, then children in their order; sites that were found late stand beside their siblings."""
+    """Parents before their children; sites that were found late are put beside their siblings."""
     below: dict[int | None, list[Site]] = defaultdict(list)
     for site in modules.sites():
         below[id(site.parent) if site.parent is not None else None].append(site)

@@ -1,4 +1,4 @@
-"""What a call of a model cost, as data: operators and modules come in, sums by whatever one asks for go out."""
+"""The result of `distprof.count`: operators and modules of one call, with sums by module, operator, kind and phase."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from distprof.contract.rank_json import ParamCount
 from distprof.counting.count_pass import Shapes
-from distprof.counting.functions import FunctionCall
-from distprof.reporters.view import View
+from distprof.counting.torch_functions import FunctionCall
+from distprof.reporters.tree_view import TreeView
 
 if TYPE_CHECKING:
-    from distprof.reporters.frames import Frames
-    from distprof.reporters.report import Report
+    from distprof.reporters.count_frames import Frames
+    from distprof.reporters.tree_report import TreeReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class OpCount:
     """Calls of one operator by one module with equal shapes in one phase."""
 
     module_path: str | None
-    """Innermost module; None outside of every module."""
+    """Innermost module; None outside of all modules."""
     within: frozenset[str]
     """All modules that were running, the innermost included."""
     op: str
@@ -42,17 +42,17 @@ class OpCount:
     causal_macs: int
     """`macs` without what a causal attention mask hides."""
     recompute_macs: int
-    """Part of `macs`: scores that a fused attention backward computes once more."""
+    """Part of `macs`: scores that a fused attention backward recomputes."""
     elements: int
-    """Elements an operator that is no contraction works on."""
+    """Elements that an operator other than a contraction processes."""
     estimate_flops: int
-    """Roughly, for FFTs, factorisations and distances; never part of `flops`."""
+    """Rough FLOPs of FFTs, factorisations and distances; never part of `flops`."""
     read_bytes: int
     write_bytes: int
     kind: str
     """contraction, norm, activation, pool, softmax, loss, elementwise, view, ..., other."""
     counted: bool
-    """False where nobody knows what the operator does."""
+    """False if the operator has neither formula nor kind."""
     note: str
 
     @property
@@ -87,12 +87,12 @@ class ModuleCount:
     elements: int
     io_bytes: int
     shared: bool = False
-    """True where the same module stands under another path too."""
+    """True if the module has another path too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncounted:
-    """An operator that ran and whose work nobody knows."""
+    """An operator that ran and has neither formula nor kind."""
 
     op: str
     calls: int
@@ -104,14 +104,14 @@ class Counts:
     """Everything that ran in one call of a model.
 
     FLOPs are 2 x MACs of contractions (matrix products, convolutions, attention, recurrent layers) on the shapes of
-    this process; attention masks count in full. Elementwise work is kept apart, by kind.
+    this process; attention masks reduce nothing. Elementwise work is listed separately, by kind.
     """
 
     ops: tuple[OpCount, ...]
     modules: tuple[ModuleCount, ...]
     """All modules of the model in tree order, called or not."""
     functions: Mapping[FunctionCall, int] = field(repr=False)
-    """Calls of torch functions: what views by the rules of other counters are made of."""
+    """Calls of torch functions, from which `distprof.peers` computes the totals of other counters."""
     params: ParamCount
 
     def total(self, quantity: str = "flops", phase: str | None = None) -> int:
@@ -150,7 +150,7 @@ class Counts:
 
     @property
     def model_flops(self) -> int:
-        """FLOPs the model needs, whatever kernels did: no checkpointing, no attention scores computed once more."""
+        """FLOPs without recomputation, by activation checkpointing or by a fused attention backward."""
         return self.flops - self.recompute_flops - 2 * sum(
             op.recompute_macs for op in self.ops if op.phase != "recompute")
 
@@ -163,7 +163,7 @@ class Counts:
         return sums
 
     def by_op(self, quantity: str = "flops") -> dict[str, int]:
-        """Operator, like aten::mm -> sum; only those that have some, largest first."""
+        """Operator, like aten::mm -> sum, largest first, zeros left out."""
         return _sums(self.ops, lambda op: op.op, quantity)
 
     def by_kind(self, quantity: str = "elements") -> dict[str, int]:
@@ -180,7 +180,7 @@ class Counts:
 
     @cached_property
     def uncounted(self) -> tuple[Uncounted, ...]:
-        """Operators that ran and whose work nobody knows, most bytes first."""
+        """Operators without formula or kind, most bytes first."""
         found: dict[str, list[OpCount]] = defaultdict(list)
         for op in self.ops:
             if not op.counted:
@@ -191,40 +191,43 @@ class Counts:
 
     @property
     def coverage_ratio(self) -> float:
-        """Share of the bytes moved that operators moved whose work is known; 1.0 where nothing is unknown."""
+        """Share of the moved bytes that counted operators moved; 1.0 if every operator is counted."""
         moved, unknown = self.total("io_bytes"), sum(one.io_bytes for one in self.uncounted)
         return 1 - unknown / moved if moved else float(not self.uncounted)
 
     def measured(self, path: str) -> Mapping[str, Any]:
-        """Measured columns of a module by their keys; a count alone measures nothing."""
+        """Measured columns of a module by key; empty for a count."""
         return {}
 
     def measured_lines(self) -> tuple[tuple[str, str], ...]:
-        """Label and text of what was measured of the whole call."""
+        """Label and text of measurements of the whole call; empty for a count."""
         return ()
 
     def table(self, *, depth: int | None = 3, top: int | None = None, sort: str = "path",
-              columns: Sequence[str] | None = None) -> Report:
+              columns: Sequence[str] | None = None) -> TreeReport:
         """The modules as a tree and all totals; `print` it.
 
         Args:
             depth: Levels below the root; None for all.
             top: Only this many modules, the largest by `sort`.
             sort: path (the order of the model), params, macs or flops; of a profile also fwd, bwd or time.
-            columns: Keys of `distprof.reporters.columns.COLUMNS`; None for those that tell something.
+            columns: Keys of `distprof.reporters.tree_columns.TREE_COLUMNS`; None for all that are informative.
 
         Raises:
             UsageError: There is no such order or column.
         """
-        from distprof.reporters.count_report import count_report
+        from distprof.reporters.count_rows import count_rows
+        from distprof.reporters.count_totals import count_totals
+        from distprof.reporters.tree_report import TreeReport
 
-        return count_report(self, View(depth=depth, top=top, sort=sort, columns=columns))
+        view = TreeView(depth=depth, top=top, sort=sort, columns=columns)
+        return TreeReport(rows=count_rows(self), view=view, footer=count_totals(self))
 
     def __str__(self) -> str:
         """The table as plain text of 120 columns."""
         return str(self.table())
 
-    def __rich__(self) -> Report:
+    def __rich__(self) -> TreeReport:
         return self.table()
 
     def __repr__(self) -> str:
@@ -234,7 +237,7 @@ class Counts:
     def to_dict(self) -> dict[str, Any]:
         """Totals, uncounted operators, modules and operators, all of it plain JSON types.
 
-        `distprof.reporters.schema` documents every key.
+        `distprof.reporters.count_schema` documents every key.
         """
         from distprof.reporters.count_dict import count_dict
 
@@ -245,8 +248,8 @@ class Counts:
         return json.dumps(self.to_dict(), indent=indent)
 
     def to_polars(self) -> Frames:
-        """Frames `modules` and `ops` with the columns of `distprof.reporters.schema`."""
-        from distprof.reporters.frames import count_frames
+        """Frames `modules` and `ops` with the columns of `distprof.reporters.count_schema`."""
+        from distprof.reporters.count_frames import count_frames
 
         return count_frames(self)
 
@@ -256,7 +259,7 @@ class Counts:
         Raises:
             OutputError: The folder cannot be written.
         """
-        from distprof.reporters.parquet import write_counts
+        from distprof.reporters.count_parquet import write_counts
 
         write_counts(self, Path(folder))
 

@@ -1,4 +1,4 @@
-"""One call of a model by ourselves: a model and its arguments come in, it runs forward and, if asked, backward."""
+"""One call of a model made by distprof itself, forward and optionally backward."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from distprof.model.tensors import tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """What to call, with what.
+    """A model and the arguments of the call.
 
-    A model on the meta device gets its tensors on the meta device: shapes are all it needs. One with lazy parameters is
-    called as a copy, because its first call makes other modules of its own.
+    For a model on the meta device the arguments are moved there. A model with lazy parameters is copied, because its
+    first call changes its modules.
     """
 
     function: Callable[..., Any]
@@ -35,15 +35,15 @@ class Invocation:
 
     @classmethod
     def of(cls, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, backward: bool) -> Invocation:
-        """Checks what a user gave.
+        """Checks the model and prepares the arguments.
 
         Raises:
-            UsageError: It cannot be called.
+            UsageError: The model cannot be called.
         """
         if isinstance(function, type) or not callable(function):
             found = f"the class {function.__name__}" if isinstance(function, type) else repr(type(function).__name__)
             raise UsageError(f"expected a model or a function, found {found}",
-                             hint="make an object of it first" if isinstance(function, type) else None)
+                             hint="pass an instance of the class" if isinstance(function, type) else None)
         function = _not_lazy(function)
         module = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
         on_meta = isinstance(module, nn.Module) and _on_meta(module)
@@ -57,11 +57,11 @@ class Invocation:
         return owner if isinstance(owner, nn.Module) else None
 
     def run(self, scopes: ModuleScopes | None = None) -> Any:
-        """Calls it once.
+        """Runs the call once.
 
         Raises:
-            UsageError: Backward was asked for and nothing that came out has a gradient.
-            Exception: Whatever the model raises, with a note in which module it did.
+            UsageError: Backward is wanted and no output has a gradient.
+            Exception: What the model raises, with a note that names the module.
         """
         try:
             result = self.function(*self.args, **self.kwargs)
@@ -82,11 +82,11 @@ class Invocation:
 
 
 def _not_lazy(function: Any) -> Any:
-    """The same, or a copy where parameters get their shapes only from the first call."""
+    """The function, or for a model with lazy parameters that of a copy."""
     owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
     if not isinstance(owner, nn.Module) or not any(map(is_lazy, chain(owner.parameters(), owner.buffers()))):
         return function
-    # of lazy buffers torch makes no copies
+    # torch cannot copy lazy buffers
     empty: Any = UninitializedBuffer
     fresh = {id(buffer): empty(buffer.requires_grad, buffer.data.device, buffer.data.dtype)
              for buffer in owner.buffers() if is_lazy(buffer)}
@@ -95,7 +95,7 @@ def _not_lazy(function: Any) -> Any:
 
 
 def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
-    # cut off: backward could not bring a gradient without data back to where the tensor came from
+    # detached: a meta gradient cannot flow back to the original tensor
     return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)
 
 

@@ -1,56 +1,53 @@
-"""MACs of convolutions, groups included: the second size of a weight is already divided by them."""
+"""MACs of convolutions. Groups need no factor: the second size of a weight is already divided by them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from distprof.formulas.call import Call
-
-Formula = Callable[[Call], int]
+from distprof.formulas.operator_call import Formula, OperatorCall
 
 
-def forward(weight: str = "weight") -> Formula:
-    """Each output element sums a kernel's worth of products; padding counts like data."""
+def convolution(weight: str = "weight") -> Formula:
+    """Each output element is a sum over the kernel; padding counts like data."""
     return lambda call: int(call.first_output.numel()) * prod(call[weight].shape[1:])
 
 
-def transposed(image: str, weight: str = "weight") -> Formula:
-    """Each input element is spread over a kernel's worth of outputs: weight [in, out / groups, *kernel]."""
+def transposed_convolution(image: str, weight: str = "weight") -> Formula:
+    """Each input element is spread over the kernel: weight [in, out / groups, *kernel]."""
     return lambda call: int(call[image].numel()) * prod(call[weight].shape[1:])
 
 
-def either(call: Call) -> int:
-    """Operators with a flag that says which."""
-    return transposed("input")(call) if call["transposed"] else forward()(call)
+def either_convolution(call: OperatorCall) -> int:
+    """Operators with a flag `transposed`."""
+    return transposed_convolution("input")(call) if call["transposed"] else convolution()(call)
 
 
-def backward(call: Call) -> int:
-    """The gradients of image and weight cost a forward call each; torch's own table forgets the groups here."""
+def convolution_backward(call: OperatorCall) -> int:
+    """The gradients of image and weight cost one forward call each, groups included."""
     transposes = call.arguments.get("transposed", False)
     return _gradients(call, call["input"] if transposes else call["grad_output"])
 
 
-def only_backward(positions: str) -> Formula:
-    """Operators that are for one of the two directions."""
+def one_way_backward(positions: str) -> Formula:
+    """Backward operators without the flag: `positions` names the tensor whose elements meet the kernel."""
     return lambda call: _gradients(call, call[positions])
 
 
-def _gradients(call: Call, positions: Any) -> int:
+def _gradients(call: OperatorCall, positions: Any) -> int:
     wanted = sum(map(bool, call.arguments.get("output_mask", (True, True))[:2]))
     per_position: int = prod(call["weight"].shape[1:])
     return int(positions.numel()) * per_position * wanted
 
 
-def time_batch_channel(call: Call) -> int:
+def time_batch_channel_convolution(call: OperatorCall) -> int:
     """conv_tbc: weight [kernel, in, out], output [time, batch, out]."""
     macs: int = call.first_output.numel() * prod(call["weight"].shape[:2])
     return macs
 
 
-def time_batch_channel_backward(call: Call) -> int:
-    """Both gradients."""
+def time_batch_channel_backward(call: OperatorCall) -> int:
+    """Both gradients of conv_tbc."""
     macs: int = 2 * call["self"].numel() * prod(call["weight"].shape[:2])
     return macs
 
@@ -69,20 +66,20 @@ _TRANSPOSED = (
 _ONEDNN = ("qconv_pointwise", "qconv1d_pointwise", "qconv2d_pointwise", "qconv3d_pointwise")
 
 CONVOLUTION: dict[str, Formula] = {
-    "aten::convolution": either,
-    "aten::_convolution": either,
-    "aten::convolution_overrideable": either,
-    **{f"aten::{name}": forward() for name in _FORWARD},
-    **{f"aten::{name}": transposed("self") for name in _TRANSPOSED},
-    "mkldnn::_convolution_pointwise": forward("W"),
-    "mkldnn::_convolution_pointwise_": forward("W"),
-    "mkldnn::_convolution_transpose_pointwise": transposed("X", "W"),
-    **{f"onednn::{name}": forward("qw") for name in _ONEDNN},
-    "aten::convolution_backward": backward,
-    "aten::convolution_backward_overrideable": backward,
-    "aten::_slow_conv2d_backward": only_backward("grad_output"),
-    "aten::mps_convolution_backward": only_backward("grad_output"),
-    "aten::mps_convolution_transpose_backward": only_backward("self"),
-    "aten::conv_tbc": time_batch_channel,
+    "aten::convolution": either_convolution,
+    "aten::_convolution": either_convolution,
+    "aten::convolution_overrideable": either_convolution,
+    **{f"aten::{name}": convolution() for name in _FORWARD},
+    **{f"aten::{name}": transposed_convolution("self") for name in _TRANSPOSED},
+    "mkldnn::_convolution_pointwise": convolution("W"),
+    "mkldnn::_convolution_pointwise_": convolution("W"),
+    "mkldnn::_convolution_transpose_pointwise": transposed_convolution("X", "W"),
+    **{f"onednn::{name}": convolution("qw") for name in _ONEDNN},
+    "aten::convolution_backward": convolution_backward,
+    "aten::convolution_backward_overrideable": convolution_backward,
+    "aten::_slow_conv2d_backward": one_way_backward("grad_output"),
+    "aten::mps_convolution_backward": one_way_backward("grad_output"),
+    "aten::mps_convolution_transpose_backward": one_way_backward("self"),
+    "aten::conv_tbc": time_batch_channel_convolution,
     "aten::conv_tbc_backward": time_batch_channel_backward,
 }

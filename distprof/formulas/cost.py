@@ -1,18 +1,18 @@
-"""What one operator call costs: contractions, element counts and bytes, kept apart."""
+"""Cost of one operator call: MACs, element counts and bytes, never added up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Kind = Literal[
+OperatorKind = Literal[
     "contraction", "norm", "activation", "pool", "softmax", "loss", "optimizer", "elementwise", "reduction",
     "upsample", "embedding", "random", "copy", "view", "estimate", "other",
 ]
-"""What an operator does. `reduction` includes scans and sorts; `view` whatever neither computes nor moves data,
-allocation too; `estimate` operators whose FLOPs are only roughly known; `other` those nobody classified."""
+"""What an operator does. `reduction` includes scans and sorts; `view` neither computes nor moves data (allocation
+too); `estimate` has FLOPs that are only roughly known; `other` is not classified."""
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[OperatorKind, ...] = get_args(OperatorKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +21,15 @@ class Macs:
 
     full: int
     causal: int
-    """Only the (query, key) pairs that a causal mask or a window leaves; `full` where there is neither."""
+    """Without the (query, key) pairs that a causal mask or a window hides; `full` where there is neither."""
     recompute: int = 0
-    """Part of `full`: scores that a fused attention backward computes once more."""
+    """Part of `full`: scores that a fused attention backward recomputes."""
     note: str = ""
-    """Why the count is an upper bound, or what it is based on, where that is not plain from the shapes."""
+    """Why the count is an upper bound, or what it is based on besides the shapes."""
 
     @classmethod
     def of(cls, macs: int | Macs) -> Macs:
-        """A plain number has nothing causal."""
+        """Wraps a plain number, which no mask reduces."""
         return macs if isinstance(macs, Macs) else cls(full=macs, causal=macs)
 
 
@@ -41,28 +41,28 @@ class Cost:
     """Multiply-accumulates of contractions: matrix products, convolutions, attention, recurrent layers. Positions
     that an attention mask hides count in full."""
     causal_macs: int = 0
-    """The same, with only the (query, key) pairs that causal attention (and its window) leaves."""
+    """The same without the (query, key) pairs that causal attention and its window hide."""
     recompute_macs: int = 0
-    """Part of `macs`: what an attention backward spends on computing scores once more (1 of 5 products)."""
+    """Part of `macs`: scores that a fused attention backward recomputes (1 of its 5 products)."""
     remainder: int = 0
-    """1 where a registered formula gave an odd number of FLOPs, which 2 x MACs cannot say."""
+    """1 if a registered formula returned an odd number of FLOPs, which 2 x MACs cannot express."""
     elements: int = 0
-    """Elements that a call which is no contraction works on; `elements.py` says which of its tensors count."""
-    kind: Kind = "other"
+    """Elements that a call other than a contraction works on; `element_counts.py` selects the tensors."""
+    kind: OperatorKind = "other"
     read_bytes: int = 0
-    """Bytes of memory read: each input once, broadcast dimensions once, of a gathered table the rows it takes."""
+    """Bytes read: each input once, broadcast dimensions once, only the gathered rows of a table."""
     write_bytes: int = 0
-    """Bytes of memory written: new tensors, and inputs that are written in place. 0 for views."""
+    """Bytes written: new tensors and inputs changed in place. 0 for views."""
     counted: bool = False
-    """True where `macs` come from a formula or the operator is known not to contract anything."""
+    """True if `macs` come from a formula or the operator is known to be no contraction."""
     estimated: bool = False
-    """True where `estimate_flops` is all there is."""
+    """True if only `estimate_flops` is known."""
     estimate_flops: int = 0
-    """Leading term of the FLOPs of an FFT, a factorisation, a distance: never part of `flops`."""
+    """Rough FLOPs of an FFT, a factorisation or a distance; never part of `flops`."""
     note: str = ""
-    """What the count is based on, where that is not plain from the shapes."""
+    """What the count is based on besides the shapes."""
 
     @property
     def flops(self) -> int:
-        """The headline: 2 per multiply-accumulate of a contraction, nothing else."""
+        """2 per multiply-accumulate of a contraction; nothing else counts."""
         return 2 * self.macs + self.remainder

@@ -1,8 +1,8 @@
-"""FLOPs of operators whose work is only roughly known: the leading term of the textbook algorithm.
+"""Rough FLOPs of FFTs, factorisations and distances: the leading term of the textbook algorithm, in no total.
 
-One call comes in, FLOPs go out; they are kept out of every total. Sources: FFT 5 n log2 n, half of it for real data
-(the FFTW project's convention); dense factorisations Golub & Van Loan, Matrix Computations, 4th ed.; iterative ones
-(eigenvalues, singular values) their usual constants from there. Complex numbers count like real ones.
+Sources: FFT 5 n log2 n, half of it for real data (convention of the FFTW project); dense factorisations and the
+usual constants of iterative ones (eigenvalues, singular values) from Golub & Van Loan, Matrix Computations, 4th ed.
+Complex numbers count like real ones.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import log2, prod
 
-from distprof.formulas.call import Call
+from distprof.formulas.operator_call import OperatorCall
 
-Estimate = Callable[[Call], float]
+Estimate = Callable[[OperatorCall], float]
 
 
-def _sizes(call: Call, name: str) -> tuple[int, int, int]:
+def _sizes(call: OperatorCall, name: str) -> tuple[int, int, int]:
     """Number of matrices, rows, columns."""
     shape = call[name].shape
     return prod(shape[:-2]), int(shape[-2]), int(shape[-1])
 
 
 def fourier(factor: float, *, sizes_of_output: bool = False) -> Estimate:
-    """`factor` n log2 n for each transform of n = the product of the transformed sizes."""
+    """`factor` n log2 n per transform; n is the product of the transformed sizes."""
 
-    def estimate(call: Call) -> float:
+    def estimate(call: OperatorCall) -> float:
         tensor = call.first_output if sizes_of_output else call["self"]
         length = prod(int(tensor.shape[dim]) for dim in call["dim"])
         return factor * int(tensor.numel()) * log2(length) if length > 1 else 0
@@ -32,20 +32,20 @@ def fourier(factor: float, *, sizes_of_output: bool = False) -> Estimate:
     return estimate
 
 
-def square(name: str, factor: float) -> Estimate:
-    """`factor` n^3 for each n x n matrix."""
+def square_matrix(name: str, factor: float) -> Estimate:
+    """`factor` n^3 per n x n matrix."""
 
-    def estimate(call: Call) -> float:
+    def estimate(call: OperatorCall) -> float:
         batch, _, size = _sizes(call, name)
         return factor * batch * size**3
 
     return estimate
 
 
-def rectangular(name: str, long: float, short: float) -> Estimate:
-    """`long` m n^2 - `short` n^3 for each m x n matrix, n the smaller size."""
+def rectangular_matrix(name: str, long: float, short: float) -> Estimate:
+    """`long` m n^2 - `short` n^3 per m x n matrix; n is the smaller size."""
 
-    def estimate(call: Call) -> float:
+    def estimate(call: OperatorCall) -> float:
         batch, rows, columns = _sizes(call, name)
         large, small = max(rows, columns), min(rows, columns)
         return batch * (long * large * small**2 - short * small**3)
@@ -53,37 +53,37 @@ def rectangular(name: str, long: float, short: float) -> Estimate:
     return estimate
 
 
-def solving(matrix: str, right: str, factorise: float, substitute: float) -> Estimate:
-    """`factorise` n^3 and `substitute` n^2 for each right-hand side."""
+def linear_solve(matrix: str, right: str, factorise: float, substitute: float) -> Estimate:
+    """`factorise` n^3 per matrix and `substitute` n^2 per right-hand side."""
 
-    def estimate(call: Call) -> float:
+    def estimate(call: OperatorCall) -> float:
         batch, _, size = _sizes(call, matrix)
         return factorise * batch * size**3 + substitute * size * int(call[right].numel())
 
     return estimate
 
 
-def distances(call: Call) -> float:
-    """Difference, power, sum: 3 for each coordinate of each pair."""
+def distances(call: OperatorCall) -> float:
+    """Difference, power, sum: 3 per coordinate of each pair."""
     return 3 * int(call.first_output.numel()) * int(call["x1"].shape[-1])
 
 
-def own_distances(call: Call) -> float:
-    """The same for pairs within one set."""
+def own_distances(call: OperatorCall) -> float:
+    """As `distances`, for pairs within one set."""
     return 3 * int(call.first_output.numel()) * int(call["self"].shape[-1])
 
 
-def distances_backward(call: Call) -> float:
-    """The same for each of the pairs."""
+def distances_backward(call: OperatorCall) -> float:
+    """3 per coordinate of each pair."""
     return 3 * int(call["cdist"].numel()) * int(call["x1"].shape[-1])
 
 
-def own_distances_backward(call: Call) -> float:
-    """The same for each of the pairs."""
+def own_distances_backward(call: OperatorCall) -> float:
+    """3 per coordinate of each pair within one set."""
     return 3 * int(call["pdist"].numel()) * int(call["self"].shape[-1])
 
 
-def apply_reflectors(call: Call) -> float:
+def apply_reflectors(call: OperatorCall) -> float:
     """4 m n k for k reflectors of length m applied to n columns."""
     return 4 * int(call["input3"].numel()) * int(call["input2"].shape[-1])
 
@@ -96,31 +96,31 @@ ESTIMATES: dict[str, Estimate] = {
     "aten::_cdist_backward": distances_backward,
     "aten::_pdist_forward": own_distances,
     "aten::_pdist_backward": own_distances_backward,
-    "aten::linalg_lu_factor_ex": rectangular("A", 1, 1 / 3),
-    "aten::linalg_lu": rectangular("A", 1, 1 / 3),
-    "aten::_lu_with_info": rectangular("self", 1, 1 / 3),
-    "aten::linalg_lu_solve": solving("LU", "B", 0, 2),
-    "aten::linalg_cholesky_ex": square("self", 1 / 3),
-    "aten::cholesky": square("self", 1 / 3),
-    "aten::cholesky_solve": solving("input2", "self", 0, 2),
-    "aten::_cholesky_solve_helper": solving("A", "self", 0, 2),
-    "aten::cholesky_inverse": square("self", 2 / 3),
-    "aten::linalg_ldl_factor_ex": square("self", 1 / 3),
-    "aten::linalg_ldl_solve": solving("LD", "B", 0, 2),
-    "aten::linalg_qr": rectangular("A", 4, 4 / 3),
-    "aten::geqrf": rectangular("self", 2, 2 / 3),
-    "aten::linalg_householder_product": rectangular("input", 2, 2 / 3),
+    "aten::linalg_lu_factor_ex": rectangular_matrix("A", 1, 1 / 3),
+    "aten::linalg_lu": rectangular_matrix("A", 1, 1 / 3),
+    "aten::_lu_with_info": rectangular_matrix("self", 1, 1 / 3),
+    "aten::linalg_lu_solve": linear_solve("LU", "B", 0, 2),
+    "aten::linalg_cholesky_ex": square_matrix("self", 1 / 3),
+    "aten::cholesky": square_matrix("self", 1 / 3),
+    "aten::cholesky_solve": linear_solve("input2", "self", 0, 2),
+    "aten::_cholesky_solve_helper": linear_solve("A", "self", 0, 2),
+    "aten::cholesky_inverse": square_matrix("self", 2 / 3),
+    "aten::linalg_ldl_factor_ex": square_matrix("self", 1 / 3),
+    "aten::linalg_ldl_solve": linear_solve("LD", "B", 0, 2),
+    "aten::linalg_qr": rectangular_matrix("A", 4, 4 / 3),
+    "aten::geqrf": rectangular_matrix("self", 2, 2 / 3),
+    "aten::linalg_householder_product": rectangular_matrix("input", 2, 2 / 3),
     "aten::ormqr": apply_reflectors,
-    "aten::linalg_inv_ex": square("A", 2),
-    "aten::_linalg_solve_ex": solving("A", "B", 2 / 3, 2),
-    "aten::linalg_solve_triangular": solving("self", "B", 0, 1),
-    "aten::triangular_solve": solving("A", "self", 0, 1),
-    "aten::linalg_lstsq": rectangular("self", 2, 2 / 3),
-    "aten::_linalg_det": square("A", 2 / 3),
-    "aten::_linalg_slogdet": square("A", 2 / 3),
-    "aten::_linalg_eigh": square("A", 9),
-    "aten::linalg_eig": square("self", 25),
-    "aten::_linalg_eigvals": square("self", 10),
-    "aten::linalg_eigvals": square("self", 10),
-    "aten::_linalg_svd": rectangular("A", 6, -20),
+    "aten::linalg_inv_ex": square_matrix("A", 2),
+    "aten::_linalg_solve_ex": linear_solve("A", "B", 2 / 3, 2),
+    "aten::linalg_solve_triangular": linear_solve("self", "B", 0, 1),
+    "aten::triangular_solve": linear_solve("A", "self", 0, 1),
+    "aten::linalg_lstsq": rectangular_matrix("self", 2, 2 / 3),
+    "aten::_linalg_det": square_matrix("A", 2 / 3),
+    "aten::_linalg_slogdet": square_matrix("A", 2 / 3),
+    "aten::_linalg_eigh": square_matrix("A", 9),
+    "aten::linalg_eig": square_matrix("self", 25),
+    "aten::_linalg_eigvals": square_matrix("self", 10),
+    "aten::linalg_eigvals": square_matrix("self", 10),
+    "aten::_linalg_svd": rectangular_matrix("A", 6, -20),
 }

@@ -1,42 +1,39 @@
 """MACs of matrix products.
 
-Complex multiply-accumulates count like real ones. Of a sparse matrix what is stored counts, 2:4 sparsity included.
+Complex multiply-accumulates count like real ones. Only the stored elements of a sparse matrix count, 2:4 included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import torch
 
-from distprof.formulas.call import Call
-
-Formula = Callable[[Call], int]
+from distprof.formulas.operator_call import Formula, OperatorCall
 
 
-def stored(tensor: Any) -> int:
-    """Elements of a matrix: all, or of a sparse one those it stores."""
+def num_stored(tensor: Any) -> int:
+    """Elements of a dense matrix, or stored elements of a sparse one."""
     if tensor.layout is torch.strided:
         return int(tensor.numel())
     return int((tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()).numel())
 
 
 def multiply(left: Any, right: Any) -> int:
-    """[..., m, k] times [..., k, n]: each element of the left meets n of the right."""
+    """[..., m, k] times [..., k, n]: each left element meets n right ones."""
     if left.is_nested or right.is_nested:
         return sum(multiply(*pair) for pair in zip(left.unbind(), right.unbind(), strict=True))
     sparse = [tensor.layout is not torch.strided for tensor in (left, right)]
     if all(sparse):
         return _both_sparse(left, right)
     if sparse[1]:
-        return stored(right) * int(left.shape[-2])
-    return stored(left) * int(right.shape[-1])
+        return num_stored(right) * int(left.shape[-2])
+    return num_stored(left) * int(right.shape[-1])
 
 
 def _both_sparse(left: Any, right: Any) -> int:
-    """Each stored element of a column of the left meets each one of that row of the right."""
+    """Each stored element in column i of the left meets each stored element in row i of the right."""
     inner = int(left.shape[-1])
     columns = torch.bincount(left.to_sparse_coo().coalesce().indices()[1], minlength=inner)
     rows = torch.bincount(right.to_sparse_coo().coalesce().indices()[0], minlength=inner)
@@ -44,63 +41,63 @@ def _both_sparse(left: Any, right: Any) -> int:
 
 
 def product(left: str, right: str) -> Formula:
-    """One product of two arguments."""
+    """The product of two arguments."""
     return lambda call: multiply(call[left], call[right])
 
 
 def products(left: str, right: str) -> Formula:
-    """Lists of matrices, multiplied pair by pair."""
+    """Two lists of matrices, multiplied pair by pair."""
     return lambda call: sum(multiply(*pair) for pair in zip(call[left], call[right], strict=True))
 
 
 def into_output(left: str) -> Formula:
-    """[..., k] times a packed or transposed weight: n is only known from the output."""
+    """[..., k] times a packed or transposed weight: n is known only from the output."""
     return lambda call: int(call[left].numel() * call.first_output.shape[-1])
 
 
 def out_of(left: str, right: str) -> Formula:
-    """[..., n] times [n, k]: a gradient against the direction of a linear layer."""
+    """[..., n] times [n, k]: a gradient of a linear layer."""
     return lambda call: int(call[left].numel() * call[right].shape[-1])
 
 
-def elements(*names: str) -> Formula:
-    """The product of the numbers of elements: matrix times vector, dot, outer product."""
-    return lambda call: prod(stored(call[name]) for name in names)
+def sizes_multiplied(*names: str) -> Formula:
+    """The product of the sizes of the arguments: matrix times vector, dot product, outer product."""
+    return lambda call: prod(num_stored(call[name]) for name in names)
 
 
-def linear(call: Call) -> int:
-    """[..., k] times [n, k] transposed; a vector as weight is n = 1."""
+def linear(call: OperatorCall) -> int:
+    """[..., k] times the transposed [n, k]; a vector as weight means n = 1."""
     return int(call["input"].numel()) * (call["weight"].shape[0] if call["weight"].dim() > 1 else 1)
 
 
-def linear_backward(call: Call) -> int:
-    """One product for each of the wanted gradients of input and weight."""
+def linear_backward(call: OperatorCall) -> int:
+    """One product per requested gradient of input and weight."""
     wanted = sum(map(bool, call["output_mask"][:2]))
     return int(call["grad_output"].numel() * call["weight"].shape[-1]) * wanted
 
 
-def matmul(call: Call) -> int:
-    """Vectors, matrices and batches: each element of the result is a sum over what both share."""
+def matmul(call: OperatorCall) -> int:
+    """Vectors, matrices and batches: each result element is a sum over the shared dimension."""
     left, right = call["self"], call["other"]
     if left.is_nested or right.is_nested:
         return multiply(left, right)
     return int(call.first_output.numel() * left.shape[-1])
 
 
-def matmul_backward(call: Call) -> int:
-    """One product for each of the wanted gradients."""
+def matmul_backward(call: OperatorCall) -> int:
+    """One product per requested gradient."""
     return multiply(call["self"], call["other"]) * sum(map(bool, call["mask"]))
 
 
-def grouped(call: Call) -> int:
-    """Several products side by side; where the groups are along n, each row meets only its own group's columns."""
+def grouped_product(call: OperatorCall) -> int:
+    """Several products side by side; if the groups lie along n, a row meets only the columns of its group."""
     left, right = call["self"], call["mat2"]
     rows = left.numel() // left.shape[0] if left.dim() == 3 and right.dim() == 2 and left.shape[0] else left.numel()
     return int(rows * right.shape[-1])
 
 
-def trilinear(call: Call) -> int:
-    """The index space of the three factors, summed dimensions included."""
+def trilinear(call: OperatorCall) -> int:
+    """The size of the joint index space of the three factors, summed dimensions included."""
     shapes = []
     for name, expand in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
         shape = list(call[name].shape)
@@ -110,40 +107,40 @@ def trilinear(call: Call) -> int:
     return prod(max(sizes) if min(sizes) else 0 for sizes in zip(*shapes, strict=True))
 
 
-def sampled(call: Call) -> int:
-    """Only the stored positions of the result are computed, k MACs each."""
-    return stored(call["self"]) * int(call["mat1"].shape[-1])
+def sampled_product(call: OperatorCall) -> int:
+    """k MACs for each stored position of the result; others are not computed."""
+    return num_stored(call["self"]) * int(call["mat1"].shape[-1])
 
 
-def reduced_backward(call: Call) -> int:
-    """A product for each of the wanted gradients."""
-    return stored(call["self"]) * int(call["grad_out"].shape[-1]) * sum(map(bool, call["output_mask"]))
+def reduced_backward(call: OperatorCall) -> int:
+    """One product per requested gradient."""
+    return num_stored(call["self"]) * int(call["grad_out"].shape[-1]) * sum(map(bool, call["output_mask"]))
 
 
-def two_of_four(call: Call) -> int:
-    """[..., k] times [n, k / 2]: each stored element of the weight meets every row."""
+def two_of_four(call: OperatorCall) -> int:
+    """2:4 sparse weight, [..., k] times [n, k / 2]: each stored element meets every row."""
     source = call["input"]
     return int(call["weight"].numel()) * (int(source.numel()) // max(int(source.shape[-1]), 1))
 
 
-def two_of_four_packed(call: Call) -> int:
-    """cuSPARSELt's buffer does not say how long a row is; half of k is stored."""
+def two_of_four_packed(call: OperatorCall) -> int:
+    """2:4 sparse weight in a cuSPARSELt buffer, which hides its shape: half of k is stored."""
     return int(call.first_output.numel()) * int(call["dense_B"].shape[-2]) // 2
 
 
-def gathered(call: Call) -> int:
-    """The left side is gathered from all ranks before each of the products; its rows show in the outputs."""
+def gathered_product(call: OperatorCall) -> int:
+    """The left side is first gathered from all ranks; the outputs show the number of its rows."""
     inner = int(call["A"].shape[-1])
     return sum(int(result.numel()) for result in call.output[1]) * inner
 
 
-def two_products(call: Call) -> int:
+def two_products(call: OperatorCall) -> int:
     """a b + c d."""
     return multiply(call["a"], call["b"]) + multiply(call["c"], call["d"])
 
 
-WHOLE: dict[str, Formula] = {"aten::matmul": matmul, "aten::matmul_backward": matmul_backward}
-"""Operators that torch makes of others, except where a kernel of its own does it: nested tensors have some."""
+NESTED_MATMUL: dict[str, Formula] = {"aten::matmul": matmul, "aten::matmul_backward": matmul_backward}
+"""Composite operators; only nested tensors have kernels of their own for them."""
 
 MATMUL: dict[str, Formula] = {
     "aten::mm": product("self", "mat2"),
@@ -151,13 +148,13 @@ MATMUL: dict[str, Formula] = {
     "aten::_foreach_mm": products("self", "mat2"),
     **{f"aten::{name}": product("mat1", "mat2") for name in ("addmm", "addmm_", "_addmm_activation")},
     **{f"aten::{name}": product("batch1", "batch2") for name in ("baddbmm", "baddbmm_", "addbmm", "addbmm_")},
-    "aten::mv": elements("self"),
-    "aten::addmv": elements("mat"),
-    "aten::addmv_": elements("mat"),
-    "aten::dot": elements("self"),
-    "aten::vdot": elements("self"),
-    "aten::addr": elements("vec1", "vec2"),
-    "aten::addr_": elements("vec1", "vec2"),
+    "aten::mv": sizes_multiplied("self"),
+    "aten::addmv": sizes_multiplied("mat"),
+    "aten::addmv_": sizes_multiplied("mat"),
+    "aten::dot": sizes_multiplied("self"),
+    "aten::vdot": sizes_multiplied("self"),
+    "aten::addr": sizes_multiplied("vec1", "vec2"),
+    "aten::addr_": sizes_multiplied("vec1", "vec2"),
     "aten::linear": linear,
     "aten::linear_backward": linear_backward,
     "aten::mkldnn_linear": into_output("self"),
@@ -170,9 +167,9 @@ MATMUL: dict[str, Formula] = {
     "aten::_int_mm": product("self", "mat2"),
     "aten::_scaled_mm": product("self", "mat2"),
     "aten::_scaled_mm_v2": product("self", "mat2"),
-    "aten::_grouped_mm": grouped,
-    "aten::_scaled_grouped_mm": grouped,
-    "aten::_scaled_grouped_mm_v2": grouped,
+    "aten::_grouped_mm": grouped_product,
+    "aten::_scaled_grouped_mm": grouped_product,
+    "aten::_scaled_grouped_mm_v2": grouped_product,
     "aten::_weight_int4pack_mm": into_output("self"),
     "aten::_weight_int4pack_mm_for_cpu": into_output("self"),
     "aten::_weight_int4pack_mm_with_scales_and_zeros": into_output("self"),
@@ -186,14 +183,14 @@ MATMUL: dict[str, Formula] = {
     "aten::_sparse_mm_reduce_impl_backward": reduced_backward,
     "aten::hspmm": product("mat1", "mat2"),
     "aten::sspaddmm": product("mat1", "mat2"),
-    "aten::sparse_sampled_addmm": sampled,
+    "aten::sparse_sampled_addmm": sampled_product,
     "aten::_sparse_semi_structured_mm": product("mat1", "mat2"),
     "aten::_sparse_semi_structured_addmm": product("mat1", "mat2"),
     "aten::_sparse_semi_structured_linear": two_of_four,
     "aten::_cslt_sparse_mm": two_of_four_packed,
     "inductor::_mm_plus_mm": two_products,
-    "symm_mem::fused_all_gather_matmul": gathered,
-    "symm_mem::fused_all_gather_scaled_matmul": gathered,
+    "symm_mem::fused_all_gather_matmul": gathered_product,
+    "symm_mem::fused_all_gather_scaled_matmul": gathered_product,
     "symm_mem::fused_matmul_reduce_scatter": product("A", "B"),
     "symm_mem::fused_scaled_matmul_reduce_scatter": product("A", "B"),
     "symm_mem::_async_input_mm": product("a", "b"),

@@ -1,54 +1,51 @@
-"""MACs of quantized operators: a weight that is packed gives its shape on request, a linear one not even that.
+"""MACs of quantized operators; integer multiply-accumulates count like others.
 
-Integer multiply-accumulates count like others.
+A packed convolution weight is unpacked to get its shape; that of a linear layer follows from the output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from distprof.formulas.call import Call
-
-Formula = Callable[[Call], int]
+from distprof.formulas.operator_call import Formula, OperatorCall
 
 
-def linear(image: str = "X") -> Formula:
-    """[..., k] times a packed weight: n is the last size of the output."""
+def packed_linear(image: str = "X") -> Formula:
+    """[..., k] times a packed weight; n is the last size of the output."""
     return lambda call: int(call[image].numel() * call.first_output.shape[-1])
 
 
-def _per_position(call: Call) -> int:
+def _per_position(call: OperatorCall) -> int:
     packed: Any = call.arguments.get("packed_weight")
     weight = (call["weight"] if packed is None else packed).unpack()[0]
     return prod(map(int, weight.shape[1:]))
 
 
-def convolution(call: Call) -> int:
-    """Each output element sums a kernel's worth of products."""
+def packed_convolution(call: OperatorCall) -> int:
+    """Each output element is a sum over the kernel."""
     return int(call.first_output.numel()) * _per_position(call)
 
 
-def transposed(call: Call) -> int:
-    """Each input element is spread over a kernel's worth of outputs."""
+def packed_transposed_convolution(call: OperatorCall) -> int:
+    """Each input element is spread over the kernel."""
     return int(call["qx"].numel()) * _per_position(call)
 
 
-def cell(gates: int) -> Formula:
-    """One step: input and hidden state meet a matrix with a row for each gate of each hidden unit."""
+def recurrent_cell(gates: int) -> Formula:
+    """One step: input and hidden state times a matrix with one row per gate and hidden unit."""
 
-    def macs(call: Call) -> int:
+    def macs(call: OperatorCall) -> int:
         state = call["hx"][0] if isinstance(call["hx"], (list, tuple)) else call["hx"]
         return gates * int(state.shape[-1]) * int(call["input"].numel() + state.numel())
 
     return macs
 
 
-def layers(gates: int) -> Formula:
-    """Every step of every sequence meets each layer's two matrices, with a row for each gate of each hidden unit."""
+def recurrent_layers(gates: int) -> Formula:
+    """Every step times the two matrices of each layer, with one row per gate and hidden unit."""
 
-    def macs(call: Call) -> int:
+    def macs(call: OperatorCall) -> int:
         source = call.arguments.get("input")
         source = call["data"] if source is None else source
         state = call["hx"][0] if isinstance(call["hx"], (list, tuple)) else call["hx"]
@@ -62,34 +59,35 @@ def layers(gates: int) -> Formula:
 
 
 QUANTIZED: dict[str, Formula] = {
-    **{f"{space}::linear{kind}": linear() for space, kinds in (
+    **{f"{space}::linear{kind}": packed_linear() for space, kinds in (
         ("quantized", ("", "_relu", "_leaky_relu", "_tanh", "_dynamic", "_relu_dynamic", "_dynamic_fp16",
                        "_relu_dynamic_fp16", "_with_input_q_dq_qweight_dq_output_fp32",
                        "_with_input_q_dq_qweight_dq_relu_output_fp32", "_dynamic_fp16_unpacked_weight")),
         ("_quantized", ("", "_dynamic"))) for kind in kinds},
-    **{f"{space}::conv{dims}d{kind}": convolution for space, kinds in (
+    **{f"{space}::conv{dims}d{kind}": packed_convolution for space, kinds in (
         ("quantized", ("", "_relu", "_dynamic")), ("_quantized", ("", "_relu"))) for dims in (1, 2, 3)
         for kind in kinds if (space, dims) != ("_quantized", 1)},
-    "quantized::conv2d_add": convolution,
-    "quantized::conv2d_add_relu": convolution,
-    **{f"quantized::conv_transpose{dims}d{kind}": transposed for dims in (1, 2, 3) for kind in ("", "_dynamic")},
-    "_quantized::conv_transpose1d": transposed,
-    "_quantized::conv_transpose2d": transposed,
-    "quantized::int4mm_packed_weight_cpu": linear("self"),
+    "quantized::conv2d_add": packed_convolution,
+    "quantized::conv2d_add_relu": packed_convolution,
+    **{f"quantized::conv_transpose{dims}d{kind}": packed_transposed_convolution for dims in (1, 2, 3)
+       for kind in ("", "_dynamic")},
+    "_quantized::conv_transpose1d": packed_transposed_convolution,
+    "_quantized::conv_transpose2d": packed_transposed_convolution,
+    "quantized::int4mm_packed_weight_cpu": packed_linear("self"),
     "quantized::matmul": lambda call: int(call["qa"].numel() * call["qb"].shape[-1]),
-    "_quantized::wrapped_fbgemm_linear_fp16_weight": linear(),
-    "_quantized::wrapped_quantized_linear": linear(),
-    "quantized::quantized_lstm_cell_dynamic": cell(4),
-    "quantized::quantized_gru_cell_dynamic": cell(3),
-    "quantized::quantized_rnn_relu_cell_dynamic": cell(1),
-    "quantized::quantized_rnn_tanh_cell_dynamic": cell(1),
-    "aten::quantized_lstm": layers(4),
-    "aten::quantized_gru": layers(3),
-    "sparse::qlinear": linear(),
-    "sparse::qlinear_relu": linear(),
-    "sparse::qlinear_dynamic": linear(),
-    "sparse::qlinear_relu_dynamic": linear(),
-    "onednn::qlinear_pointwise": linear("qx"),
-    "onednn::linear_dynamic_fp16": linear("x"),
-    "onednn::linear_relu_dynamic_fp16": linear("x"),
+    "_quantized::wrapped_fbgemm_linear_fp16_weight": packed_linear(),
+    "_quantized::wrapped_quantized_linear": packed_linear(),
+    "quantized::quantized_lstm_cell_dynamic": recurrent_cell(4),
+    "quantized::quantized_gru_cell_dynamic": recurrent_cell(3),
+    "quantized::quantized_rnn_relu_cell_dynamic": recurrent_cell(1),
+    "quantized::quantized_rnn_tanh_cell_dynamic": recurrent_cell(1),
+    "aten::quantized_lstm": recurrent_layers(4),
+    "aten::quantized_gru": recurrent_layers(3),
+    "sparse::qlinear": packed_linear(),
+    "sparse::qlinear_relu": packed_linear(),
+    "sparse::qlinear_dynamic": packed_linear(),
+    "sparse::qlinear_relu_dynamic": packed_linear(),
+    "onednn::qlinear_pointwise": packed_linear("qx"),
+    "onednn::linear_dynamic_fp16": packed_linear("x"),
+    "onednn::linear_relu_dynamic_fp16": packed_linear("x"),
 }

@@ -1,18 +1,18 @@
-"""MACs of fused recurrent layers: every step of every sequence meets every weight matrix once.
+"""MACs of fused recurrent layers: every step of every sequence is multiplied with every weight matrix.
 
-Layers that torch takes apart (CPU without oneDNN, cells) are counted as the products they become.
+Layers that torch runs as single matrix products (cells, and the CPU without oneDNN) are counted as those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from distprof.formulas.call import Call
+from distprof.formulas.operator_call import Formula, OperatorCall
 
 
-def _steps(call: Call) -> int:
-    """Steps of all sequences; packed ones (batch_sizes) without padding."""
+def _steps(call: OperatorCall) -> int:
+    """Steps of all sequences, without padding if they are packed (batch_sizes)."""
     sizes = call.arguments.get("batch_sizes")
     return int(sum(sizes) if sizes else call["input"].shape[0] * call["input"].shape[1])
 
@@ -21,43 +21,43 @@ def _matrices(weights: Iterable[Any]) -> int:
     return sum(int(weight.numel()) for weight in weights if weight is not None and weight.dim() == 2)
 
 
-def onednn_layer(call: Call) -> int:
+def onednn_layer(call: OperatorCall) -> int:
     """One layer in one direction: input and hidden weights."""
     return _steps(call) * _matrices((call["weight0"], call["weight1"]))
 
 
-def onednn_layer_backward(call: Call) -> int:
+def onednn_layer_backward(call: OperatorCall) -> int:
     """Gradients of data and weights."""
     return 2 * _steps(call) * _matrices((call["weight1"], call["weight2"]))
 
 
-def cudnn(call: Call) -> int:
-    """All layers and directions: the list holds every matrix, and biases, which do not count."""
+def cudnn_layers(call: OperatorCall) -> int:
+    """All layers and directions; biases in the list do not count."""
     return _steps(call) * _matrices(call["weight"])
 
 
-def cudnn_backward(call: Call) -> int:
-    """Gradients of data and, where wanted, weights."""
-    return cudnn(call) * (1 + bool(call["output_mask"][3]))
+def cudnn_layers_backward(call: OperatorCall) -> int:
+    """Gradients of data and, if requested, weights."""
+    return cudnn_layers(call) * (1 + bool(call["output_mask"][3]))
 
 
-def metal(call: Call) -> int:
-    """All layers and directions; the list is called `params`."""
+def mps_layers(call: OperatorCall) -> int:
+    """All layers and directions."""
     return _steps(call) * _matrices(call["params"])
 
 
-def metal_backward(call: Call) -> int:
+def mps_layers_backward(call: OperatorCall) -> int:
     """Gradients of data and weights."""
-    return 2 * metal(call)
+    return 2 * mps_layers(call)
 
 
-RECURRENT: dict[str, Callable[[Call], int]] = {
+RECURRENT: dict[str, Formula] = {
     "aten::mkldnn_rnn_layer": onednn_layer,
     "aten::mkldnn_rnn_layer_backward": onednn_layer_backward,
-    "aten::_cudnn_rnn": cudnn,
-    "aten::_cudnn_rnn_backward": cudnn_backward,
-    "aten::miopen_rnn": cudnn,
-    "aten::miopen_rnn_backward": cudnn_backward,
-    "aten::_lstm_mps": metal,
-    "aten::lstm_mps_backward": metal_backward,
+    "aten::_cudnn_rnn": cudnn_layers,
+    "aten::_cudnn_rnn_backward": cudnn_layers_backward,
+    "aten::miopen_rnn": cudnn_layers,
+    "aten::miopen_rnn_backward": cudnn_layers_backward,
+    "aten::_lstm_mps": mps_layers,
+    "aten::lstm_mps_backward": mps_layers_backward,
 }

@@ -1,4 +1,4 @@
-"""Formulas of users: an operator or kernel and a function come in, FLOPs of a call go out."""
+"""FLOP formulas that users register for their own operators and Triton kernels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, TypeVar, overload
 import torch
 
 from distprof.errors import FormulaError, UsageError
-from distprof.formulas.call import name_of
+from distprof.formulas.operator_call import name_of
 
-Formula = Callable[..., int]
-F = TypeVar("F", bound=Formula)
+UserFormula = Callable[..., int]
+F = TypeVar("F", bound=UserFormula)
 
-REGISTERED: dict[str, Formula] = {}
+REGISTERED: dict[str, UserFormula] = {}
 """`mylib::op` (every overload), `mylib::op.overload`, `higher_order::name` or `triton::kernel` -> formula."""
 
 NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_][\w.]*")
@@ -27,7 +27,7 @@ def register_flops(op: Any, formula: F, *, replace: bool = False) -> F: ...
 @overload
 def register_flops(op: Any, formula: None = None, *, replace: bool = False) -> Callable[[F], F]: ...
 def register_flops(op: Any, formula: Any = None, *, replace: bool = False) -> Any:
-    """Says how many FLOPs a call of an operator is; a function call or a decorator.
+    """Registers a formula for the FLOPs of an operator; also works as a decorator.
 
         distprof.register_flops("mylib::op", lambda x, weight, *, out: 2 * x.numel() * weight.shape[-1])
 
@@ -37,26 +37,24 @@ def register_flops(op: Any, formula: Any = None, *, replace: bool = False) -> An
     Args:
         op: `"mylib::op"` for all overloads, `"mylib::op.overload"` for one, `torch.ops.mylib.op`, one of its
             overloads, a higher-order operator, or a Triton kernel: the object that `@triton.jit` or
-            `@triton.autotune` made, or `"triton::kernel_name"`. A name need not exist yet: a library may be loaded
-            later.
-        formula: `formula(*args, **kwargs, out) -> int`. It gets the arguments as torch's dispatcher passes them on,
-            however the caller wrote them: those before the `*` of the schema by position, keyword-only ones by name,
-            the last ones left out where they have their defaults (so give the formula the operator's defaults).
-            Tensors are the call's own, with the shapes of this rank (the local part of a DTensor); on a meta or fake
-            device without data. `out` is what the call returned. It must not change any of them.
-            A Triton kernel's formula gets the arguments of the kernel by their names, constexpr ones included, and
-            `grid`, a tuple of launch sizes where it is concrete, but no `out`: kernels return nothing, and their own
-            `out` is an argument like any other.
-            It returns FLOPs, an int >= 0; a multiply-accumulate is 2. They count as contractions, in the headline.
-        replace: Replaces the formula an operator has, distprof's own or one that was registered.
+            `@triton.autotune` made, or `"triton::kernel_name"`. The operator need not exist yet.
+        formula: `formula(*args, **kwargs, out) -> int`. It gets the arguments as torch's dispatcher passes them:
+            those before the `*` of the schema by position, keyword-only ones by name, trailing ones left out if they
+            have their defaults (so give the formula the same defaults). Tensors have the shapes of this rank (the
+            local part of a DTensor), and no data on a meta or fake device. `out` is the result of the call. The
+            formula must not change any of them.
+            The formula of a Triton kernel gets the arguments of the kernel by name, constexpr ones included, and
+            `grid`, a tuple of launch sizes if it is concrete, but no `out`: kernels return nothing.
+            It returns FLOPs, an int >= 0, 2 per multiply-accumulate. They are part of the total FLOPs.
+        replace: Replaces the formula that the operator has, from distprof or registered.
 
     Returns:
-        The formula, or without one a decorator that registers what it decorates.
+        The formula, or without one a decorator that registers a formula.
 
     Raises:
-        UsageError: Malformed name, something that is no operator, a formula that cannot be called, or an operator
-            that has a formula.
-        FormulaError: When a call is counted: the formula raised, or returned something else than an int >= 0.
+        UsageError: The name is malformed, `op` is no operator, the formula cannot be called, or the operator has a
+            formula.
+        FormulaError: Later, when a call is counted: the formula raised or returned no int >= 0.
     """
     key = _key(op)
     if formula is None:
@@ -65,13 +63,14 @@ def register_flops(op: Any, formula: Any = None, *, replace: bool = False) -> An
         raise UsageError(f"expected a function as formula of {key}, found {formula!r}",
                          hint="formula(*args, **kwargs, out) -> FLOPs of the call")
     if not replace and _known(key):
-        raise UsageError(f"{key} has a formula already", hint="register_flops(..., replace=True) replaces it")
+        raise UsageError(f"expected an operator without a formula, found one for {key}",
+                         hint="register_flops(..., replace=True) replaces it")
     REGISTERED[key] = formula
     return formula
 
 
 def _known(key: str) -> bool:
-    from distprof.formulas import MACS  # the table of our own is built on this module's
+    from distprof.formulas import MACS  # that module imports this one
 
     return key in REGISTERED or key.removesuffix(".default") in MACS
 
@@ -96,9 +95,9 @@ def _key(op: Any) -> str:
 
 
 def kernel_name(kernel: Any) -> str | None:
-    """`module.function` behind a Triton kernel; None where it is none.
+    """`module.function` of a Triton kernel; None for other objects.
 
-    Autotuner and heuristics wrap a kernel in `fn`, the kernel itself wraps a Python function in `fn`.
+    An autotuner holds its kernel in `fn`, and a kernel holds its Python function in `fn`.
     """
     if not hasattr(kernel, "fn"):
         return None
@@ -107,8 +106,8 @@ def kernel_name(kernel: Any) -> str | None:
     return f"{kernel.__module__}.{kernel.__qualname__}"
 
 
-def registered(func: Any, kwargs: dict[str, Any]) -> tuple[str, Formula] | None:
-    """The name under which a formula of a user was found, and the formula."""
+def registered(func: Any, kwargs: dict[str, Any]) -> tuple[str, UserFormula] | None:
+    """Name and formula that a user registered for an operator; None if there is none."""
     for key in _keys(func, kwargs) if REGISTERED else ():
         if key in REGISTERED:
             return key, REGISTERED[key]
@@ -130,11 +129,11 @@ def _kernel(index: int) -> Any:
     return kernel_side_table.get_kernel(index)
 
 
-def registered_flops(name: str, formula: Formula, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> int:
-    """Asks the formula of a user, and checks what it says.
+def registered_flops(name: str, formula: UserFormula, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> int:
+    """Calls the formula of a user and checks the result.
 
     Raises:
-        FormulaError: It raised, or returned something else than an int >= 0.
+        FormulaError: It raised, or returned no int >= 0.
     """
     given = _kernel_arguments(kwargs) if name.startswith("triton::") else kwargs | {"out": output}
     try:
@@ -151,7 +150,7 @@ def registered_flops(name: str, formula: Formula, args: Sequence[Any], kwargs: d
     return flops
 
 
-_GETS = "it gets the arguments of the call as they were passed, and out=; see distprof.register_flops"
+_GETS = "a formula gets the arguments of the call and out=; see distprof.register_flops"
 
 
 def _kernel_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:

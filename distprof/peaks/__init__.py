@@ -1,1 +1,1 @@
-"""What a device can do at most, as published and as measured, and the roofline."""
+"""Peak rates of devices, published and measured, and the roofline model."""

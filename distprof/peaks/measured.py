@@ -1,4 +1,4 @@
-"""Peak rates as measured: a device comes in, FLOP/s of a matrix product per dtype and bytes/s of a copy go out."""
+"""Measured peak rates: FLOP/s of matrix products per dtype and bytes/s of a copy."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from distprof.timing.repetition import durations
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LONG_ENOUGH_NS = 20_000_000
-"""A product of this length is not ruled by what it costs to start it."""
+"""Long enough that launch overhead does not matter."""
 RUNS = 9
 SMALLEST, LARGEST = 256, 8192
 COPY_BYTES = 256 << 20
-"""More than the caches hold."""
+"""More than caches hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRate:
-    """One rate and how it was measured."""
+    """One measured rate."""
 
     what: str
     """matmul or copy."""
     dtype: str | None
     """None for a copy."""
     per_second: float | None
-    """FLOP/s of a product, bytes/s read and written of a copy; None where the device cannot do it."""
+    """FLOP/s of a product, or bytes/s read and written by a copy; None if the device cannot do it."""
     how: str
-    """Sizes and runs, or why there is no rate."""
+    """Sizes and runs, or why the rate is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPeak:
-    """What a device reached."""
+    """All measured rates of a device."""
 
     device: str
     num_threads: int | None
-    """Threads that torch used; None on a GPU."""
+    """Number of torch threads; None on a GPU."""
     rates: tuple[MeasuredRate, ...]
 
 
 def measure_peak(device: torch.device | str = "cpu", *, runs: int = RUNS) -> MeasuredPeak:
-    """Measures products of square matrices in each dtype and a copy: the median of some runs, after one for warm-up.
+    """Measures products of square matrices in each dtype, and a copy; takes some seconds and up to 1.5 GB.
 
-    The size doubles from 256 until a product takes 20 ms, at most to 8192. It takes some seconds and up to 1.5 GB.
+    The size doubles from 256 until a product takes 20 ms, at most to 8192.
 
     Args:
         device: A CPU or CUDA device.
-        runs: Repetitions of which the median is taken.
+        runs: Number of runs, of which the median is taken.
 
     Raises:
-        UsageError: Another device, or no run.
+        UsageError: The device is another one, or `runs` is less than 1.
     """
     place = torch.device(device)
     if place.type not in ("cpu", "cuda") or runs < 1:
@@ -70,7 +70,7 @@ def measure_peak(device: torch.device | str = "cpu", *, runs: int = RUNS) -> Mea
 
 
 def measured_peak(dtype: str, device: torch.device | str = "cpu") -> Peak | None:
-    """What a device reaches in one dtype, as a peak; None where it cannot multiply in it.
+    """Measures the peak of a device in one dtype; None if it cannot multiply in it.
 
     Args:
         dtype: As torch writes it, like bfloat16.
@@ -96,10 +96,10 @@ def _matmul(dtype: torch.dtype, device: torch.device, runs: int) -> MeasuredRate
 
 
 def _long_product(dtype: torch.dtype, device: torch.device, runs: int) -> tuple[int, float]:
-    """Size and median time of the first size that takes long enough."""
+    """The first size that takes long enough, and its median time."""
     size = SMALLEST
     while True:
-        # zeros would draw less power, and a GPU would run them faster than data
+        # not zeros: a GPU multiplies them faster, because they draw less power
         left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         out = torch.empty(size, size, device=device, dtype=dtype)
 
@@ -116,7 +116,7 @@ def _copy(device: torch.device, runs: int) -> MeasuredRate:
     try:
         source = torch.ones(COPY_BYTES, dtype=torch.uint8, device=device)
         target = torch.empty_like(source)
-        target.copy_(source)  # the first touch makes the pages
+        target.copy_(source)  # first touch, to allocate the pages
         time_ns = median(durations(lambda: target.copy_(source), runs, device))
     except RuntimeError as error:
         return MeasuredRate(what="copy", dtype=None, per_second=None, how=str(error).splitlines()[0])

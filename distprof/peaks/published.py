@@ -1,6 +1,6 @@
-"""Peak rates of devices: the name torch gives a device and a dtype come in, dense FLOP/s and bytes/s go out.
+"""Published peak rates of devices, one row of `PEAKS` per device: dense FLOP/s per dtype, and bytes/s.
 
-Vendors print rates of tensor cores with 2:4 sparsity, twice what a dense product can reach; here all are dense.
+Vendors also print tensor core rates with 2:4 sparsity, twice the dense rates. All rates here are dense.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePeaks:
-    """A row of the table: one device as torch sees it."""
+    """One device as torch names it."""
 
     pattern: str
-    """Matches the whole name of the device; a cut-down variant has another name and no row, or one of its own."""
+    """Regular expression for the whole device name; a variant with another name needs its own row."""
     flops_per_second: Mapping[str, float]
-    """By dtype: the fastest unit for dense matrix products, on GeForce with accumulation in float32 as torch does.
+    """Dtype -> rate of the fastest unit for dense matrix products, on GeForce with accumulation in float32 like torch.
 
-    float32 is without TF32, float64 with tensor or matrix cores where the device has them. A dtype that is missing is
-    not accelerated or not published."""
+    float32 is without TF32, float64 with tensor or matrix cores if the device has them. A missing dtype is not
+    accelerated or not published."""
     bytes_per_second: float
-    """Bandwidth of the device's memory."""
+    """Memory bandwidth."""
     source: str
-    """What the vendor published."""
+    """Publication of the vendor."""
     year: int
-    """Of the source."""
+    """Year of the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def device_peaks(device_name: str) -> DevicePeaks | None:
         device_name: As `torch.cuda.get_device_name()` gives it.
 
     Returns:
-        None where no row is of exactly this device.
+        None if no row matches exactly this device.
     """
     return next((row for row in PEAKS if re.fullmatch(row.pattern, device_name.strip(), re.IGNORECASE)), None)
 
@@ -61,7 +61,7 @@ def peak(device_name: str, dtype: str) -> Peak | None:
             8-bit float is `float8`.
 
     Returns:
-        None where the device has no row or the row not this dtype.
+        None if the device has no row, or the row lacks the dtype.
     """
     row = device_peaks(device_name)
     name = dtype.removeprefix("torch.")
@@ -75,7 +75,7 @@ def peak(device_name: str, dtype: str) -> Peak | None:
 def _row(pattern: str, source: str, year: int, *, gigabytes: float, fp64: float | None = None,
          fp32: float | None = None, tf32: float | None = None, fp16: float | None = None, bf16: float | None = None,
          fp8: float | None = None, int8: float | None = None) -> DevicePeaks:
-    """Rates in TFLOP/s, bandwidth in GB/s, as data sheets print them."""
+    """A row with rates in TFLOP/s and bandwidth in GB/s, as data sheets print them."""
     tera = {"float64": fp64, "float32": fp32, "tf32": tf32, "float16": fp16, "bfloat16": bf16, "float8": fp8,
             "int8": int8}
     return DevicePeaks(pattern=pattern, source=source, year=year, bytes_per_second=gigabytes * 1e9,
@@ -146,4 +146,4 @@ PEAKS: tuple[DevicePeaks, ...] = (
     _row(r"AMD Instinct MI325X(?: OAM)?", "AMD Instinct MI325X data sheet", 2024, fp64=163.4, fp32=163.4, tf32=653.7,
          fp16=1307.4, bf16=1307.4, fp8=2614.9, int8=2614.9, gigabytes=6000),
 )
-"""One row a device; the first that matches is taken."""
+"""One row per device; the first match is used."""

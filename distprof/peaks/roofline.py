@@ -1,4 +1,4 @@
-"""The roofline model: work, bytes and time of an operation come in, what bounds it and how near it came go out."""
+"""The roofline model: whether compute or memory limits an operation, and how close it came to the limit."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from distprof.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """An operation under the roof of a device."""
+    """An operation under the roofline of a device."""
 
     arithmetic_intensity: float | None
-    """FLOPs per byte; None where no byte is moved."""
+    """FLOPs per byte; None if no byte is moved."""
     bound: Literal["compute", "memory"] | None
-    """What limits it; None where there is nothing to do."""
+    """The limit; None without work."""
     attainable_flops_per_second: float
-    """The roof over it: min(peak FLOP/s, intensity x peak bytes/s)."""
+    """min(peak FLOP/s, intensity x peak bytes/s)."""
     achieved_ratio: float | None
-    """The least time the device needs / the time it took: achieved / attainable FLOP/s, and for an operation without
-    FLOPs achieved / peak bytes/s. Above 1 the bytes came from a cache or the peaks are too low. None without a time.
-    """
+    """Least time on the device / measured time: achieved / attainable FLOP/s, or without FLOPs achieved / peak bytes/s.
+
+    Above 1 if bytes came from a cache or the peaks are too low. None without a time."""
 
 
 def roofline(flops: float, io_bytes: float, time_ns: float, peak_flops: float, peak_bytes: float) -> Roofline:
@@ -49,7 +49,7 @@ def roofline(flops: float, io_bytes: float, time_ns: float, peak_flops: float, p
     return Roofline(
         arithmetic_intensity=flops / io_bytes if io_bytes else None,
         bound=("compute" if compute_bound else "memory") if flops or io_bytes else None,
-        # by the bound, not by a minimum: at the ridge both are the same but for rounding
+        # by the bound instead of min(): at the ridge both are equal except for rounding
         attainable_flops_per_second=peak_flops if compute_bound else flops / io_bytes * peak_bytes,
         achieved_ratio=max(compute_time, memory_time) / (time_ns / 1e9) if time_ns else None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from distprof.counting.counts import Counts
-from distprof.counting.functions import FunctionCall
+from distprof.counting.torch_functions import FunctionCall
 from distprof.peers.deepspeed_bugs import BUGS, is_ignored, quirk
 from distprof.peers.deepspeed_formulas import RULES
 from distprof.peers.peer_line import PeerLine

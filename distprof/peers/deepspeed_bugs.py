@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from distprof.counting.functions import FunctionCall, Spec
-from distprof.counting.spelling import OPERATOR
+from distprof.counting.source_spelling import OPERATOR
+from distprof.counting.torch_functions import FunctionCall, TensorSpec
 from distprof.peers.deepspeed_formulas import RULES, Amount, doubled, operand
 from distprof.peers.einsum import printed_flops
 from distprof.peers.recurrent import CELLS, LAYERS, Recurrence
@@ -113,7 +113,7 @@ def _convolution(call: FunctionCall) -> Quirk:
     output = [(size + 2 * pad - (step * (width - 1) + 1)) // jump + 1
               for size, pad, step, width, jump in zip(sizes, padding, dilation, kernel, stride, strict=False)]
     places = image.shape[0] * prod(output) * weight.shape[0]
-    bias = places if isinstance(call.argument(2, "bias"), Spec) else 0
+    bias = places if isinstance(call.argument(2, "bias"), TensorSpec) else 0
     return Quirk(bug, doubled(places * prod(weight.shape[1:]), bias))
 
 
@@ -135,7 +135,7 @@ def _transposed_convolution(call: FunctionCall) -> Quirk:
     output = [(size - 1) * stride - 2 * padding + dilation * (width - 1) + extra + 1
               for size, width, stride, padding, extra, dilation in zip(sizes, kernel, *settings, strict=False)]
     filters = weight.shape[1] * call.argument(6, "groups", 1)
-    bias = filters * image.shape[0] * prod(output) if isinstance(call.argument(2, "bias"), Spec) else 0
+    bias = filters * image.shape[0] * prod(output) if isinstance(call.argument(2, "bias"), TensorSpec) else 0
     return Quirk("conv_without_batch", doubled(image.numel() * prod(weight.shape[1:]), bias))
 
 
@@ -153,7 +153,7 @@ def _interpolation(call: FunctionCall) -> Quirk:
 def _einsum(call: FunctionCall) -> Quirk:
     times = 2 if call.spelling == "einops.einops.einsum" else 1
     operands = call.args[1:]
-    if not all(isinstance(spec, Spec) for spec in operands):
+    if not all(isinstance(spec, TensorSpec) for spec in operands):
         return Quirk("einsum", None)
     flops = int(printed_flops(call.argument(0, "equation").replace(" ", ""), [spec.shape for spec in operands]))
     return Quirk("einops_twice" if times > 1 else "einsum", (times * flops, 0))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from distprof.counting.functions import FunctionCall, Spec
+from distprof.counting.torch_functions import FunctionCall, TensorSpec
 from distprof.peers.einsum import contraction_work
 from distprof.peers.recurrent import CELLS, LAYERS, Recurrence
 
@@ -26,18 +26,18 @@ class FunctionRule:
     """The convention in a few words."""
 
 
-def operand(call: FunctionCall, position: int, name: str) -> Spec:
+def operand(call: FunctionCall, position: int, name: str) -> TensorSpec:
     """An argument that is a tensor."""
     found = call.argument(position, name)
-    return found if isinstance(found, Spec) else Spec((), "")
+    return found if isinstance(found, TensorSpec) else TensorSpec((), "")
 
 
-def output_of(call: FunctionCall) -> Spec:
+def output_of(call: FunctionCall) -> TensorSpec:
     """The tensor a call returned, the first one of several."""
     found = call.output
-    while isinstance(found, tuple) and not isinstance(found, Spec):
+    while isinstance(found, tuple) and not isinstance(found, TensorSpec):
         found = found[0]
-    return found if isinstance(found, Spec) else Spec((), "")
+    return found if isinstance(found, TensorSpec) else TensorSpec((), "")
 
 
 def doubled(macs: int, extra: int = 0) -> Amount:
@@ -65,7 +65,7 @@ def _transposed_convolution(call: FunctionCall) -> Amount:
 
 
 def _bias(call: FunctionCall, additions: int) -> int:
-    return additions if isinstance(call.argument(2, "bias"), Spec) else 0
+    return additions if isinstance(call.argument(2, "bias"), TensorSpec) else 0
 
 
 def _matmul(call: FunctionCall) -> Amount:
@@ -87,7 +87,7 @@ def _attention(call: FunctionCall) -> Amount:
 
 def _einsum(call: FunctionCall) -> Amount:
     operands = call.args[1:]
-    if len(operands) == 1 and not isinstance(operands[0], Spec):
+    if len(operands) == 1 and not isinstance(operands[0], TensorSpec):
         operands = operands[0]  # all in one list
     return contraction_work(call.argument(0, "equation"), [spec.shape for spec in operands])
 
@@ -98,14 +98,14 @@ def _recurrence(call: FunctionCall) -> Amount:
 
 
 def _batch_norm(call: FunctionCall) -> Amount:
-    affine = isinstance(call.argument(3, "weight"), Spec)
+    affine = isinstance(call.argument(3, "weight"), TensorSpec)
     factor = (4 if call.argument(5, "training", default=False) else 1) + affine
     return factor * operand(call, 0, "input").numel(), 0
 
 
 def _norm(weight_at: int) -> Callable[[FunctionCall], Amount]:
     def amount(call: FunctionCall) -> Amount:
-        affine = isinstance(call.argument(weight_at, "weight"), Spec)
+        affine = isinstance(call.argument(weight_at, "weight"), TensorSpec)
         return (5 if affine else 4) * operand(call, 0, "input").numel(), 0
 
     return amount

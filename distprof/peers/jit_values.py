@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distprof.counting.functions import Spec
+from distprof.counting.torch_functions import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +20,19 @@ class JitType:
 
     def sizes(self) -> list[int] | None:
         """Shape of a tensor; None for anything else."""
-        return list(self.spec.shape) if isinstance(self.spec, Spec) else None
+        return list(self.spec.shape) if isinstance(self.spec, TensorSpec) else None
 
     def dim(self) -> int | None:
         """Number of dimensions of a tensor; None for anything else."""
-        return len(self.spec.shape) if isinstance(self.spec, Spec) else None
+        return len(self.spec.shape) if isinstance(self.spec, TensorSpec) else None
 
     def scalarType(self) -> str | None:
         """Element type of a tensor as torch.jit spells it, like Float or Long."""
-        return _SCALAR_TYPES.get(self.spec.dtype, self.spec.dtype) if isinstance(self.spec, Spec) else None
+        return _SCALAR_TYPES.get(self.spec.dtype, self.spec.dtype) if isinstance(self.spec, TensorSpec) else None
 
     def kind(self) -> str:
         """TensorType, ListType, NoneType, IntType, FloatType, BoolType or StringType."""
-        if isinstance(self.spec, Spec):
+        if isinstance(self.spec, TensorSpec):
             return "TensorType"
         return _KINDS.get(type(self.spec), "AnyType")
 
@@ -45,12 +45,12 @@ class JitNode:
 
     def inputs(self) -> list[JitValue]:
         """Members of a list; nothing for anything else."""
-        is_list = isinstance(self.spec, tuple) and not isinstance(self.spec, Spec)
+        is_list = isinstance(self.spec, tuple) and not isinstance(self.spec, TensorSpec)
         return [JitValue(part) for part in self.spec] if is_list else []
 
     def kind(self) -> str:
         """prim::ListConstruct for a list, prim::Constant for a constant, prim::Param for a tensor."""
-        if isinstance(self.spec, Spec):
+        if isinstance(self.spec, TensorSpec):
             return "prim::Param"
         return "prim::ListConstruct" if isinstance(self.spec, tuple) else "prim::Constant"
 
@@ -60,11 +60,11 @@ class JitValue:
     """One argument or result of an operator."""
 
     spec: Any
-    """A `Spec` for a tensor, a tuple for a list, otherwise the value itself."""
+    """A `TensorSpec` for a tensor, a tuple for a list, otherwise the value itself."""
 
     def isCompleteTensor(self) -> bool:
         """True for a tensor: its shape is known."""
-        return isinstance(self.spec, Spec)
+        return isinstance(self.spec, TensorSpec)
 
     def type(self) -> JitType:
         """Kind, shape and element type."""
@@ -72,7 +72,7 @@ class JitValue:
 
     def toIValue(self) -> Any:
         """The value of a constant; None for a tensor."""
-        if isinstance(self.spec, Spec):
+        if isinstance(self.spec, TensorSpec):
             return None
         return list(self.spec) if isinstance(self.spec, tuple) else self.spec
 

@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 
 from distprof.counting.counts import Counts, OpCount
-from distprof.counting.functions import FunctionCall, Spec
+from distprof.counting.torch_functions import FunctionCall, TensorSpec
 from distprof.peers.peer_line import OUTSIDE, PeerLine
 
 COUNTED = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::convolution"})
@@ -44,4 +44,4 @@ def _matrix_bias(op: OpCount) -> int:
 
 
 def _convolution_bias(call: FunctionCall) -> int:
-    return call.output.numel() if call.argument(2, "bias") is not None and isinstance(call.output, Spec) else 0
+    return call.output.numel() if call.argument(2, "bias") is not None and isinstance(call.output, TensorSpec) else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distprof.counting.functions import FunctionCall, Spec
+from distprof.counting.torch_functions import FunctionCall, TensorSpec
 
 LAYERS = {"lstm": 10, "gru": 7, "rnn_tanh": 1, "rnn_relu": 1}
 """Function -> elementwise FLOPs per hidden unit that DeepSpeed adds for the gates."""
@@ -19,7 +19,7 @@ class Recurrence:
     kind: str
     rows: int
     """Time steps of all sequences, without padding."""
-    weights: tuple[Spec, ...]
+    weights: tuple[TensorSpec, ...]
     """Matrices and biases of every layer and direction."""
     packed: bool
     """True for a packed sequence."""
@@ -30,18 +30,18 @@ class Recurrence:
         name = call.name.rpartition(".")[2]
         kind, data = name.removesuffix("_cell"), call.args[0]
         sizes = call.args[1]
-        packed = isinstance(sizes, Spec) and sizes.dtype == "int64"  # batch sizes, where else the state is
+        packed = isinstance(sizes, TensorSpec) and sizes.dtype == "int64"  # batch sizes, where else the state is
         weights = call.args[2:] if name in CELLS else call.args[3 if packed else 2]
         return cls(kind=kind, rows=data.numel() // data.shape[-1], packed=packed,
-                   weights=tuple(spec for spec in weights if isinstance(spec, Spec)))
+                   weights=tuple(spec for spec in weights if isinstance(spec, TensorSpec)))
 
     @property
-    def matrices(self) -> list[Spec]:
+    def matrices(self) -> list[TensorSpec]:
         """All weights that are no biases."""
         return [spec for spec in self.weights if len(spec.shape) == 2]
 
     @property
-    def gates(self) -> list[Spec]:
+    def gates(self) -> list[TensorSpec]:
         """Input and hidden weights of the gates, of every layer and direction."""
         return [spec for spec in self.matrices if spec.shape[0] == self.weights[0].shape[0]]
 

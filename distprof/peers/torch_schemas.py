@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from distprof.counting.functions import FunctionCall, Spec
+from distprof.counting.torch_functions import FunctionCall, TensorSpec
 
 
 @cache
@@ -53,9 +53,9 @@ def _fits(kind: str, value: Any) -> bool:
     if value is None:
         return inner is not kind
     if inner == "Tensor":
-        return isinstance(value, Spec)
+        return isinstance(value, TensorSpec)
     if inner.startswith("List[Tensor"):
-        return isinstance(value, tuple) and all(isinstance(part, Spec) for part in value)
+        return isinstance(value, tuple) and all(isinstance(part, TensorSpec) for part in value)
     if inner == "str" or inner == "List[int]":
         return isinstance(value, str) == (inner == "str")
-    return not isinstance(value, Spec)
+    return not isinstance(value, TensorSpec)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from distprof.counting.functions import FunctionCall, Spec
+from distprof.counting.torch_functions import FunctionCall, TensorSpec
 from distprof.model.call_paths import CallPath
 from distprof.peers.jit_values import JitValue
 from distprof.peers.torch_schemas import arguments_of, schemas
@@ -69,7 +69,7 @@ def _by_path(functions: Mapping[FunctionCall, int]) -> dict[CallPath, list[tuple
 
 def _traced(operator: Recorded, call: FunctionCall, number: int) -> TracedOp:
     kind, arguments, output = operator
-    outputs = output if isinstance(output, tuple) and not isinstance(output, Spec) else (output,)
+    outputs = output if isinstance(output, tuple) and not isinstance(output, TensorSpec) else (output,)
     return TracedOp(kind=kind, function=call.name, path=call.path, calls=number,
                 inputs=[JitValue(argument) for argument in arguments], outputs=[JitValue(part) for part in outputs])
 
@@ -134,7 +134,7 @@ ALIASES = {
 
 
 def _has_tensor(tree: Any) -> bool:
-    return isinstance(tree, Spec) or (isinstance(tree, tuple) and any(_has_tensor(part) for part in tree))
+    return isinstance(tree, TensorSpec) or (isinstance(tree, tuple) and any(_has_tensor(part) for part in tree))
 
 
 def _convolution(call: FunctionCall) -> Iterator[Recorded]:
@@ -156,7 +156,7 @@ def _convolution(call: FunctionCall) -> Iterator[Recorded]:
     wide = [value if isinstance(value, tuple) else (value,) * spatial
             for value in (stride, padding, dilation, output_padding)]
     alone = len(x.shape) == spatial + 1
-    image, output = (Spec((1, *spec.shape), spec.dtype) if alone else spec for spec in (x, call.output))
+    image, output = (TensorSpec((1, *spec.shape), spec.dtype) if alone else spec for spec in (x, call.output))
     yield "aten::_convolution", [image, weight, bias, *wide[:3], transposed, wide[3], groups, False, False, True,
                                  True], output
 
@@ -166,7 +166,7 @@ def _assignment(call: FunctionCall) -> Iterator[Recorded]:
     if _has_tensor(index):
         yield "aten::index_put_", [target, index, value, False], target
     else:
-        yield "aten::copy_" if isinstance(value, Spec) else "aten::fill_", [target, value], target
+        yield "aten::copy_" if isinstance(value, TensorSpec) else "aten::fill_", [target, value], target
 
 
 def _reciprocal(call: FunctionCall) -> Iterator[Recorded]:
@@ -180,10 +180,10 @@ def _cell(*elementwise: tuple[str, int]) -> Callable[[FunctionCall], Iterator[Re
     def parts(call: FunctionCall) -> Iterator[Recorded]:
         x, state, weight_ih, weight_hh = call.args[:4]
         bias_ih, bias_hh = call.argument(4, "b_ih"), call.argument(5, "b_hh")
-        hidden = state if isinstance(state, Spec) else state[0]
+        hidden = state if isinstance(state, TensorSpec) else state[0]
 
-        def wide(rows: int) -> Spec:
-            return Spec((*hidden.shape[:-1], rows), hidden.dtype)
+        def wide(rows: int) -> TensorSpec:
+            return TensorSpec((*hidden.shape[:-1], rows), hidden.dtype)
 
         yield "aten::linear", [x, weight_ih, bias_ih], wide(weight_ih.shape[0])
         yield "aten::linear", [hidden, weight_hh, bias_hh], wide(weight_hh.shape[0])

@@ -1,1 +1,1 @@
-"""A call of a model outside of a job: costs with latencies, and inference throughput."""
+"""Profiling a model outside of a job: counts with latencies, and inference throughput."""

@@ -1,4 +1,4 @@
-"""What a call of a model costs and how long it takes: a model and its inputs come in, counts and latencies go out."""
+"""`distprof.profile`: counts of a model call with the latency, MFU and roofline of every module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from distprof.counting.count import gather, watch
+from distprof.counting.count import run_counted, summed
 from distprof.counting.counts import Counts, ModuleCount
 from distprof.counting.invocation import Invocation
 from distprof.errors import UsageError
@@ -21,24 +21,24 @@ from distprof.peaks.published import Peak
 from distprof.peaks.published import peak as published_peak
 from distprof.peaks.roofline import Roofline, roofline
 from distprof.process.identity import device_name, tf32
-from distprof.timing.chains import Latency
-from distprof.timing.latency import measure_latency
+from distprof.timing.latency import Latency
+from distprof.timing.measure_latency import measure_latency
 from distprof.units import UNKNOWN, duration, percent, si
 
-TIMES = ("fwd_ns", "fwd_self_ns", "bwd_ns", "bwd_self_ns", "recompute_ns")
+SHOWN_TIMES = ("fwd_ns", "fwd_self_ns", "bwd_ns", "bwd_self_ns", "recompute_ns")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Profile(Counts):
-    """Counts of a call, and measured latency of each module."""
+    """Counts of a call and the measured latency of each module."""
 
     latencies: Mapping[str, Latency]
-    """Module path -> mean times of a call; modules that were not called have none."""
+    """Module path -> mean times per call; only modules that were called."""
     runs: int
-    """Calls the latencies are means of."""
+    """Number of timed calls."""
     device: str
     peak: Peak | None
-    """Rates the device can reach at most, given or published for exactly this device; None where nobody knows."""
+    """Peak rates of the device: given, measured, or published for exactly this device; None if unknown."""
 
     @cached_property
     def latency_ns(self) -> float | None:
@@ -48,16 +48,16 @@ class Profile(Counts):
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs over what the device could have done in the time at its dense peak; None where unknown."""
+        """Model FLOPs / (latency x dense peak FLOP/s); None if the peak is unknown."""
         time_ns = self.latency_ns
         if self.peak is None or not time_ns:
             return None
         return self.model_flops / (self.peak.flops_per_second * time_ns / 1e9)
 
     def measured(self, path: str) -> Mapping[str, Any]:
-        """Times, MFU and place under the roofline of a module."""
+        """Times, MFU and roofline of a module."""
         latency = self.latencies.get(path, Latency())
-        found: dict[str, Any] = {f"{name.removesuffix('_ns')}_time_ns": getattr(latency, name) for name in TIMES}
+        found: dict[str, Any] = {f"{name.removesuffix('_ns')}_time_ns": getattr(latency, name) for name in SHOWN_TIMES}
         total = self.latency_ns
         own = _sum(latency)
         under = self.roofline(self._by_path[path]) if path in self._by_path else None
@@ -69,13 +69,13 @@ class Profile(Counts):
             "achieved_ratio": under.achieved_ratio if under is not None else None}
 
     def measured_lines(self) -> tuple[tuple[str, str], ...]:
-        """Latency of the call and MFU with what they rest on."""
+        """Latency of the call and MFU, each with its basis."""
         root = self.latencies.get("", Latency())
         parts = [f"{name} {duration(time)}" for name, time in (
             ("forward", root.fwd_ns), ("backward", root.bwd_ns), ("recomputed", root.recompute_ns)) if time is not None]
         of_runs = f"mean of {self.runs} runs on {self.device}"
         if self.peak is None:
-            basis = f"unknown: no peak of {self.device} is at hand; peak='measured' (--peak) measures one"
+            basis = f"unknown: no published peak of {self.device}; peak='measured' (--peak) measures it"
         else:
             basis = (f"{percent(self.mfu)}: model FLOPs / (time x {si(self.peak.flops_per_second, 'FLOP/s')} in "
                      f"{self.peak.dtype}, {self.peak.source})") if self.mfu is not None else UNKNOWN
@@ -83,7 +83,7 @@ class Profile(Counts):
 
     @cached_property
     def _model_flops(self) -> dict[str, int]:
-        """FLOPs the model needs, by module: as `model_flops`."""
+        """`model_flops` by module."""
         again = self.by_module("recompute_macs")
         return {module.path: module.flops["forward"] + module.flops["backward"] - 2 * again[module.path]
                 for module in self.modules}
@@ -93,9 +93,9 @@ class Profile(Counts):
         return {module.path: module for module in self.modules}
 
     def roofline(self, module: ModuleCount) -> Roofline | None:
-        """Where a module stands under the roofline, forward and backward together; None where time or peak is unknown.
+        """Roofline of a module, forward and backward together; None if time or peak is unknown.
 
-        Bytes are those every operator reads and writes: what stays in a cache makes the module look better than 1.
+        Bytes are those that its operators read and write; data that stays in a cache can give a ratio above 1.
         """
         latency = self.latencies.get(module.path)
         time_ns = _sum(latency) if latency is not None else 0
@@ -107,38 +107,38 @@ class Profile(Counts):
 
 def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, runs: int = 10,
             peak: Peak | Literal["published", "measured"] = "published", **kwargs: Any) -> Profile:
-    """Counts one call of a model and measures `runs` more, module by module.
+    """Counts one call of a model and measures the latency of every module in `runs` more.
 
-    Latency is measured in calls of their own, without the counter: marks at modules and autograd nodes, on CUDA as
-    events that nobody waits for until the end. Compiled modules run as they were written.
+    The timed calls run without the counter, on CUDA with events and one synchronisation at the end. Compiled modules
+    run uncompiled.
 
     Args:
         model: As for `distprof.count`.
         *args: Positional arguments of the call.
-        backward: Counts and times backward as well.
-        warmup: Calls before the timed ones.
-        runs: Calls that are timed.
-        peak: Rates of the device: those published for exactly this one, those measured here and now in the dtype of
-            most FLOPs (seconds of matrix products), or given ones.
+        backward: Also counts and times backward.
+        warmup: Number of calls before the timed ones.
+        runs: Number of timed calls.
+        peak: Peak rates of the device: published for exactly this device, measured now in the dtype of most FLOPs
+            (takes seconds), or given.
         **kwargs: Keyword arguments of the call.
 
     Raises:
         UsageError: As for `distprof.count`; or `runs`, `warmup` or `peak` is out of range; or the model is on the
-            meta device, where nothing takes time.
+            meta device, where no time can be measured.
         Exception: What the model raises.
     """
     if runs < 1 or warmup < 0:
         raise UsageError(f"expected runs of 1 or more and warmup of 0 or more, found runs={runs}, warmup={warmup}")
-    if not isinstance(peak, Peak) and peak not in PEAKS:
+    if not isinstance(peak, Peak) and peak not in PEAK_SOURCES:
         raise UsageError(f"expected a Peak, 'published' or 'measured' for peak, found {peak!r}")
     invocation = Invocation.of(model, args, kwargs, backward=backward)
     root = invocation.model
     hollow = without_storage((list(root.parameters()) if root is not None else [], args, kwargs))
     if hollow is not None:
         raise UsageError(f"expected a model and inputs with storage, found {hollow}",
-                         hint="distprof.count counts it without latency")
-    counting, met = watch(invocation)
-    counts, roots = gather(counting, met), met.roots()
+                         hint="distprof.count needs no storage")
+    counting, seen = run_counted(invocation)
+    counts, roots = summed(counting, seen), seen.roots()
     modules = ModuleMap()
     with undisturbed(roots):
         for found in roots:
@@ -152,7 +152,7 @@ def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, run
         measured = measure_latency(call, warmup=warmup, runs=runs, modules=modules)
     return Profile(**{name: getattr(counts, name) for name in ("ops", "modules", "functions", "params")},
                    latencies={site.path: latency for site, latency in measured.items()}, runs=runs,
-                   device=device_name(), peak=peak if isinstance(peak, Peak) else PEAKS[peak](counts))
+                   device=device_name(), peak=peak if isinstance(peak, Peak) else PEAK_SOURCES[peak](counts))
 
 
 def _sum(latency: Latency) -> float:
@@ -180,5 +180,5 @@ def _measured(counts: Counts) -> Peak | None:
     return None if dtype is None else measured_peak(dtype, "cuda" if torch.cuda.is_initialized() else "cpu")
 
 
-PEAKS: Mapping[str, Callable[[Counts], Peak | None]] = {"published": _published, "measured": _measured}
-"""Where the rates of a device come from."""
+PEAK_SOURCES: Mapping[str, Callable[[Counts], Peak | None]] = {"published": _published, "measured": _measured}
+"""Value of `peak` -> function that returns the rates."""

@@ -1,4 +1,4 @@
-"""Inference benchmark: a model and its inputs come in, latency, throughput, CPU time and memory of a run go out."""
+"""`distprof.throughput`: latency, samples/s, CPU time and memory of inference."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from distprof.timing.repetition import durations
 from distprof.units import UNKNOWN, duration, si, size
 
 CUDA_MEMORY = "peak of the CUDA caching allocator, weights included"
-RSS_RISE = "highest resident set of the process over what was resident before"
+RSS_RISE = "peak resident set of the process above the resident set before"
 TOKEN_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyStatistics:
-    """Time of a run over all runs, in ns; percentiles interpolate between neighbours."""
+    """Statistics of the time per run, in ns; percentiles are interpolated."""
 
     mean: float
     min: float
@@ -41,11 +41,11 @@ class LatencyStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """What `throughput` measured. Rates are per second of wall time over all runs; None is unknown."""
+    """Result of `throughput`. Rates are per second of wall time over all runs; None is unknown."""
 
     device: str
     num_threads: int
-    """Threads of torch on the host."""
+    """Number of torch threads on the host."""
     warmup: int
     runs: int
     samples: int | None
@@ -54,21 +54,21 @@ class Throughput:
     """Per run."""
     latency_ns: LatencyStatistics
     latency_clock: str
-    """What the latencies were read from."""
+    """Clock of the latencies."""
     samples_per_second: float | None
     tokens_per_second: float | None
     wall_ns: int
-    """All runs, without warm-up, until the device was done."""
+    """Time of all runs without warm-up, until the device finished."""
     user_cpu_ns: int
-    """Of the process, all threads, over the same time."""
+    """CPU time of all threads of the process in that time."""
     system_cpu_ns: int
     peak_memory_bytes: int | None
-    """None where it cannot be told: the maximum does not rise if the resident set had been as large before."""
+    """None if unknown: the peak does not rise if the resident set was as large before."""
     memory_kind: str
-    """What `peak_memory_bytes` is."""
+    """Meaning of `peak_memory_bytes`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON has it."""
+        """All fields as JSON types."""
         return asdict(self)
 
     def __rich__(self) -> str:
@@ -97,24 +97,23 @@ def _rate(per_second: float | None, each: int | None) -> str:
 
 def throughput(model: Callable[..., Any], inputs: Any, *, warmup: int = 50, runs: int = 200,
                samples: int | None = None, tokens: int | None = None, inference_mode: bool = False) -> Throughput:
-    """Measures inference: the model is called with the same inputs again and again.
+    """Measures inference by calling the model repeatedly with the same inputs.
 
-    A module runs in eval mode, without gradients; its training flags and the random state are as before afterwards.
-    On CUDA nothing is synchronised between the runs, and the peak statistics of the allocator are reset.
+    A module runs in eval mode without gradients; its training flags and the random state are restored. On CUDA runs
+    are not synchronised, and the peak statistics of the allocator are reset.
 
     Args:
         model: A module, or any callable such as `model.generate`.
-        inputs: A tensor, a tuple of positional arguments, or a dict of keyword arguments, where the model is.
-        warmup: Calls that are not measured.
-        runs: Calls that are.
-        samples: Samples in a call; by default the first dimension of the first tensor.
-        tokens: Tokens in a call; by default batch x sequence where the first tensor is of integers and 2-D, else
-            unknown.
-        inference_mode: Run under `torch.inference_mode` instead of `torch.no_grad`: a little faster, but a tensor
-            that the model keeps from a call can take no part in training afterwards.
+        inputs: A tensor, a tuple of positional arguments, or a dict of keyword arguments, on the model's device.
+        warmup: Number of calls before the measured ones.
+        runs: Number of measured calls.
+        samples: Samples per call; by default the first dimension of the first tensor.
+        tokens: Tokens per call; by default batch x sequence if the first tensor is 2-D and of integers, else unknown.
+        inference_mode: Use `torch.inference_mode` instead of `torch.no_grad`: a little faster, but tensors that the
+            model keeps from a call cannot be used in training afterwards.
 
     Raises:
-        UsageError: An argument makes no sense, or the model is neither on CPU nor on CUDA.
+        UsageError: An argument is out of range, or the model is neither on the CPU nor on CUDA.
     """
     args, kwargs = _arguments(model, inputs)
     _check(warmup=(warmup, 0), runs=(runs, 1), samples=(samples, 1), tokens=(tokens, 1))
@@ -154,7 +153,7 @@ def _arguments(model: Any, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]
     if isinstance(inputs, dict) and all(isinstance(name, str) for name in inputs):
         return (), inputs
     raise UsageError("expected inputs to be a tensor, a tuple of arguments or a dict of keyword arguments, found "
-                     f"{type(inputs).__name__}", hint="one argument that is a list: inputs=(the_list,)")
+                     f"{type(inputs).__name__}", hint="for one argument that is a list: inputs=(the_list,)")
 
 
 def _check(**given: tuple[int | None, int]) -> None:
@@ -164,12 +163,12 @@ def _check(**given: tuple[int | None, int]) -> None:
 
 
 def _device(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
-    """Where the work is done: on the CUDA device that holds parameters or inputs, else on the CPU."""
+    """The CUDA device that holds parameters or inputs, else the CPU."""
     owned = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
     hollow = without_storage((owned, args, kwargs))
     if hollow is not None:
         raise UsageError(f"expected a model and inputs with storage, found {hollow}",
-                         hint="distprof.count counts it without latency")
+                         hint="distprof.count needs no storage")
     found = {tensor.device for tensor in (*owned, *tensors(args), *tensors(kwargs))}
     other = sorted({device.type for device in found} - {"cpu", "cuda"})
     gpus = sorted((device for device in found if device.type == "cuda"), key=str)
@@ -181,7 +180,7 @@ def _device(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.
 
 @contextmanager
 def _as_it_was(model: Any, device: torch.device) -> Iterator[None]:
-    """Eval mode inside; training flags and the random state as they were afterwards."""
+    """Eval mode inside; training flags and the random state are restored."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     flags = [(module, module.training) for module in modules if hasattr(module, "training")]  # a frozen script has none
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -191,13 +190,13 @@ def _as_it_was(model: Any, device: torch.device) -> Iterator[None]:
             yield
         finally:
             if any(module.training != training for module, training in flags):
-                model.train(flags[0][1])  # modules that do work when the mode changes undo it here
+                model.train(flags[0][1])  # so that modules that act on a change of mode undo it
                 for module, training in flags:
                     module.training = training
 
 
 class _Memory:
-    """Peak memory from when it was made."""
+    """Peak memory since the object was made."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -215,9 +214,9 @@ class _Memory:
 
 
 def _resident() -> dict[str, int] | None:
-    """Bytes resident (VmRSS) and the most there ever were (VmHWM); None where the kernel does not tell.
+    """Resident bytes (VmRSS) and their maximum so far (VmHWM); None if the kernel has no such file.
 
-    The ru_maxrss of getrusage survives exec: it would be that of the program that started this one.
+    ru_maxrss of getrusage would not do: it survives exec, so it may be that of the parent program.
     """
     if not STATUS.exists():
         return None

@@ -1,1 +1,1 @@
-"""Tables, trees, JSON, data frames and files made of counted and recorded numbers. Imports no torch."""
+"""Output: module trees, terminal pages, and counts as JSON, data frames and Parquet. Imports no torch."""

@@ -1,4 +1,4 @@
-"""A count as plain data: a count comes in, an object of JSON types with the keys of `schema` goes out."""
+"""Counts as JSON types; `count_schema` documents the keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from distprof.contract.tables import PHASES
-from distprof.reporters.schema import FORMAT, LISTS, MEASURED, OPS
+from distprof.reporters.count_schema import COUNT_FORMAT, COUNT_OPS, JSON_COLUMNS, MEASURED_COLUMNS
 
 if TYPE_CHECKING:
     from distprof.counting.counts import Counts, ModuleCount, OpCount
@@ -24,9 +24,9 @@ def count_dict(counts: Counts) -> dict[str, Any]:
 
 
 def totals(counts: Counts) -> dict[str, Any]:
-    """All but the rows."""
+    """Totals and uncounted operators."""
     return {
-        "format": FORMAT,
+        "format": COUNT_FORMAT,
         "params": {**asdict(counts.params), "dtypes": dict(counts.params.dtypes)},
         "macs": _by_phase(counts, "macs"),
         "flops": _by_phase(counts, "flops"),
@@ -46,7 +46,7 @@ def _by_phase(counts: Counts, quantity: str) -> dict[str, int]:
 
 
 def module_row(counts: Counts, module: ModuleCount) -> dict[str, Any]:
-    """The columns of `schema.MODULES`."""
+    """The columns of `count_schema.COUNT_MODULES`."""
     params, measured = module.params, counts.measured(module.path)
     return {
         "module_path": module.path, "class_name": module.class_name, "depth": module.depth, "shared": module.shared,
@@ -58,16 +58,16 @@ def module_row(counts: Counts, module: ModuleCount) -> dict[str, Any]:
         "bwd_macs": module.macs["backward"], "fwd_flops": module.flops["forward"],
         "bwd_flops": module.flops["backward"], "recompute_flops": module.flops["recompute"],
         "elements": module.elements, "io_bytes": module.io_bytes,
-        **{name: measured.get(name) for name in MEASURED},
+        **{name: measured.get(name) for name in MEASURED_COLUMNS},
     }
 
 
 def op_row(op: OpCount) -> dict[str, Any]:
-    """The columns of `schema.OPS`."""
-    return {**{name: getattr(op, name) for name in OPS.names()}, "within": sorted(op.within),
+    """The columns of `count_schema.COUNT_OPS`."""
+    return {**{name: getattr(op, name) for name in COUNT_OPS.names()}, "within": sorted(op.within),
             "shapes": json.loads(op.shapes), "note": op.note or None}
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row for a table: lists and mappings as JSON text."""
-    return {name: json.dumps(value) if name in LISTS else value for name, value in row.items()}
+    """A table row: lists and mappings become JSON text."""
+    return {name: json.dumps(value) if name in JSON_COLUMNS else value for name, value in row.items()}

@@ -1,22 +1,22 @@
-"""Counted modules as rows of a table: a count comes in, rows go out."""
+"""Rows of the module tree of `Counts`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from distprof.reporters.row import Row
-from distprof.reporters.tree import above_of
+from distprof.reporters.tree import paths_above
+from distprof.reporters.tree_row import TreeRow
 
 if TYPE_CHECKING:
     from distprof.contract.rank_json import ParamCount
     from distprof.counting.counts import Counts, ModuleCount
 
-FLOPS = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
+FLOPS_COLUMNS = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
 """Column -> phase."""
 
 
-def count_rows(counts: Counts) -> tuple[Row, ...]:
+def count_rows(counts: Counts) -> tuple[TreeRow, ...]:
     """One row per module, called or not."""
     busy = _busy(module.path for module in counts.modules if module.calls)
     total = counts.flops
@@ -25,15 +25,15 @@ def count_rows(counts: Counts) -> tuple[Row, ...]:
 
 
 def _busy(called: Iterable[str]) -> set[str]:
-    """Modules that were called, and those that hold one."""
-    return {above for path in called for above in (path, *above_of(path))}
+    """Modules that were called, and those that contain one."""
+    return {above for path in called for above in (path, *paths_above(path))}
 
 
-def _row(module: ModuleCount, measured: Mapping[str, Any], total: int, *, idle: bool) -> Row:
-    work = {"macs": module.macs["forward"], **{key: module.flops[phase] for key, phase in FLOPS.items()},
+def _row(module: ModuleCount, measured: Mapping[str, Any], total: int, *, idle: bool) -> TreeRow:
+    work = {"macs": module.macs["forward"], **{key: module.flops[phase] for key, phase in FLOPS_COLUMNS.items()},
             "elements": module.elements, "io_bytes": module.io_bytes}
-    flops = sum(work[key] for key in FLOPS)
-    return Row(
+    flops = sum(work[key] for key in FLOPS_COLUMNS)
+    return TreeRow(
         path=module.path, class_name=module.class_name,
         marks=("shared",) if module.shared else ("not called",) if idle else (),
         values={"input_shapes": module.input_shapes, "output_shapes": module.output_shapes, "calls": module.calls,

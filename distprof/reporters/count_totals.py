@@ -1,4 +1,4 @@
-"""What stands below a table of counted modules: a count comes in, labelled lines go out; nothing unknown is silent."""
+"""Lines below the module tree of `Counts`: totals, coverage, and every operator that could not be counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from distprof.counting.counts import Counts
 
 TITLES = {"forward": "forward", "backward": "backward", "recompute": "recomputed"}
-"""Phase -> word for it."""
+"""Phase -> its word in the text."""
 
 
 def count_totals(counts: Counts) -> tuple[tuple[str, str], ...]:
@@ -33,7 +33,7 @@ def _params(params: ParamCount) -> list[tuple[str, str]]:
         f"{name} {si(amount)}" for name, amount in params.dtypes.items())
     parts = [number(params.params), *([trained, dtypes, size(params.param_bytes)] if params.params else [])]
     if params.stored_params != params.params:
-        parts.append(f"{number(params.stored_params)} lie on this rank")
+        parts.append(f"{number(params.stored_params)} stored on this rank")
     lines = [("params", ", ".join(parts))]
     if params.buffers:
         lines.append(("buffers", f"{number(params.buffers)}, {size(params.buffer_bytes)}"))
@@ -44,11 +44,11 @@ def _work(counts: Counts) -> list[tuple[str, str]]:
     ran = [phase for phase in TITLES if phase == "forward" or any(op.phase == phase for op in counts.ops)]
     lines = [(title, _by_phase(counts, quantity, ran)) for title, quantity in (("MACs", "macs"), ("FLOPs", "flops"))]
     if counts.model_flops != counts.flops:
-        lines.append(("model FLOPs", f"{number(counts.model_flops)}: what the model needs, without recomputation and "
-                      "without the scores that a fused attention backward computes once more"))
+        lines.append(("model FLOPs", f"{number(counts.model_flops)}: without recomputation and "
+                      "without the scores that a fused attention backward recomputes"))
     if counts.causal_flops != counts.flops:
         lines.append(("causal FLOPs", f"{number(counts.causal_flops)}: without what causal masks hide; the FLOPs above "
-                      "have attention in full"))
+                      "include it"))
     return lines
 
 
@@ -63,7 +63,7 @@ def _other_work(counts: Counts) -> list[tuple[str, str]]:
     read, written = counts.total("read_bytes"), counts.total("write_bytes")
     split = f", read {size(read)}, written {size(written)}" if written else ""
     return [
-        *([("elements", f"{kinds}: worked on by operators that are no contraction, no FLOPs")] if kinds else []),
+        *([("elements", f"{kinds}: processed by operators other than contractions, not FLOPs")] if kinds else []),
         *([("estimated", f"about {si(estimate)} FLOPs of {', '.join(counts.by_op('estimate_flops'))}: roughly known, "
             "not in the FLOPs above")] if estimate else []),
         ("bytes moved", f"{size(read + written)}{split}: each tensor of a call once"),
@@ -71,9 +71,9 @@ def _other_work(counts: Counts) -> list[tuple[str, str]]:
 
 
 def _coverage(counts: Counts) -> list[tuple[str, str]]:
-    ratio = f"{percent(counts.coverage_ratio)} of the bytes are moved by operators whose work is known"
+    ratio = f"{percent(counts.coverage_ratio)} of the bytes are moved by counted operators"
     if not counts.uncounted:
-        return [("coverage", f"{ratio}; none is uncounted")]
+        return [("coverage", f"{ratio}; no operator is uncounted")]
     number_of = "1 operator is" if len(counts.uncounted) == 1 else f"{len(counts.uncounted)} operators are"
     lines = [("coverage", f"{ratio}; {number_of} uncounted:")]
     width = max(len(one.op) for one in counts.uncounted)
@@ -82,7 +82,7 @@ def _coverage(counts: Counts) -> list[tuple[str, str]]:
 
 
 def _notes(counts: Counts) -> list[tuple[str, str]]:
-    """What counts are based on, where shapes do not tell."""
+    """What counts are based on besides shapes."""
     noted: dict[str, set[str]] = defaultdict(set)
     for op in counts.ops:
         if op.note:

@@ -1,4 +1,4 @@
-"""Text for the terminal: lines and tables come in, one string goes out; never cut when it is piped."""
+"""The text that a command prints: lines, tables and trees. Nothing is cut when the output is piped."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from distprof.reporters.report import Report
+    from distprof.reporters.tree_report import TreeReport
 
-WIDE = 1000
-"""More columns than any table has."""
+WIDE = 10_000
+"""Console width that no table needs."""
 
 
 class Page:
@@ -27,7 +27,7 @@ class Page:
         self._terminal = sys.stdout is not None and sys.stdout.isatty()
         self._out = io.StringIO()
         self.width = shutil.get_terminal_size().columns if self._terminal else 100
-        """Columns for what is drawn to scale."""
+        """Width for drawings."""
         self._fit = self.width if self._terminal else None
 
     @cached_property
@@ -35,12 +35,12 @@ class Page:
         from rich.console import Console  # takes a while to import, and plain lines do without
 
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-        # tables have the width they need: a number that is cut is a wrong number, a wide line only wraps
+        # tables take the width they need: a cut number is wrong, a wide line only wraps
         return Console(file=self._out, width=WIDE, highlight=False, legacy_windows=False, soft_wrap=True,
                        force_terminal=self._terminal and not plain)
 
     def line(self, text: str = "", style: str | None = None) -> None:
-        """One line as it is."""
+        """One line."""
         if style is None:
             self._out.write(f"{text}\n")
             return
@@ -49,7 +49,7 @@ class Page:
         self._console.print(Text(text, style=style), soft_wrap=True)
 
     def marked(self, parts: Iterable[tuple[str, str | None]]) -> None:
-        """One line of pieces, each in its style; on a terminal only."""
+        """One line of pieces, each in its style (on a terminal)."""
         from rich.text import Text
 
         self._console.print(Text.assemble(*((text, style or "") for text, style in parts)), soft_wrap=True)
@@ -67,10 +67,10 @@ class Page:
             table.add_row(*(Text(cell) for cell in row))
         self._console.print(table, soft_wrap=False)
 
-    def report(self, report: Report) -> None:
-        """A tree of modules: as wide as the terminal, whole where there is none."""
+    def report(self, report: TreeReport) -> None:
+        """A tree of modules: as wide as the terminal, complete without one."""
         self._console.print(report.renderable(self._fit), width=self._fit, crop=False)
 
     def text(self) -> str:
-        """All of it, without trailing blanks."""
+        """The whole page without trailing blanks."""
         return "\n".join(line.rstrip() for line in self._out.getvalue().splitlines())

@@ -1,1 +1,1 @@
-"""How long steps and calls take, by module."""
+"""Timing: how long the modules and the parts of steps take."""

@@ -1,4 +1,4 @@
-"""A call repeated: a call comes in, how long each of its repetitions took on the device goes out."""
+"""Repeats a call and measures each run on the device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import torch
 
 
 def durations(call: Callable[[], object], runs: int, device: torch.device) -> list[int]:
-    """Repeats a call and gives the time of each run in ns.
+    """Repeats a call and returns the time of each run in ns.
 
-    On the CPU by `perf_counter_ns`. On CUDA by events between the runs on the current stream of the device, with one
-    synchronisation at the end: where the host is ahead of the device a time is that of the kernels, where it is
-    behind it is that of the host.
+    On the CPU by `perf_counter_ns`. On CUDA by events between the runs on the current stream, with one synchronisation
+    at the end: a time is that of the kernels if the host is ahead of the device, else that of the host.
     """
     if device.type == "cuda":
         return _on_cuda(call, runs, device)
@@ -33,5 +32,5 @@ def _on_cuda(call: Callable[[], object], runs: int, device: torch.device) -> lis
             call()
             mark.record()
         torch.cuda.synchronize()
-        # neighbours, not times from one origin: elapsed_time is a float32 of milliseconds
+        # between neighbours, because elapsed_time is a float32 of milliseconds
         return [round(begin.elapsed_time(end) * 1e6) for begin, end in pairwise(marks)]

@@ -1,4 +1,4 @@
-"""Points in time on the device that does the work: marks are taken without waiting, resolved once at the end."""
+"""Timestamps on the device that does the work: marks are taken without waiting and resolved at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Stopwatch(Protocol):
     """Takes marks and turns them into nanoseconds from an arbitrary origin."""
 
     resolves_at_once: bool
-    """False where marks have a time only after `settle`."""
+    """False if marks have a time only after `settle`."""
 
     def mark(self) -> Any: ...
 
@@ -22,17 +22,17 @@ class Stopwatch(Protocol):
 
 
 class HostStopwatch:
-    """`perf_counter_ns`: right where the host does the work."""
+    """`perf_counter_ns`, for work on the host."""
 
     resolves_at_once = True
     mark = staticmethod(time.perf_counter_ns)
 
     def resolve(self, mark: int) -> int:
-        """A mark is its own time."""
+        """A mark is a time already."""
         return mark
 
     def settle(self) -> None:
-        """Nothing is under way."""
+        """Nothing to wait for."""
 
 
 class CudaStopwatch:
@@ -44,22 +44,22 @@ class CudaStopwatch:
         self._origin = self.mark()
 
     def mark(self) -> torch.cuda.Event:
-        """Records an event where the stream is now."""
+        """Records an event on the current stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def resolve(self, mark: torch.cuda.Event) -> int:
-        """Time since the stopwatch was made; torch gives milliseconds as a float."""
+        """Time since the stopwatch was made; torch returns milliseconds as a float."""
         milliseconds: float = self._origin.elapsed_time(mark)
         return round(milliseconds * 1e6)
 
     def settle(self) -> None:
-        """Waits until all marks have been passed."""
+        """Waits until the device has passed all marks."""
         torch.cuda.synchronize()
 
 
 def stopwatch() -> Stopwatch:
-    """For the device that the process uses: CUDA once the script has initialised it, else the host."""
-    # is_available() would initialise the driver under a script that may still fork or choose its devices
+    """The stopwatch of the device in use: CUDA once the script has initialised it, else the host."""
+    # is_available() would initialise the driver of a script that may still fork or choose its devices
     return CudaStopwatch() if torch.cuda.is_initialized() else HostStopwatch()

@@ -1,7 +1,7 @@
-"""The time pass: module calls and autograd nodes come in as marks, time per module and part of a step goes out.
+"""The time pass: time per module and per part of a step.
 
-Forward, backward and recomputation are measured the same way: each mark says what runs from now on, so that self
-times add up. The graph stays as it is; marks are resolved once, at the end.
+Forward, backward and recomputation are measured alike: a mark is taken whenever another module begins to run, so that
+self times add up. Marks become times only at the end.
 """
 
 from __future__ import annotations
@@ -16,72 +16,37 @@ from torch.autograd import Variable
 from distprof.model.modules import Site
 from distprof.model.scopes import Frame, ModuleScopes, in_backward
 from distprof.model.tensors import tensors
-from distprof.timing import nodes
-from distprof.timing.chains import Chain, Latency, Share, latencies
+from distprof.timing.backward_hooks import hook_backward
+from distprof.timing.call_chains import Chain, Share
+from distprof.timing.latency import Latency, latencies
+from distprof.timing.step_marks import BackwardRun, Span, StepMarks, StepSplit
 from distprof.timing.stopwatch import HostStopwatch, Stopwatch, stopwatch
-from distprof.timing.tapes import NO_TASK, Entry, Tape, Tapes, play
+from distprof.timing.thread_tapes import NO_TASK, Tape, TapeEntry, Tapes, play
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 sequence_number = torch._C._autograd._get_sequence_nr
 
 
 @dataclass(slots=True)
-class Span:
-    """A start and an end mark."""
-
-    start: Any = None
-    end: Any = None
-
-
-@dataclass(slots=True)
-class BackwardRun(Span):
-    """One pass of the autograd engine; its end is behind that of others, like DDP, that wait for their reductions."""
-
-    task: int = NO_TASK
-    joined: list[tuple[Tape, int, Share | None]] = field(default_factory=list)
-    """Tapes of the threads that work in it, and what they were doing before: it may run inside another."""
-
-
-@dataclass(slots=True)
-class Call:
-    """One forward call."""
+class ForwardCall:
+    """One forward call while it runs."""
 
     tape: Tape
     chain: Chain
-    outer: Call | None
+    outer: ForwardCall | None
     before: Share | None
-    """What ran when it began, and goes on when it ends."""
+    """The share that ran when the call began; it goes on when the call ends."""
     makers: Chain | None
-    """Whose nodes were made when it began."""
+    """Owner of the autograd nodes made before the call."""
     first: int
-    """Number of the first autograd node it may make."""
+    """Sequence number of the first autograd node that it may make."""
     span: Span | None = None
-    """For the outermost call in forward."""
+    """Only for the outermost call in forward."""
     outputs: list[Any] = field(init=False)
-    """Autograd nodes of what the outermost call and those inside returned; one list for all of them."""
+    """Autograd nodes of the results of the outermost call and those inside, which share the list."""
 
     def __post_init__(self) -> None:
         self.outputs = [] if self.outer is None else self.outer.outputs
-
-
-@dataclass(slots=True)
-class StepMarks:
-    """What a step is split by."""
-
-    start: Any
-    forward: list[Span] = field(default_factory=list)
-    backward: list[BackwardRun] = field(default_factory=list)
-    optimizer: list[Span] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSplit:
-    """Parts of a step in ns, None for one that did not happen; they need not add up to it."""
-
-    before_forward_ns: int | None
-    fwd_ns: int | None
-    bwd_ns: int | None
-    optimizer_ns: int | None
 
 
 class TimePass:
@@ -95,7 +60,7 @@ class TimePass:
         self._mark: Callable[[], Any] = self._watch.mark
         self._every: list[Tape] = []
         self._tapes = Tapes(self._watch, self._every)
-        self._finished: list[list[Entry]] = []
+        self._finished: list[list[TapeEntry]] = []
         self._steps: list[StepMarks] = []
         self._entered: list[Chain] = []
         self._runs: dict[int, BackwardRun] = {}
@@ -105,7 +70,7 @@ class TimePass:
         self._backward_begins = guard(self._on_backward)
 
     def start(self) -> None:
-        """Begins to listen to the modules and opens the first step."""
+        """Starts timing and the first step."""
         self._watch = stopwatch()
         self._mark = self._watch.mark
         self._every = []
@@ -115,14 +80,14 @@ class TimePass:
         self._steps.append(StepMarks(self._mark()))
 
     def stop(self) -> None:
-        """Stops listening and waits for the device."""
+        """Stops timing and waits for the device."""
         self._on = False
         self._scopes.remove(self)
         self._watch.settle()
         self._play()
 
     def next_step(self) -> None:
-        """Ends a step and begins another; one that never ends is in no result."""
+        """Ends a step and begins the next; an unfinished step is in no result."""
         self.num_steps += 1
         self._steps.append(StepMarks(self._mark()))
         for tape in self._every:
@@ -137,27 +102,27 @@ class TimePass:
             self._play()
 
     def restart_step(self) -> None:
-        """Lets the running step begin now."""
+        """Moves the start of the running step to now."""
         self._steps[-1].start = self._mark()
 
     def optimizer_begins(self) -> None:
-        """Called in front of every optimizer.step()."""
+        """Called before every optimizer.step()."""
         self._steps[-1].optimizer.append(Span(self._mark()))
 
     def optimizer_ends(self) -> None:
-        """Called behind it."""
+        """Called after it."""
         if self._steps[-1].optimizer:
             self._steps[-1].optimizer[-1].end = self._mark()
 
     def enter(self, frame: Frame) -> None:
-        """From now on this module runs."""
+        """Marks that the module runs from now on."""
         tape = self._tapes.mine
         if tape.task != NO_TASK and not frame.recompute:
             tape.abandon()
-        outer: Call | None = None if frame.outer is None else frame.outer.data.get(self)
+        outer: ForwardCall | None = None if frame.outer is None else frame.outer.data.get(self)
         chain = self._chain(frame, outer)
         first = sequence_number()
-        call = frame.data[self] = Call(tape, chain, outer, tape.entries[-1][1], tape.chains[-1], first)
+        call = frame.data[self] = ForwardCall(tape, chain, outer, tape.entries[-1][1], tape.chains[-1], first)
         tape.makes_nodes(chain, first)
         if not frame.recompute and not chain.repeats:
             self._entered.append(chain)
@@ -168,8 +133,8 @@ class TimePass:
             self._steps[-1].forward.append(call.span)
 
     def exit(self, frame: Frame, _args: Any, _kwargs: Any, result: Any) -> None:
-        """From now on its caller does; behind the outermost call hooks are put where backward changes modules."""
-        call: Call | None = frame.data.get(self)
+        """Marks that the caller runs again; after the outermost call, hooks nodes where backward changes modules."""
+        call: ForwardCall | None = frame.data.get(self)
         if call is None:
             return
         mark = self._mark()
@@ -181,18 +146,18 @@ class TimePass:
             return
         if call.span is not None:
             call.span.end = mark
-        tape.entries.append((mark, None))  # what it takes to put hooks is no module's
-        nodes.watch(call.outputs, call.first, tape, self._backward_begins)
+        tape.entries.append((mark, None))  # the time to set hooks belongs to no module
+        hook_backward(call.outputs, call.first, tape, self._backward_begins)
         if call.before is not None:
             tape.entries.append((self._mark(), call.before))
 
     def latencies(self) -> dict[Site, Latency]:
-        """Mean time by module of a step, over all that ended; call after `stop`."""
+        """Mean time per step of each module, over all finished steps; call it after `stop`."""
         self._play()
         return {site: latency.over(self.num_steps) for site, latency in latencies(self._outside.walk()).items()}
 
     def split(self, index: int) -> StepSplit:
-        """The parts of the step with this number in the pass; call after `stop`."""
+        """The parts of the step with this number in the pass; call it after `stop`."""
         step = self._steps[index]
         first = min((self._watch.resolve(span.start) for span in step.forward), default=None)
         return StepSplit(
@@ -202,12 +167,12 @@ class TimePass:
             optimizer_ns=self._total(step.optimizer) if step.optimizer else None,
         )
 
-    def _chain(self, frame: Frame, outer: Call | None) -> Chain:
+    def _chain(self, frame: Frame, outer: ForwardCall | None) -> Chain:
         if outer is not None:
             return outer.chain.inside(frame.site)
         if not frame.recompute:
             return self._outside.inside(frame.site)
-        # repeated out of backward, it has no callers: those of the first call take their place
+        # a forward repeated in backward has no callers; those of the first call take their place
         chain = self._repeated.get(frame.site)
         if chain is None:
             found = (known for known in self._outside.walk() if known.site is frame.site)
@@ -228,7 +193,7 @@ class TimePass:
         if run is None:
             run = self._runs[task] = BackwardRun(self._mark(), task=task)
             if tape.task == NO_TASK:
-                self._steps[-1].backward.append(run)  # else it runs inside another: reentrant checkpointing
+                self._steps[-1].backward.append(run)  # else it runs inside another backward (reentrant checkpointing)
             Variable._execution_engine.queue_callback(self._guard(lambda: self._computed(run)))
         run.joined.append((tape, tape.task, tape.running))
         tape.task = task
@@ -239,7 +204,7 @@ class TimePass:
         for tape, task, before in run.joined:
             tape.entries.append((run.end, before))
             tape.task = task
-        # queued only now, it runs after those of DDP and its like
+        # queued now, it runs after the callbacks of DDP and the like
         Variable._execution_engine.queue_callback(self._guard(lambda: self._ended(run)))
 
     def _ended(self, run: BackwardRun) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from distprof.launch.options import JSON, model_arguments, module_tree
-from distprof.reporters.view import SORTS
+from distprof.reporters.tree_view import SORTS
 
 
 @click.command()

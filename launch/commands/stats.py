@@ -8,7 +8,7 @@ import click
 
 from distprof.errors import UsageError
 from distprof.launch.options import JSON, RUN, STRICT
-from distprof.reporters.view import SORTS, View
+from distprof.reporters.tree_view import SORTS, TreeView
 
 
 @click.command()
@@ -33,7 +33,7 @@ def stats(run: Path, *, as_json: bool, strict: bool, top: int | None, modules: b
 
     if modules:
         default = None if as_json else 3  # a program wants the whole tree
-        view = View(depth=default if depth is None else depth, top=top, sort=sort or "path")
+        view = TreeView(depth=default if depth is None else depth, top=top, sort=sort or "path")
         click.echo(stats_by_module(run, view, as_json=as_json, strict=strict))
         return
     if depth is not None or sort is not None:

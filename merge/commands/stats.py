@@ -27,8 +27,8 @@ from distprof.merge.totals.module_rows import module_dicts, module_rows
 from distprof.merge.totals.modules import reduce_modules
 from distprof.merge.totals.summary import reduce
 from distprof.reporters.page import Page
-from distprof.reporters.report import Report
-from distprof.reporters.view import View, select
+from distprof.reporters.tree_report import TreeReport
+from distprof.reporters.tree_view import TreeView, select_modules
 
 
 def stats(path: Path, *, as_json: bool = False, strict: bool = False, top: int = 10,
@@ -47,7 +47,7 @@ def stats(path: Path, *, as_json: bool = False, strict: bool = False, top: int =
     return stats_text.render(summary, path, Page(), top=top)
 
 
-def stats_by_module(path: Path, view: View, *, as_json: bool = False, strict: bool = False) -> str:
+def stats_by_module(path: Path, view: TreeView, *, as_json: bool = False, strict: bool = False) -> str:
     """Totals and the tree of modules of a run; see `merge` for errors.
 
     Raises:
@@ -59,10 +59,10 @@ def stats_by_module(path: Path, view: View, *, as_json: bool = False, strict: bo
     check(from_json(Problem, summary["problems"]), strict=strict)
     rows = module_rows(modules)
     if as_json:
-        shown = [(line.row.group, line.row.path) for line in select(rows, replace(view, collapse=False)).lines]
+        shown = [(line.row.group, line.row.path) for line in select_modules(rows, replace(view, collapse=False)).lines]
         totals = {key: summary[key] for key in (*SUMMARY_KEYS[:SUMMARY_KEYS.index("per_gpu")], "per_gpu", "model")}
         return json.dumps({**totals, "modules": module_dicts(modules, rows, shown)}, indent=1)
-    return stats_text.render_modules(summary, Report(rows=rows, view=view), path, Page())
+    return stats_text.render_modules(summary, TreeReport(rows=rows, view=view), path, Page())
 
 
 def _modules(path: Path) -> pl.DataFrame:

@@ -14,7 +14,7 @@ from distprof.merge.text.culprits import lines_of_summary
 from distprof.merge.text.mfu import mfu_line
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
-from distprof.reporters.report import Report
+from distprof.reporters.tree_report import TreeReport
 from distprof.units import duration, percent, si
 
 QUANTITY_NAMES = {
@@ -60,7 +60,7 @@ def _of_traces(summary: Mapping[str, Any], path: Path, page: Page) -> str:
     return page.text()
 
 
-def render_modules(summary: Mapping[str, Any], modules: Report, path: Path, page: Page) -> str:
+def render_modules(summary: Mapping[str, Any], modules: TreeReport, path: Path, page: Page) -> str:
     """The same with all modules as a tree in place of ranks and top modules."""
     _head(summary, page)
     page.line("modules: per GPU and step, mean over the ranks that have the module")

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from distprof.merge.totals.totals import as_whole
-from distprof.reporters.row import Row
+from distprof.reporters.tree_row import TreeRow
 
 MEANS = {
     "params": "params_mean",
@@ -28,7 +28,7 @@ FLOPS = ("fwd_flops", "bwd_flops", "recompute_flops")
 TIMES = ("fwd_time_ns", "bwd_time_ns", "recompute_time_ns")
 
 
-def module_rows(modules: pl.DataFrame) -> tuple[Row, ...]:
+def module_rows(modules: pl.DataFrame) -> tuple[TreeRow, ...]:
     """One row per (stage, module path); stages are groups where there are several."""
     found = modules.to_dicts()
     staged = len({module["stage"] for module in found}) > 1
@@ -40,7 +40,8 @@ def module_rows(modules: pl.DataFrame) -> tuple[Row, ...]:
     return tuple(_row(module, work[_key(module)], roots[module["stage"]], staged=staged) for module in found)
 
 
-def module_dicts(modules: pl.DataFrame, rows: Iterable[Row], shown: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+def module_dicts(modules: pl.DataFrame, rows: Iterable[TreeRow],
+                 shown: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
     """Rows of the merged table, those that are shown, in that order."""
     place = {(row.group, row.path): index for index, row in enumerate(rows)}
     return [modules.row(place[key], named=True) for key in shown]
@@ -55,8 +56,8 @@ def _values(module: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(module: Mapping[str, Any], values: Mapping[str, Any], roots: Iterable[Mapping[str, Any]], *,
-         staged: bool) -> Row:
-    return Row(
+         staged: bool) -> TreeRow:
+    return TreeRow(
         path=module["module_path"], class_name=module["class_name"],
         group=f"stage {module['stage']}" if staged else "",
         values={**values, "flops_share": _share(values, roots, FLOPS), "time_share": _share(values, roots, TIMES),

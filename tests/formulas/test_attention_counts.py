@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof import formulas
-from distprof.formulas.attention import BEYOND, Window
+from distprof.formulas.attention import BEYOND, AttentionWindow
 from support.counter import Counter
 from support.operators import cost, define_libraries, meta, operator
 
@@ -29,7 +29,7 @@ def drawn(queries: int, keys: int, left: int | None, right: int | None, bottom_r
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, 9), st.integers(0, 9), MAYBE, MAYBE, st.booleans())
 def test_pairs_that_a_window_leaves(queries, keys, left, right, bottom_right):
-    window = Window(left=BEYOND if left is None else left, right=BEYOND if right is None else right,
+    window = AttentionWindow(left=BEYOND if left is None else left, right=BEYOND if right is None else right,
                     bottom_right=bottom_right)
     assert window.pairs(queries, keys) == drawn(queries, keys, left, right, bottom_right)
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof import formulas
+from distprof.formulas.bytes_moved import BY_ROWS
 from distprof.formulas.estimates import ESTIMATES
-from distprof.formulas.kinds import KIND_OF
-from distprof.formulas.libraries import LIBRARIES
-from distprof.formulas.traffic import BY_ROWS
+from distprof.formulas.operator_kinds import KIND_OF
+from distprof.formulas.third_party import THIRD_PARTY
 from support.operators import LOADED_LATER, SCHEMAS, cost, define_libraries, meta, operator
 
 SIZE = st.integers(1, 4)
@@ -46,7 +46,7 @@ def test_every_formula_is_of_an_operator_that_exists():
     there |= {f"higher_order::{name}" for name in ("flex_attention", "flex_attention_backward")}
     named = set(formulas.MACS) | set(ESTIMATES)
     of_libraries = {name for name in named if name.split("::")[0] in SCHEMAS}
-    assert of_libraries == set(LIBRARIES)
+    assert of_libraries == set(THIRD_PARTY)
     # oneDNN, MKL and FBGEMM are parts of torch that a build may lack
     absent = {name for name in named - there - of_libraries
               if not name.startswith(("mkldnn::", "mkl::", "onednn::", *LOADED_LATER))}

@@ -140,10 +140,10 @@ def test_cuda_attention_operators_by_their_layouts(device):
 
 def test_packed_sequences_attend_to_themselves_only():
     from distprof.formulas.attention import ATTENTION
-    from distprof.formulas.call import Call
+    from distprof.formulas.operator_call import OperatorCall
 
     query, bounds = torch.empty(7, 2, 4), torch.tensor([0, 3, 7])
-    call = Call({"query": query, "key": query, "value": query, "cum_seq_q": bounds, "cum_seq_k": bounds,
+    call = OperatorCall({"query": query, "key": query, "value": query, "cum_seq_q": bounds, "cum_seq_k": bounds,
                  "is_causal": True}, None)
     macs = ATTENTION["aten::_flash_attention_forward"](call)
     assert macs.full == 2 * (9 + 16) * 2 * 4

@@ -21,12 +21,12 @@ import distprof
 from distprof.contract.rank_json import ParamCount
 from distprof.counting.count import Counts
 from distprof.errors import OutputError, UsageError
-from distprof.reporters import schema
-from distprof.reporters.columns import COLUMNS, FIRST_TO_GO, ON_DEMAND
-from distprof.reporters.report import Report
-from distprof.reporters.row import Row
-from distprof.reporters.tree import build
-from distprof.reporters.view import View, select
+from distprof.reporters import count_schema
+from distprof.reporters.tree import build_trees
+from distprof.reporters.tree_columns import DROP_ORDER, ON_DEMAND, TREE_COLUMNS
+from distprof.reporters.tree_report import TreeReport
+from distprof.reporters.tree_row import TreeRow
+from distprof.reporters.tree_view import TreeView, select_modules
 from support.models import Shared
 
 DEPTH = 32
@@ -197,7 +197,7 @@ def test_every_uncounted_operator_is_listed_with_calls_and_bytes(stack):
         assert f"{one.calls} call" in listed and listed.endswith("B")
     assert f"{100 * unknown.coverage_ratio:.1f} % of the bytes" in lines(text)["coverage"]
     known = replace(stack, ops=tuple(replace(op, counted=True) for op in stack.ops))
-    assert "100.0 %" in lines(str(known))["coverage"] and "none is uncounted" in str(known)
+    assert "100.0 %" in lines(str(known))["coverage"] and "no operator is uncounted" in str(known)
 
 
 def test_what_is_estimated_causal_or_repeated_is_labelled(stack):
@@ -220,7 +220,7 @@ def test_recomputed_flops_have_a_column_where_there_are_any():
     assert counts.recompute_flops == 64
     text = str(counts)
     assert "recomputed" in text.splitlines()[0] and "recomputed 64" in lines(text)["FLOPs"]
-    assert f"{counts.model_flops}: what the model needs" in lines(text)["model FLOPs"]
+    assert f"{counts.model_flops}: without recomputation" in lines(text)["model FLOPs"]
 
 
 def test_a_model_without_work_divides_by_nothing():
@@ -238,7 +238,7 @@ def test_text_is_plain_and_a_console_gets_its_width(stack):
 
 
 @pytest.mark.parametrize(("wish", "word"), [
-    ({"sort": "speed"}, "params, macs"), ({"sort": "time"}, "known here: path, params, macs, flops"),
+    ({"sort": "speed"}, "params, macs"), ({"sort": "time"}, "known: path, params, macs, flops"),
     ({"columns": ["speed"]}, "found speed"), ({"depth": -1}, "depth to be at least 0"), ({"top": 0}, "top to be"),
 ])
 def test_wishes_that_cannot_be_met_are_refused(stack, wish, word):
@@ -247,28 +247,28 @@ def test_wishes_that_cannot_be_met_are_refused(stack, wish, word):
 
 
 def test_latency_is_shown_where_it_is_known():
-    def row(path: str, **values: float | None) -> Row:
-        return Row(path=path, class_name="Linear", values={"params": 4, **values})
+    def row(path: str, **values: float | None) -> TreeRow:
+        return TreeRow(path=path, class_name="Linear", values={"params": 4, **values})
 
     rows = (row("", fwd_time_ns=3e6, fwd_self_time_ns=1e6, mfu=0.25), row("a", fwd_time_ns=2e6, bound="memory"),
             row("b"))
-    text = Report(rows=rows, view=View(sort="fwd")).text()
+    text = TreeReport(rows=rows, view=TreeView(sort="fwd")).text()
     assert cells(text.splitlines()[0]) == ["module", "class", "params", "forward", "fwd self", "MFU", "bound by"]
     assert cells(lines(text)["(root)"]) == ["(root)", "Linear", "4", "3.00 ms", "1.00 ms", "25.0 %", "-"]
     assert cells(lines(text)["b"]) == ["b", "Linear", "4", "-", "-", "-", "-"]
 
 
 def test_times_of_equal_layers_are_never_folded_into_one():
-    rows = [Row(path=f"layers.{index}", class_name="Block", values={"fwd_time_ns": 100 + index % 2})
+    rows = [TreeRow(path=f"layers.{index}", class_name="Block", values={"fwd_time_ns": 100 + index % 2})
             for index in range(4)]
-    assert " x)" not in Report(rows=rows, view=View()).text()
+    assert " x)" not in TreeReport(rows=rows, view=TreeView()).text()
 
 
 def test_trees_of_several_models_and_stages_stand_apart():
     paths = ["", "layers", "layers.0", "model1:", "model1:layers.0", "a:b"]
-    rows = [Row(path=path, class_name="M", values={}, group=group)
+    rows = [TreeRow(path=path, class_name="M", values={}, group=group)
             for group in ("stage 0", "stage 1") for path in paths]
-    roots = build(rows)
+    roots = build_trees(rows)
     assert [root.name for root in roots] == ["stage 0 (root)", "stage 0 model1: (root)", "stage 1 (root)",
                                              "stage 1 model1: (root)"]
     assert [child.name for child in roots[0].children] == ["layers", "a:b"]
@@ -276,13 +276,13 @@ def test_trees_of_several_models_and_stages_stand_apart():
 
 
 @st.composite
-def trees(draw) -> list[Row]:
+def trees(draw) -> list[TreeRow]:
     """Layers of few kinds, so that neighbours are often equal."""
-    rows = [Row(path="", class_name="Model", values={"params": 0})]
+    rows = [TreeRow(path="", class_name="Model", values={"params": 0})]
     for layer in range(draw(st.integers(0, 12))):
         kind = draw(st.integers(0, 1))
-        rows.append(Row(path=f"{layer}", class_name="Layer", values={"params": 10 + kind}))
-        rows += [Row(path=f"{layer}.{name}", class_name="Linear", values={"params": draw(st.integers(0, 1))})
+        rows.append(TreeRow(path=f"{layer}", class_name="Layer", values={"params": 10 + kind}))
+        rows += [TreeRow(path=f"{layer}.{name}", class_name="Linear", values={"params": draw(st.integers(0, 1))})
                  for name in ("0", "1", "x")[:draw(st.integers(2, 3))]]
     return rows
 
@@ -299,17 +299,17 @@ def test_folding_neighbours_loses_no_module_and_no_number(rows):
 
     from distprof.reporters.tree import collapse
 
-    folded = collapse(build(rows))
+    folded = collapse(build_trees(rows))
     assert sum((expanded(node, 1) for node in folded), Counter()) == Counter(
         (row.class_name, row.values["params"]) for row in rows)
-    everything = select(rows, View(depth=None))
+    everything = select_modules(rows, TreeView(depth=None))
     assert everything.num_shown == everything.num_modules == len(rows)
 
 
 @settings(deadline=None)
 @given(trees(), st.integers(1, 8), st.sampled_from(["path", "params"]))
 def test_the_top_modules_keep_what_they_stand_in(rows, top, sort):
-    chosen = select(rows, View(depth=None, top=top, sort=sort, collapse=False))
+    chosen = select_modules(rows, TreeView(depth=None, top=top, sort=sort, collapse=False))
     shown = {line.row.path for line in chosen.lines}
     assert min(top, len(rows)) <= len(shown) == chosen.num_shown
     assert all(path == "" or path.rpartition(".")[0] in shown for path in shown)
@@ -322,9 +322,10 @@ def test_the_top_modules_keep_what_they_stand_in(rows, top, sort):
 def test_the_object_is_plain_json_with_the_documented_keys(stack):
     found = json.loads(stack.to_json())
     assert found == stack.to_dict()
-    assert list(found) == list(schema.KEYS) and all(doc.endswith(".") for doc in schema.KEYS.values())
+    assert list(found) == list(count_schema.COUNT_KEYS)
+    assert all(doc.endswith(".") for doc in count_schema.COUNT_KEYS.values())
     assert set(found["params"]) == {field.name for field in fields(ParamCount)}
-    for rows, table in ((found["modules"], schema.MODULES), (found["ops"], schema.OPS)):
+    for rows, table in ((found["modules"], count_schema.COUNT_MODULES), (found["ops"], count_schema.COUNT_OPS)):
         assert rows and all(set(row) == set(table.names()) for row in rows)
 
 
@@ -343,7 +344,8 @@ def test_the_object_adds_up(stack):
 def test_frames_and_files_hold_the_same_rows(stack, tmp_path):
     frames = stack.to_polars()
     stack.write_parquet(tmp_path / "deep" / "counts")
-    for name, frame, table in (("modules", frames.modules, schema.MODULES), ("ops", frames.ops, schema.OPS)):
+    for name, frame, table in (("modules", frames.modules, count_schema.COUNT_MODULES),
+                               ("ops", frames.ops, count_schema.COUNT_OPS)):
         path = tmp_path / "deep" / "counts" / f"{name}.parquet"
         written = pq.read_schema(path)
         assert written.names == frame.columns == table.names()
@@ -363,4 +365,4 @@ def test_a_folder_that_cannot_be_written_is_one_error(stack, tmp_path):
 
 
 def test_columns_that_may_go_are_columns():
-    assert set(FIRST_TO_GO) | set(ON_DEMAND) <= set(COLUMNS)
+    assert set(DROP_ORDER) | set(ON_DEMAND) <= set(TREE_COLUMNS)

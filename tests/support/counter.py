@@ -6,9 +6,9 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distprof import formulas
-from distprof.formulas.composite import take_apart
+from distprof.formulas.composite_operators import run_parts
 from distprof.formulas.cost import Cost
-from distprof.formulas.higher_order import under
+from distprof.formulas.higher_order_operators import run_functions_under
 
 
 class Counter(TorchDispatchMode):
@@ -25,11 +25,11 @@ class Counter(TorchDispatchMode):
         kwargs = kwargs or {}
         known = formulas.has_formula(func, kwargs)
         if not known:
-            output = take_apart(self, func, args, kwargs)
+            output = run_parts(self, func, args, kwargs)
             if output is not NotImplemented:
                 return output
         if isinstance(func, HigherOrderOperator) and not known:
-            return func(*under(self, args), **under(self, kwargs))
+            return func(*run_functions_under(self, args), **run_functions_under(self, kwargs))
         output = func(*args, **kwargs)
         cost = formulas.cost(func, args, kwargs, output)
         self.costs.append((formulas.name_of(func), cost))

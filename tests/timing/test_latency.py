@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from distprof.timing.chains import Latency
-from distprof.timing.latency import measure_latency
+from distprof.timing.latency import Latency
+from distprof.timing.measure_latency import measure_latency
 from support.attempts import most_hold
 from support.jobs import distprof
 from support.models import Checkpointed, Sleepy

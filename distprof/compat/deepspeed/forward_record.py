@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from distprof.counting.functions import FunctionPass
+from distprof.counting.torch_functions import FunctionPass
 from distprof.model.call_paths import CallPath
 from distprof.model.compiled import ForcedEager
 from distprof.model.modules import Model, ModuleMap, Site

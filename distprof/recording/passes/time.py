@@ -8,7 +8,7 @@ from dataclasses import asdict
 from distprof.contract.columns import TableRow
 from distprof.model.modules import Site
 from distprof.recording.passes.protocol import Pass, PassContext
-from distprof.timing.chains import Latency
+from distprof.timing.latency import Latency
 from distprof.timing.time_pass import TimePass
 
 LATENCY_COLUMNS = {f"{phase}{own}_time_ns": f"{phase}{own}_ns" for phase in ("fwd", "bwd", "recompute")

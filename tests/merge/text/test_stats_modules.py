@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from distprof.merge.totals.module_rows import module_rows
-from distprof.reporters.report import Report
-from distprof.reporters.view import View
+from distprof.reporters.tree_report import TreeReport
+from distprof.reporters.tree_view import TreeView
 from distprof.units import duration, si
 from support.jobs import distprof
 
@@ -101,7 +101,7 @@ def merged_row(stage: int, path: str, **values: object) -> dict:
 
 def test_stages_are_trees_of_their_own():
     frame = pl.DataFrame([merged_row(0, ""), merged_row(0, "0"), merged_row(1, ""), merged_row(1, "1")])
-    text = Report(rows=module_rows(frame), view=View()).text()
+    text = TreeReport(rows=module_rows(frame), view=TreeView()).text()
     assert [line.split("  ")[0] for line in text.splitlines()[2:6]] == ["stage 0 (root)", "└─ 0", "stage 1 (root)",
                                                                        "└─ 1"]
     assert text.count("100.0 %") == 4
@@ -109,7 +109,7 @@ def test_stages_are_trees_of_their_own():
 
 def test_self_times_are_shown_where_the_table_has_them():
     times = {"fwd_time_ns_mean": 5e6, "fwd_self_time_ns_mean": 2e6, "bwd_time_ns_mean": 3e6}
-    text = Report(rows=module_rows(pl.DataFrame([merged_row(0, "", **times)])), view=View()).text()
+    text = TreeReport(rows=module_rows(pl.DataFrame([merged_row(0, "", **times)])), view=TreeView()).text()
     assert "fwd self" in text and "2.00 ms" in text and "bwd self" not in text
-    without = Report(rows=module_rows(pl.DataFrame([merged_row(0, "")])), view=View()).text()
+    without = TreeReport(rows=module_rows(pl.DataFrame([merged_row(0, "")])), view=TreeView()).text()
     assert "forward" not in without and "% time" not in without

@@ -1,4 +1,4 @@
-"""Which modules of a tree are shown: nodes and a user's wishes come in, lines with their guides go out."""
+"""Selects the modules of a tree to show, by depth, size and order."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from distprof.errors import UsageError
-from distprof.reporters.row import Row
-from distprof.reporters.tree import Node, build, collapse
+from distprof.reporters.tree import TreeNode, build_trees, collapse
+from distprof.reporters.tree_row import TreeRow
 
 SORTS: dict[str, tuple[str, ...]] = {
     "path": (),
@@ -18,72 +18,72 @@ SORTS: dict[str, tuple[str, ...]] = {
     "bwd": ("bwd_time_ns",),
     "time": ("fwd_time_ns", "bwd_time_ns", "recompute_time_ns"),
 }
-"""What can be sorted by -> the columns that are added up for it; path is the order of the model."""
+"""Sort order -> columns that are added up for it; path is the order of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What a user wants to see of a tree."""
+class TreeView:
+    """Options of a user for a tree."""
 
     depth: int | None = 3
     """Levels below the root; None: all."""
     top: int | None = None
-    """Only this many modules, the largest by `sort`, and those they stand in; None: all."""
+    """Only the largest modules by `sort` and their parents; None: all."""
     sort: str = "path"
-    """One of `SORTS`: siblings stand largest first."""
+    """One of `SORTS`; siblings are sorted largest first."""
     columns: Sequence[str] | None = None
-    """Keys of `columns.COLUMNS`; None: whatever is known."""
+    """Keys of `tree_columns.TREE_COLUMNS`; None: all that are informative."""
     collapse: bool = True
-    """Neighbours that are equal in every number are one line."""
+    """Fold neighbours that are equal in all numbers into one line."""
 
     def __post_init__(self) -> None:
-        """Checks what was asked for.
+        """Checks the options.
 
         Raises:
             UsageError: A number is out of range, or there is no such order.
         """
         if self.sort not in SORTS:
-            raise UsageError(f"expected one of {', '.join(SORTS)} to sort by, found {self.sort!r}")
+            raise UsageError(f"expected sort to be one of {', '.join(SORTS)}, found {self.sort!r}")
         for name, number, least in (("depth", self.depth, 0), ("top", self.top, 1)):
             if number is not None and number < least:
                 raise UsageError(f"expected {name} to be at least {least}, found {number}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TreeLine:
     """One line of the tree."""
 
     guide: str
-    """Branches in front of the name."""
+    """Branches before the name."""
     name: str
-    row: Row
+    row: TreeRow
     repeats: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """What is shown, and what is not."""
+class ShownModules:
+    """Lines of a tree and how much of it they show."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[TreeLine, ...]
     num_modules: int
-    """All there are."""
+    """All modules of the tree."""
     num_shown: int
-    """Those the lines stand for."""
+    """Modules that the lines represent."""
     deepest: int
-    """Depth of the deepest module there is."""
+    """Depth of the deepest module."""
 
 
-def select(rows: Sequence[Row], view: View) -> Selection:
-    """Builds the tree and takes what the view asks for.
+def select_modules(rows: Sequence[TreeRow], view: TreeView) -> ShownModules:
+    """Builds the tree and selects lines.
 
     Raises:
-        UsageError: Nothing is known of what to sort by.
+        UsageError: No module has a value to sort by.
     """
     keys = SORTS[view.sort]
     if keys and rows and all(row.values.get(key) is None for row in rows for key in keys):
-        raise UsageError(f"expected modules whose {view.sort} is known to sort by it, found none",
-                         hint=f"known here: {', '.join(name for name in SORTS if _known(rows, name))}")
-    roots = build(rows)
+        raise UsageError(f"expected modules with a known {view.sort} for sort={view.sort!r}, found none",
+                         hint=f"known: {', '.join(name for name in SORTS if _known(rows, name))}")
+    roots = build_trees(rows)
     deepest = max((depth for root in roots for _, depth, _ in _levels(root)), default=0)
     if view.collapse:
         roots = [node for root in roots for node in collapse([root])]
@@ -93,27 +93,27 @@ def select(rows: Sequence[Row], view: View) -> Selection:
     chosen = _chosen(roots, view)
     lines = tuple(line for root in roots for line in _lines(root, chosen, "", ""))
     shown = sum(times for root in roots for node, _, times in _levels(root) if id(node) in chosen)
-    return Selection(lines=lines, num_modules=len(rows), num_shown=shown, deepest=deepest)
+    return ShownModules(lines=lines, num_modules=len(rows), num_shown=shown, deepest=deepest)
 
 
-def _known(rows: Sequence[Row], sort: str) -> bool:
+def _known(rows: Sequence[TreeRow], sort: str) -> bool:
     keys = SORTS[sort]
     return not keys or any(row.values.get(key) is not None for row in rows for key in keys)
 
 
-def _weight(node: Node, keys: Sequence[str]) -> float:
+def _weight(node: TreeNode, keys: Sequence[str]) -> float:
     return sum(node.row.values.get(key) or 0 for key in keys)
 
 
-def _levels(node: Node, depth: int = 0, times: int = 1) -> Iterator[tuple[Node, int, int]]:
-    """Node, its depth, and how many modules it stands for; parents first."""
+def _levels(node: TreeNode, depth: int = 0, times: int = 1) -> Iterator[tuple[TreeNode, int, int]]:
+    """Node, depth, and number of modules that it represents; parents first."""
     times *= node.repeats
     yield node, depth, times
     for child in node.children:
         yield from _levels(child, depth + 1, times)
 
 
-def _chosen(roots: list[Node], view: View) -> set[int]:
+def _chosen(roots: list[TreeNode], view: TreeView) -> set[int]:
     """Ids of the nodes to show."""
     visible = [node for root in roots for node, depth, _ in _levels(root) if view.depth is None or depth <= view.depth]
     if view.top is None:
@@ -124,11 +124,11 @@ def _chosen(roots: list[Node], view: View) -> set[int]:
     return {id(node) for node in visible if any(id(below) in largest for below in node.walk())}
 
 
-def _lines(node: Node, chosen: set[int], guide: str, rest: str) -> Iterator[Line]:
-    """`guide` stands before the node itself, `rest` before those below it."""
+def _lines(node: TreeNode, chosen: set[int], guide: str, rest: str) -> Iterator[TreeLine]:
+    """`guide` is put before the node itself, `rest` before its descendants."""
     if id(node) not in chosen:
         return
-    yield Line(guide=guide, name=node.name, row=node.row, repeats=node.repeats)
+    yield TreeLine(guide=guide, name=node.name, row=node.row, repeats=node.repeats)
     children = [child for child in node.children if id(child) in chosen]
     for child in children:
         last = child is children[-1]

@@ -1,7 +1,7 @@
-"""Bytes of memory a call reads and writes, if every tensor is moved once: the call comes in, two numbers go out.
+"""Bytes that an operator call reads and writes if it moves every tensor once.
 
-Caches, recomputation inside a kernel and scratch memory are not seen. A dimension that is broadcast (stride 0) is
-one element. Views move nothing; an operator that writes in place reads what it writes, unless it only overwrites.
+Caches, recomputation inside a kernel and scratch memory are not included. A broadcast dimension (stride 0) is one
+element. Views move nothing. An operator in place reads what it writes, unless it only overwrites.
 """
 
 from __future__ import annotations
@@ -12,70 +12,72 @@ from typing import Any, NamedTuple
 
 import torch
 
-from distprof.formulas.call import Call, name_of
-from distprof.formulas.cost import Kind
+from distprof.formulas.cost import OperatorKind
+from distprof.formulas.operator_call import OperatorCall, name_of
 from distprof.model.tensors import tensors
 
 OVERWRITING = frozenset({
     "fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_",
     "log_normal_", "_foreach_copy_", "_foreach_zero_",
 })
-"""Operators in place that do not read what they write."""
+"""Operators in place that overwrite without reading."""
 
 
-class Bytes(NamedTuple):
-    """What moves."""
+class BytesMoved(NamedTuple):
+    """Traffic of one call."""
 
     read: int
     write: int
 
 
-class _Plan(NamedTuple):
+class _Access(NamedTuple):
+    """Argument names that an operator reads and writes."""
+
     read: tuple[str, ...]
     write: tuple[str, ...]
     new: bool
-    """The output is new memory, all of it or in part."""
+    """True if the output, or part of it, is new memory."""
 
 
 @cache
-def _plan(func: Any) -> _Plan | None:
+def _access(func: Any) -> _Access | None:
     if not isinstance(func, torch._ops.OpOverload):
         return None
     schema, bare = func._schema, func._schema.name.partition("::")[2]
     written = [argument for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write]
     over = {argument.name for argument in written if argument.kwarg_only or argument.is_out or bare in OVERWRITING}
-    return _Plan(
+    return _Access(
         read=tuple(argument.name for argument in schema.arguments if argument.name not in over),
         write=tuple(argument.name for argument in written),
         new=any(returned.alias_info is None for returned in schema.returns),
     )
 
 
-def traffic(func: Any, kind: Kind, call: Call) -> Bytes:
+def bytes_moved(func: Any, kind: OperatorKind, call: OperatorCall) -> BytesMoved:
     """Bytes that one call reads and writes.
 
     Args:
         func: The operator.
-        kind: What it does; views move nothing.
+        kind: Its kind; views move nothing.
         call: Its arguments and output.
     """
     if kind == "view":
-        return Bytes(0, 0)
+        return BytesMoved(0, 0)
     special = BY_ROWS.get(name_of(func).partition("::")[2])
     if special is not None:
         return special(call)
     return _by_schema(func, call)
 
 
-def _by_schema(func: Any, call: Call) -> Bytes:
-    plan = _plan(func)
-    if plan is None:
-        return Bytes(_size(tensors(list(call.arguments.values()))), _size(tensors(call.output)))
-    read = _size(tensor for name in plan.read for tensor in _held(call.arguments.get(name)))
-    written = [tensor for name in plan.write for tensor in _held(call.arguments.get(name))]
+def _by_schema(func: Any, call: OperatorCall) -> BytesMoved:
+    access = _access(func)
+    if access is None:
+        return BytesMoved(_size(tensors(list(call.arguments.values()))), _size(tensors(call.output)))
+    read = _size(tensor for name in access.read for tensor in _held(call.arguments.get(name)))
+    written = [tensor for name in access.write for tensor in _held(call.arguments.get(name))]
     known = {id(tensor) for tensor in written}
-    fresh = [tensor for tensor in _held(call.output) if id(tensor) not in known] if plan.new else []
-    return Bytes(read, _size(written + fresh))
+    fresh = [tensor for tensor in _held(call.output) if id(tensor) not in known] if access.new else []
+    return BytesMoved(read, _size(written + fresh))
 
 
 def _held(argument: Any) -> list[torch.Tensor]:
@@ -111,47 +113,47 @@ def _stored(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return ()
 
 
-def _gathering(table: str) -> Callable[[Call], Bytes]:
-    """Reads as many elements of the table as it puts out, and everything else."""
+def _gathering(table: str) -> Callable[[OperatorCall], BytesMoved]:
+    """Reads as many elements of the table as the output has, and all other arguments."""
 
-    def moved(call: Call) -> Bytes:
+    def moved(call: OperatorCall) -> BytesMoved:
         out = _size(tensors(call.output))
         others = _size(tensors([value for name, value in call.arguments.items() if name not in (table, "out")]))
-        return Bytes(out + others, out)
+        return BytesMoved(out + others, out)
 
     return moved
 
 
-def _scattering(*given: str) -> Callable[[Call], Bytes]:
-    """In place: writes as many elements as are given, and reads them where it accumulates."""
+def _scattering(*given: str) -> Callable[[OperatorCall], BytesMoved]:
+    """In place: writes as many elements as it gets, and reads them if it accumulates."""
 
-    def moved(call: Call) -> Bytes:
+    def moved(call: OperatorCall) -> BytesMoved:
         source = next((call[name] for name in given if isinstance(call.arguments.get(name), torch.Tensor)), None)
         table = call["self"]
         touched = table.element_size() * min(table.numel(), max(
             (int(tensor.numel()) for tensor in tensors([source, call.arguments.get("index")])), default=0))
         others = _size(tensors([value for name, value in call.arguments.items() if name != "self"]))
-        return Bytes(others + (touched if call.arguments.get("accumulate", True) else 0), touched)
+        return BytesMoved(others + (touched if call.arguments.get("accumulate", True) else 0), touched)
 
     return moved
 
 
-def _bag(call: Call) -> Bytes:
-    """Each index takes a row of the table."""
+def _bag(call: OperatorCall) -> BytesMoved:
+    """Each index reads a row of the table."""
     weight = call["weight"]
     rows = int(call["indices"].numel()) * int(weight.shape[1]) * weight.element_size()
     others = _size(tensors([value for name, value in call.arguments.items() if name != "weight"]))
-    return Bytes(rows + others, _size(tensors(call.output)))
+    return BytesMoved(rows + others, _size(tensors(call.output)))
 
 
-def _renorm(call: Call) -> Bytes:
-    """Rows of the table that the indices name are read, and written where they are too long."""
+def _renorm(call: OperatorCall) -> BytesMoved:
+    """Indexed rows of the table are read, and at most as many are written."""
     table = call["self"]
     rows = min(int(call["indices"].numel()), int(table.shape[0])) * int(table.shape[1]) * table.element_size()
-    return Bytes(rows + _size([call["indices"]]), rows)
+    return BytesMoved(rows + _size([call["indices"]]), rows)
 
 
-BY_ROWS: dict[str, Callable[[Call], Bytes]] = {
+BY_ROWS: dict[str, Callable[[OperatorCall], BytesMoved]] = {
     "embedding": _gathering("weight"),
     "index_select": _gathering("self"),
     "gather": _gathering("self"),
@@ -167,4 +169,4 @@ BY_ROWS: dict[str, Callable[[Call], Bytes]] = {
     "scatter_add_": _scattering("src"),
     "scatter_reduce_": _scattering("src"),
 }
-"""Operators that touch part of a tensor."""
+"""Operators that read or write only part of a tensor."""

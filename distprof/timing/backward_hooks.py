@@ -1,8 +1,8 @@
-"""Autograd nodes that a call made come in, a hook in front of each at which another module's backward begins goes out.
+"""Hooks the autograd nodes at which the backward of another module begins.
 
-The engine runs the nodes of a thread in the reverse order in which they were made, so the backward of a call is one
-stretch of nodes, and those of the calls inside lie within it. A node is hooked if its gradient may come from outside
-of its stretch: whichever of a stretch runs first is such a node. Nothing is added to the graph.
+The engine runs the nodes of a thread in reverse order of creation, so the backward of a call is one stretch of nodes
+that contains the stretches of the calls inside. A node is hooked if its gradient may come from outside of its stretch,
+which is true for the first node of a stretch to run. The graph gets no new nodes.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from distprof.timing.chains import Share
-from distprof.timing.tapes import Tape
+from distprof.timing.call_chains import Share
+from distprof.timing.thread_tapes import Tape
 
 PARAMETERS = 2**63
-"""Sequence numbers from here on belong to the nodes that accumulate gradients; they run as soon as they can."""
+"""Sequence numbers from here on are those of nodes that accumulate gradients of parameters; no call makes them."""
 
 
-def watch(outputs: Iterable[Any], first: int, tape: Tape, begins: Callable[..., None]) -> None:
-    """Hooks the nodes behind `outputs` that were made since number `first`, and where their gradients leave.
+def hook_backward(outputs: Iterable[Any], first: int, tape: Tape, begins: Callable[..., None]) -> None:
+    """Hooks nodes behind `outputs` made since number `first`, and nodes to which their gradients leave.
 
     Args:
-        outputs: Nodes of tensors that modules returned.
-        first: Sequence number at which the outermost call began.
-        tape: Of the thread that made the nodes.
-        begins: Is called with the share whose backward begins (None outside of modules) and the gradients.
+        outputs: Nodes of the tensors that modules returned.
+        first: Sequence number at the start of the outermost call.
+        tape: Tape of the thread that made the nodes.
+        begins: Called with the share whose backward begins (None outside of modules) and the gradients.
     """
     stretches = {node: tape.stretch_of(node._sequence_nr()) for node in outputs if node._sequence_nr() < PARAMETERS}
     hooked = set(stretches)

@@ -1,7 +1,7 @@
-"""Elements a call works on that contracts nothing: the call and its kind come in, one number goes out.
+"""Number of elements that an operator other than a contraction works on.
 
-Counted are the elements of the output, except where the work is on what comes in: norms, pools, losses, softmax,
-reductions (the input), optimizers and `_foreach_*` (all parameters, the first list). Copies of views count 0.
+That is the size of its output, except for norms, pools, losses, softmax and reductions (size of the input), and for
+optimizers and `_foreach_*` (size of all parameters, the first list). Views count 0.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import Any
 
 import torch
 
-from distprof.formulas.cost import Kind
+from distprof.formulas.cost import OperatorKind
 from distprof.model.tensors import tensors
 
-BY_INPUT: frozenset[Kind] = frozenset({"norm", "pool", "loss", "softmax", "reduction"})
-NONE: frozenset[Kind] = frozenset({"view", "contraction", "estimate", "other"})
-PROBED = ("input", "self", "input1")
-"""Names of the argument the work is on, in the order they are looked for."""
+BY_INPUT: frozenset[OperatorKind] = frozenset({"norm", "pool", "loss", "softmax", "reduction"})
+WITHOUT_ELEMENTS: frozenset[OperatorKind] = frozenset({"view", "contraction", "estimate", "other"})
+INPUT_NAMES = ("input", "self", "input1")
+"""Names of the argument that holds the input, tried in this order."""
 
 
-def elements(kind: Kind, arguments: dict[str, Any], output: Any) -> int:
-    """Elements one call works on.
+def element_count(kind: OperatorKind, arguments: dict[str, Any], output: Any) -> int:
+    """Elements that one call works on.
 
     Args:
         kind: What the operator does.
         arguments: The call's arguments by name, in the order of the schema.
         output: What the call returned.
     """
-    if kind in NONE:
+    if kind in WITHOUT_ELEMENTS:
         return 0
     if kind == "optimizer":
         return _first_list(arguments)
@@ -43,7 +43,7 @@ def _numel(tensor: torch.Tensor) -> int:
 
 
 def _inputs(arguments: dict[str, Any]) -> list[torch.Tensor]:
-    for name in PROBED:
+    for name in INPUT_NAMES:
         if isinstance(arguments.get(name), (torch.Tensor, list, tuple)):
             return tensors(arguments[name])
     return tensors(list(arguments.values()))[:1]

@@ -1,7 +1,7 @@
-"""What an operator does: its name comes in, one of the kinds of `cost.py` goes out.
+"""The kind of an operator without a FLOP formula: norm, activation, pool, view, ...
 
 The table names operators without namespace, trailing `_` (in place) and `_backward`: gelu stands for gelu_ and
-gelu_backward. Whatever it does not name is asked for torch's own tags and for what its schema aliases.
+gelu_backward. Other operators are classified by the tags that torch gives them and by the aliases of their schema.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from distprof.formulas.call import name_of
-from distprof.formulas.cost import Kind
+from distprof.formulas.cost import OperatorKind
+from distprof.formulas.operator_call import name_of
 
-_NAMES: dict[Kind, str] = {
+_NAMES: dict[OperatorKind, str] = {
     "norm": """native_layer_norm layer_norm native_batch_norm batch_norm _native_batch_norm_legit
         _native_batch_norm_legit_no_training _native_batch_norm_legit_functional cudnn_batch_norm miopen_batch_norm
         _batch_norm_with_update _batch_norm_no_update _batch_norm_with_update_functional batch_norm_stats
@@ -115,24 +115,23 @@ _NAMES: dict[Kind, str] = {
         floor_divide isinf isnan __lshift__ __rshift__ __ilshift__ __irshift__ int_repr""",
 }
 
-KIND_OF: dict[str, Kind] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+KIND_OF: dict[str, OperatorKind] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 """Bare operator name -> kind."""
 
 
-
 def _bare(name: str) -> tuple[str, ...]:
-    """The name without namespace, then with less and less behind it."""
+    """The name without namespace, then without `_` and `_out`, then without `_backward`."""
     bare = name.partition("::")[2] or name
     shorter = bare.removesuffix("_").removesuffix("_out")
     return bare, shorter, shorter.removesuffix("_backward")
 
 
 @cache
-def kind_without_formula(func: Any) -> Kind:
-    """The kind of an operator that is no contraction; `other` where nothing is known of it."""
+def kind_without_formula(func: Any) -> OperatorKind:
+    """The kind of an operator; `other` if neither the table nor torch classifies it."""
     if isinstance(func, torch._ops.OpOverload) and _is_view(func):
         return "view"
-    if name_of(func).startswith(("prim::", "profiler::")):  # questions about tensors, labels
+    if name_of(func).startswith(("prim::", "profiler::")):  # queries about tensors, and labels
         return "view"
     names = _bare(name_of(func))
     for name in names:
@@ -147,12 +146,12 @@ def _is_view(func: Any) -> bool:
     return shares or torch.Tag.inplace_view in func.tags
 
 
-def _by_tags(func: Any, names: tuple[str, ...]) -> Kind:
+def _by_tags(func: Any, names: tuple[str, ...]) -> OperatorKind:
     if names[0].startswith("_foreach_"):
         return "optimizer"
     if names[0].endswith(("prepack", "unpack")):
         return "copy"
-    # torch tags not every overload, and no prim: what one of the same name is, they are
+    # torch tags neither every overload nor prims: take the tags of all overloads of the same name
     spaces = (func.namespace, "aten")
     packets = [getattr(getattr(torch.ops, space), name, None) for space in spaces for name in names]
     tags = set(func.tags).union(*(
@@ -160,6 +159,6 @@ def _by_tags(func: Any, names: tuple[str, ...]) -> Kind:
     return next((kind for tag, kind in _TAGS if tag in tags), "other")
 
 
-_TAGS: tuple[tuple[Any, Kind], ...] = (
+_TAGS: tuple[tuple[Any, OperatorKind], ...] = (
     (torch.Tag.pointwise, "elementwise"), (torch.Tag.reduction, "reduction"), (torch.Tag.view_copy, "copy"),
 )

@@ -1,7 +1,4 @@
-"""What ran on a thread, and from when on: marks come in as modules and autograd nodes begin, time by share goes out.
-
-A tape gives every moment to exactly one share, so nothing is counted twice and nothing is lost between two marks.
-"""
+"""The timeline of each thread: one mark per change of what runs, so that every moment belongs to one share of time."""
 
 from __future__ import annotations
 
@@ -10,49 +7,49 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import Any
 
-from distprof.timing.chains import Chain, Share
+from distprof.timing.call_chains import Chain, Share
 from distprof.timing.stopwatch import Stopwatch
 
-Entry = tuple[Any, Share | None]
-"""From this mark on this share runs; None: nothing of a module."""
+TapeEntry = tuple[Any, Share | None]
+"""A mark and the share that runs from it on; None: no module."""
 NO_TASK = -1
 
 
 class Tape:
-    """One thread's entries, and whose the autograd nodes are that it makes."""
+    """Entries of one thread, and the owners of the autograd nodes that it makes."""
 
     __slots__ = ("_last_step", "chains", "entries", "sequence", "task")
 
     def __init__(self, mark: Any) -> None:
-        self.entries: list[Entry] = [(mark, None)]
+        self.entries: list[TapeEntry] = [(mark, None)]
         self.task = NO_TASK
-        """The pass of the autograd engine that this thread is in."""
-        # autograd numbers nodes by thread as they are made: those from sequence[i] on belong to chains[i]
+        """Id of the autograd graph task that this thread works on."""
+        # autograd numbers the nodes of a thread as they are made; those from sequence[i] on belong to chains[i]
         self.sequence: list[int] = [0]
         self.chains: list[Chain | None] = [None]
         self._last_step = 0
 
     @property
     def running(self) -> Share | None:
-        """What runs now."""
+        """The share that runs now."""
         return self.entries[-1][1]
 
     def makes_nodes(self, chain: Chain | None, number: int) -> None:
-        """Nodes from this sequence number on belong to this chain."""
+        """Assigns nodes from this sequence number on to a chain."""
         self.sequence.append(number)
         self.chains.append(chain)
 
     def stretch_of(self, number: int) -> int:
-        """Which stretch of nodes this one is in, an index of `chains`; -1 where that is forgotten."""
+        """Index in `chains` of the owner of a node; -1 if it was dropped."""
         return bisect_right(self.sequence, number) - 1
 
     def abandon(self) -> None:
-        """Backward ended with an exception: nobody knows when."""
+        """Ends a backward that raised; its end time is unknown."""
         self.task = NO_TASK
         self.entries[-1] = self.entries[-1][0], None
 
-    def cut(self) -> list[Entry]:
-        """Ends a step: gives its entries; whose nodes those of the step before it were is forgotten."""
+    def cut(self) -> list[TapeEntry]:
+        """Ends a step and returns its entries; drops the owners of nodes of the step before."""
         ended, self.entries = self.entries, self.entries[-1:]
         del self.sequence[:self._last_step], self.chains[:self._last_step]
         self._last_step = len(self.sequence)
@@ -67,8 +64,8 @@ class Tapes(threading.local):
         every.append(self.mine)
 
 
-def play(entries: list[Entry], watch: Stopwatch) -> None:
-    """Gives each share its time."""
+def play(entries: list[TapeEntry], watch: Stopwatch) -> None:
+    """Adds the time between marks to the shares."""
     times = [watch.resolve(mark) for mark, _ in entries]
     for (_, share), (start, end) in zip(entries, pairwise(times), strict=False):
         if share is not None:

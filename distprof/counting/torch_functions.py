@@ -1,7 +1,7 @@
-"""Calls of torch's Python functions: a model runs inside, out comes how often each was called with which shapes.
+"""Records the calls of torch's Python functions (F.linear, torch.matmul) with their shapes.
 
-Operators of the dispatcher are what does the work; the function a module called (F.linear, torch.matmul) is what other
-counters look at. Both are kept, so that another counter's convention is a view of our record.
+distprof counts dispatcher operators, other counters count these functions. With both recorded, `distprof.peers` can
+compute what another counter would report.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode, resolve_name
 
-from distprof.counting.spelling import spelling
+from distprof.counting.source_spelling import spelling
 from distprof.model.call_paths import CallPath
 from distprof.model.scopes import in_backward
 from distprof.model.tensors import dtype_name
 
 OPENED = ("torch.nn.functional", "torch.functional")
-"""Modules whose functions are Python and call others: those are seen as well."""
+"""Modules of Python functions; the torch functions that these call are recorded too."""
 GUARDS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
-class Spec(NamedTuple):
-    """What is kept of a tensor."""
+class TensorSpec(NamedTuple):
+    """Shape and dtype of a tensor."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -43,7 +43,7 @@ class Spec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """One kind of call: equal arguments up to the values in tensors."""
+    """Calls with equal arguments, tensor values apart."""
 
     path: CallPath
     name: str
@@ -52,14 +52,14 @@ class FunctionCall:
     kwargs: tuple[tuple[str, Any], ...]
     output: Any
     outer: str | None
-    """The function that called this one."""
+    """The recorded function that called this one."""
     grad_enabled: bool = True
-    """False under torch.no_grad(), where torch may take other kernels."""
+    """False under torch.no_grad(), where torch may use other kernels."""
     spelling: str = ""
-    """How the program wrote it, where the name hides that: `operator` for a + b, torch.nn.functional.upsample."""
+    """Spelling in the source if the name hides it: `operator` for a + b, torch.nn.functional.upsample."""
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument, however it was passed."""
+        """An argument, passed by position or by name."""
         if position < len(self.args):
             return self.args[position]
         return dict(self.kwargs).get(name, default)
@@ -71,11 +71,11 @@ class _Names(threading.local):
 
 
 class FunctionPass(TorchFunctionMode):
-    """Sums calls by kind while it is on.
+    """Counts calls by kind while it is on.
 
     Args:
-        path: Whose work a call is.
-        names: Functions to keep, with those in Python that may call them; all where it is None.
+        path: Returns the call path of the running module.
+        names: Functions to record, besides the Python functions that may call them; None: all.
     """
 
     def __init__(self, path: Callable[[], CallPath], names: Container[str] | None = None) -> None:
@@ -83,7 +83,7 @@ class FunctionPass(TorchFunctionMode):
         self.calls: dict[FunctionCall, int] = defaultdict(int)
         self._running_here = _Names()
         self._lock = threading.Lock()
-        self._opened: dict[types.FunctionType, types.FunctionType] = {}  # for a pass: scripts may patch functions
+        self._opened: dict[types.FunctionType, types.FunctionType] = {}  # per pass, because scripts may patch functions
         self._path = path
         self._names = names
 
@@ -92,7 +92,7 @@ class FunctionPass(TorchFunctionMode):
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        """Switches it off; modes the program has switched on since stay on."""
+        """Switches it off; modes that the program switched on since then stay on."""
         above: list[Any] = []
         while torch._C._len_torch_function_stack() and (top := _pop_mode()) is not self:
             above.append(top)
@@ -148,7 +148,7 @@ def _is_opened(func: Any) -> bool:
 
 
 def _unguarded(func: types.FunctionType) -> types.FunctionType:
-    """The same function without its question whether a mode is on, which would bring it back to the mode for ever."""
+    """The same function without its check for a mode, which would call the mode again without end."""
     scope = func.__globals__ | dict.fromkeys(GUARDS, lambda *_: False)
     twin = types.FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
     twin.__kwdefaults__ = func.__kwdefaults__
@@ -157,7 +157,7 @@ def _unguarded(func: types.FunctionType) -> types.FunctionType:
 
 @cache
 def function_name(func: Any) -> str | None:
-    """Qualified name of a function of torch; None for questions about a tensor, like its shape."""
+    """Qualified name of a torch function; None for queries about a tensor, like its shape."""
     simple = getattr(func, "__name__", None)
     if simple is None or simple in ("__get__", "__set__", "__delete__", "size", "dim", "stride", "is_floating_point"):
         return None
@@ -167,10 +167,10 @@ def function_name(func: Any) -> str | None:
 
 
 def _specs(tree: Any) -> Any:
-    """A tree of arguments as something that can be compared: tensors become their shapes."""
+    """A tree of arguments as hashable values; tensors become their specs."""
     if isinstance(tree, torch.Tensor):
         # a nested tensor has no shape
-        return Spec(() if tree.is_nested else tuple(tree.shape), dtype_name(tree.dtype))
+        return TensorSpec(() if tree.is_nested else tuple(tree.shape), dtype_name(tree.dtype))
     if isinstance(tree, (tuple, list)):
         return tuple(_specs(part) for part in tree)
     if isinstance(tree, dict):

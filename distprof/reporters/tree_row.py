@@ -1,4 +1,4 @@
-"""What a table of modules is made of: whoever has numbers by module makes a `Row` of each."""
+"""One module of a tree as its source (a count, a merged run) hands it to the reporters."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One module and what is known of it."""
+class TreeRow:
+    """One module and its values."""
 
     path: str
     """Path from the root; the root is '', a second root model is 'model1:'."""
     class_name: str
     values: Mapping[str, Any]
-    """Key of a column (`columns.COLUMNS`) -> value; what is missing or None is unknown."""
+    """Key of a column (`tree_columns.TREE_COLUMNS`) -> value; missing or None is unknown."""
     group: str = ""
-    """Rows of one group make one tree: a pipeline stage."""
+    """Rows of one group form one tree, such as a pipeline stage."""
     marks: tuple[str, ...] = ()
-    """Words shown behind the name: shared, not called."""
+    """Words after the name: shared, not called."""

@@ -1,13 +1,15 @@
-"""One call of an operator: arguments by the names of its schema, whatever way they were passed, and its output."""
+"""One call of an operator: its arguments by schema name, however they were passed, and its output."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
+
+from distprof.formulas.cost import Macs
 
 HIGHER_ORDER = {
     "higher_order::flex_attention": (
@@ -42,15 +44,15 @@ def _signature(func: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """Arguments and output of one call."""
 
     arguments: dict[str, Any]
     output: Any
 
     @classmethod
-    def of(cls, func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Call:
-        """Names positional arguments; arguments that were left out have their default."""
+    def of(cls, func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> OperatorCall:
+        """Names positional arguments and adds the defaults of arguments that were left out."""
         names, defaults = _signature(func)
         return cls(defaults | dict(zip(names, args, strict=False)) | kwargs, output)
 
@@ -61,3 +63,9 @@ class Call:
     def first_output(self) -> Any:
         """The output, or the first of several."""
         return self.output[0] if isinstance(self.output, (tuple, list)) else self.output
+
+
+Formula = Callable[[OperatorCall], int]
+"""Returns the MACs of one call."""
+MacsFormula = Callable[[OperatorCall], int | Macs]
+"""The same, with `Macs` where a mask or recomputation matters."""

@@ -1,4 +1,7 @@
-"""How a torch function call is written: the calling frame comes in, what the name of the function hides goes out."""
+"""How the source code spells a call of a torch function, where the function's name hides it.
+
+Other counters treat `a + b` and `a.add(b)` differently; torch reports both as `torch.Tensor.add`.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,22 @@ from opcode import opname
 
 OPERATOR = "operator"
 OPERATORS = frozenset({"torch.Tensor.add", "torch.Tensor.mul"})
-"""Methods that torch reports for the operators + and * as well."""
+"""Methods that torch also reports for the operators + and *."""
 WRAPPERS = {
     "torch.nn.functional.interpolate": ("torch.nn.functional", "upsample"),
     "torch.functional.einsum": ("einops.einops", "einsum"),
 }
-"""Function -> one that calls it and that torch does not report."""
+"""Function -> a caller of it that torch does not report."""
 BETWEEN = ("torch.overrides", "torch.functional", "torch.nn.functional", "einops._backends",
-           "distprof.counting.functions", "contextlib")
+           "distprof.counting.torch_functions", "contextlib")
 
 
 def spelling(name: str, frame: types.FrameType | None) -> str:
-    """`operator`, the wrapper that was called instead, or '' where the name says all.
+    """`operator`, the wrapper that was called, or '' if the name is exact.
 
     Args:
         name: Qualified name of the function.
-        frame: The frame that called it.
+        frame: The calling frame.
     """
     if frame is None:
         return ""
@@ -34,7 +37,7 @@ def spelling(name: str, frame: types.FrameType | None) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_operator(method: str, code: types.CodeType, at: int) -> bool:
-    # sum() and the like call the operator from C: a frame that calls the method has its name
+    # sum() and the like use the operator from C; only code that calls the method contains its name
     return method not in code.co_names or opname[code.co_code[at]].startswith(("BINARY_", "INPLACE_"))
 
 

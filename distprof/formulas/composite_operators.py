@@ -1,6 +1,6 @@
-"""Composite operators: what a device has no kernel for, torch makes of other operators, and a mode should see those.
+"""Splits composite operators into the operators that torch runs for them, so that a dispatch mode sees those.
 
-In inference mode (and under higher-order operators) einsum, matmul, conv2d and the like reach a mode whole.
+Only in inference mode and under higher-order operators does a mode get einsum, matmul, conv2d and the like whole.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from distprof.model.tensors import tensors
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 COMPOSITE_NESTED = torch._C.DispatchKey.CompositeImplicitAutogradNestedTensor
-KEYS = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta", "mps": "MPS", "xpu": "XPU", "hpu": "HPU", "mtia": "MTIA"}
+DEVICE_KEYS = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta", "mps": "MPS", "xpu": "XPU", "hpu": "HPU", "mtia": "MTIA"}
 
 
-def take_apart(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Runs a composite operator so that the mode sees its parts; computes what the operator would have.
+def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Runs a composite operator such that the mode sees its parts; the result is that of the operator.
 
     Args:
-        mode: The mode whose `__torch_dispatch__` got the call, and which is off meanwhile.
+        mode: The mode whose `__torch_dispatch__` got the call; torch has switched it off meanwhile.
         func: The operator.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
 
     Returns:
-        What the operator returns, or NotImplemented where it is not composite on this device: it has a kernel, and
-        taking it apart would compute something else than the job does.
+        The result, or NotImplemented if the operator has a kernel on this device: splitting it would run other code
+        than the job does.
     """
-    # torch asks fake tensors for their device through prim:: operators, which do not even exist for the dispatcher
+    # fake tensors call prim:: operators for their device; the dispatcher does not have these
     if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":
         return NotImplemented
     found = tensors((list(args), kwargs))
@@ -40,17 +40,18 @@ def take_apart(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: 
     if not is_composite(func, found[0].device.type if found else "cpu", nested=nested):
         return NotImplemented
     with mode:
-        # func.decompose prefers Python decompositions, which round otherwise than the kernels
+        # func.decompose prefers Python decompositions, which round differently from the kernels
         return func._op_dk(COMPOSITE_NESTED if nested and _has(func, COMPOSITE_NESTED.name) else COMPOSITE,
                            *args, **kwargs)
 
 
 @cache
 def is_composite(func: Any, device: str, *, nested: bool = False) -> bool:
-    """True where the dispatcher would take the operator apart on a device; nested tensors have kernels of their own."""
+    """True if the dispatcher would split the operator on a device; nested tensors have kernels of their own."""
     if not _has(func, COMPOSITE.name) or _has(func, "CompositeExplicitAutograd"):
         return False
-    return device not in KEYS or not _has(func, f"NestedTensor{KEYS[device]}" if nested else KEYS[device])
+    key = DEVICE_KEYS.get(device)
+    return key is None or not _has(func, f"NestedTensor{key}" if nested else key)
 
 
 def _has(func: Any, key: str) -> bool:

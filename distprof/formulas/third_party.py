@@ -1,0 +1,71 @@
+"""MACs of operators of flash_attn 2 and 3, xformers (ROCm) and torchvision, which need not be installed.
+
+Names and schemas are those of Dao-AILab/flash-attention (flash_attn_interface.py, hopper/), xformers (csrc/attention)
+and torchvision (csrc/ops/deform_conv2d.cpp). Other kernels of xformers register formulas with torch, which count too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from distprof.formulas.attention import (
+    attention_backward,
+    attention_forward,
+    bottom_right_window,
+    mask_type_window,
+    packed_pairs,
+)
+from distprof.formulas.cost import Macs
+from distprof.formulas.operator_call import MacsFormula, OperatorCall
+
+SHORT = {"query": "q", "key": "k", "value": "v"}
+
+
+def renamed(formula: MacsFormula, names: dict[str, str]) -> MacsFormula:
+    """A formula for a schema with other argument names: `names` maps ours to theirs."""
+
+    def macs(call: OperatorCall) -> int | Macs:
+        given = {ours: call.arguments[theirs] for ours, theirs in names.items() if theirs in call.arguments}
+        return formula(OperatorCall(call.arguments | given, call.output))
+
+    return macs
+
+
+def _flash(formula: Callable[..., MacsFormula], **names: str) -> MacsFormula:
+    pairs = packed_pairs("cu_seqlens_q", "cu_seqlens_k", window=bottom_right_window,
+                         longest=("max_seqlen_q", "max_seqlen_k"), used="seqused_k")
+    return renamed(formula(pairs), SHORT | names)
+
+
+_CK = packed_pairs("seqstart_q", "seqstart_k", window=mask_type_window, longest=("max_seqlen_q", "max_seqlen_k"),
+                   used="seqlen_k")
+
+
+def deformable_convolution(call: OperatorCall) -> int:
+    """A convolution over sampled positions; the sampling is no contraction."""
+    per_position: int = prod(call["weight"].shape[1:])
+    return int(call.first_output.numel()) * per_position
+
+
+def deformable_convolution_backward(call: OperatorCall) -> int:
+    """Gradients of the sampled positions and of the weight; the kernel computes both."""
+    per_position: int = prod(call["weight"].shape[1:])
+    return 2 * int(call["grad"].numel()) * per_position
+
+
+THIRD_PARTY: dict[str, MacsFormula] = {
+    "flash_attn::_flash_attn_forward": _flash(attention_forward, is_causal="causal"),
+    "flash_attn::_flash_attn_backward": _flash(attention_backward, is_causal="causal"),
+    "flash_attn::_flash_attn_varlen_forward": _flash(attention_forward, is_causal="causal"),
+    "flash_attn::_flash_attn_varlen_backward": _flash(attention_backward, is_causal="causal"),
+    "flash_attn_3::_flash_attn_forward": _flash(attention_forward, is_causal="causal"),
+    "flash_attn_3::_flash_attn_backward": _flash(attention_backward, seqused_k="sequed_k"),
+    "flash_attn_3::fwd": _flash(attention_forward),
+    "flash_attn_3::bwd": _flash(attention_backward),
+    "xformers::efficient_attention_forward_ck": attention_forward(_CK),
+    "xformers::efficient_attention_backward_ck": attention_backward(_CK),
+    "torchvision::deform_conv2d": deformable_convolution,
+    "torchvision::_deform_conv2d_backward": deformable_convolution_backward,
+}
+"""Operators that exist only if their library is loaded."""
