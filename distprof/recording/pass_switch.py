@@ -7,7 +7,7 @@ from typing import Any
 
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, ModuleScopes
-from distprof.recording.communication.labels import CollectiveCall
+from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.passes.protocol import Guard, Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
 

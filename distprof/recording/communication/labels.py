@@ -1,7 +1,7 @@
-"""Communication of the trace pass: every c10d op of this process comes in, one labelled row each goes out.
+"""Labels every communication op of this process: what it was, in which group, for which module, when it was called.
 
-A kernel put in front of the c10d operators sees what DDP, FSDP, DTensor and functional collectives issue, not only
-what the script calls. It is taken away when the pass ends.
+A kernel in front of the c10d operators sees what DDP, FSDP, DTensor and functional collectives issue, not only what the
+script calls. It is removed when the pass ends.
 """
 
 from __future__ import annotations
@@ -17,87 +17,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from distprof.contract.ops import POINT_TO_POINT
 from distprof.model.scopes import Frame, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name
+from distprof.recording.communication.c10d_operators import BLOCKING, OP_OF_OPERATOR, ArgumentPlaces, works_of
+from distprof.recording.communication.collective_call import CollectiveCall
 
-NAMES = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather",
-    "allgather_coalesced_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather",
-    "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all",
-    "broadcast_": "broadcast",
-    "reduce_": "reduce",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    "barrier": "barrier",
-    "monitored_barrier_": "barrier",
-    "send": "send",
-    "recv_": "recv",
-    "recv_any_source_": "recv",
-}
-"""c10d operator -> name of the collective."""
-
-POINT_TO_POINT = ("send", "recv")
-INPUTS = ("input_tensor", "input_tensors", "input_list", "inputs", "input", "tensors", "tensor")
-"""What the operators call the tensors that a rank gives."""
-PEERS = ("dst", "src", "root_rank")
-BLOCKING = ("monitored_barrier_",)
-"""Operators that return when the op is over."""
-MANY_WORKS = ("reduce_scatter_", "reduce_scatter_tensor_coalesced_")
-"""Operators that gloo takes apart: a piece of work per input."""
 MOST_PENDING = 64
-
-
-@dataclass(slots=True, kw_only=True)
-class CollectiveCall:
-    """One communication op on this rank; the fields up to `timed_by` are columns of collectives.parquet."""
-
-    op: str
-    group: str
-    group_description: str
-    group_ranks: list[int]
-    sequence: int
-    group_sequence: int
-    num_elements: int
-    size_bytes: int
-    dtype: str | None
-    peer: int | None
-    tag: int | None
-    split_bytes: list[int] | None
-    asynchronous: bool
-    module_path: str | None
-    phase: str | None
-    step: int
-    enqueue_ns: int
-    start_ns: int | None = None
-    end_ns: int | None = None
-    timed_by: str | None = None
-    returned_ns: int = 0
-    """When the operator had returned: the op is in the backend's queue, or over."""
-    thread: int = 0
-    """Native id of the thread that called."""
-    runner: int | None = None
-    """Native id of the backend's thread that did it, where a callback told."""
-    stamp_ns: int | None = None
-    """When that thread told: it goes on afterwards."""
-    over_by_ns: int | None = None
-    """When it was seen to be over."""
-    work_elements: Sequence[int] = ()
-    """Elements of each piece of work that gloo makes of the call; none for what blocks or is point-to-point."""
-    on_device: bool = False
-    """True where a kernel on a GPU does it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """What a label says of a process group."""
+    """A process group, as labels name it."""
 
     this: weakref.ref[Any]
     name: str
@@ -105,36 +36,11 @@ class _Group:
     ranks: list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Arguments:
-    """Where an operator has its arguments: (index, name) of each, None where there is no such."""
-
-    group: tuple[int, str]
-    data: tuple[int, str] | None
-    peer: tuple[int, str] | None
-    tag: tuple[int, str] | None
-    asynchronous: tuple[int, str] | None
-    splits: tuple[int, str] | None
-    outputs: tuple[int, str] | None
-
-    @classmethod
-    def of(cls, overload: Any) -> _Arguments:
-        """Looks the names up in the schema, once."""
-        places = {argument.name: (index, argument.name) for index, argument in enumerate(overload._schema.arguments)}
-
-        def first(*names: str) -> tuple[int, str] | None:
-            return next((places[name] for name in names if name in places), None)
-
-        return cls(group=places["process_group"], data=first(*INPUTS), peer=first(*PEERS), tag=first("tag"),
-                   asynchronous=first("async_op"), splits=first("input_split_sizes"),
-                   outputs=first("output_tensors", "output_lists"))
-
-
 Pending = tuple[CollectiveCall, Any]
 
 
 class CollectiveRecorder:
-    """Listens to the c10d operators while it is on."""
+    """Listens to the c10d operators between `start` and `stop`."""
 
     def __init__(self, scopes: ModuleScopes, where: Callable[[], tuple[int, str | None]],
                  guard: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
@@ -155,17 +61,17 @@ class CollectiveRecorder:
         """Puts a kernel in front of each operator.
 
         Args:
-            timeline: A timeline will tell when each op ended, so that callbacks are needed only to tell apart what
-                it leaves open: they hold up the backend's thread until the interpreter is free.
+            timeline: A timeline will show when ops ended. Callbacks hold up the backend's thread until the interpreter
+                is free, so they are only used where the timeline leaves open which op an event belongs to.
         """
         self._ends_from_timeline = timeline
         self._library = torch.library.Library("c10d", "IMPL")
-        for operator in NAMES:
+        for operator in OP_OF_OPERATOR:
             overload = getattr(torch.ops.c10d, operator).default
             self._library.impl(overload, self._kernel(overload), "BackendSelect", with_keyset=True)
 
     def stop(self) -> None:
-        """Takes the kernels away; what still runs is stamped when it ends."""
+        """Removes the kernels; an op that still runs gets its end from a callback."""
         if self._library is not None:
             self._library._destroy()
             self._library = None
@@ -182,7 +88,7 @@ class CollectiveRecorder:
 
     def _kernel(self, overload: Any) -> Callable[..., Any]:
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-        arguments = _Arguments.of(overload)
+        arguments = ArgumentPlaces.of(overload)
         operator = overload._schema.name.removeprefix("c10d::")
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -194,14 +100,14 @@ class CollectiveRecorder:
 
         return kernel
 
-    def _on_call(self, operator: str, arguments: _Arguments, times: tuple[int, int], args: Sequence[Any],
+    def _on_call(self, operator: str, arguments: ArgumentPlaces, times: tuple[int, int], args: Sequence[Any],
                  kwargs: dict[str, Any], output: Any) -> None:
         def given(place: tuple[int, str] | None, default: Any = None) -> Any:
             if place is None:
                 return default
             return args[place[0]] if place[0] < len(args) else kwargs.get(place[1], default)
 
-        op = NAMES[operator]
+        op = OP_OF_OPERATOR[operator]
         process_group: Any = dist.ProcessGroup.unbox(given(arguments.group))
         group = self._group(process_group)
         frame = self._scopes.current
@@ -232,7 +138,7 @@ class CollectiveRecorder:
             enqueue_ns=times[0],
             returned_ns=times[1],
             thread=threading.get_native_id(),
-            work_elements=() if op in POINT_TO_POINT or operator in BLOCKING else _works(operator, elements),
+            work_elements=() if op in POINT_TO_POINT or operator in BLOCKING else works_of(operator, elements),
             on_device=first is not None and first.is_cuda,
         )
         self._counts[kind] += 1
@@ -269,8 +175,8 @@ class CollectiveRecorder:
         if call.op in POINT_TO_POINT:
             return False  # gloo gives no future for these
         if not self._ends_from_timeline or len(self._runners[call.group]) < 2:
-            return True  # every group of gloo has two threads: from then on the timeline tells whose they are
-        # the timeline does not tell like ops apart that two threads may begin in any order
+            return True  # gloo has two threads a group: once both are known, the timeline shows whose work it is
+        # the timeline cannot tell apart equal ops that two threads may begin in any order
         return any(other.group == call.group and other.op == call.op and other.work_elements == call.work_elements
                    for other, _ in self._pending)
 
@@ -280,7 +186,7 @@ class CollectiveRecorder:
             before.over_by_ns = now_ns
 
     def _look_at_pending(self) -> None:
-        """Lets go of what is over: a work keeps its tensors alive."""
+        """Drops works that are over: a work keeps its tensors alive."""
         kept = []
         for call, work in self._pending:
             if not work.is_completed():
@@ -312,10 +218,6 @@ def _flat(data: Any) -> list[torch.Tensor]:
     if isinstance(data, torch.Tensor):
         return [data]
     return [tensor for part in data or () for tensor in _flat(part)]
-
-
-def _works(operator: str, elements: list[int]) -> Sequence[int]:
-    return tuple(elements) if operator in MANY_WORKS else (sum(elements),)
 
 
 def _split_bytes(splits: Sequence[int] | None, data: list[torch.Tensor], sizes: list[int], group: _Group) -> (

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from distprof.contract.stuck import OpenCall, Stuck
-from distprof.recording.communication.labels import CollectiveCall
+from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.hang.report import HangReport, failure_of, is_communication, last_called
 from distprof.recording.hang.watchdog import Watchdog, limit_s
 from distprof.recording.pass_switch import PassSwitch

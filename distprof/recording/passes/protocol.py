@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from distprof.contract.columns import TableRow
 from distprof.model.modules import Site
 from distprof.model.scopes import ModuleScopes
-from distprof.recording.communication.labels import CollectiveCall
+from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.rank_folder import RankFolder
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
