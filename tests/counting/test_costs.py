@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -127,7 +127,6 @@ def test_optimizers_count_every_parameter():
     assert (adam.read_bytes, adam.write_bytes) == (4 * 4 * 77 + 2 * 4, 4 * 4 * 77)
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE)
 def test_bytes_of_products_and_elementwise_work(m, k, n):
     left, right, out = torch.randn(m, k), torch.randn(k, n), torch.randn(m, n)
@@ -149,7 +148,6 @@ def test_bytes_of_products_and_elementwise_work(m, k, n):
     assert (half.read_bytes, half.write_bytes) == (4 * m * k, 2 * m * k)
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, st.lists(st.integers(0, 4), min_size=1, max_size=9))
 def test_bytes_of_rows_that_are_taken(rows, width, taken):
     table = torch.randn(rows + 5, width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof import formulas
@@ -26,7 +26,6 @@ def drawn(queries: int, keys: int, left: int | None, right: int | None, bottom_r
                if (left is None or j >= i + shift - left) and (right is None or j <= i + shift + right))
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.integers(0, 9), st.integers(0, 9), MAYBE, MAYBE, st.booleans())
 def test_pairs_that_a_window_leaves(queries, keys, left, right, bottom_right):
     window = AttentionWindow(left=BEYOND if left is None else left, right=BEYOND if right is None else right,
@@ -34,7 +33,6 @@ def test_pairs_that_a_window_leaves(queries, keys, left, right, bottom_right):
     assert window.pairs(queries, keys) == drawn(queries, keys, left, right, bottom_right)
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE, POSITIONS, POSITIONS, SIZE, SIZE)
 def test_causal_attention_counts_the_pairs_that_its_own_kernel_leaves(batch, heads, shared, queries, keys, width, out):
     query = torch.randn(batch, heads * shared, queries, width)
@@ -60,7 +58,6 @@ def test_causal_attention_counts_the_pairs_that_its_own_kernel_leaves(batch, hea
     assert found.causal_macs == rows * drawn(queries, keys, None, 0, True) * (width + out)
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, POSITIONS, POSITIONS, SIZE, MAYBE, MAYBE, st.booleans())
 def test_flash_attention_begins_in_the_other_corner(batch, heads, queries, keys, width, left, right, causal):
     define_libraries()
@@ -83,7 +80,6 @@ def test_flash_attention_begins_in_the_other_corner(batch, heads, queries, keys,
     assert cost("flash_attn::_flash_attn_backward", None, **given, causal=causal, **ends).macs == back.macs
 
 
-@settings(deadline=None)
 @given(POSITIONS, POSITIONS, st.integers(0, 2), st.integers(0, 9))
 def test_efficient_attention_has_both_corners(queries, keys, kind, window):
     query, key = meta(2, queries, 3, 4), meta(2, keys, 3, 4)
@@ -100,7 +96,6 @@ def test_efficient_attention_has_both_corners(queries, keys, kind, window):
     assert cost("xformers::efficient_attention_backward_ck", None, **given).causal_macs == pairs * 20
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=4), SIZE, SIZE, st.booleans())
 def test_packed_sequences_count_as_if_they_were_alone(lengths, heads, width, causal):
     define_libraries()

@@ -32,7 +32,6 @@ def check(function, *args, **kwargs) -> None:
     assert macs(function, *args, **kwargs) == total(function(*args, **kwargs))
 
 
-@settings(deadline=None)
 @given(MAYBE_EMPTY, MAYBE_EMPTY, MAYBE_EMPTY, MAYBE_EMPTY)
 def test_products_in_place_and_by_name(b, m, k, n):
     left, right = ones(m, k), ones(k, n)
@@ -46,7 +45,6 @@ def test_products_in_place_and_by_name(b, m, k, n):
     check(torch.tensordot, ones(b + 1, m + 1, k + 1), ones(k + 1, n + 1), dims=1)
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE, SIZE, SIZE)
 def test_broadcast_one_dimensional_and_chained_products(a, b, m, k, n):
     check(torch.matmul, ones(a, 1, m, k), ones(b, k, n))
@@ -60,7 +58,6 @@ def test_broadcast_one_dimensional_and_chained_products(a, b, m, k, n):
     assert counter.total() == (a + 1) * (b + 1) * (m + 1) * (k + 1)
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE, st.lists(st.booleans(), min_size=25, max_size=25),
        st.lists(st.booleans(), min_size=25, max_size=25))
 def test_of_sparse_matrices_what_is_stored_counts(m, k, n, left_kept, right_kept):
@@ -81,7 +78,6 @@ def test_of_sparse_matrices_what_is_stored_counts(m, k, n, left_kept, right_kept
     assert macs(torch.sparse.sampled_addmm, pattern, ones(k, m), ones(m, n)) == int(right.sum()) * m
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE, st.booleans())
 def test_reduced_sparse_products(m, k, n, wants_dense):
     sparse = ones(m, k).to_sparse_csr().requires_grad_()
@@ -91,7 +87,6 @@ def test_reduced_sparse_products(m, k, n, wants_dense):
     assert counter.total() == m * k * n * (2 + wants_dense)
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE)
 def test_low_precision_products(m, k, n):
     left, right = ones(16 * m, 16 * k, dtype=torch.bfloat16), ones(16 * n, 16 * k, dtype=torch.bfloat16)
@@ -108,7 +103,6 @@ def test_low_precision_products(m, k, n):
     assert macs(aten._weight_int4pack_mm_for_cpu, wide, packed, 32, scales) == 2 * expected
 
 
-@settings(deadline=None)
 @given(st.lists(SIZE, min_size=1, max_size=4), SIZE, SIZE)
 def test_grouped_products_whatever_is_grouped(groups, k, n):
     rows, count = 8 * sum(groups), len(groups)
@@ -129,7 +123,6 @@ def test_grouped_products_whatever_is_grouped(groups, k, n):
     assert macs(torch._grouped_mm, left, right) == count * 8 * n * 8 * k * 8
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE, SIZE, st.booleans(), st.booleans())
 def test_products_forward_and_backward_cost_three_forwards(b, m, k, n, wants_left, wants_right):
     for left, right, function in (
@@ -148,7 +141,6 @@ GEOMETRY = (st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.integers
             st.integers(1, 2), st.integers(1, 2), st.integers(0, 3), st.booleans(), st.booleans())
 
 
-@settings(deadline=None, max_examples=60)
 @given(*GEOMETRY)
 def test_convolutions_cost_three_forwards_with_both_gradients(
         dims, groups, batch, c_in, c_out, stride, dilation, extra, transposed, bias):
@@ -167,7 +159,6 @@ def test_convolutions_cost_three_forwards_with_both_gradients(
     assert counter.total() == 3 * forward
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE, st.integers(1, 2), st.integers(0, 2))
 def test_convolutions_under_other_names(batch, c_in, c_out, stride, extra):
     size = 3 + extra
@@ -190,7 +181,7 @@ def test_convolutions_under_other_names(batch, c_in, c_out, stride, extra):
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(SIZE, SIZE, SIZE, st.integers(1, 2))
 def test_onednn_operators(batch, c_in, c_out, groups):
     image = torch.ones(batch, groups * c_in, 5, 5)
@@ -218,7 +209,7 @@ def test_onednn_operators(batch, c_in, c_out, groups):
 
 @pytest.mark.skipif("x86" not in torch.backends.quantized.supported_engines, reason="needs x86 quantized kernels")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*quant.*:UserWarning")
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(SIZE, SIZE, SIZE)
 def test_quantized_operators_count_like_those_they_stand_for(batch, c_in, c_out):
     from torch.ao.nn.quantized import Conv1d, Conv2d, Conv3d, ConvTranspose2d, Linear

@@ -75,7 +75,6 @@ def test_gates_and_rescaling_are_elementwise(name):
     assert formulas.kind_of(operator(f"aten::{name}")) == "elementwise"
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE, SIZE)
 def test_convolutions_of_other_devices_count_like_the_plain_one(batch, c_in, c_out, groups):
     image, weight = meta(batch, groups * c_in, 5, 5), meta(groups * c_out, c_in, 3, 3)
@@ -102,7 +101,6 @@ def test_convolutions_of_other_devices_count_like_the_plain_one(batch, c_in, c_o
         assert cost("aten::mps_convolution_backward", None, self=image, **given).macs == times * expected
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE, SIZE)
 def test_transposed_convolutions_of_other_devices(batch, c_in, c_out, groups):
     image, weight = meta(batch, groups * c_in, 5, 5), meta(groups * c_in, c_out, 3, 3)
@@ -116,7 +114,6 @@ def test_transposed_convolutions_of_other_devices(batch, c_in, c_out, groups):
                 output_mask=[True, True]).macs == 2 * expected
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE)
 def test_products_without_a_kernel_here(m, k, n):
     left, right, result = meta(m, 2 * k), meta(2 * k, n), meta(m, n)
@@ -154,7 +151,6 @@ def test_products_without_a_kernel_here(m, k, n):
         assert cost(f"aten::{name}", None, output_mask=[False, True, True], **given).macs == expected
 
 
-@settings(deadline=None)
 @given(st.sampled_from([(1, "LSTM", 4), (2, "GRU", 3), (3, "RNN", 1)]), SIZE, SIZE, SIZE, SIZE, st.integers(1, 3),
        st.booleans())
 def test_recurrent_layers_of_other_devices_meet_every_weight(kind, time, batch, width, hidden, layers, both):
@@ -203,13 +199,12 @@ QUANTIZED_LINEAR = [
 
 
 @pytest.mark.parametrize("name", QUANTIZED_LINEAR)
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(batch=SIZE, k=SIZE, n=SIZE)
 def test_quantized_linear_layers(name, batch, k, n):
     assert cost(name, meta(batch, 3, n), X=meta(batch, 3, k)).macs == batch * 3 * k * n
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE, SIZE)
 def test_quantized_convolutions_and_cells(batch, c_in, c_out, groups):
     for dims in (1, 2, 3):
@@ -240,7 +235,6 @@ def test_quantized_convolutions_and_cells(batch, c_in, c_out, groups):
                 bidirectional=True).macs == 5 * batch * 2 * 3 * c_out * (c_in + c_out)
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE)
 def test_further_names_of_known_work(batch, c_in, c_out):
     cube, kernel = meta(batch, c_in, 4, 4, 4), meta(c_out, c_in, 3, 3, 3)

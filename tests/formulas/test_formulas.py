@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -32,7 +32,6 @@ def check(function, *args, **kwargs) -> None:
     assert macs(function, *args, **kwargs) == int(function(*args, **kwargs).sum())
 
 
-@settings(deadline=None)
 @given(MAYBE_EMPTY, MAYBE_EMPTY, MAYBE_EMPTY, MAYBE_EMPTY)
 def test_matrix_products(b, m, k, n):
     check(torch.mm, ones(m, k), ones(k, n))
@@ -50,7 +49,6 @@ def test_matrix_products(b, m, k, n):
     check(torch.einsum, "bmk,bkn->mn", ones(b + 2, m + 2, k + 2), ones(b + 2, k + 2, n + 2))
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE, SIZE)
 def test_matrix_products_that_refuse_empty_ones(b, m, k, n):
     check(torch.addbmm, torch.zeros(m, n, dtype=torch.float64), ones(b, m, k), ones(b, k, n))
@@ -62,14 +60,12 @@ def test_matrix_products_that_refuse_empty_ones(b, m, k, n):
     assert macs(aten._int_mm, left, right) == 17 * 64 * n
 
 
-@settings(deadline=None)
 @given(SIZE, SIZE, SIZE)
 def test_arguments_may_be_passed_by_name(m, k, n):
     assert macs(aten.addmm.default, mat2=ones(k, n), mat1=ones(m, k), self=ones(n)) == m * k * n
     assert macs(torch.mm, ones(m, k), ones(k, n), out=ones(m, n)) == m * k * n
 
 
-@settings(deadline=None)
 @given(st.integers(1, 3), st.integers(1, 3), SIZE, st.integers(1, 3), st.integers(1, 3), st.integers(1, 2),
        st.integers(0, 4), st.booleans())
 def test_convolutions_with_groups_strides_and_dilation(dims, groups, batch, c_in, c_out, stride, extra, unbatched):
@@ -87,7 +83,6 @@ def test_padding_counts_like_data():
     assert macs(F.conv2d, ones(1, 3, 8, 8), ones(8, 3, 3, 3), padding="same") == 8 * 3 * 9 * 64
 
 
-@settings(deadline=None)
 @given(st.integers(1, 2), st.integers(1, 3), st.booleans(), st.booleans(), st.booleans())
 def test_backward_costs_a_forward_for_each_gradient(dims, groups, transposed, wants_image, wants_weight):
     image = torch.randn(2, 2 * groups, *[5] * dims, requires_grad=wants_image)
@@ -101,7 +96,6 @@ def test_backward_costs_a_forward_for_each_gradient(dims, groups, transposed, wa
     assert sum(counter.by_op.values()) // 2 == forward * (1 + wants_image + wants_weight)
 
 
-@settings(deadline=None)
 @given(SIZE, st.integers(1, 3), st.integers(1, 3), SIZE, SIZE, st.integers(1, 3), st.booleans())
 def test_fused_attention_is_what_it_replaces(batch, heads, shared, queries, keys, width, causal):
     query = torch.randn(batch, heads * shared, queries, width)

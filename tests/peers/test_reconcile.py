@@ -37,7 +37,7 @@ class Mixed(nn.Module):
         return self.head(torch.matmul(scores, attended))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(width=st.sampled_from([2, 4, 6]), groups=st.sampled_from([1, 2]), size=st.integers(3, 6),
        peer=st.sampled_from(sorted(PEERS)))
 def test_the_lines_add_up_to_the_last_unit(width, groups, size, peer):

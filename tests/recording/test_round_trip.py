@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.rank_traces import merge
@@ -69,7 +69,6 @@ def arguments_of(event: str) -> Iterator[str]:
             yield event[start:place]
 
 
-@settings(max_examples=120, deadline=None)
 @given(ranks=st.lists(traces, min_size=1, max_size=3), separator=st.sampled_from([",", ",\n  "]))
 def test_merging_and_splitting_gives_back_every_event(tmp_path_factory, ranks, separator):
     texts = [f'{{"traceEvents": [{separator.join(text for _, text in found)}]}}' for found in ranks]

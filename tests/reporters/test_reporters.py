@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from torch import nn
@@ -287,7 +287,6 @@ def trees(draw) -> list[TreeRow]:
     return rows
 
 
-@settings(deadline=None)
 @given(trees())
 def test_folding_neighbours_loses_no_module_and_no_number(rows):
     def expanded(node, times: int) -> Counter:
@@ -306,7 +305,6 @@ def test_folding_neighbours_loses_no_module_and_no_number(rows):
     assert everything.num_shown == everything.num_modules == len(rows)
 
 
-@settings(deadline=None)
 @given(trees(), st.integers(1, 8), st.sampled_from(["path", "params"]))
 def test_the_top_modules_keep_what_they_stand_in(rows, top, sort):
     chosen = select_modules(rows, TreeView(depth=None, top=top, sort=sort, collapse=False))

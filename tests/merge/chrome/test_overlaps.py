@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.merge.chrome.overlaps import _by_thread_and_start
@@ -41,7 +41,6 @@ def conflicts(spans: list[tuple[Any, int, int]]) -> set[int]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(deadline=None, max_examples=150)
 @given(found=slices, tolerance=tolerances, max_lanes=lane_counts)
 def test_no_slice_of_a_lane_overlaps_another_in_part(engine, found, tolerance, max_lanes):
     result = laned(engine, found, tolerance, max_lanes)
@@ -61,7 +60,6 @@ def test_no_slice_of_a_lane_overlaps_another_in_part(engine, found, tolerance, m
 
 
 @needs_compiled
-@settings(deadline=None, max_examples=200)
 @given(found=slices, tolerance=tolerances, max_lanes=lane_counts)
 def test_both_engines_find_the_same(found, tolerance, max_lanes):
     assert laned(compiled, found, tolerance, max_lanes) == laned(plain, found, tolerance, max_lanes)
@@ -99,7 +97,6 @@ def test_what_would_end_badly_is_refused(engine, changes, match):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(deadline=None, max_examples=150)
 @given(found=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), max_size=25),
        times=st.lists(st.integers(-2, 60), max_size=10))
 def test_the_innermost_slice_is_the_last_that_runs(engine, found, times):

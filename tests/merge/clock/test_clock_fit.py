@@ -8,7 +8,7 @@ import json
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from distprof.contract.rank_json import ClockPair, ClockSample
@@ -122,7 +122,6 @@ def test_a_question_during_which_a_clock_was_set_tells_nothing():
     assert compared(0, 1000, 500, 600, 1100).offset_ns == -500
 
 
-@settings(max_examples=300)
 @given(clocks, clocks, st.data())
 def test_the_truth_is_within_the_uncertainty_between_the_samples(mine, other, data):
     assume(abs(mine.offset_ns - other.offset_ns) < 2**62)
@@ -238,7 +237,6 @@ def table_of(seed: int, each: dict[int, TrueClock], *, num: int, held_ns: int, l
     return pl.DataFrame(rows, schema=["collective", "rank", "start_ns", "end_ns"], orient="row")
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), clocks, clocks, clocks, st.integers(20, 200), st.integers(1, 10**6),
        st.integers(1, 10**7))
 @example(0, TrueClock(0, 0), TrueClock(3 * SECOND, 100_000), TrueClock(-7 * SECOND, -50_000), 100, 20_000, 2_000_000)

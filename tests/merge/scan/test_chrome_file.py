@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.merge.scan import chrome_file, plain, window
@@ -86,7 +86,6 @@ DAMAGE = st.tuples(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(deadline=None, max_examples=150)
 @given(damages=st.dictionaries(st.integers(0, 11), DAMAGE, max_size=4), lines=st.booleans(),
        tail=st.sampled_from([TAIL, b"]"]), chunk=st.sampled_from([64, 700, 10**6]))
 def test_damage_costs_the_events_it_is_in(engine, damages, lines, tail, chunk):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.merge.scan.repair import repaired
@@ -102,7 +102,6 @@ def check_row(scanner: Any, text: bytes, row: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(deadline=None, max_examples=60)
 @given(text=traces | repetitive_traces())
 def test_columns_are_what_json_says(engine, text):
     for scanner, status, _, part in scans(engine, text, [], **WANTED):
@@ -114,7 +113,6 @@ def test_columns_are_what_json_says(engine, text):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(deadline=None, max_examples=60)
 @given(text=damaged_traces())
 def test_what_is_taken_for_an_event_can_be_made_strict_json(engine, text):
     for scanner, _, _, part in scans(engine, text, []):
@@ -178,7 +176,6 @@ def test_ids_are_equal_only_where_they_are_the_same(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(deadline=None, max_examples=60)
 @given(found_events=st.lists(events, max_size=4), seed=st.integers(0, 99))
 def test_only_numbers_are_rewritten(engine, found_events, seed):
     found_events = [repaired(event.encode("utf-8", "surrogatepass")) for event in found_events]

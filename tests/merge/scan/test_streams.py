@@ -46,7 +46,7 @@ def test_the_text_is_larger_than_a_step():
     assert len(TEXT) > 2 * STEP_BYTES > 0 and len(PACKED) < len(TEXT) / 5
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 2_000_000), st.sampled_from([TEXT, PACKED, PACKED + b"\0" * 777, gzip.compress(TEXT, 0)]))
 def test_chunks_have_the_size_that_was_asked_for(folder, size, content):
     (folder / "a").write_bytes(content)
@@ -66,7 +66,6 @@ def by_zlib(content: bytes) -> bytes:
     return out
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(200, len(PACKED) - 1))
 def test_of_a_cut_file_everything_that_can_be_decompressed_arrives(folder, cut):
     text, reader = read(folder / "a.json.gz", PACKED[:cut])
@@ -79,7 +78,6 @@ def test_of_a_cut_file_everything_that_can_be_decompressed_arrives(folder, cut):
         assert reader.damage is not None and str(reader.damage).startswith(f"is cut at byte {cut}:")
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(200, len(PACKED) - 1), st.integers(0, 7))
 def test_of_a_damaged_file_nothing_before_the_damage_is_lost(folder, at, bit):
     content = bytearray(PACKED)
@@ -201,7 +199,7 @@ def test_members_of_archives_are_read_and_unpacked(tmp_path, mode):
         assert b"".join(ChunkReader(file)) == TEXT and file.name == trace.name
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.floats(0.01, 0.99), st.sampled_from(["w", "w:gz"]))
 def test_of_a_cut_archive_whole_members_arrive_and_the_rest_is_said(folder, share, mode):
     path = archive(folder / "all.tar", {f"rank{rank}.json": TEXT for rank in range(3)}, mode)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.recording.communication.backend_events import BackendEvent
@@ -85,7 +85,6 @@ def queues(draw) -> Truth:
     return truth
 
 
-@settings(max_examples=400, deadline=None)
 @given(queues())
 def test_no_time_is_ever_wrong(truth):
     random.Random(0).shuffle(truth.events)
