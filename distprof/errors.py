@@ -1,13 +1,13 @@
-"""What can go wrong, as types. Each carries the exit code of the command and, where there is one, a remedy.
+"""The errors of distprof. Each has the exit code of the command and, if there is one, a hint for the user.
 
     DistprofError           1
     +-- UsageError          2   wrong flags or arguments
     +-- DataError           1   a run directory that is bad or missing
     |   +-- FormatError     1   written by a newer distprof
     +-- OutputError         1   cannot write where asked
-    +-- FormulaError        1   a FLOP formula that a user registered does not answer
-    +-- ModelError          1   the user's model, or what makes it, raised
-    +-- IncompleteError     3   done, but something is missing (only under --strict)
+    +-- FormulaError        1   a FLOP formula that a user registered failed
+    +-- ModelError          1   the user's model or its factory raised
+    +-- IncompleteError     3   done, but parts of the run are missing (only under --strict)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DataError(DistprofError):
 
 
 class FormatError(DataError):
-    """A file is of a format that this version does not know."""
+    """A file has a format that this version cannot read."""
 
 
 class OutputError(DistprofError):

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside their place, synced, moved."""
+"""Writes files whole or not at all: beside their place, synced, then moved there."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Makes the names in a folder last."""
+    """Syncs the names in a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Numbers for people: a value comes in, a short text with its unit goes out; an unknown value is a dash."""
+"""Numbers as short texts with units for people; an unknown value is a dash."""
 
 from __future__ import annotations
 

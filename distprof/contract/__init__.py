@@ -1,1 +1,1 @@
-"""The run directory, format 1: names, tables, columns and typed files that recording and merging share."""
+"""The run directory, format 1: what recording and merging share (names, tables, columns, types of files)."""

@@ -29,7 +29,7 @@ EVENT_ARGS = (
     (int64("in_elements", "Elements that go into a collective on this rank.", nullable=True), "In msg nelems"),
     (int64("out_elements", "Elements that come out of it on this rank.", nullable=True), "Out msg nelems"),
 )
-"""Columns of the merged events that come out of `args`, and the key there."""
+"""Columns of the merged events that are taken from `args`, and the key there."""
 
 MERGED_EVENTS = Table(
     file="events.parquet",
@@ -89,7 +89,7 @@ MERGED_COLLECTIVES = Table(
              "are one."),
         text("matched_by", "How its rows were found on the ranks: id (of the backend), sequence (of the group), label "
               "(sequences of like ops, aligned), order (the same where only the op is known), peer (send and "
-              "receive). Null for a row that nothing tells the group of.", nullable=True),
+              "receive). Null where the group of a row is unknown.", nullable=True),
         int64("num_ranks", "Ranks whose row was found."),
         Column(name="complete", type="bool", doc="True where all ranks of the group are there and agree."),
         text("mismatch", "What is not as it must be: ranks that never entered, different ops, types or sizes.",

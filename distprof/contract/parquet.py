@@ -1,4 +1,4 @@
-"""Rows come in, parquet files of the run directory go out, by the schemas of the contract."""
+"""Writes the parquet files of the run directory with the schemas of the contract."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write_table(folder: Path, table: Table, rows: Sequence[Mapping[str, Any]], *
 
 
 def write_arrow(folder: Path, table: Table, content: Any, metadata: Mapping[str, str]) -> None:
-    """The same for a pyarrow table that has the columns already."""
+    """Writes a table whole or not at all, from a pyarrow table that has its columns."""
     schema = schema_of(table, metadata)
     if not content.num_rows:
         _write(folder / table.file, schema.empty_table())

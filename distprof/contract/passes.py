@@ -14,7 +14,7 @@ class PassRow:
 
     name: str
     steps: int
-    """How many steps it gets where the user does not say."""
+    """Number of steps if the user gives none."""
     doc: str
 
 
@@ -22,7 +22,7 @@ PASSES = (
     PassRow(name=WAIT, steps=2, doc="Nothing is switched on: warm-up."),
     PassRow(name="count", steps=1, doc="The FLOP counter is on."),
     PassRow(name="time", steps=3, doc="Module timers alone are on."),
-    # the profiler warms up in the first step; to tell habit from chance takes no fewer
+    # the profiler warms up in the first step; fewer do not suffice to tell habit from chance
     PassRow(name="trace", steps=6, doc="The profiler is on, and every collective is labelled."),
 )
 PASS_NAMES = tuple(row.name for row in PASSES)

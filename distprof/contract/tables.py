@@ -1,4 +1,4 @@
-"""The tables that a rank writes, column by column: meaning, unit and source."""
+"""The tables that a rank writes: for each column its meaning, unit and source."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ COLLECTIVES = Table(
         Column(name="asynchronous", type="bool", doc="True where the caller did not ask to wait at once."),
         int64("enqueue_ns", "When this rank called the op; ns since the epoch, this rank's clock."),
         int64("start_ns", "When the backend began with it: a thread of gloo took it out of its queue, a kernel of NCCL "
-             "began. Null where the timeline does not tell.", nullable=True),
-        int64("end_ns", "When the op had completed on this rank. Null where neither timeline nor backend tell.",
+             "began. Null where the timeline does not show it.", nullable=True),
+        int64("end_ns", "When the op had completed on this rank. Null where neither timeline nor backend show it.",
              nullable=True),
         text("timed_by", "What `end_ns` comes from: timeline (exact), or future (a callback, late by the time that "
               "the interpreter was busy with other things).", nullable=True),
@@ -152,7 +152,7 @@ STEPS = Table(
         int64("optimizer_ns", "Time inside optimizer.step(); time pass.", nullable=True),
         int64("forward_calls", "Root forward calls that ended in this step.", nullable=True),
         int64("samples", "Sum over root forward calls of the first dimension of the first tensor input. Null where "
-             "no tensor came in or nobody looked (wait pass).", nullable=True),
+             "no tensor was passed, and in a wait pass that did not listen.", nullable=True),
     ),
 )
 

@@ -1,1 +1,1 @@
-"""What is known of a model: names of its modules, which one is running, parameters, compiled and scripted parts."""
+"""The model of the script: its modules and their names, which one runs, parameters, compiled and scripted parts."""

@@ -1,4 +1,4 @@
-"""Call paths: modules that are entered come in, the chain of modules whose work an operator is goes out."""
+"""Call paths: the chain of running modules that the work of an operator belongs to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CallPath:
         self._children: dict[int, CallPath] = {}
 
     def child(self, site: Site) -> CallPath:
-        """This chain and one module more."""
+        """This chain with one more module."""
         return self._children.setdefault(id(site), CallPath(self, site))
 
     def sites(self) -> set[Site]:

@@ -1,7 +1,7 @@
-"""torch.compile: what it made is called as it is, and recording neither makes it compile again nor compiles ours.
+"""Recording beside torch.compile: its graphs stay as they are, and it compiles nothing of ours.
 
-Modules and functions come in; frames that it skips, a switch to eager, when it compiles, and calls of modules that were
-compiled in place go out.
+Here is how to keep functions from being compiled, run compiled modules eagerly, notice when torch compiles, and see
+calls of modules that were compiled in place.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ def never_compile(*functions: Callable[..., Any]) -> None:
 
 
 def is_generated(module: nn.Module) -> bool:
-    """True for a graph that torch.compile made and its backend calls as a module: none of the script's."""
+    """True for a graph that torch.compile made and calls as a module; the script has no such module."""
     return isinstance(module, torch.fx.GraphModule) and "dynamo_flat_name_to_original_fqn" in module.meta
 
 
 class QuietAboutHooks:
-    """Keeps torch from warning a script, at every call of a compiled module, of hooks that are ours."""
+    """Keeps torch from warning of our hooks at every call of a compiled module."""
 
     WARNING = ("ignore", re.compile(r"Using `torch\.compile\(module\)` when there are global"), UserWarning, None, 0)
     """As the list of filters has it; the functions that change the list would let old warnings show again."""
 
     def start(self) -> None:
-        """Says nothing of it any more."""
+        """Hides the warning."""
         filters: Any = warnings.filters
         filters.insert(0, self.WARNING)
 
     def stop(self) -> None:
-        """Leaves it to the script's filters."""
+        """Leaves it to the filters of the script again."""
         filters: Any = warnings.filters
         for index, entry in enumerate(filters):
             if entry is self.WARNING:
@@ -57,26 +57,26 @@ class QuietAboutHooks:
 
 
 class ForcedEager:
-    """Runs what is compiled as it was written, as long as it is on; no graph is lost by that."""
+    """Runs compiled code as it was written while it is on; no graph is lost."""
 
     def __init__(self) -> None:
         self._stance: Any = None
 
     def start(self) -> None:
-        """Leaves graphs aside; without effect where nothing was compiled yet."""
+        """Switches compiled code off; no effect where nothing was compiled yet."""
         # importing the compiler takes seconds, and mostly there is nothing to switch; flex attention loads it
         if "torch._dynamo" in sys.modules or "torch.nn.attention.flex_attention" in sys.modules:
             self._stance = torch.compiler.set_stance("force_eager")
 
     def stop(self) -> None:
-        """Takes them up again, or whatever stance the script had chosen."""
+        """Sets the stance that the script had chosen."""
         stance, self._stance = self._stance, None
         if stance is not None:
             stance.__exit__(None, None, None)
 
 
 class CompileWatch:
-    """Tells when torch compiles: a graph traced under hooks would be compiled again without them."""
+    """Calls back when torch compiles, to remove hooks: a graph traced under them is compiled again without."""
 
     def __init__(self, begins: Callable[[], None], ends: Callable[[], None]) -> None:
         # one object each: they are found again in the lists of torch
@@ -84,7 +84,7 @@ class CompileWatch:
         self._ends: Callable[[Any], None] = lambda _: ends()
 
     def start(self) -> None:
-        """Begins to listen if the compiler is loaded; to be called again, as it may be loaded or reset at any time."""
+        """Begins to listen if the compiler is loaded. Call it often: that may be loaded or reset at any time."""
         dynamo: Any = sys.modules.get("torch._dynamo")
         handler = getattr(dynamo, "callback_handler", None)
         if handler is not None and self._begins not in handler.start_callbacks:
@@ -92,7 +92,7 @@ class CompileWatch:
             handler.register_end_callback(self._ends)
 
     def stop(self) -> None:
-        """Listens no more."""
+        """Stops listening."""
         dynamo: Any = sys.modules.get("torch._dynamo")
         handler = getattr(dynamo, "callback_handler", None)
         if handler is not None and self._begins in handler.start_callbacks:

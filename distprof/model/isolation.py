@@ -1,7 +1,4 @@
-"""Runs a model and leaves no trace: modules come in, out goes a context in which they may be called.
-
-Afterwards all is as before.
-"""
+"""A context in which a model may be called and after which everything is as before."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from distprof.model.compiled import ForcedEager
 
 _ALONE = threading.RLock()
-"""Random state and the compiler's stance belong to the process: what one thread puts back another must not have set."""
+"""Random state and the compiler's stance belong to the process: two threads must not restore them at once."""
 
 
 @contextmanager
 def undisturbed(modules: Iterable[nn.Module]) -> Iterator[Callable[[nn.Module], None]]:
-    """Puts back random state, buffers, gradients, training flags and the compiler's stance, whatever happens.
+    """Restores random state, buffers, gradients, training flags and the compiler's stance, also after an error.
 
     Compiled models run uncompiled inside: nothing is compiled, and nothing has to be compiled again afterwards.
     A second thread waits until the first is done.

@@ -1,4 +1,4 @@
-"""Names of modules: root models come in as they are called, out comes the path of every module in them.
+"""Module paths: every module of the root models that are called gets a name.
 
 Wrappers (DDP, FSDP1, torch.compile, checkpoint_wrapper) are transparent: they share the path of what they wrap.
 """
@@ -28,7 +28,7 @@ def is_wrapper(module: nn.Module) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Site:
-    """One module of a model, and where it stands."""
+    """One module at its place in a model."""
 
     model: Model
     name: str

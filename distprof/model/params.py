@@ -1,4 +1,4 @@
-"""Parameters of a rank: modules come in, counts go out, by what a parameter is on this rank and in the model.
+"""Counts parameters: what a rank stores, what it must hold, and what the model has.
 
 A data-parallel shard (FSDP, ZeRO-3) counts with its unsharded size, a model-parallel shard with its own.
 """
@@ -78,7 +78,7 @@ def _stored(tensor: Any) -> int:
 
 
 def _unique(tensors: list[torch.Tensor], topology: Topology) -> int | None:
-    """Global sizes: DTensor and ZeRO-3 know theirs; beside DTensors a plain tensor is a replica."""
+    """Sum of global sizes: DTensor and ZeRO-3 have theirs; beside DTensors a plain tensor is a replica."""
     sharded_alike = topology.sizes.get("tp", 1) * topology.sizes.get("ep", 1) == 1
     known = sharded_alike or any(_is_dtensor(tensor) for tensor in tensors)
     marked = any(hasattr(tensor, "tensor_model_parallel") for tensor in tensors)  # Megatron's word for a shard

@@ -1,4 +1,4 @@
-"""Which module is running: global forward hooks come in, frames go out to the instruments that listen.
+"""Which module is running: global forward hooks call the instruments that listen, with a frame per call.
 
 The hooks are balanced under exceptions and activation checkpointing, keep a stack per thread, and are silent
 while torch.compile traces.
@@ -73,19 +73,19 @@ class ModuleScopes:
 
     def __init__(self, modules: ModuleMap, guard: Callable[[Callable[..., None]], Callable[..., None]],
                  before_root: Callable[[Frame], None], *, one_thread: bool = False) -> None:
-        """Begins with nobody listening.
+        """Begins without listeners.
 
         Args:
             modules: Takes in every root that is called.
             guard: Wraps what torch calls.
-            before_root: Is told of the outermost calls first.
-            one_thread: Whatever other threads call is none of ours, unless `modules` knows it already.
+            before_root: Called before the outermost calls.
+            one_thread: Ignores modules that other threads call, unless `modules` has them already.
         """
         self.modules = modules
         self._one_thread = one_thread
         self._thread = 0
         self.compilations = 0
-        """How often torch.compile compiled while somebody listened."""
+        """How often torch.compile compiled while there were listeners."""
         self._before_root = before_root
         self._by_thread: dict[int, list[Frame]] = {}
         self._stack = _Stack(self._by_thread)
@@ -100,7 +100,7 @@ class ModuleScopes:
         never_compile(type(self)._on_enter, type(self)._on_exit)
 
     def add(self, listener: Listener) -> None:
-        """Starts to tell a listener; the first one installs the hooks."""
+        """Adds a listener; the first one installs the hooks."""
         self._listeners.append(listener)
         if not self._handles:
             self._thread = threading.get_ident()
@@ -110,7 +110,7 @@ class ModuleScopes:
             self._compile_watch.start()
 
     def remove(self, listener: Listener) -> None:
-        """Stops telling a listener; the last one takes the hooks away."""
+        """Removes a listener; the last one removes the hooks."""
         if listener in self._listeners:
             self._listeners.remove(listener)
         if not self._listeners:
@@ -166,7 +166,7 @@ class ModuleScopes:
         if frame.is_root:
             self.failed_in = None
             self._compile_watch.start()
-            self._before_root(frame)  # may switch instruments, so it comes before they hear of the call
+            self._before_root(frame)  # may switch instruments, so it precedes them
         frames.append(frame)
         for listener in self._listeners:
             listener.enter(frame)
@@ -185,7 +185,7 @@ class ModuleScopes:
         return site
 
     def _on_exit(self, module: nn.Module, args: Any, *rest: Any) -> None:
-        # after an exception torch leaves the kwargs out, whatever was asked for
+        # after an exception torch leaves the kwargs out, with_kwargs or not
         kwargs, result = rest if len(rest) == 2 else ({}, *rest)
         frames = self._stack.frames
         if torch.compiler.is_compiling() or not frames:

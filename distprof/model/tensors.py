@@ -1,4 +1,4 @@
-"""Tensors in whatever a module takes or gives: nested arguments come in, a flat list and names of types go out."""
+"""The tensors in nested arguments and results, and names of element types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TorchScript: a script that was called comes in, the work that its interpreter hides from torch's dispatcher goes out.
+"""The work of a TorchScript module that torch's dispatcher does not see.
 
 Optimised scripts hold operators of the interpreter's own: convolutions of oneDNN, fused groups. No mode sees them.
 """

@@ -122,7 +122,7 @@ def _thread_names(events: list[KinetoEvent]) -> dict[tuple[int | str, int | str]
     programs = {event.pid: _name(event) for event in events if event.ph == "M" and event.name == "process_name"}
     for event in events:
         if event.ph == "M" and event.name == "thread_name":
-            # Kineto names some threads twice, once after the program: the other name says more
+            # Kineto names some threads twice, once after the program: the other name is better
             known = names.get((event.pid, event.tid), "")
             if not known or known.endswith(f"({programs.get(event.pid)})"):
                 names[event.pid, event.tid] = _name(event)

@@ -69,5 +69,5 @@ class PassSwitch:
         self.current.optimizer_ends()
 
     def open_calls(self) -> list[CollectiveCall]:
-        """Collectives that have not ended, as far as a pass knows."""
+        """Collectives that have not ended, as far as the passes see them."""
         return [call for one in self.passes for call in one.open_calls()]

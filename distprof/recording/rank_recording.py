@@ -141,7 +141,7 @@ class RankRecording:
         sites = list(switch.modules.sites())
         rows = self._params.columns(sites)
         for one in switch.passes:
-            for row, columns in zip(rows, one.module_columns(sites), strict=False):  # a pass may know none
+            for row, columns in zip(rows, one.module_columns(sites), strict=False):  # a pass may have none
                 row |= columns
         return rows
 

@@ -1,4 +1,4 @@
-"""The directory of a run and its run.json: made by the launcher, or by the first rank that needs it."""
+"""Makes the directory of a run with its run.json: the launcher does, else rank 0."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from distprof.process.identity import versions
 
 
 def new_run_id() -> str:
-    """A name for one launch that no other has."""
+    """A random id for one launch."""
     return uuid.uuid4().hex[:12]
 
 
 def run_id_of(environ: Mapping[str, str], directory: Path) -> str:
-    """The same id on all ranks of one launch: the launcher's, else one made of what torchrun tells them all."""
+    """The same id on all ranks of one launch: the launcher's, else a hash of what torchrun gives to all of them."""
     given = environ.get("DISTPROF_RUN_ID")
     if given:
         return given

@@ -1,4 +1,4 @@
-"""When a step ends: optimizer steps, root forward calls and explicit calls come in, yes or no goes out."""
+"""Decides when a step ends, by optimizer steps, forward calls of root modules and explicit calls."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class StepFinder:
         return ended
 
     def why_none(self, num_forwards: int) -> str:
-        """Why no step was found, for a message."""
+        """Why no step was found, for the user."""
         if self._optimizer_alive or num_forwards:
             return f"found {num_forwards} forward calls and no optimizer.step()"
         return "found no forward call of a torch.nn.Module"

@@ -1,9 +1,9 @@
-"""What is flushed when the job is told to end: a signal comes in, one call goes out, then the signal does its work.
+"""Flushes what was recorded when the process gets a signal to end, then lets the signal take effect.
 
 torchrun ends the peers of a failed rank with SIGTERM. A Python handler alone would wait until the main thread leaves
 its collective, which never happens; so a thread waits for the signal, flushes, and ends the process the way the
-signal would have. SIGINT is Python's: only where the main thread does not get to it is it flushed for, and then nothing
-else happens.
+signal would have. SIGINT is left to Python: only if the main thread does not react to it, what was recorded is
+flushed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ GRACE_S = 1.5
 
 
 INTERRUPT_GRACE_S = 5.0
-"""How long the main thread has to get to a SIGINT: what runs in C for so long is taken to hang."""
+"""How long the main thread has to react to a SIGINT before it is taken to hang in C."""
 
 
 class TerminationWatch:
     """Calls `flush` when SIGTERM arrives, wherever the main thread hangs; then the process ends as it would have.
 
     Args:
-        flush: Takes the reason, and True on the main thread; gives False where it cannot be done right now.
-        arrived: Is told of a signal at once, on a thread of its own or on the main thread, maybe on both.
+        flush: Called with the reason, and True on the main thread; returns False if it cannot be done right now.
+        arrived: Called at once with the signal, on a thread of its own, on the main thread, or on both.
     """
 
     def __init__(self, flush: Callable[[str, bool], bool], arrived: Callable[[int], None]) -> None:
@@ -64,7 +64,7 @@ class TerminationWatch:
         threading.Thread(target=self._wait, args=(read,), name="distprof-sigterm", daemon=True).start()
 
     def stop(self) -> None:
-        """Puts everything back."""
+        """Restores the handlers of the script and ends the thread."""
         if self._pipe is None or self._stopped or threading.current_thread() is not threading.main_thread():
             return
         self._stopped = True
@@ -75,7 +75,7 @@ class TerminationWatch:
         self.resume()
 
     def resume(self) -> None:
-        """Sends a signal again that came while `flush` could not be done."""
+        """Sends the signal again that came while `flush` was not possible."""
         if self._deferred:
             self._deferred = False
             os.kill(os.getpid(), signal.SIGTERM)
@@ -129,12 +129,12 @@ class TerminationWatch:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _is_left_to_the_script(self) -> bool:
-        """True where it has a handler of its own by now, or ignored the signal before."""
+        """True where the script has a handler of its own by now, or ignored the signal before."""
         return signal.getsignal(signal.SIGTERM) != self._on_signal or self._previous == signal.SIG_IGN
 
 
 def _main_thread_hangs(read: int) -> bool:
-    """True where the main thread has not moved when the time is over; what else arrives is looked at first."""
+    """True where the main thread has not moved when the time is over; another signal ends the wait."""
     before = _place_of_main_thread()
     another, _, _ = select.select([read], [], [], INTERRUPT_GRACE_S)
     return not another and before is not None and _place_of_main_thread() == before

@@ -1,8 +1,9 @@
 """Compares the clock of this rank with that of another rank, between two steps.
 
-The rank asks a peer for its time over a connection of its own (Cristian, Distributed Computing 3, 1989): no collective
-of the script's groups, nobody who has to come, an end to every wait. The peer is the first rank of the host; the first
-ranks of hosts ask along a tree whose root is rank 0. Peers find each other through the store of the default group.
+The rank asks a peer for its time over a connection of its own (Cristian, Distributed Computing 3, 1989). No collective
+of the script's groups is used, no rank has to take part, and every wait ends. The peer is the first rank of the host;
+the first ranks of hosts ask along a tree whose root is rank 0. Peers find each other through the store of the default
+group.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class ClockRecorder:
             self._responder.forget()
 
     def samples_until_now(self) -> list[ClockSample]:
-        """The samples, closed by one without an answer where nobody was asked at the end."""
+        """The samples, closed by one without an answer where no peer was asked at the end."""
         if not self.samples or self._closed:
             return list(self.samples)
         # it stands for the end of the recording, until which the uncertainty has to hold

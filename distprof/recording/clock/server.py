@@ -18,7 +18,7 @@ TOKEN_BYTES = 16
 MAX_CLIENTS = 256
 """Connections that are kept; a rank of a job has some forty. File descriptors are the script's."""
 ASK = 0
-"""The question; any other byte says that the client has asked enough at the meeting of that number."""
+"""The question; any other byte is the number of a meeting at which the client has asked enough."""
 ANSWER = struct.Struct("<qq")
 """When the question was there, and when the answer left; ns since the epoch, this rank's clock."""
 
@@ -54,7 +54,7 @@ class ClockResponder:
     def close(self) -> None:
         """Ends the thread and closes every connection."""
         with contextlib.suppress(OSError):
-            self._waker.send(b"\0")  # where a fork of its own holds it too, closing it tells nothing
+            self._waker.send(b"\0")  # closing does not wake the thread where a fork holds the socket too
         self._waker.close()
         self._thread.join(timeout=1)
 
@@ -67,7 +67,7 @@ class ClockResponder:
         try:
             while True:
                 ready = self._selector.select()
-                now_ns = time.time_ns()  # what select tells of has arrived by now
+                now_ns = time.time_ns()  # what is ready has arrived by now
                 for key, _ in ready:
                     if key.fileobj is self._wake:
                         return
@@ -85,7 +85,7 @@ class ClockResponder:
             client, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError:  # no file descriptors are left, say: the listener would call again and again
+        except OSError:  # like no file descriptors left: select would return at once, again and again
             self._selector.unregister(self._listener)
             self._listener.close()
             return
@@ -106,10 +106,10 @@ class ClockResponder:
         try:
             if client in self._strangers:
                 return self._introduced(client)
-            said = client.recv(64)
-            if len(said) > 1:  # not all of it may have been there
+            received = client.recv(64)
+            if len(received) > 1:  # some of it may have come later
                 now_ns = time.time_ns()
-            for byte in said:
+            for byte in received:
                 if byte == ASK:
                     client.send(ANSWER.pack(now_ns, time.time_ns()))
                 else:
@@ -118,16 +118,16 @@ class ClockResponder:
             return True
         except OSError:
             return False
-        return bool(said)
+        return bool(received)
 
     def _introduced(self, client: socket.socket) -> bool:
         """Reads the token, which may come in pieces."""
         known = self._strangers[client]
-        said = known + client.recv(TOKEN_BYTES - len(known)).decode("latin-1")
-        self._strangers[client] = said
-        if said == self.token:
+        received = known + client.recv(TOKEN_BYTES - len(known)).decode("latin-1")
+        self._strangers[client] = received
+        if received == self.token:
             del self._strangers[client]
-        return said != known and self.token.startswith(said)
+        return received != known and self.token.startswith(received)
 
     def _count(self, meeting: int) -> None:
         with self._changed:

@@ -69,7 +69,7 @@ def time_queues(calls: Sequence[CollectiveCall], lanes: Lanes) -> None:
     lacking = [group for group in groups if len(threads[group]) < NUM_THREADS]
     for group, queued in groups.items():
         if lacking == [group] and len(threads[group]) + len(unknown) <= NUM_THREADS:
-            threads[group] |= set(unknown)  # nobody else's
+            threads[group] |= set(unknown)  # no other group's
         if not threads[group] & shared:
             _time_group(queued, _possible_lanes(threads[group], unknown, lanes), calls)
 

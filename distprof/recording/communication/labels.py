@@ -167,7 +167,7 @@ class CollectiveRecorder:
             return  # ops that a backend gathers up return no work
         if self._needs_callback(call):
             self._stamp_end(call, work)
-        # the work of a reduce_scatter of gloo never says that it is over
+        # the work of a reduce_scatter of gloo never completes
         if call.op != "reduce_scatter" and len(self._pending) < MOST_PENDING:
             self._pending.append((call, work))
 

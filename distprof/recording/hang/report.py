@@ -42,7 +42,7 @@ class HangReport:
 
         Args:
             folder: Where the file goes; None while the rank has no folder.
-            about: The fields of `Stuck` that the recorder knows.
+            about: Fields of `Stuck` that the recorder fills.
         """
         self._folder = folder
         self._about = about
@@ -71,7 +71,7 @@ class HangReport:
         """Writes the file, in place of an earlier one; False where that is not possible or there is nothing to write.
 
         Args:
-            found: Called while nobody else writes.
+            found: Called with the lock held.
         """
         if not self.lock.acquire(timeout=PATIENCE_S):
             return False
@@ -98,7 +98,7 @@ class HangReport:
 
 
 def is_communication(error: BaseException) -> bool:
-    """True for an error that a collective raised: by its type, by where it was raised, or by what it says."""
+    """True for an error that a collective raised: by its type, its traceback or its message."""
     if isinstance(error, torch.distributed.DistError if torch.distributed.is_available() else ()):
         return True
     if not isinstance(error, RuntimeError):

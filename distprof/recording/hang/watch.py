@@ -103,7 +103,7 @@ class HangWatch:
             rename()
 
     def stop(self) -> None:
-        """Ends the watching; the file stays where the process ends because of what it says."""
+        """Ends the watching; the file stays if the process ends because of the hang."""
         self._watchdog.stop()
         if not self._ending:
             self._report.remove()
@@ -112,7 +112,7 @@ class HangWatch:
         progress = self._progress()
         if progress.recording:
             return progress.step
-        # without process groups nobody waits for anybody
+        # without process groups no rank waits for another
         return tuple(sorted(last_called().items())) or time.monotonic()
 
     def _limit_s(self) -> float:

@@ -57,17 +57,17 @@ class Watchdog:
         self._over.set()
 
     def _watch(self) -> None:
-        seen, since, told = self._look(), time.monotonic(), False
+        seen, since, reported = self._look(), time.monotonic(), False
         while not self._over.wait(min(LONGEST_SLEEP_S, self._limit() / 4)):
             try:
                 now = self._look()
                 if now != seen:
                     seen, since = now, time.monotonic()
-                    if told:
+                    if reported:
                         self._goes_on()
-                        told = False
-                elif not told and time.monotonic() - since >= self._limit():
-                    told = True
+                        reported = False
+                elif not reported and time.monotonic() - since >= self._limit():
+                    reported = True
                     self._stuck(time.monotonic() - since)
             except Exception:  # noqa: BLE001 (to look is never a reason to fail)
                 continue

@@ -35,7 +35,7 @@ class PassContext:
 class Pass:
     """Steps that are recorded in one way. Subclasses override what they need; here nothing is done.
 
-    Calls come in this order, once: `start`, for each step `restart_step` and `next_step`, `stop`. Nothing may be left
+    The calls, in this order: `start`, for each step `restart_step` and `next_step`, `stop`. Nothing may be left
     in the process after `stop`. What was measured is asked for afterwards, and whenever tables are written.
     """
 

@@ -1,4 +1,4 @@
-"""A job in which two of four ranks read wrong clocks (libfaketime): the truth is within what merging says of it."""
+"""Two of four ranks read wrong clocks (libfaketime): true errors are within the uncertainty of the merge."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.job, pytest.mark.skipif(
 
 
 class Skewed:
-    """One job, and what its ranks know of their own clocks."""
+    """One job with the true errors of its clocks."""
 
     def __init__(self, out: Path, wrong: dict[int, str]) -> None:
         environ = {f"FAKETIME_OF_{rank}": spec for rank, spec in wrong.items()}

@@ -34,7 +34,7 @@ def tables(out: Path) -> pl.DataFrame:
 
 
 def are_timed(rows: pl.DataFrame) -> None:
-    """All have begun after they were called, and nobody leaves what all wait in before the last one came."""
+    """All begin after they are called, and no rank leaves a synchronising op before the last one entered."""
     assert rows.filter(pl.any_horizontal(pl.col("start_ns", "end_ns", "timed_by").is_null())).rows() == []
     assert (rows["enqueue_ns"] <= rows["start_ns"]).all() and (rows["start_ns"] <= rows["end_ns"]).all()
     together = rows.filter(pl.col("op").is_in(WAIT_FOR_ALL) & (pl.col("size_bytes") > 0)).with_columns(

@@ -167,7 +167,7 @@ def test_different_ops_are_seen_side_by_side(start):
 
 
 def test_different_sizes_are_an_error_that_shows_them(start):
-    """gloo ends the process that gets more than it expects at once: only the other one can tell."""
+    """gloo ends the process that gets more than it expects at once: only the other one leaves a file."""
     job = start("sizes", DURING)
     told = job.process.communicate(timeout=PATIENCE_S)[1]
     assert job.process.returncode != 0, told
