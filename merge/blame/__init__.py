@@ -1,1 +1,1 @@
-"""Which rank made the others wait, with what, and how sure that is."""
+"""Who made the others wait, with which activity, at what cost, and how sure that is."""

@@ -1,4 +1,4 @@
-"""Why a run waits: a run with its matched collectives comes in, the split of its steps and the culprits go out."""
+"""Analysis of waiting in a run: what each step was spent on, and which ranks made others wait."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Analysis:
 
 
 def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> Analysis:
-    """Looks for who made the others wait.
+    """Finds the ranks that made others wait.
 
     Args:
         run: What was recorded.
@@ -75,7 +75,7 @@ def weigh(rows: pl.DataFrame, calls: Mapping[int, RankCollectives], did: Mapping
           activities: Activities, *,
           ranks: Sequence[int], steps: Sequence[int], step_ns: Mapping[int, float],
           begins: Mapping[tuple[int, int], int]) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
-    """From who was where when to what each rank cost the others; see `culprits` for what comes out."""
+    """Adds up what each rank cost the others; see `culprits` for what it returns."""
     lanes = {rank: _lane(did.get(rank), mine, activities) for rank, mine in calls.items()}
     costs = waiting_costs(calls, {rank: one.blocked for rank, one in did.items()})
     costs = costs.where(np.isin(costs.step, steps))
@@ -125,7 +125,7 @@ def _samples(windows: pl.DataFrame) -> dict[int, float]:
 
 
 def _with_batch(explanations: list[Explanation], rank: int, samples: Mapping[int, float]) -> list[Explanation]:
-    """Says that the rank has more samples, where it has and that shows in forward or backward."""
+    """Names the batch as cause, where the rank has more samples and takes longer in forward or backward."""
     others = [value for other, value in samples.items() if other != rank]
     if rank not in samples or not others or not samples[rank] >= MANY_SAMPLES * float(np.median(others)):
         return explanations

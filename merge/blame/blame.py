@@ -24,7 +24,7 @@ class Cause(NamedTuple):
     rank: int | None
     """None: communication itself, which was slower for some."""
     activity: int | None
-    """Number of an activity; None where no timeline says."""
+    """Number of an activity; None where there is no timeline."""
 
 
 TRACE = 1e-4
@@ -35,11 +35,11 @@ Shares = Mapping[Cause, float]
 
 
 class Blame:
-    """Shares of blame of collectives, each made when its causes are known."""
+    """Shares of blame by collective. They are made in order of time, because earlier waits explain later ones."""
 
     def __init__(self, lanes: Mapping[int, ActivityLane], activities: Activities,
                  begins: Mapping[tuple[int, int], int]) -> None:
-        """Takes in what each rank was doing.
+        """Holds what each rank was doing.
 
         Args:
             lanes: By rank: activities, `communication`, and waits for collectives.
@@ -56,11 +56,11 @@ class Blame:
         self._sets: dict[bytes, frozenset[int]] = {}
 
     def add(self, meeting: Meeting, *, look: bool) -> None:
-        """Finds out who answers for the waiting in a collective; by last arrival, one after the other.
+        """Finds who answers for the waiting in a collective. Collectives are added in order of their last arrival.
 
         Args:
             meeting: The collective.
-            look: False where its causes do not matter: then the late rank answers.
+            look: False where its waiting costs too little to look for causes: the late rank answers.
         """
         self.shares[meeting.number] = (self._shares(meeting, meeting.late) if look else None) or {
             Cause(int(meeting.ranks[meeting.late]), None): 1.0}
@@ -72,7 +72,7 @@ class Blame:
         self._seen[members].append(meeting)
 
     def _join(self, members: bytes, ranks: frozenset[int]) -> None:
-        """A new set of ranks: meetings of those around it bring it together too."""
+        """Registers a new set of ranks. A meeting of a larger set brings it together too."""
         self._around[members] = [members]
         for other, known in self._sets.items():
             if ranks < known:
@@ -96,7 +96,7 @@ class Blame:
         return self._resolved(int(meeting.ranks[late]), shares) if shares else None
 
     def _left_before(self, meeting: Meeting) -> Any | None:
-        """From when on each rank was free to come: since all had met, else since its step began."""
+        """From when on each rank could come: since the set last met, else since its step began."""
         before = self._met_before(meeting)
         if before is not None:
             return before.end_ns[np.searchsorted(before.ranks, meeting.ranks)]
@@ -104,7 +104,7 @@ class Blame:
         return None if None in begins else np.minimum(np.array(begins, np.int64), meeting.arrival_ns)
 
     def _met_before(self, meeting: Meeting) -> Meeting | None:
-        """The last time that all these ranks had met and left before the first of them came to this meeting."""
+        """The last meeting of all these ranks that ended before the first of them came to this one."""
         found, left_ns = None, -1
         for members in self._around.get(meeting.ranks.tobytes(), ()):
             left = self._left[members]
@@ -114,7 +114,7 @@ class Blame:
         return found
 
     def _resolved(self, rank: int, shares: Mapping[int, float]) -> Shares:
-        """Waits for another collective become its causes."""
+        """Replaces waiting in another collective by the causes of that waiting."""
         found: dict[Cause, float] = defaultdict(float)
         for label, share in shares.items():
             if label == UNKNOWN:
@@ -131,17 +131,17 @@ class Blame:
 
 
 def _excess(split: list[dict[int, int]], late: int) -> dict[int, float]:
-    """By how much the late rank spent more on each thing than the others did in the median."""
+    """Time that the late rank spent on each label beyond the median of the others."""
     mine = split[late]
     others = [one for index, one in enumerate(split) if index != late]
     return {label: float(spent - np.median([one.get(label, 0) for one in others])) for label, spent in mine.items()}
 
 
 def _explained(excess: Mapping[int, float], late_ns: float, own: Callable[[int], bool]) -> dict[int, float]:
-    """Shares of a delay: what exceeds most explains it first, until it is explained.
+    """Shares of a delay: the largest excess explains it first, then the next, until all of it is explained.
 
-    Everything that the rank did itself counts as one: here longer, there shorter. In what else it was faster than the
-    others the smaller excesses are made up for.
+    What the rank did itself counts as one sum, so that an activity in which it was faster offsets one in which it was
+    slower.
 
     Args:
         excess: Time beyond that of the others by label.
@@ -158,7 +158,8 @@ def _explained(excess: Mapping[int, float], late_ns: float, own: Callable[[int],
 
 
 def _largest_first(excess: Mapping[Any, float], limit: float) -> dict[Any, float]:
-    """Takes from each up to the limit; of the rest a trace stays: who caused the larger ones may wait itself."""
+    """Takes the largest first, up to the limit. The others keep a tiny share: the cause of a larger one may itself be
+    a rank that waits, and is then left out."""
     found, rest = {}, limit
     for label, part in sorted(excess.items(), key=lambda one: -one[1]):
         if part <= 0:

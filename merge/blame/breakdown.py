@@ -1,4 +1,4 @@
-"""What the time of a step went into: what every rank was doing comes in, parts that add up to each step go out."""
+"""Breakdown of each step of each rank into six parts that add up to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that made others wait: shares of blame and costs come in, culprits with cause, cost and certainty go out."""
+"""Culprits: ranks that made others wait, with cause, cost and certainty."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distprof.merge.blame.waiting_costs import WaitingCosts
 SURE = 0.01
 """Largest probability of chance with which a rank is called a culprit."""
 MATERIAL = 0.02
-"""Smallest share of a step that is worth a word."""
+"""Smallest share of a step with which a rank is called a culprit."""
 OF_MODULES = ("forward", "backward", "recompute")
 HALF = 0.5
 """A rank that waited less than this part of what another did is no victim."""
@@ -62,13 +62,13 @@ class Culprit:
     each_step_ns: list[float]
     """`cost_ns` of each step."""
     p_value: float | None
-    """Probability that a rank of a balanced job stands out as much; None where the steps are too few to tell."""
+    """Probability that a rank of a balanced job stands out as much; None with too few steps."""
     explanations: list[Explanation]
     """The largest first."""
 
     @property
     def certain(self) -> bool:
-        """True where it is no chance, and worth a word."""
+        """True where chance is an unlikely explanation and the cost is material."""
         return (self.p_value is not None and self.p_value <= SURE and self.share is not None
                 and self.share >= MATERIAL)
 
@@ -77,7 +77,7 @@ def culprits(costs: WaitingCosts, shares: Mapping[int, Shares], *, ranks: Sequen
              step_ns: Mapping[int, float]) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
     """Adds up what each rank cost the others.
 
-    Receivers wait for senders in every pipeline, however balanced: that is its bubble, and nobody's fault.
+    Receivers that wait for senders do not count: that is the bubble of every pipeline, however balanced.
 
     Args:
         costs: Exposed waiting.
@@ -113,7 +113,7 @@ def culprits(costs: WaitingCosts, shares: Mapping[int, Shares], *, ranks: Sequen
 
 
 def _parts(costs: WaitingCosts, shares: Mapping[int, Shares]) -> Any:
-    """Rows of culprit, victim, step, activity and time; of unlike causes one after the other, the rest at once."""
+    """Rows of culprit, victim, step, activity and time. Collectives with one cause are done all at once."""
     if not len(costs.collective):
         return np.empty((0, 5))
     order = np.argsort(costs.collective, kind="stable")
@@ -140,7 +140,7 @@ def _numbers(cause: Cause) -> tuple[int, int]:
 def _of_several(causes: Sequence[tuple[Cause, float]], costs: WaitingCosts) -> Any:
     who, what = np.array([_numbers(cause) for cause, _ in causes]).T
     victim = costs.rank[:, None]
-    # what comes back to the rank that waits is not why it waits: it was there early all the same
+    # a share that leads back to the waiting rank goes to the other causes: no rank waits for itself
     share = np.array([part for _, part in causes]) * (who != victim)
     whole = share.sum(axis=1, keepdims=True)
     time = np.divide(share, whole, out=np.zeros_like(share), where=whole > 0) * costs.waited_ns[:, None]
@@ -162,7 +162,7 @@ def _culprit(rank: int, waited: Any, ranks: Sequence[int], chance: float,
 
 def explained(costs: Mapping[int, float], known: Sequence[Activity], spent: Mapping[int, Mapping[Activity, float]],
               rank: int) -> list[Explanation]:
-    """What a rank's cost comes from, told by the smallest parts that explain most of it.
+    """Explains the cost of a rank, for modules by the deepest one that holds most of it.
 
     Args:
         costs: Cost a step by number of the activity, -1 where none is known.

@@ -1,4 +1,4 @@
-"""Where a job got stuck: what each rank was in comes in, which collective was called by whom and not by whom goes out.
+"""Where a job got stuck: which collectives are not over, which ranks wait in them and which never entered.
 
 A collective of a group is stuck where a rank has called it and it was not over. Its number is the same on all ranks of
 the group, so whose last call has a lower one never entered.
@@ -41,7 +41,7 @@ class Hang:
     over: list[int]
     """Ranks on which it is over all the same."""
     unknown: list[int]
-    """Ranks of which nothing is known."""
+    """Ranks that left no report."""
     waited_ns: int
     """How long the rank that came first had been in it."""
 
@@ -61,7 +61,7 @@ class Standing:
 
     rank: int
     why: str
-    """What told that it is stuck: a signal, no progress, an error."""
+    """What triggered the report: a signal, no progress, an error."""
     cause: str
     frame: StackFrame | None
     """Innermost line of the user's code of the main thread, else of any."""
@@ -83,10 +83,10 @@ class Hangs:
 
 
 def hangs_of(run: Run) -> tuple[Hangs | None, list[FileUnreadable]]:
-    """Reads what the ranks left.
+    """Reads the reports of the ranks.
 
     Returns:
-        What they were in, None where none got stuck; and what cannot be read.
+        Where the ranks got stuck, None where none did; and reports that cannot be read.
     """
     found: dict[int, Stuck] = {}
     problems: list[FileUnreadable] = []
@@ -101,7 +101,7 @@ def hangs_of(run: Run) -> tuple[Hangs | None, list[FileUnreadable]]:
 
 
 def hangs(stuck: Mapping[int, Stuck]) -> Hangs:
-    """What stands still in what.
+    """Finds the collectives that are not over.
 
     Args:
         stuck: By rank; not all need be there.

@@ -1,4 +1,4 @@
-"""Sets of time as sorted arrays: intervals come in, their union, what they share and how long they are go out."""
+"""Sets of time as disjoint intervals in sorted arrays, with union, intersection, difference and length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Intervals:
 
     @classmethod
     def of(cls, starts: Any, ends: Any) -> Intervals:
-        """The union of intervals in any order; empty and negative ones are nothing."""
+        """The union of intervals in any order, without empty and negative ones."""
         starts, ends = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
         held = ends > starts
         starts, ends = starts[held], ends[held]

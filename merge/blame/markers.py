@@ -1,4 +1,4 @@
-"""Events that say what a rank is doing: a timeline as a table comes in, nested scopes with their activity go out."""
+"""Markers: slices of a timeline that show what a rank is doing, as nested scopes with an activity."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _activity(one: Marker, stack: list[tuple[int, Activity]]) -> Activity:
     inside = [activity for end, activity in stack if end > one.start_ns]
     if one.kind != "module":
         outer = inside[-1] if inside else None
-        # an annotation inside a known activity says less than that
+        # an annotation inside a known activity is less specific
         return outer if one.kind == "annotation" and outer is not None else Activity(one.kind, one.name)
     kinds: set[Any] = {activity.kind for activity in inside}
     path = "" if one.name == "model" and not kinds & {"forward", "recompute"} else one.name

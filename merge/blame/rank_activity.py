@@ -1,4 +1,4 @@
-"""What every rank was doing: a run and its matched collectives come in, a lane of activities a rank goes out."""
+"""What one rank was doing: its activity lane, when it computed, and when communication was exposed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from distprof.merge.blame.markers import COMMUNICATION, GLOO, STEP, WAITS, marke
 from distprof.merge.blame.rank_collectives import RankCollectives
 
 RESUMED_NS = 10_000_000
-"""A thread that waited goes on about when the collective ends: by at most this earlier than gloo's own thread says so,
-which may have to wait for a processor, and by no more than it had waited."""
+"""A thread that waited may go on by at most this earlier than gloo's own thread notes the end, because that thread may
+have to wait for a processor; and by no more than it had waited."""
 CALLED = ("forward", "recompute", "data", "optimizer")
-"""Where nothing waits in C++ for a collective, and waits of Python are slices of their own."""
+"""Activities in which C++ does not wait for collectives, and Python's waits are slices of their own."""
 NCCL = "(?i)^(nccl|rccl)"
 
 
@@ -27,11 +27,11 @@ class RankActivity:
     """One rank in the steps that were traced, on the common clock."""
 
     lane: ActivityLane
-    """Modules, data loading, optimizer and what lies between; where nothing is known it is empty."""
+    """Modules, data loading, optimizer and the host between them; empty where the activity is not known."""
     computing: Intervals
     """When an operator ran that is no communication; with a GPU, a kernel."""
     blocked: Intervals
-    """Communication during which nothing was computed: what is exposed."""
+    """Exposed communication: nothing was computed meanwhile."""
     on_device: bool
     """True where `computing` is what a GPU did."""
 
@@ -40,14 +40,14 @@ def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Acti
                   waits_drawn: bool) -> RankActivity:
     """What a rank was doing.
 
-    With a GPU communication is exposed while no other kernel runs. Without one, where a thread waits for it: in slices
-    that say so, and where it runs no operator until a collective has ended, as DDP at the end of backward. An
-    interpreter that is merely slow waits for nothing.
+    With a GPU, communication is exposed while no other kernel runs. Without one, it is exposed while a thread waits for
+    it: in slices of waits, and in a pause between operators that ends with a collective, as in DDP at the end of
+    backward. Other pauses, as of a slow interpreter, do not count.
 
     Args:
         events: The rank's timeline, times on the common clock.
         calls: Its collectives.
-        activities: Takes in what is met.
+        activities: Numbers of activities; new ones are added.
         waits_drawn: True where slices show all waits of Python.
     """
     events = events.filter(pl.col("duration_ns") > 0, ~pl.any_horizontal(
@@ -91,7 +91,7 @@ def _pauses(computing: Intervals, in_flight: Intervals, ends: Any) -> Intervals:
 
 
 def _between(lane: ActivityLane, activities: Activities) -> ActivityLane:
-    """Fills what lies between two activities: the host, after one and before the other."""
+    """Fills the time between two activities with the host."""
     if len(lane.starts) < 2:
         return lane
     gaps = np.flatnonzero(lane.starts[1:] > lane.ends[:-1])

@@ -1,4 +1,4 @@
-"""Who waited in which collective, and when: matched collectives come in, intervals of waiting a rank go out."""
+"""The collectives of one rank: when they ran, and when the rank waited in them for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened on a rank: its table, or the trace of another program, comes in, events that tell go out."""
+"""Slices of a rank that show what it was doing, from its events table or from a trace of another program."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from distprof.merge.scan.phases import SLICE
 from distprof.merge.scan.scanned_columns import NONE
 from distprof.merge.scan.streams import ChunkReader
 
-TELLING = ("cpu_op", "user_annotation", "kernel", "cuda_runtime", "cuda_driver")
-"""Categories, in lower case, of events that say what a rank is doing."""
+CATEGORIES = ("cpu_op", "user_annotation", "kernel", "cuda_runtime", "cuda_driver")
+"""Categories, in lower case, of events that show what a rank is doing."""
 INTEGERS = {"sequence_number": "Sequence number", "correlation": "correlation"}
 SCHEMA = {"name": pl.String(), "category": pl.String(), "start_ns": pl.Int64(), "duration_ns": pl.Int64(),
           "thread": pl.String(), **dict.fromkeys(INTEGERS, pl.Int64())}
 
 
 def slices_of_rank(rank: Rank, clock: Clock) -> pl.DataFrame | None:
-    """The slices of a rank that tell what it was doing, on the common clock; None where it has no timeline."""
+    """The slices of a rank on the common clock; None where it has no timeline."""
     events = _of_trace(rank) if rank.recorded is None else _of_table(rank)
     if events is None:
         return None
@@ -45,10 +45,10 @@ def _of_table(rank: Rank) -> pl.DataFrame | None:
         there = events.collect_schema().names()
         return events.select(  # tables of older versions lack columns
             (pl.col(name) if name in there else pl.lit(None)).cast(kind).alias(name) for name, kind in SCHEMA.items()
-        ).filter(pl.col("category").is_in(TELLING), ~pl.col("name").str.starts_with(STEP),
+        ).filter(pl.col("category").is_in(CATEGORIES), ~pl.col("name").str.starts_with(STEP),
                  ~pl.col("name").str.starts_with(GLOO)).collect()
     except UNREADABLE:
-        return None  # it is told when other tables are read
+        return None  # reading the other tables reports it
 
 
 def _of_trace(rank: Rank) -> pl.DataFrame | None:
@@ -59,7 +59,7 @@ def _of_trace(rank: Rank) -> pl.DataFrame | None:
     try:
         found = list(_chunks(file, scanner))
     except DataError:
-        return None  # merging tells of it
+        return None  # merging reports it
     if not found:
         return pl.DataFrame(schema=SCHEMA)
     names, threads = ([text.decode("utf-8", "replace") for text in words.texts()]
@@ -76,12 +76,12 @@ def _of_trace(rank: Rank) -> pl.DataFrame | None:
 
 
 def _chunks(file: ChromeFile, scanner: Scanner) -> Iterator[list[Any]]:
-    """Name, category, thread, start, duration and integers of the slices that tell."""
-    told = {category.encode() for category in TELLING}
+    """Name, category, thread, start, duration and integers of the slices of these categories."""
+    wanted = {category.encode() for category in CATEGORIES}
     for _ in file.scanned():
-        telling = np.array([text.lower() in told for text in scanner.categories.texts()] + [False], bool)
+        held = np.array([text.lower() in wanted for text in scanner.categories.texts()] + [False], bool)
         start, duration, category = (scanner.column(name) for name in ("ts_ns", "dur_ns", "category"))
-        rows = np.flatnonzero(telling[category] & (scanner.column("phase") == SLICE) & (start != NONE)
+        rows = np.flatnonzero(held[category] & (scanner.column("phase") == SLICE) & (start != NONE)
                               & (duration != NONE))
         yield [np.array(column[rows]) for column in (
             scanner.column("name"), category, scanner.column("thread"), start, duration,
@@ -91,8 +91,7 @@ def _chunks(file: ChromeFile, scanner: Scanner) -> Iterator[list[Any]]:
 def step_windows(clock: Clock, recorded: pl.DataFrame | None, timelines: dict[int, pl.DataFrame]) -> pl.DataFrame:
     """Start, end and samples of each traced step of each rank, on the common clock.
 
-    Traces of other programs tell their steps by torch.profiler's `ProfilerStep#`; without those all of a trace is one
-    step.
+    In traces of other programs, torch.profiler's `ProfilerStep#` marks steps; without it a whole trace is one step.
 
     Args:
         clock: Of the run.

@@ -1,4 +1,4 @@
-"""Habit or chance: what each rank cost the others in each step comes in, how likely that is by chance goes out."""
+"""Significance: how likely a rank of a balanced job costs the others as much by chance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def p_values(cost_ns: Any) -> Any:
         cost_ns: What each rank cost the others; shape (ranks, steps).
 
     Returns:
-        One a rank, at most 1; NaN with fewer than 2 ranks or 3 steps, which tell nothing.
+        One a rank, at most 1; NaN with fewer than 2 ranks or 3 steps.
     """
     cost = np.asarray(cost_ns, float)
     num_ranks, num_steps = cost.shape

@@ -1,4 +1,4 @@
-"""What a step is spent on, rank by rank: the split of steps comes in, rows of a table go out."""
+"""The table of what each rank spends a step on."""
 
 from __future__ import annotations
 

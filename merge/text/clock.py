@@ -1,4 +1,4 @@
-"""The clock of a run in one line: `clock` of summary.json comes in, text goes out."""
+"""The line on the clock of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from distprof.units import duration
 
 
 def clock_line(clock: Mapping[str, Any]) -> str:
-    """How the ranks were brought to one clock, how sure that is, and what the collectives say."""
+    """How the ranks were brought to one clock, within which uncertainty, and how the collectives agree with it.
+
+    Args:
+        clock: `clock` of `summary.json`.
+    """
     if not clock["aligned"]:
         return "clock: each rank's own, not aligned"
     parts = [_basis(clock)]

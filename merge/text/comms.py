@@ -1,4 +1,4 @@
-"""`distprof comms` on one screen: findings come in; costs, steps, culprits and doubts go out."""
+"""`distprof comms` on one screen: costs, steps, culprits and doubts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN_MISMATCHES = 5
 
 
 def summarise(found: Findings, page: Page) -> None:
-    """All sections."""
+    """Prints all sections."""
     page.line(_head(found))
     for line in hang_lines(found.hangs) if found.hangs is not None else ():
         page.line(line, style="bold red")
@@ -56,7 +56,7 @@ def _head(found: Findings) -> str:
 
 
 def mismatch_lines(found: Findings) -> Iterator[str]:
-    """What makes jobs hang or compute nonsense: ranks that do not agree in what they call."""
+    """Ranks that disagree in what they call: jobs hang or compute nonsense because of it."""
     bad = found.collectives.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
     for one in bad.head(SHOWN_MISMATCHES).iter_rows(named=True):
         step = "" if one["step"] is None else f" in step {one['step']}"
@@ -104,7 +104,7 @@ def _steps(found: Findings, page: Page) -> None:
     assert found.analysis is not None
     breakdown = found.analysis.breakdown
     if breakdown.is_empty():
-        page.line("what a step is spent on is not known: no rank has steps and a timeline")
+        page.line("what a step is spent on is unknown: no rank has steps and a timeline")
     else:
         whole = HEADER if found.steps else ("whole trace in ms", "time", *HEADER[2:])
         page.table(whole, breakdown_rows(breakdown))
@@ -119,13 +119,13 @@ def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
         for line in culprit_lines(analysis.culprits, len(analysis.steps), ranks):
             page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
     else:
-        page.line("nobody is called late: the collectives tell no steps, and without these habit is not told from "
+        page.line("no rank is called late: the collectives have no steps, and it takes several to tell habit from "
                   "chance (torch.profiler marks steps where its step() is called)")
     page.line()
 
 
 def doubts(found: Findings) -> Iterator[str]:
-    """What is inferred, not known or not sure."""
+    """What is inferred, unknown or uncertain."""
     yield coverage_line(found.coverage)
     clock = found.clock
     unsure_ns = clock.pair_uncertainty_ns()
@@ -133,18 +133,18 @@ def doubts(found: Findings) -> Iterator[str]:
     counts = found.coverage
     if unsure_ns and counts.num_unsure:
         yield (f"clocks of two ranks agree within {duration(unsure_ns)}: {counts.num_unsure} of {counts.num_spreads} "
-               "arrival spreads are smaller, and who came last there is not known")
+               "arrival spreads are smaller, so the last rank is unknown there")
     elif unsure_ns is None and counts.num_spreads:
-        yield "waits rest on clocks that were never compared (?): who was late may be the clocks' fault"
+        yield "clocks were never compared, so waits and late ranks marked with ? may be due to the clocks alone"
     if counts.num_disagreeing:
-        yield (f"{some(counts.num_disagreeing)}: waits by clocks and waits by durations alone contradict each other "
-               "by more than both may be wrong")
+        yield (f"{some(counts.num_disagreeing)}: waits by clocks and waits by durations alone differ by more "
+               "than the uncertainty of both")
     if counts.num_without_end:
-        yield (f"{some(counts.num_without_end)} without a known end on some rank, and so without wait and transfer "
+        yield (f"{some(counts.num_without_end)} have no known end on some rank, so wait and transfer are unknown "
                "there")
     if found.run.kind == "traces":
-        yield ("traces of another program: groups, steps and types are as far as these say, ops are matched by what is "
-               "in the line above, and modules are those of the script's own annotations")
+        yield ("traces of another program: groups, steps and types are those in the traces, ops are matched as in the "
+               "line above, and modules are those of the script's own annotations")
 
 
 def coverage_line(counts: Coverage) -> str:
@@ -154,6 +154,6 @@ def coverage_line(counts: Coverage) -> str:
     methods = ", ".join(f"{number} by {method}" for method, number in counts.matched_by.items()) or "none"
     rest = [f"{number} {what}" for number, what in (
         (counts.num_partial, "on some ranks or with a mismatch"), (counts.num_alone, "on one rank only"),
-        (counts.num_unmatched, "of groups that are not told, and so not matched")) if number]
+        (counts.num_unmatched, "of an unknown group, and so not matched")) if number]
     return (f"matched: {counts.num_complete} of {counts.num_collectives} collectives on all ranks of their group "
             f"({percent(counts.matched_ratio)}); {methods}" + "".join(f"; {one}" for one in rest))

@@ -1,4 +1,4 @@
-"""`distprof comms --json`: findings come in, what JSON can hold goes out; docs/comms.md says what the keys are."""
+"""The data of `distprof comms --json`; docs/comms.md describes the keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OF_COLLECTIVE = (
 
 
 def comms_data(found: Findings) -> dict[str, Any]:
-    """All of it; what is not known is None."""
+    """All findings; what is unknown is None."""
     run, analysis = found.run, found.analysis
     return {
         "format": FORMAT, "kind": run.kind, "run_id": run.run_id, "world_size": run.world_size,

@@ -1,4 +1,4 @@
-"""Who made the others wait, in sentences: culprits come in, lines go out."""
+"""Culprits in sentences: who made the others wait, and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distprof.units import percent
 WORTH_A_WORD = 0.1
 """Smallest share of a rank's cost that is explained."""
 NEEDED = 3
-"""Steps from which on a rank can be told from chance."""
+"""Steps that it takes to tell habit from chance."""
 
 
 def culprit_lines(culprits: Sequence[Culprit], num_steps: int, ranks: Collection[int]) -> Iterator[str]:
@@ -31,7 +31,7 @@ def culprit_lines(culprits: Sequence[Culprit], num_steps: int, ranks: Collection
     if certain:
         return
     if not culprits:
-        yield "no rank made others wait, as far as is known" if len(ranks) > 1 else "one rank: nobody waits"
+        yield "no rank is known to have made others wait" if len(ranks) > 1 else "one rank: nobody waits"
         return
     yield doubt(culprits[0], num_steps, ranks)
 
@@ -54,14 +54,14 @@ def doubt(one: Culprit, num_steps: int, ranks: Collection[int]) -> str:
                 f"{num_steps} {'was' if num_steps == 1 else 'were'} looked at; in {'it' if num_steps == 1 else 'them'} "
                 f"{_cost(one, ranks)}: {_causes(one.explanations)}")
     if one.share is None:
-        why = "which part of a step that is, is not known"
+        why = "its share of a step is unknown"
     elif one.share < MATERIAL:
-        why = f"that is below {MATERIAL:.0%} of a step".replace("%", " %")
+        why = f"this is below {MATERIAL:.0%} of a step".replace("%", " %")
     else:
-        why = f"that may be chance, {p_text(one.p_value)} is above {SURE}"
-    told = f"no rank stands out: {_cost(one, ranks)}, but {why}"
+        why = f"this may be chance: {p_text(one.p_value)} is above {SURE}"
+    text = f"no rank stands out: {_cost(one, ranks)}, but {why}"
     is_much = one.share is None or one.share >= MATERIAL
-    return f"{told}; its cause would be: {_causes(one.explanations)}" if is_much else told
+    return f"{text}; its cause would be: {_causes(one.explanations)}" if is_much else text
 
 
 def _cost(one: Culprit, ranks: Collection[int]) -> str:
@@ -72,7 +72,7 @@ def _cost(one: Culprit, ranks: Collection[int]) -> str:
 def _causes(explanations: Sequence[Explanation]) -> str:
     worth = [one for one in explanations if one.share >= WORTH_A_WORD] or list(explanations[:1])
     if not worth:
-        return "what it did is not known"
+        return "what it did meanwhile is unknown"
     if len(worth) == 1:
         return cause(worth[0])
     *most, last = (f"{cause(one)} [{100 * one.share:.0f} %]" for one in worth)
@@ -82,7 +82,7 @@ def _causes(explanations: Sequence[Explanation]) -> str:
 def cause(one: Explanation) -> str:
     """What the rank spent its time on, and what the others did."""
     if one.kind == "unknown":
-        return "what it did before that is not known"
+        return "what it did before is unknown"
     if one.kind == "batch":
         return f"its batch has {one.spent_ns:.0f} samples against {one.median_ns:.0f}"
     if one.kind == "data":

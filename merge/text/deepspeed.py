@@ -1,4 +1,4 @@
-"""DeepSpeed's report of a run: tables of its first rank come in, text goes out."""
+"""DeepSpeed's report, for the lowest rank of a run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ModuleTree:
         return levels
 
     def text(self, path: str = "") -> str:
-        """The tree as torch prints modules, with numbers in place of what a module says of itself."""
+        """The tree as torch prints modules, with numbers in place of their arguments."""
         below = [f"({child.removeprefix(f'{path}.')}): {self.text(child)}" for child in self.children.get(path, ())]
         own = module_line(self.profile(path), self.profile(""))
         name = self.rows[path]["class_name"]

@@ -1,4 +1,4 @@
-"""Where a job got stuck, in sentences: hangs come in, lines go out."""
+"""Where a job got stuck, in sentences."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from distprof.merge.text.precision import brief
 from distprof.merge.text.ranks import rank_list
 
 AT_ONCE_NS = 1_000_000_000
-"""Who had been in a collective for less may just have been ended there."""
+"""A rank that had waited for less may just have been ended there."""
 SHOWN = 8
 
 
 def hang_lines(found: Hangs) -> Iterator[str]:
-    """What hangs and who is missing, and where every rank stands that is in none of it."""
-    told: set[int] = set()
+    """Collectives that hang and the ranks that are missing in them, then all ranks that are in none of these."""
+    named: set[int] = set()
     waits = {rank: hang for hang in found.hangs for rank in hang.waiting}
     for hang in found.hangs[:SHOWN]:
         yield _hang(hang, found.standing, waits)
-        told |= {*hang.waiting, *hang.absent}
+        named |= {*hang.waiting, *hang.absent}
     if len(found.hangs) > SHOWN:
         yield f"stuck: {len(found.hangs) - SHOWN} more groups; --json has all"
     for rank, one in found.standing.items():
         if one.failure is not None:
             yield f"rank {rank} gave up: {one.failure}"
-        if rank not in told or one.peers:
+        if rank not in named or one.peers:
             yield f"{'stuck' if one.cause != 'signal' else 'ended'}: {_alone(one)}"
 
 
@@ -42,9 +42,9 @@ def _hang(one: Hang, standing: Mapping[int, Standing], waits: Mapping[int, Hang]
     if one.absent:
         parts.append(f"{rank_list(one.absent)} never entered: {_places(one.absent, standing, waits)}")
     if one.over:
-        parts.append(f"on {rank_list(one.over)} it is over")
+        parts.append(f"it is over on {rank_list(one.over)}")
     if one.unknown:
-        parts.append(f"of {rank_list(one.unknown)} nothing is known")
+        parts.append(f"{rank_list(one.unknown)} left no report")
     if not one.absent and not one.unknown and not one.is_mismatch:
         parts.append("all ranks are in it: look at the network, or at a rank that is slow")
     return "; ".join(parts)
@@ -61,7 +61,7 @@ def _differences(values: dict[str, list[int]], verb: str) -> str:
 
 
 def _places(ranks: Sequence[int], standing: Mapping[int, Standing], waits: Mapping[int, Hang]) -> str:
-    """Where they are instead, which may be another collective; ranks at one place are told together."""
+    """Where they are instead, which may be another collective; ranks at one place are grouped."""
     at: dict[str, list[int]] = {}
     for rank in ranks:
         where = place(standing[rank]) + (f", in {_called(waits[rank])}" if rank in waits else "")
@@ -76,7 +76,7 @@ def _places(ranks: Sequence[int], standing: Mapping[int, Standing], waits: Mappi
 def place(one: Standing) -> str:
     """`at train.py:57 in load_batch, forward of layers.1`."""
     if one.frame is None:
-        return "at no line of Python that is known"
+        return "at an unknown line"
     found = f"at {Path(one.frame.file).name}:{one.frame.line} in {one.frame.function}"
     phase = one.phase or ("forward" if one.module_path is not None else None)
     if phase is not None:

@@ -1,4 +1,4 @@
-"""`distprof comms --matrix`: bytes between ranks come in, a table goes out: all pairs, or of many ranks the largest."""
+"""`distprof comms --matrix`: a table of the bytes between ranks; with many ranks, of the largest pairs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SHOWN_PAIRS = 20
 
 
 def show_matrix(between: pl.DataFrame, num_ranks: int, page: Page, what: str) -> None:
-    """Prints it.
+    """Prints the table.
 
     Args:
         between: As `bytes_between` gives it.
         num_ranks: Of the job.
-        page: Takes it in.
+        page: Where to print.
         what: Of which steps it is, in words.
     """
     if between.is_empty():
-        page.line("bytes between ranks are not known: nothing with sizes, groups and peers was recorded")
+        page.line("bytes between ranks are unknown: no collective has sizes, groups and peers")
         return
     page.line(f"bytes that ranks send each other, {what}; row: sender, column: receiver" if num_ranks <= MOST_RANKS else
               f"the largest {SHOWN_PAIRS} of the bytes that ranks send each other, {what}")
@@ -46,12 +46,12 @@ def show_matrix(between: pl.DataFrame, num_ranks: int, page: Page, what: str) ->
 
 
 def basis_lines(between: pl.DataFrame) -> list[str]:
-    """Which numbers are known, and which follow from how libraries usually do it."""
+    """Which numbers are exact, and which assume how libraries usually do it."""
     found = []
     for basis, ops, num_bytes in between.group_by("basis", maintain_order=True).agg(
             pl.col("op").unique(maintain_order=True), pl.col("num_bytes").sum()).sort("basis").iter_rows():
-        told = "known" if basis == EXACT else basis
-        found.append(f"{', '.join(ops)}: {told}, {size(num_bytes)} in all")
+        how = "known" if basis == EXACT else basis
+        found.append(f"{', '.join(ops)}: {how}, {size(num_bytes)} in all")
     return found
 
 

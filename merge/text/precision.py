@@ -1,4 +1,4 @@
-"""Numbers for people, no more exact than they are known: a value and an uncertainty come in, text goes out."""
+"""Times for people, with no more digits than their uncertainty allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NEVER_COMPARED = "?"
 
 
 def known_to(ns: float | None, uncertainty_ns: int | None) -> str:
-    """A time that compares two ranks: no digit that the clocks do not know.
+    """A time that compares two ranks: no digit beyond what the clocks allow.
 
     `1.234 ms` known to 0.1 ms is `1.2 ms`; what is smaller than the uncertainty is `< 0.5 ms`.
     """

@@ -1,4 +1,4 @@
-"""`distprof comms --slowest N`: collectives come in, a table of those that took longest goes out."""
+"""`distprof comms --slowest N`: a table of the collectives that took longest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def slowest(collectives: pl.DataFrame, number: int) -> pl.DataFrame:
 
 
 def list_slowest(collectives: pl.DataFrame, number: int, clock: Clock, page: Page) -> None:
-    """A table."""
+    """Prints the table."""
     if collectives.is_empty():
         page.line("no collective was recorded in the trace pass")
         return

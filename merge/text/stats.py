@@ -1,4 +1,4 @@
-"""`distprof stats` as text: the summary comes in, one screen goes out."""
+"""`distprof stats` on one screen, from the summary."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def render(summary: Mapping[str, Any], path: Path, page: Page, *, top: int) -> s
 
 
 def _of_traces(summary: Mapping[str, Any], path: Path, page: Page) -> str:
-    """What traces of another program tell: who was there, nothing of modules."""
+    """The screen for traces of another program, which have no modules."""
     _topology(summary, page)
     page.line("params, FLOPs, step and module times unknown: these are traces of another program, and no module "
               "profiler ran (distprof run records them)")
@@ -103,7 +103,7 @@ def _totals(summary: Mapping[str, Any], page: Page) -> None:
     page.table(("per step", "per GPU", "over ranks", f"model = per GPU x {summary['mp_size']}"), rows)
     unique = model["unique_params"]
     page.line(f"unique params {si(unique)}: replicas counted once" if unique is not None else
-              "unique params unknown: nothing tells which tensors are replicas")
+              "unique params unknown: which tensors are replicas was not recorded")
     page.line()
 
 
@@ -180,7 +180,7 @@ def _uncounted(summary: Mapping[str, Any], page: Page) -> None:
         page.line("FLOPs unknown: no step of the count pass was recorded")
         return
     page.line("FLOPs are those of matrix products, convolutions, attention and recurrent layers; of the bytes moved, "
-              f"ops that nobody knows moved {percent(1 - ratio)}")
+              f"ops without a formula moved {percent(1 - ratio)}")
     if ops:
         shown = ", ".join(op["op"].removeprefix("aten::") for op in ops[:SHOWN_UNCOUNTED])
         more = f" and {len(ops) - SHOWN_UNCOUNTED} more" if len(ops) > SHOWN_UNCOUNTED else ""

@@ -1,4 +1,4 @@
-"""`distprof comms --timeline`: rows come in, every step on one axis and every collective on its own go out."""
+"""`distprof comms --timeline`: each step drawn on one time axis, each collective on its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NARROWEST = 20
 def draw_timeline(rows: pl.DataFrame, run: Run, clock: Clock, page: Page) -> None:
     """Steps in their order, and in each the collectives; where there are many, steps only."""
     if rows["arrival_ns"].is_null().all():
-        page.line("nothing to draw: no arrival is known")
+        page.line("no timeline: no arrival is known")
         return
     hidden = False
     for step in sorted(rows["step"].unique().to_list(), key=lambda one: (one is not None, one)):
@@ -112,8 +112,8 @@ def _notes(rows: pl.DataFrame, one: dict[str, Any], unsure_ns: int | None) -> It
             "rank", "op", "wait_ns", "transfer_ns", "arrival_ns", "end_ns").iter_rows():
         is_late = rank == one["late_rank"] and not one["unsure"]
         if wait is not None:
-            told = "last" if is_late else f"waits {known_to(wait, unsure_ns)}"
-            yield rank, f"{told}, moves {known_to(transfer, unsure_ns)}"
+            what = "last" if is_late else f"waits {known_to(wait, unsure_ns)}"
+            yield rank, f"{what}, moves {known_to(transfer, unsure_ns)}"
         elif end is not None and arrival is not None:
             yield rank, f"{op if op in ('send', 'recv') else 'in it'} {duration(end - arrival)}"
         else:

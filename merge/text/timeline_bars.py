@@ -1,4 +1,4 @@
-"""Collectives drawn as rows of characters, one a rank: rows and a width come in, text and a ruler go out."""
+"""Collectives drawn as characters, one row per rank, with a ruler of time."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def communication(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFram
         steps: Its `STEPS`; None for traces of other programs.
 
     Returns:
-        `communication` of `summary.json`; None where nothing was recorded, or too much to look at on the side.
+        `communication` of `summary.json`; None without collectives, and with more events than `MOST_EVENTS`.
     """
     if sum(rank.recorded.files.get(EVENTS.file) or 0 for rank in run.ranks if rank.recorded is not None) > MOST_EVENTS:
         return None

@@ -1,4 +1,4 @@
-"""What is known of a run without its tables: a run comes in, parts of `summary.json` go out."""
+"""The parts of `summary.json` that need no tables: identity, topology, problems, clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEP = ("time_ns", "before_forward_ns", "fwd_ns", "bwd_ns", "optimizer_ns", "sam
 
 
 def described(run: Run, clock: Clock) -> dict[str, Any]:
-    """The keys that no table has a part in."""
+    """The keys of `summary.json` that need no table."""
     return {
         "format": FORMAT,
         "kind": run.kind,
@@ -48,7 +48,7 @@ def table_metadata(run: Run) -> dict[str, str]:
 
 
 def without_tables(run: Run, clock: Clock) -> dict[str, Any]:
-    """The whole summary of traces of other programs, which have no tables: what these would tell is null."""
+    """The summary of traces of other programs, which have no tables: what needs them is null."""
     found = {
         **described(run, clock),
         "per_gpu": {name: dict.fromkeys(SPREAD) for name in (*QUANTITIES, *TIMES)},

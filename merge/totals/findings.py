@@ -1,4 +1,4 @@
-"""All that `distprof comms` tells: a run and a choice come in, what was found goes out as data."""
+"""Findings: all that `distprof comms` shows, as data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distprof.merge.run.tables import read_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What was found of the collectives that are meant."""
+    """What was found about the chosen collectives."""
 
     run: Run
     clock: Clock
@@ -35,25 +35,24 @@ class Findings:
     collectives: pl.DataFrame
     """See `per_collective`."""
     steps: list[int]
-    """Those that means are of: without the first, in which the profiler warms up; nothing where the collectives tell
-    no step."""
+    """Steps that means are of, without the first, in which the profiler warms up; empty where the collectives have no
+    steps."""
     kinds: list[Kind]
     coverage: Coverage
     hangs: Hangs | None
     """What the job got stuck in, if it did."""
     analysis: Analysis | None
-    """Of all communication; None where only some ops or groups are meant, for steps have no such parts, and of a
-    merge alone."""
+    """Of all communication; None where only some ops or groups were chosen, and for a merge alone."""
     communication: dict[str, Any] | None
     """`communication` of the summary of a merge that was read alone."""
 
 
 def find(path: Path, choice: Choice) -> Findings:
-    """Matches, measures and explains.
+    """Reads a run, and matches, measures and explains its collectives.
 
     Args:
         path: A run directory, traces of other programs or a merge.
-        choice: What is meant.
+        choice: Which collectives.
 
     Raises:
         DataError: It cannot be read.
@@ -90,7 +89,7 @@ def find(path: Path, choice: Choice) -> Findings:
 
 
 def _of_step(analysis: Analysis, step: int) -> Analysis | None:
-    """The split of that step; culprits are of all steps, for one tells nothing of habit."""
+    """The split of that step; culprits stay those of all steps, because one step proves no habit."""
     breakdown = analysis.breakdown.filter(pl.col("step") == step)
     return Analysis(breakdown=breakdown, culprits=analysis.culprits, steps=analysis.steps,
                     remarks=[CulpritsOfAllSteps(first=analysis.steps[0], last=analysis.steps[-1])])

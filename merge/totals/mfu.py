@@ -23,7 +23,7 @@ class Utilisation:
 
 
 def model_flops(ops: pl.DataFrame) -> pl.DataFrame:
-    """FLOPs of the model a step: `rank`, `dtype` (null where nobody knows), `convolution`, `flops`."""
+    """FLOPs of the model a step: `rank`, `dtype` (null where it is unknown), `convolution`, `flops`."""
     kind = pl.col("op").cast(pl.String).str.contains("conv").alias("convolution")
     flops = pl.col("flops") - 2 * pl.col("recompute_macs")  # fused attention repeats its scores in backward
     work = ops.filter(pl.col("phase").is_in(MODEL_PHASES) & (pl.col("flops") > 0))
@@ -37,7 +37,7 @@ def utilisation(run: Run, ops: pl.DataFrame, step_ns: float | None, given: float
     per GPU / (step time x peak).
 
     Args:
-        run: Its ranks know their device and whether TF32 is allowed.
+        run: Its ranks recorded their device and whether TF32 is allowed.
         ops: The ops table of all ranks.
         step_ns: Mean step of the time pass.
         given: Peak FLOP/s of each rank's device; the table of devices is asked where it is None.

@@ -1,4 +1,4 @@
-"""Modules of a run as rows of a tree: the merged modules table comes in, rows go out, in the order of the model."""
+"""The merged modules table as rows of a tree, in the order of the model."""
 
 from __future__ import annotations
 

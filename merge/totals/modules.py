@@ -1,4 +1,4 @@
-"""Modules of all ranks reduced: the modules tables come in, a row per (pipeline stage, module path) goes out."""
+"""The modules tables of all ranks reduced to one row per (pipeline stage, module path)."""
 
 from __future__ import annotations
 

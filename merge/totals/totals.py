@@ -1,4 +1,4 @@
-"""Totals: the tables of all ranks come in, numbers per GPU and of the model go out.
+"""Totals per GPU and of the model, from the tables of all ranks.
 
 The model total of a quantity is mp_size x the mean over ranks: doubling the data-parallel size changes neither. It
 is the sum over one model-parallel group, averaged over its replicas.
@@ -64,7 +64,7 @@ def spread(ranks: pl.DataFrame, quantity: str) -> Spread:
 
 
 def as_whole(value: Any) -> Any:
-    """An int where a float says the same."""
+    """An int where a float is a whole number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

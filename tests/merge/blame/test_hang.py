@@ -69,7 +69,7 @@ def test_ranks_that_call_different_things():
 def test_inputs_that_differ_where_some_got_through():
     lines = told(stuck(0, group(called(7, over=True), ranks=2)), stuck(1, group(called(7, size=5), ranks=2)))
     assert lines[:1] == ["stuck: rank 1 waits in all_reduce #7 of mesh_dp (0-1) for 12 s; inputs differ: rank 1 "
-                         "brought 5 Float where rank 0 brought 3 Float; on rank 0 it is over"]
+                         "brought 5 Float where rank 0 brought 3 Float; it is over on rank 0"]
     assert lines[1:] == ["ended: rank 0 was at train.py:57 in load_batch and in no collective (signal SIGTERM)"]
     gathered = told(*(stuck(rank, group(called(7, op="all_gather", size=rank + 1), ranks=2)) for rank in range(2)))
     assert "inputs differ" not in gathered[0] and "all ranks are in it" in gathered[0]
@@ -92,7 +92,7 @@ def test_a_rank_of_which_nothing_is_known_and_one_that_waits_for_a_message():
                     step=5, enqueue_ns=0)
     assert told(stuck(1, calls=(call,))) == [
         "ended: rank 1 waits in recv from rank 0, at train.py:57 in load_batch (signal SIGTERM)"]
-    assert "of ranks 1, 2 and 3 nothing is known" in told(stuck(0, group(called(3))))[0]
+    assert "ranks 1, 2 and 3 left no report" in told(stuck(0, group(called(3))))[0]
 
 
 def test_ended_in_the_midst_of_work_is_not_called_stuck():

@@ -30,7 +30,7 @@ FOUR = {0: (0.0, 12.0), 1: (2.0, 12.0), 2: (10.0, 12.0), 3: (4.0, 11.5)}
 def drawn(rows: pl.DataFrame, run) -> list[str]:
     page = Page()
     page.width = 72
-    draw_timeline(rows, run, page)
+    draw_timeline(rows, run, clock_of(4), page)
     return page.text().splitlines()
 
 
@@ -132,7 +132,7 @@ def test_a_culprit_is_named_with_cost_cause_and_certainty():
      "20.8 ms against 0.1 ms between backward and optimizer, outside of any module"),
     ("optimizer", None, "the optimizer took 208 x the median rank (20.8 ms against 0.1 ms)"),
     ("backward", "", "backward of the model took 208 x the median rank (20.8 ms against 0.1 ms)"),
-    ("unknown", None, "what it did before that is not known")])
+    ("unknown", None, "what it did before is unknown")])
 def test_causes_in_words(kind, where, words):
     cause = Explanation(kind=kind, where=where, share=1.0, spent_ns=20.8e6, median_ns=0.1e6)
     assert told(culprit(explanations=[cause]))[0] == (
@@ -150,14 +150,14 @@ def test_a_larger_batch_and_several_causes():
 
 def test_nobody_is_called_late_without_being_sure():
     assert told(culprit(p_value=0.3)) == [
-        "no rank stands out: rank 2 made ranks 0, 1 and 3 wait 22.3 ms a step (39.2 %), but that may be chance, "
+        "no rank stands out: rank 2 made ranks 0, 1 and 3 wait 22.3 ms a step (39.2 %), but this may be chance: "
         "p = 0.30 is above 0.01; its cause would be: forward of layers.1.mlp took 82 x the median rank (20.8 ms "
         "against 0.3 ms)"]
-    assert "but that is below 2 % of a step" in told(culprit(share=0.011))[0]
+    assert "but this is below 2 % of a step" in told(culprit(share=0.011))[0]
     assert told(culprit(p_value=None), steps=2)[0].startswith(
         "too few steps to tell habit from chance: 3 are needed (--steps trace=6 records more) and 2 were looked at; in "
         "them rank 2 made ranks 0, 1 and 3 wait 22.3 ms a step (39.2 %): forward of layers.1.mlp")
-    assert told() == ["no rank made others wait, as far as is known"]
+    assert told() == ["no rank is known to have made others wait"]
 
 
 def split(rank: int, compute: float, waiting: float) -> dict:
