@@ -1,4 +1,4 @@
-"""One record, five conventions: the totals other counters print for torchvision models, to the last unit."""
+"""Totals that other counters print for torchvision models, reproduced to the last unit from one count of each."""
 
 from __future__ import annotations
 

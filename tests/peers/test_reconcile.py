@@ -1,4 +1,4 @@
-"""distprof.reconcile: our total, the peer's, and lines that add up between them."""
+"""distprof.reconcile: our total, the total of the peer, and the differences that lead from one to the other."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_where_both_agree_there_are_no_lines():
     assert found.differences == () and found.ours == found.theirs == 32
 
 
-def test_an_unknown_peer_is_told_before_the_model_runs():
+def test_an_unknown_peer_is_refused_before_the_model_runs():
     with pytest.raises(UsageError, match="'thop'") as caught:
         distprof.reconcile(lambda: 1 / 0, peer="thop")
     assert caught.value.hint == "one of deepspeed, fvcore, ptflops"

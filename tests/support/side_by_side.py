@@ -1,7 +1,10 @@
-"""Small models by name, and how they are called, where a counter and its drop-in stand side by side."""
+"""Small models by name, how they are called, and what DeepSpeed's profiler or its drop-in reports for one."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,17 +35,18 @@ class Case:
         return model(*self.args, **self.kwargs)
 
 
-class LeNet5(nn.Module):
-    def __init__(self, num_classes: int = 10) -> None:
+class Sensors(nn.Module):
+    """Series of three sensors in, four logits and their probabilities out."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.feature_extractor = nn.Sequential(
-            nn.Conv2d(1, 6, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2),
-            nn.Conv2d(16, 120, 5), nn.Tanh())
-        self.classifier = nn.Sequential(nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, num_classes))
+        self.features = nn.Sequential(
+            nn.Conv1d(3, 8, 4, stride=2), nn.ELU(), nn.MaxPool1d(2), nn.Conv1d(8, 12, 3, groups=4), nn.SiLU())
+        self.head = nn.Sequential(nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, 4))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = self.classifier(torch.flatten(self.feature_extractor(x), 1))
-        return logits, nn.functional.softmax(logits, dim=1)
+        logits = self.head(self.features(x).mean(-1))
+        return logits, nn.functional.softmax(logits, dim=-1)
 
 
 class Shared(nn.Module):
@@ -68,7 +72,7 @@ def decoder() -> nn.Module:
 IDS = torch.arange(32).reshape(2, 16)
 
 CASES: dict[str, Case] = {
-    "lenet5": Case(LeNet5, (torch.ones(4, 1, 32, 32),)),
+    "sensors": Case(Sensors, (torch.ones(4, 3, 22),)),
     "lstm": Case(lambda: nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True), (torch.ones(2, 5, 3),)),
     "gru_head": Case(lambda: Recurrent(nn.GRU(3, 4)), (torch.ones(5, 2, 3),)),
     "transformer_encoder": Case(
@@ -105,3 +109,49 @@ class Recurrent(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.layer(x)[0][-1])
+
+
+class Calls(nn.Module):
+    """A module that does what a test says."""
+
+    def __init__(self, function, **held) -> None:
+        super().__init__()
+        self.function = function
+        vars(self).update(held)
+
+    def forward(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+
+def profile(library, case: Case, **settings):
+    """Totals, numbers by module and the report of one forward call."""
+    model = case.model()
+    profiler = library.FlopsProfiler(model, **settings)
+    profiler.start_profile()
+    try:
+        case.call(model)
+        profiler.stop_profile()
+        text = printed(profiler.print_model_profile, top_modules=2)
+        totals = profiler.get_total_flops(), profiler.get_total_macs(), profiler.get_total_params()
+        modules = {name: (library.get_module_flops(module), library.get_module_macs(module))
+                   for name, module in model.named_modules()}
+    finally:
+        profiler.end_profile()
+    return totals, modules, text
+
+
+def printed(function, *args, **kwargs) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        function(*args, **kwargs)
+    return out.getvalue()
+
+
+def rand(*shape: int) -> torch.Tensor:
+    return torch.ones(shape)
+
+
+def warned_of(function, *args, **kwargs):
+    """A call that torch warns of, for reasons that are not ours."""
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        return function(*args, **kwargs)
