@@ -51,21 +51,23 @@ fields, with types, and says how to read several ranks together.
 
 | key | is |
 |---|---|
-| `format`, `kind`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source` | what was run, and how the topology was found; `kind` is `distprof`, or `traces` for those of other programs, whose sizes and topology are null where they do not tell |
+| `format`, `kind`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source` | what was run, and how the topology was found; `kind` is `distprof`, or `traces` for those of other programs, whose sizes and topology are null where they are unknown |
 | `ranks`, `missing_ranks`, `problems` | ranks that were read, ranks that are not there, everything that is incomplete: objects with a `code` and its fields, see below |
 | `remarks` | what to keep in mind when reading the numbers: likewise |
 | `per_gpu` | per quantity and time: `mean`, `min`, `max` over ranks and `min_rank`, `max_rank` |
 | `model` | per quantity one number: mp_size x the mean per GPU; `unique_params` counts replicas once, null where unknown |
 | `step` | mean step of the time pass: `time_ns`, its parts, `samples_per_second` and `flops_per_second` of the whole job (recomputation included), `mfu` per GPU, and `mfu_basis`: a `code`, `published` or `given` with the `peaks` it rests on (`flops_per_second`, `device`, `dtype`, `source`, `year`), or why it is null: `no_step`, `no_device` and `no_dtype` (of `rank`), `no_peak` (of `device` in `dtype`) |
 | `slowest_rank` | rank with the most time in forward and backward, and its ratio to the median |
-| `communication` | traced steps: share of a step in which a rank waits for others or for data to move (`waiting_ratio`, `moving_ratio`), ranks that others waited for (`culprits`, the five most expensive), of which `steps`; [what they mean](comms.md). null: nothing was recorded, or more than 5 million events, which `distprof comms` looks at |
+| `communication` | traced steps: share of a step in which a rank waits for others or for data to move (`waiting_ratio`, `moving_ratio`), the five ranks that others waited for most (`culprits`), and the `steps` that were looked at; [what they mean](comms.md). null: nothing was recorded, or more than 5 million events, which `distprof comms` looks at |
 | `modules` | the modules with the most time, reduced over ranks |
-| `coverage_ratio`, `uncounted_ops` | share of the bytes that are moved by ops of which it is known what they do; the others, per step of a rank |
+| `coverage_ratio`, `uncounted_ops` | share of the bytes that are moved by ops with a formula; the ops without one, per step of a rank |
 | `clock` | how the times of the ranks were brought to one clock: see below |
 
 FLOPs and MACs are per step. Unknown is null, never 0.
 
 ### Problems and remarks
+
+`problems` are what `--strict` fails for. Each object has its `code` and the fields of that code.
 
 @CODES@## Clocks
 
@@ -90,11 +92,11 @@ spends a quarter of a second at most on this in a recording.
 | `reason` | why ranks are not aligned, null where all are: `asked` (`--align none`), `hosts_unknown`, `no_samples`, `samples_do_not_join`, `too_few_collectives` |
 | `num_samples`, `num_collectives` | comparisons of clocks, and collectives, that the method rests on |
 | `aligned` | true where every rank is on the common clock, as far as `uncertainty_ns` says |
-| `num_hosts`, `num_clocks` | ranks of one host share a clock unless their samples say otherwise |
+| `num_hosts`, `num_clocks` | ranks of one host share a clock unless their samples contradict that |
 | `uncertainty_ns` | largest of all ranks; null where one is not aligned |
 | `excess_ns` | by how much the bounds contradict clocks of constant drift; it is in the uncertainty |
 | `residual_ns` | last minus first end of a collective on the common clock: `p50`, `p95`, `max` |
-| `causality` | no rank leaves an all_reduce, all_gather, reduce_scatter or barrier before the last one has entered it: collectives that were looked at, `violations` of that and the largest; `contradicts` is true where it is more than the uncertainty explains |
+| `causality` | no rank leaves an all_reduce, all_gather, reduce_scatter or barrier before the last one has entered it: number of collectives that were checked, `violations` and the largest; `contradicts` is true where it exceeds the uncertainty |
 | `ranks` | of each rank: which `clock` it reads, `offset_ns` to be added at `reference_ns` (own clock), `drift_ppm` by which the offset grows and what it may be wrong by, `uncertainty_ns` of the sum |
 | `set_by_ns` | by how much a wall clock was set while recording |
 
