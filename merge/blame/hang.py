@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from distprof.contract.ops import EQUAL_INPUTS
 from distprof.contract.paths import STUCK_JSON
 from distprof.contract.problems import FileUnreadable
 from distprof.contract.stuck import Failure, StackFrame, Stuck, StuckCollective, StuckGroup
@@ -49,10 +50,6 @@ class Hang:
     def is_mismatch(self) -> bool:
         """True where ranks called different things."""
         return len(self.ops) > 1 or (len(self.shapes) > 1 and next(iter(self.ops)) in EQUAL_INPUTS)
-
-
-EQUAL_INPUTS = ("all_reduce", "broadcast", "reduce")
-"""Ops whose inputs are alike on all ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

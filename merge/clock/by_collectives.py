@@ -13,8 +13,6 @@ import polars as pl
 from distprof.merge.clock.fit import Fit, fit_line
 from distprof.merge.clock.model import Alignment, Check, Clock
 
-SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "barrier")
-"""Collectives that end on no rank before they began on all; in all_to_all a rank may have nothing to wait for."""
 ENOUGH = 20
 """Collectives of two hosts from which on their clocks are compared."""
 COLUMNS = ("collective", "rank", "start_ns", "end_ns")
@@ -28,7 +26,7 @@ def clock_by_collectives(table: pl.DataFrame, hosts: Mapping[int, Hashable], *, 
 
     Args:
         table: A row per rank and collective with the columns `COLUMNS`, times in ns of that rank's clock; only
-            collectives of `SYNCHRONISING` on which all ranks are matched, ends known.
+            collectives of `BOUNDING_CLOCKS` on which all ranks are matched, ends known.
         hosts: Every rank of the run; ranks with equal values read the same clock, None is equal to nothing.
         precision_ns: By how much each time may be wrong itself: 1000 for a trace in whole us, more for those of a GPU
             on the clock of its host.

@@ -1,4 +1,4 @@
-"""Bytes between ranks: matched rows come in, a line per sender and receiver goes out, with what it assumes.
+"""Counts the bytes that ranks send each other, and names what each count assumes.
 
 What a rank sends in a ring of n ranks, to the next one of its group, for an input of b bytes a rank:
 
@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from distprof.contract.ops import ROWS, CollectiveOp
+
 Bytes = npt.NDArray[np.float64]
 EXACT, EVEN, RING, STAR = "exact", "assumes an even split", "assumes a ring", "assumes a star"
 COLUMNS = {"source": pl.Int64, "target": pl.Int64, "op": pl.String, "basis": pl.String, "num_bytes": pl.Float64,
@@ -37,7 +39,7 @@ def bytes_between(rows: pl.DataFrame) -> pl.DataFrame:
         A row per global rank `source`, `target`, op and basis: `num_bytes`, a whole number where the basis is exact,
         and in how many ops. Bases: exact, or what it assumes: an even split, a ring, a star.
     """
-    parts = [_pairs(rows), *(_spread(rows, op) for op in _SENT)]
+    parts = [_pairs(rows), *(_spread(rows, op) for op in ROWS if op.traffic in _RULES)]
     found = pl.concat([part for part in parts if len(part)] or [pl.DataFrame(schema=COLUMNS)])
     return found.group_by("source", "target", "op", "basis").agg(
         pl.col("num_bytes").sum(), pl.col("num_ops").sum()).sort("source", "target", "op", "basis").select(*COLUMNS)
@@ -63,17 +65,17 @@ def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("size_bytes").cast(pl.Float64).alias("num_bytes"), pl.lit(1, pl.Int64).alias("num_ops"))
 
 
-def _spread(rows: pl.DataFrame, op: str) -> pl.DataFrame:
+def _spread(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
     """What each rank of a group sends by all ops of a kind that have one root."""
-    some = rows.filter(pl.col("op") == op, pl.col("size_bytes").is_not_null(), pl.col("group_ranks").is_not_null(),
+    some = rows.filter(pl.col("op") == op.name, pl.col("size_bytes").is_not_null(), pl.col("group_ranks").is_not_null(),
                        pl.col("group_ranks").list.len() > 1)
     if some.is_empty():
         return pl.DataFrame(schema=COLUMNS)
-    if op == "all_gather":
+    if op.traffic == "ring of all":
         some = _of_mean_size(some)
-    if op == "all_to_all":
-        told = some.filter(pl.col("split_bytes").list.len() == pl.col("group_ranks").list.len())
-        parts = [_listed(told), _summed(some.join(told, on=["collective", "rank"], how="anti"), op)]
+    if op.traffic == "to each":
+        known = some.filter(pl.col("split_bytes").list.len() == pl.col("group_ranks").list.len())
+        parts = [_by_splits(known, op), _summed(some.join(known, on=["collective", "rank"], how="anti"), op)]
         return pl.concat([part for part in parts if len(part)])
     return _summed(some, op)
 
@@ -84,25 +86,25 @@ def _of_mean_size(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.join(mean, on="collective", how="left").with_columns(pl.col("mean").alias("size_bytes")).drop("mean")
 
 
-def _listed(rows: pl.DataFrame) -> pl.DataFrame:
-    """all_to_all by its splits, without what a rank keeps."""
+def _by_splits(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
+    """By the splits of each rank, without what it keeps."""
     if rows.is_empty():
         return pl.DataFrame(schema=COLUMNS)
     each = rows.select(pl.col("rank").alias("source"), pl.col("group_ranks").alias("target"), "split_bytes").explode(
         "target", "split_bytes").filter(pl.col("source") != pl.col("target"))
     return each.group_by("source", "target").agg(
         pl.col("split_bytes").sum().cast(pl.Float64).alias("num_bytes"), pl.len().cast(pl.Int64).alias("num_ops"),
-    ).select("source", "target", pl.lit("all_to_all").alias("op"), pl.lit(EXACT).alias("basis"), "num_bytes", "num_ops")
+    ).select("source", "target", pl.lit(op.name).alias("op"), pl.lit(EXACT).alias("basis"), "num_bytes", "num_ops")
 
 
-def _summed(rows: pl.DataFrame, op: str) -> pl.DataFrame:
+def _summed(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
     """Adds up sizes of equal groups first: there are few of them."""
     by = ["rank", "members", "peer"]
     lists = rows.select("rank", "collective", "peer", "size_bytes", "group_ranks").with_columns(
         pl.col("group_ranks").hash().alias("members"))
     sums = lists.group_by(by).agg(pl.col("size_bytes").sum(), pl.len().alias("count"), pl.col("group_ranks").first())
-    basis, sent = _SENT[op]
-    found = [(rank, target, op, basis, num_bytes, count)
+    basis, sent = _RULES[op.traffic or ""]
+    found = [(rank, target, op.name, basis, num_bytes, count)
              for rank, peer, size, count, members in sums.select(
                  "rank", "peer", "size_bytes", "count", "group_ranks").iter_rows()
              for target, num_bytes in sent(members, rank, peer, float(size)) if rank in members and num_bytes]
@@ -146,14 +148,14 @@ def _to_each(members: Sequence[int], rank: int, _root: int | None, size: float) 
     return [(target, size / len(members)) for target in members if target != rank]
 
 
-_SENT: dict[str, tuple[str, Callable[[Sequence[int], int, int | None, float], Sent]]] = {
-    "all_reduce": (RING, _around(lambda count: 2 * (count - 1) / count)),
-    "reduce_scatter": (RING, _around(lambda count: (count - 1) / count)),
-    "all_gather": (RING, _around(lambda count: count - 1)),
-    "broadcast": (RING, _from_root),
-    "reduce": (RING, _to_root),
-    "gather": (STAR, _all_to_root),
-    "scatter": (STAR, _root_to_all),
-    "all_to_all": (EVEN, _to_each),
+_RULES: dict[str, tuple[str, Callable[[Sequence[int], int, int | None, float], Sent]]] = {
+    "ring twice": (RING, _around(lambda count: 2 * (count - 1) / count)),
+    "ring": (RING, _around(lambda count: (count - 1) / count)),
+    "ring of all": (RING, _around(lambda count: count - 1)),
+    "from root": (RING, _from_root),
+    "to root": (RING, _to_root),
+    "all to root": (STAR, _all_to_root),
+    "root to all": (STAR, _root_to_all),
+    "to each": (EVEN, _to_each),
 }
-"""Op -> basis, and what a rank sends to whom for an input of so many bytes."""
+"""`traffic` of an op -> basis, and what a rank sends to whom for an input of so many bytes."""

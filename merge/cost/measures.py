@@ -11,14 +11,14 @@ from collections.abc import Hashable, Mapping
 
 import polars as pl
 
-from distprof.contract.ops import OPS, POINT_TO_POINT, SYNCHRONISING, bus_factor
+from distprof.contract.ops import POINT_TO_POINT, ROWS, WAITING_FOR_ALL
 from distprof.merge.clock.model import Clock
 
 MEASURED = ("arrival_ns", "arrival_spread_ns", "late_rank", "end_spread_ns", "wait_ns", "transfer_ns",
             "clock_free_wait_ns", "clock_free_transfer_ns", "unsure", "disagrees", "algbw", "busbw", "between_hosts")
 """Columns that measuring adds."""
 _IS_PAIR = pl.col("op").is_in(POINT_TO_POINT)
-_WAITS_FOR_ALL = pl.col("op").is_in(SYNCHRONISING)
+_WAITS_FOR_ALL = pl.col("op").is_in(WAITING_FOR_ALL)
 
 
 def with_costs(rows: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) -> pl.DataFrame:
@@ -122,9 +122,9 @@ def _clock_based() -> list[pl.Expr]:
 def _size() -> pl.Expr:
     """Bytes as nccl-tests count them; null where there are none."""
     found = pl.col("max_bytes").cast(pl.Float64)
-    for name, op in OPS.items():
+    for op in ROWS:
         if op.size != "max":
-            found = pl.when(pl.col("op") == name).then(pl.col(f"{op.size}_bytes").cast(pl.Float64)).otherwise(found)
+            found = pl.when(pl.col("op") == op.name).then(pl.col(f"{op.size}_bytes").cast(pl.Float64)).otherwise(found)
     return pl.when(pl.col("all_sized") & (found > 0)).then(found).alias("bytes")
 
 
@@ -143,10 +143,10 @@ def _bandwidth() -> list[pl.Expr]:
 def _bus_factor() -> pl.Expr:
     share = 1 - 1 / pl.col("num_ranks")
     found: pl.Expr = pl.lit(None, pl.Float64)
-    for name, op in OPS.items():
-        if bus_factor(name, 2) is not None:
+    for op in ROWS:
+        if op.bus_factor is not None:
             factor = {"ring twice": 2 * share, "ring": share, "once": pl.lit(1.0)}[op.bus_factor]
-            found = pl.when(pl.col("op") == name).then(factor).otherwise(found)
+            found = pl.when(pl.col("op") == op.name).then(factor).otherwise(found)
     return found
 
 

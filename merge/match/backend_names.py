@@ -1,15 +1,14 @@
-"""Names that traces give to ops and types: a text of a backend comes in, the name in our tables goes out."""
+"""Translates names that backends and traces give to ops and element types into ours."""
 
 from __future__ import annotations
 
-_KEYWORDS = {
-    "sendrecv": "send_recv", "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all", "broadcast": "broadcast", "barrier": "barrier", "gather": "gather", "scatter": "scatter",
-    "reduce": "reduce", "send": "send", "recv": "recv",
-}
-"""What a name without underscores has in it, the first that does -> op."""
+from distprof.contract.ops import ROWS
+
+SEND_RECV = "send_recv"
+"""For a kernel of NCCL that is named after sends and receives, of which any op may be made."""
+_KEYWORDS = {"sendrecv": SEND_RECV, **{op.keyword: op.name for op in ROWS}}
 UNKNOWN = "unknown"
-"""For a kernel that nothing tells the op of. That of `send_recv` was for any op that is made of sends and receives."""
+"""For a kernel whose op nothing names."""
 _NO_OP = ("wait", "init")
 """Notes of torch that are no communication."""
 
@@ -36,7 +35,8 @@ def op_of(name: str) -> str | None:
     plain = name.lower().replace("_", "")
     if plain in _NO_OP or not plain:
         return None
-    return next((op for word, op in _KEYWORDS.items() if word in plain), None)
+    found = max((word for word in _KEYWORDS if word in plain), key=len, default=None)  # allreduce has reduce in it
+    return None if found is None else _KEYWORDS[found]
 
 
 def dtype_of(name: str | None) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.ops import POINT_TO_POINT
+from distprof.contract.ops import COLLECTIVE_OPS, POINT_TO_POINT, WITHOUT_DATA, gloo_names
 from distprof.contract.problems import GroupUnknown, MatchedByLabel, MatchedByOrder, NotMatched, Remark
 from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError
@@ -126,7 +126,7 @@ class _Told:
         group = self._group(told)
         in_group = group.ranks if group else _ranks_told(told)
         sizes = item_bytes(dtype)
-        num_bytes = 0 if op == "barrier" else None if elements is None or sizes is None else elements * sizes
+        num_bytes = 0 if op in WITHOUT_DATA else None if elements is None or sizes is None else elements * sizes
         name = told.texts.get("Process Group Name") or (group.name if group else "") or None
         return {
             "step": self._step(next(time for time in (issued_ns, at_ns, timed.start_ns) if time is not None)),
@@ -134,8 +134,8 @@ class _Told:
             "group_description": told.texts.get("Process Group Description") or (group.description if group else "")
             or None,
             "group_ranks": list(in_group) if in_group else None, "group_sequence": told.integers.get("Seq"),
-            "num_elements": 0 if op == "barrier" else elements, "size_bytes": num_bytes,
-            "dtype": None if op == "barrier" else dtype, "peer": _peer(op, told),
+            "num_elements": 0 if op in WITHOUT_DATA else elements, "size_bytes": num_bytes,
+            "dtype": None if op in WITHOUT_DATA else dtype, "peer": _peer(op, told),
             "split_bytes": _splits(told, num_bytes, len(in_group or ())) if op == "all_to_all" else None,
             "enqueue_ns": issued_ns, "start_ns": timed.start_ns, "end_ns": timed.end_ns, "timed_by": "timeline",
             "comms_id": told.texts.get("Comms Id"),
@@ -221,8 +221,9 @@ def _splits(told: Event, num_bytes: int | None, num_ranks: int) -> list[int] | N
     return [num_bytes * part // rows for part in parts] if rows else [0] * len(parts)
 
 
-FAMILY = {"reduce_scatter": "all_reduce"}
-"""Op -> what gloo calls it."""
+def _worked_as(op: str | None) -> str | None:
+    """The op whose name gloo gives to the work of this one: all_reduce for reduce_scatter."""
+    return next((name for name in gloo_names(op or "") if name in COLLECTIVE_OPS and name != op), op)
 
 
 def _calls_of(slices: Sequence[Event], calls: Sequence[Event]) -> dict[int, Event]:
@@ -233,7 +234,7 @@ def _calls_of(slices: Sequence[Event], calls: Sequence[Event]) -> dict[int, Even
     issued: dict[str | None, list[Event]] = defaultdict(list)
     for call in calls:
         op = op_of_event(call)
-        issued[FAMILY.get(op or "", op)].append(call)
+        issued[_worked_as(op)].append(call)
     return {place: call for kind, places in by_kind.items() if kind is not None
             and len(places) == len(issued[kind])
             and all(slices[place].start_ns >= call.start_ns for place, call in zip(places, issued[kind], strict=True))

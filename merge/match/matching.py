@@ -10,7 +10,7 @@ from collections.abc import Collection
 import numpy as np
 import polars as pl
 
-from distprof.contract.ops import EQUAL_SIZES, POINT_TO_POINT
+from distprof.contract.ops import EQUAL_INPUTS, POINT_TO_POINT
 from distprof.merge.match.groups import NONE, Calls, Integers, keys_of, occurrence, pack
 from distprof.merge.match.mismatches import judged
 from distprof.merge.match.send_recv import paired
@@ -66,7 +66,7 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.
 
 def _coded(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows with integers for what is compared: group_id, op_id, kind, label, content, id."""
-    may_differ = ~pl.col("op").is_in(EQUAL_SIZES)
+    may_differ = ~pl.col("op").is_in(EQUAL_INPUTS)
     typed = rows.select("op", pl.when(pl.col("op") != "scatter").then("dtype"),
                         pl.when(~may_differ).then("size_bytes"))
     # lists by their 64-bit hash: to compare those of a million rows takes seconds and a gigabyte

@@ -8,10 +8,9 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.ops import EQUAL_SIZES, POINT_TO_POINT
+from distprof.contract.ops import EQUAL_INPUTS, POINT_TO_POINT, ROOTED
 from distprof.units import size, spans
 
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
 PER_COLLECTIVE = ("num_ranks", "complete", "mismatch")
 
 
@@ -50,7 +49,7 @@ def _differing(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("group_ranks").list.len().cast(pl.Int64).alias("num_members"),
         pl.col("dtype").cast(pl.Categorical).to_physical().alias("dtype_id"),
         pl.when(pl.col("op").is_in(ROOTED)).then("peer").alias("root"),
-        pl.col("op").is_in(POINT_TO_POINT).alias("is_pair"), pl.col("op").is_in(EQUAL_SIZES).alias("must_be_equal"))
+        pl.col("op").is_in(POINT_TO_POINT).alias("is_pair"), pl.col("op").is_in(EQUAL_INPUTS).alias("must_be_equal"))
     return some.group_by("collective").agg(
         pl.len().cast(pl.Int64).alias("num_rows"),
         pl.col("num_members", "is_pair", "must_be_equal", "matched_by").first(),

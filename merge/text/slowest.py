@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from distprof.contract.ops import POINT_TO_POINT
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import group_label
 from distprof.merge.text.precision import known_to
@@ -41,7 +42,7 @@ def list_slowest(collectives: pl.DataFrame, number: int, clock: Clock, page: Pag
 
 def _row(one: dict[str, Any], clock: Clock) -> tuple[str, ...]:
     unsure_ns = clock.pair_uncertainty_ns(one["ranks"])
-    is_pair = one["op"] in ("send", "recv")
+    is_pair = one["op"] in POINT_TO_POINT
     members = len(one["group_ranks"]) if one["group_ranks"] is not None else "?"
     sides = [str(rank) for rank in one["ranks"]] if len(one["ranks"]) > 1 else [str(one["ranks"][0]), str(one["peer"])]
     late = UNKNOWN if one["late_rank"] is None else f"{one['late_rank']}{' ?' if one['unsure'] else ''}"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from distprof.contract.ops import ROWS
 from distprof.units import duration
 
-LETTERS = {"all_reduce": "A", "all_gather": "G", "reduce_scatter": "R", "broadcast": "B", "all_to_all": "T",
-           "barrier": "|", "send": "s", "recv": "r", "reduce": "e", "gather": "g", "scatter": "c"}
+LETTERS = {op.name: op.letter for op in ROWS}
 OTHER = "#"
 """Letter of an op that has none."""
 IDLE, ARRIVAL, WAITING, INSIDE, NO_END = ".", ">", "~", "=", "?"

@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from distprof.contract.ops import POINT_TO_POINT
+from distprof.contract.ops import POINT_TO_POINT, gloo_names
 from distprof.recording.communication.backend_events import GLOO, BackendEvent, fill_times
 from distprof.recording.communication.collective_call import CollectiveCall
 
-WORK_NAMES = {"all_reduce": ("all_reduce", "sparse_all_reduce"), "reduce_scatter": ("reduce_scatter", "all_reduce")}
-"""Names of gloo's work of an op, where they are not the op's name."""
 SLACK_NS = 20_000
 """By how much the clock of the timeline may differ from the one that calls read."""
 
@@ -209,7 +207,6 @@ def _may_be_swapped(work: _Work, following: _Work | None, able: Sequence[Backend
 
 def _fits(work: _Work, event: BackendEvent) -> bool:
     call = work.call
-    names = WORK_NAMES.get(call.op, (call.op,))
-    return (event.name.removeprefix(GLOO) in names and event.start_ns >= call.enqueue_ns
+    return (event.name.removeprefix(GLOO) in gloo_names(call.op) and event.start_ns >= call.enqueue_ns
             and event.elements in (None, work.elements)
             and (call.over_by_ns is None or (event.end_ns is not None and event.end_ns <= call.over_by_ns + SLACK_NS)))

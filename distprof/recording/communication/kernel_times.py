@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from distprof.contract.ops import POINT_TO_POINT
+from distprof.contract.ops import COLLECTIVE_OPS, POINT_TO_POINT
 from distprof.recording.communication.backend_events import BackendEvent, fill_times
 from distprof.recording.communication.collective_call import CollectiveCall
 
@@ -31,7 +31,7 @@ def time_kernels(calls: Sequence[CollectiveCall], kernels: Sequence[BackendEvent
 def _is_of(call: CollectiveCall, kernel: BackendEvent) -> bool:
     name = (kernel.collective or "").replace("_", "")
     agrees = (not name or name == "coalesced" or call.op.replace("_", "") in name
-              or (call.op == "barrier" and name == "allreduce"))
+              or name in COLLECTIVE_OPS[call.op].nccl)
     return agrees and kernel.start_ns >= call.enqueue_ns
 
 

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distprof.contract.ops import POINT_TO_POINT
+from distprof.contract.ops import OP_OF_C10D, POINT_TO_POINT, WITHOUT_DATA
 from distprof.model.scopes import Frame, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name
-from distprof.recording.communication.c10d_operators import BLOCKING, OP_OF_OPERATOR, ArgumentPlaces, works_of
+from distprof.recording.communication.c10d_operators import BLOCKING, ArgumentPlaces, works_of
 from distprof.recording.communication.collective_call import CollectiveCall
 
 MOST_PENDING = 64
@@ -66,7 +66,7 @@ class CollectiveRecorder:
         """
         self._ends_from_timeline = timeline
         self._library = torch.library.Library("c10d", "IMPL")
-        for operator in OP_OF_OPERATOR:
+        for operator in OP_OF_C10D:
             overload = getattr(torch.ops.c10d, operator).default
             self._library.impl(overload, self._kernel(overload), "BackendSelect", with_keyset=True)
 
@@ -107,12 +107,12 @@ class CollectiveRecorder:
                 return default
             return args[place[0]] if place[0] < len(args) else kwargs.get(place[1], default)
 
-        op = OP_OF_OPERATOR[operator]
+        op = OP_OF_C10D[operator]
         process_group: Any = dist.ProcessGroup.unbox(given(arguments.group))
         group = self._group(process_group)
         frame = self._scopes.current
         step, phase = self._where()
-        data = [] if op == "barrier" else _flat(given(arguments.data))
+        data = [] if op in WITHOUT_DATA else _flat(given(arguments.data))
         elements = [tensor.numel() for tensor in data]
         sizes = [number * tensor.element_size() for number, tensor in zip(elements, data, strict=True)]
         peer = given(arguments.peer)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.contract.ops import OPS, POINT_TO_POINT, SYNCHRONISING, bus_factor
+from distprof.contract.ops import COLLECTIVE_OPS, POINT_TO_POINT, WAITING_FOR_ALL, bus_factor
 from distprof.merge.clock.model import Alignment, Clock
 from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.cost.measures import MEASURED, with_costs
@@ -53,7 +53,7 @@ def test_by_hand():
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), min_size=2, max_size=6),
-       st.sampled_from(SYNCHRONISING))
+       st.sampled_from(WAITING_FOR_ALL))
 def test_waiting_and_moving_add_up_and_both_ways_agree_where_all_leave_at_once(times, op):
     size = len(times)
     found = measured(*together(op, *((start, start + held) for start, held in times)), world_size=size)
@@ -77,9 +77,9 @@ def test_arrivals_are_starts_of_all_or_calls_of_all():
 
 
 def test_what_does_not_wait_for_all_has_no_waiting():
-    for op in OPS:
+    for op in COLLECTIVE_OPS:
         found = measured(*together(op, (100, 300), (200, 310)))
-        known = op in SYNCHRONISING
+        known = op in WAITING_FOR_ALL
         for column in ("wait_ns", "transfer_ns", "clock_free_wait_ns", "clock_free_transfer_ns"):
             assert found[column].is_not_null().all() == known, (op, column)
         if op not in POINT_TO_POINT:
@@ -162,7 +162,7 @@ def test_bandwidth_as_nccl_tests_count_it(op, sizes, size, factor):
 
 
 def test_factors_of_all_ops():
-    assert {op: bus_factor(op, 8) for op in OPS} == {
+    assert {op: bus_factor(op, 8) for op in COLLECTIVE_OPS} == {
         "all_reduce": 1.75, "all_gather": 0.875, "reduce_scatter": 0.875, "all_to_all": 0.875, "barrier": None,
         "broadcast": 1, "reduce": 1, "gather": 0.875, "scatter": 0.875, "send": 1, "recv": 1}
     assert bus_factor("all_reduce", 1) is None and bus_factor("unknown", 8) is None

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 import torch
 
-from distprof.recording.communication.c10d_operators import OP_OF_OPERATOR
+from distprof.contract.ops import OP_OF_C10D
 from support.attempts import most_hold
 from support.jobs import EXAMPLES, ROOT, SCRIPTS, record_run
 
@@ -61,7 +61,7 @@ def test_every_operator_of_torch_is_listened_to():
     """`check_for_nan` communicates nothing."""
     known = {schema.name.removeprefix("c10d::") for schema in torch._C._jit_get_all_schemas()
              if schema.name.startswith("c10d::")}
-    assert known - {"check_for_nan"} == set(OP_OF_OPERATOR)
+    assert known - {"check_for_nan"} == set(OP_OF_C10D)
 
 
 @pytest.mark.job
