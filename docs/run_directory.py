@@ -1,4 +1,4 @@
-"""Writes docs/run-directory.md from distprof/contract/, so that the page says what the code does.
+"""Writes docs/run-directory.md: its tables are those of distprof/contract/.
 
 python docs/run_directory.py
 """
@@ -18,8 +18,9 @@ PAGE = Path(__file__).parent / "run-directory.md"
 
 HEAD = f"""# The run directory, format {FORMAT}
 
-Written by `distprof run` and `distprof.record`, read by `distprof merge`, `stats` and `comms`. This page is made from
-`distprof/contract/` by `docs/run_directory.py`.
+Written by `distprof run` and `distprof.record`, read by `distprof merge`, `stats` and `comms`. `docs/run_directory.py`
+makes this page from `distprof/contract/`, where `rank_json.py` has all fields of `run.json` and `rank.json`,
+`stuck.py` those of `stuck.json`, and `tables.py` and `merged_tables.py` all columns.
 
     runs/<name>/
       run.json                    what was launched: arguments, plan, world size, versions, start, end, exit code
@@ -27,7 +28,7 @@ Written by `distprof run` and `distprof.record`, read by `distprof merge`, `stat
         rank.json                 who the rank is, its device, topology, params, clocks, passes, files with rows, status
         trace.json.gz             Chrome trace of this rank, as Kineto wrote it, tagged under the key "distprof"
         modules.parquet, ops.parquet, collectives.parquet, steps.parquet, events.parquet
-        stuck.json                only of a rank that got stuck: what it was in, see below
+        stuck.json                only of a rank that hangs: its collectives and stacks, see below
       merged/
         trace.json.gz             one Chrome trace of all ranks
         modules.parquet, collectives.parquet, steps.parquet
@@ -44,14 +45,14 @@ Written when no step has ended for 20 times the longest one, 30 s at least, or (
 `distprof run` started) no collective was called for 300 s; DISTPROF_HANG_SECONDS sets both. Also when the process gets
 SIGTERM, when SIGINT does not get through to the script, and when a collective raises. A rank that goes on removes it.
 It lists the process groups of the rank with their last collectives as torch's flight recorder has them, called and
-completed, calls of the trace pass that have not ended, and the Python stack of every thread. `distprof/contract/stuck.py` has all
-fields, with types, and says how to read several ranks together.
+completed, calls of the trace pass that have not ended, and the Python stack of every thread. `distprof/contract/stuck.py`
+has all fields, with types, and explains how to read several ranks together.
 
 ## summary.json
 
 | key | is |
 |---|---|
-| `format`, `kind`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source` | what was run, and how the topology was found; `kind` is `distprof`, or `traces` for those of other programs, whose sizes and topology are null where they are unknown |
+| `format`, `kind`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source` | what was run, and how the topology was found; `kind` is `distprof`, or `traces` for those of other programs, whose sizes and topology are null where unknown |
 | `ranks`, `missing_ranks`, `problems` | ranks that were read, ranks that are not there, everything that is incomplete: objects with a `code` and its fields, see below |
 | `remarks` | what to keep in mind when reading the numbers: likewise |
 | `per_gpu` | per quantity and time: `mean`, `min`, `max` over ranks and `min_rank`, `max_rank` |
@@ -91,7 +92,7 @@ spends a quarter of a second at most on this in a recording.
 | `method` | `shared`: all ranks read the clock of one host. `samples`: lines through all bounds of `clock_sync`. `collectives`: estimated from when collectives ended, for runs without samples. `none`: not aligned |
 | `reason` | why ranks are not aligned, null where all are: `asked` (`--align none`), `hosts_unknown`, `no_samples`, `samples_do_not_join`, `too_few_collectives` |
 | `num_samples`, `num_collectives` | comparisons of clocks, and collectives, that the method rests on |
-| `aligned` | true where every rank is on the common clock, as far as `uncertainty_ns` says |
+| `aligned` | true where every rank is on the common clock, within `uncertainty_ns` |
 | `num_hosts`, `num_clocks` | ranks of one host share a clock unless their samples contradict that |
 | `uncertainty_ns` | largest of all ranks; null where one is not aligned |
 | `excess_ns` | by how much the bounds contradict clocks of constant drift; it is in the uncertainty |

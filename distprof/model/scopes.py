@@ -18,6 +18,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from distprof.model.compiled import CompiledCalls, CompileWatch, QuietAboutHooks, is_generated, never_compile
 from distprof.model.modules import ModuleMap, Site
 
+Guard = Callable[[Callable[..., None]], Callable[..., None]]
+"""Wraps a callback that torch runs on threads of the script, so that an error in it does not reach the script."""
+
 
 class Frame:
     """One running forward call of a module."""
@@ -71,7 +74,7 @@ def in_backward() -> bool:
 class ModuleScopes:
     """The global module hooks, installed only while some instrument listens."""
 
-    def __init__(self, modules: ModuleMap, guard: Callable[[Callable[..., None]], Callable[..., None]],
+    def __init__(self, modules: ModuleMap, guard: Guard,
                  before_root: Callable[[Frame], None], *, one_thread: bool = False) -> None:
         """Begins without listeners.
 

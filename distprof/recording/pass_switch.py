@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from distprof.model.modules import ModuleMap
-from distprof.model.scopes import Frame, ModuleScopes
+from distprof.model.scopes import Frame, Guard, ModuleScopes
 from distprof.recording.communication.collective_call import CollectiveCall
-from distprof.recording.passes.protocol import Guard, Pass, PassContext
+from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
 
 

@@ -14,7 +14,7 @@ import torch
 from torch.autograd import Variable
 
 from distprof.model.modules import Site
-from distprof.model.scopes import Frame, ModuleScopes, in_backward
+from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import tensors
 from distprof.timing.backward_hooks import hook_backward
 from distprof.timing.call_chains import Chain, Share
@@ -23,7 +23,6 @@ from distprof.timing.step_marks import BackwardRun, Span, StepMarks, StepSplit
 from distprof.timing.stopwatch import HostStopwatch, Stopwatch, stopwatch
 from distprof.timing.thread_tapes import NO_TASK, Tape, TapeEntry, Tapes, play
 
-Guard = Callable[[Callable[..., None]], Callable[..., None]]
 sequence_number = torch._C._autograd._get_sequence_nr
 
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from distprof.contract.ops import OP_OF_C10D, POINT_TO_POINT, WITHOUT_DATA
-from distprof.model.scopes import Frame, ModuleScopes, in_backward
+from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name
 from distprof.recording.communication.c10d_operators import BLOCKING, ArgumentPlaces, works_of
 from distprof.recording.communication.collective_call import CollectiveCall
@@ -43,7 +43,7 @@ class CollectiveRecorder:
     """Listens to the c10d operators between `start` and `stop`."""
 
     def __init__(self, scopes: ModuleScopes, where: Callable[[], tuple[int, str | None]],
-                 guard: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
+                 guard: Guard) -> None:
         self.calls: list[CollectiveCall] = []
         self._scopes = scopes
         self._where = where

@@ -8,12 +8,9 @@ from typing import Any, ClassVar
 
 from distprof.contract.columns import TableRow
 from distprof.model.modules import Site
-from distprof.model.scopes import ModuleScopes
+from distprof.model.scopes import Guard, ModuleScopes
 from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.rank_folder import RankFolder
-
-Guard = Callable[[Callable[..., None]], Callable[..., None]]
-"""Wraps a callback that the script's threads run, so that an error in it ends the recording and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
