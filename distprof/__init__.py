@@ -1,6 +1,6 @@
-"""distprof: which rank and which layer makes a distributed PyTorch job slow.
+"""distprof finds the rank and the layer that make a distributed PyTorch job slow.
 
-`distprof run train.py` records an unmodified script; `record` does the same from inside one.
+`distprof run train.py` records an unmodified script; `record` does the same from inside a script.
 """
 
 from __future__ import annotations

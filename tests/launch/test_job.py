@@ -162,9 +162,11 @@ def test_a_model_that_never_steps_is_told_and_what_was_seen_is_kept(tmp_path):
     assert json.loads(distprof("stats", "--json", out).stdout)["per_gpu"]["params"]["mean"] == 8 * 16 + 16 + 16 * 4 + 4
 
 
-def test_a_script_without_torch_is_told():
-    done = distprof("run", "--out", "/dev/null/x", "--help")
-    assert done.returncode == 0 and "recording" in done.stdout
+def test_a_script_without_torch_runs_and_one_line_says_that_nothing_was_recorded(tmp_path):
+    (tmp_path / "plain.py").write_text("print('no torch here')\n")
+    done = distprof("run", "--out", tmp_path / "run", tmp_path / "plain.py")
+    assert done.returncode == 0 and done.stdout == "no torch here\n"
+    assert "distprof: nothing was recorded: the script did not import torch" in done.stderr
 
 
 def test_recording_can_be_disabled(tmp_path):
