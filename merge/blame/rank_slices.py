@@ -16,11 +16,11 @@ from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Rank
 from distprof.merge.run.tables import TYPES, UNREADABLE, empty
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
+from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Scanner
+from distprof.merge.scan.event_phases import SLICE
 from distprof.merge.scan.gunzip import READ_BYTES
-from distprof.merge.scan.phases import SLICE
 from distprof.merge.scan.scanned_columns import NONE
-from distprof.merge.scan.streams import ChunkReader
 
 CATEGORIES = ("cpu_op", "user_annotation", "kernel", "cuda_runtime", "cuda_driver")
 """Categories, in lower case, of events that show what a rank is doing."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from distprof.merge.scan.engine import ENGINE
-from distprof.merge.scan.phases import FLOW_END, FLOW_START
+from distprof.merge.scan.event_phases import FLOW_END, FLOW_START
 from distprof.merge.scan.scanned_columns import NONE
 
 REUSED = 3 << 30

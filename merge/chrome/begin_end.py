@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.scan.phases import ASYNC_BEGIN, BEGIN, END
+from distprof.merge.scan.event_phases import ASYNC_BEGIN, BEGIN, END
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

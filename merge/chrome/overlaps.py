@@ -13,9 +13,9 @@ from distprof.merge.chrome.arrows import Ends, Slices
 from distprof.merge.chrome.begin_end import Halves, pair_halves
 from distprof.merge.chrome.selection import EventSelection
 from distprof.merge.scan.engine import ENGINE, Scanner
-from distprof.merge.scan.phases import BEGIN, FLOW_END, FLOW_START, FLOW_STEP, FLOWS, META, PAIRED, SLICE
+from distprof.merge.scan.event_phases import BEGIN, FLOW_END, FLOW_START, FLOW_STEP, FLOWS, META, PAIRED, SLICE
 from distprof.merge.scan.scanned_columns import ENCLOSING, FLOW_IN, FLOW_OUT, NONE, Text
-from distprof.merge.scan.thread_names import thread_of
+from distprof.merge.scan.thread_ids import thread_of
 
 TOLERANCE_NS = 1000
 """Slices that stick out of each other by no more are cut: rounding, not another order of things."""

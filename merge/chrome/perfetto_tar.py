@@ -12,7 +12,7 @@ import msgspec
 
 from distprof.errors import DataError
 from distprof.merge.chrome.rank_writer import RankPlan
-from distprof.merge.scan.streams import ChunkReader
+from distprof.merge.scan.chunk_reader import ChunkReader
 
 MANIFEST = "perfetto_manifest.json"
 """Perfetto 58 and later read it: a machine for each rank, and how far each file's clock is from the first one's."""

@@ -15,7 +15,7 @@ from distprof.merge.chrome.survey import Survey, survey_trace
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.scan.chrome_file import Losses
 from distprof.merge.scan.engine import is_compiled
-from distprof.merge.scan.streams import TraceFile
+from distprof.merge.scan.trace_file import TraceFile
 from distprof.units import spans
 
 Progress = Callable[[float], None]

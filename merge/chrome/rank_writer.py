@@ -21,11 +21,12 @@ from distprof.merge.chrome.selection import EventSelection
 from distprof.merge.chrome.survey import ALL, NAMES_OF, Survey, survey_trace, timeless
 from distprof.merge.clock.model import RankClock
 from distprof.merge.scan.chrome_file import ChromeFile, Losses
+from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Scanner
+from distprof.merge.scan.event_phases import BEGIN, FLOWS, META, PAIRED, SLICE
 from distprof.merge.scan.gunzip import READ_BYTES
-from distprof.merge.scan.phases import BEGIN, FLOWS, META, PAIRED, SLICE
 from distprof.merge.scan.scanned_columns import NONE, Text
-from distprof.merge.scan.streams import ChunkReader, TraceFile
+from distprof.merge.scan.trace_file import TraceFile
 
 IDS_PER_RANK = 1 << 32
 """Flow and async ids of a rank: with fewer than 2^20 ranks they are below those of arrows between ranks."""

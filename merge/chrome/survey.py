@@ -13,13 +13,14 @@ import numpy as np
 from distprof.merge.chrome.overlaps import Layout, LayoutFinder
 from distprof.merge.chrome.selection import EventSelection
 from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
+from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Scanner
+from distprof.merge.scan.event_phases import META, SLICE
 from distprof.merge.scan.gunzip import READ_BYTES, Damage
-from distprof.merge.scan.phases import META, SLICE
 from distprof.merge.scan.repair import repaired
 from distprof.merge.scan.scanned_columns import NONE, Text
-from distprof.merge.scan.streams import ChunkReader, TraceFile
-from distprof.merge.scan.thread_names import thread_of
+from distprof.merge.scan.thread_ids import thread_of
+from distprof.merge.scan.trace_file import TraceFile
 
 ALL = EventSelection()
 LATEST_NS = 1 << 62

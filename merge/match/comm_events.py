@@ -13,11 +13,12 @@ import numpy as np
 
 from distprof.merge.run.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
+from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Interner, Scanner
+from distprof.merge.scan.event_phases import SLICE
 from distprof.merge.scan.gunzip import READ_BYTES
-from distprof.merge.scan.phases import SLICE
 from distprof.merge.scan.scanned_columns import NONE
-from distprof.merge.scan.streams import ChunkReader, TraceFile
+from distprof.merge.scan.trace_file import TraceFile
 
 INTEGERS = ("Seq", "In msg nelems", "Out msg nelems", "correlation", "Src Rank", "Dst Rank", "Group size",
             "Global rank start", "Global rank stride")

@@ -16,7 +16,8 @@ from distprof.merge.run.trace_head import read_head
 from distprof.merge.run.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.archives import MEMBER_SUFFIXES, Archive
 from distprof.merge.scan.archives import SUFFIXES as ARCHIVE_SUFFIXES
-from distprof.merge.scan.streams import ChunkReader, TraceFile
+from distprof.merge.scan.chunk_reader import ChunkReader
+from distprof.merge.scan.trace_file import TraceFile
 
 LEVELS = 2
 """Folders below the given one that are looked into: traces/iteration_10/rank0_trace.json.gz."""

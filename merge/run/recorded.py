@@ -23,7 +23,7 @@ from distprof.contract.problems import (
 from distprof.contract.rank_json import RankJson, RunJson, read
 from distprof.errors import DataError, FormatError
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.scan.streams import TraceFile
+from distprof.merge.scan.trace_file import TraceFile
 
 FOLDER = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
 

@@ -11,7 +11,7 @@ from distprof.contract.columns import Table
 from distprof.contract.mesh import AXES
 from distprof.contract.problems import Problem, Remark
 from distprof.contract.rank_json import RankJson
-from distprof.merge.scan.streams import TraceFile
+from distprof.merge.scan.trace_file import TraceFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from distprof.merge.scan.streams import ChunkReader, is_gzip
+from distprof.merge.scan.chunk_reader import ChunkReader
+from distprof.merge.scan.trace_file import is_gzip
 
 HEAD_BYTES = 32 << 20
 """Events that begin later are not found; process groups of thousands of ranks take megabytes."""

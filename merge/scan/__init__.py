@@ -1,1 +1,1 @@
-"""Trace files read as bytes: archives, gzip, Chrome events as columns, repaired where they are damaged."""
+"""Reads trace files: archives, gzip, and Chrome events as columns, damaged ones too."""

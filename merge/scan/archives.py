@@ -1,4 +1,4 @@
-"""tar archives of traces: an archive comes in, its members go out, to be read where they lie or unpacked beside it."""
+"""Traces in tar archives, read where they lie or unpacked beside the archive."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Any
 from isal import igzip
 
 from distprof.errors import DataError
+from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Gunzip, Readable
-from distprof.merge.scan.streams import ChunkReader, Pieces, TraceFile, is_gzip
+from distprof.merge.scan.trace_file import Pieces, TraceFile, is_gzip
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 MEMBER_SUFFIXES = (".json", ".json.gz")
@@ -24,7 +25,7 @@ MEMBER_SUFFIXES = (".json", ".json.gz")
 class Archive:
     """The traces of a tar archive in their order, each with a reader; `damage` is known once all have been taken.
 
-    A compressed archive can only be read through: take what you want of a reader before you go on.
+    A compressed archive can only be read through: a reader is of use until the next one is asked for.
 
     Raises:
         DataError: While iterating: it is no tar archive.
@@ -110,7 +111,7 @@ def unpack(traces: Iterable[TraceFile], folder: Path) -> dict[TraceFile, TraceFi
     for path, members in wanted.items():
         for trace, content in _taken(path, members):
             output = folder / f"{len(files)}.json.gz"
-            if _write(content, output) == trace.size:  # else it is cut: its reader tells how much is missing
+            if _write(content, output) == trace.size:  # else it is cut: its reader counts what is missing
                 files[trace] = replace(trace, path=output, member=None, offset=0, size=None, label=trace.name)
     return files
 
@@ -121,11 +122,11 @@ def _taken(path: Path, members: dict[int, TraceFile]) -> Iterator[tuple[TraceFil
             if member.offset_data in members:
                 yield members[member.offset_data], _Content(tar, member)
     except tarfile.TarError:
-        return  # cut: it was said when the archive was listed
+        return  # cut: listing the archive has reported it
 
 
 def _write(content: Readable, output: Path) -> int:
-    """As it is where it is gzipped, else gzipped fast; gives the bytes that were there."""
+    """As it is where it is gzipped, else gzipped fast; returns the bytes that were there."""
     first = content.read(READ_BYTES)
     count = len(first)
     with output.open("wb") as raw, ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""gzip, damaged or not: a file comes in, every byte that can be decompressed goes out, and what is wrong with it."""
+"""Decompresses gzip files, damaged ones too: every byte that can be had, and what is wrong with the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_BYTES = 1 << 16
 STEP_BYTES = 1 << 18
 """Decompressed bytes made at a time, at most."""
 CHECKS = {"incorrect data check": "fails its checksum", "incorrect length check": "fails its length check"}
-"""What zlib says of a member that it could decompress -> what a user is told."""
+"""What zlib reports of a member that it could decompress -> what a user reads."""
 
 
 class Readable(Protocol):
@@ -42,7 +42,7 @@ class Damage:
         return f"{self.reason} at byte {self.at_byte}: {self.lost}"
 
 
-class _Feed:
+class _CompressedBytes:
     """Compressed bytes with a place to put some back, and their count."""
 
     def __init__(self, raw: Readable) -> None:
@@ -74,7 +74,7 @@ class Gunzip:
 
     Args:
         source: Opens the compressed file, at its start; what has to be closed goes on the stack.
-        size: Its length in bytes, None where nobody knows.
+        size: Its length in bytes, None where it is unknown.
         salvage: False to do without the second reading: for a source that can be opened once only, or where the first
             bytes are all that is wanted.
     """
@@ -93,7 +93,7 @@ class Gunzip:
 
     def __iter__(self) -> Iterator[bytes]:
         with ExitStack() as stack:
-            feed = _Feed(self._source(stack))
+            feed = _CompressedBytes(self._source(stack))
             while not self._found and self._begins_member(feed):
                 start, given = feed.offset, 0
                 for piece in self._member(feed):
@@ -102,7 +102,7 @@ class Gunzip:
                 if self._found and self._salvage:
                     yield from self._rest_of_member(start, given)
 
-    def _begins_member(self, feed: _Feed) -> bool:
+    def _begins_member(self, feed: _CompressedBytes) -> bool:
         """Goes past zeros, which tapes and block devices leave after a file."""
         first = feed.offset == 0
         while data := feed.read():
@@ -116,7 +116,7 @@ class Gunzip:
                 return not self._found
         return False
 
-    def _member(self, feed: _Feed) -> Iterator[bytes]:
+    def _member(self, feed: _CompressedBytes) -> Iterator[bytes]:
         decompressor = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
         while not decompressor.eof:
             data = feed.read() if decompressor.needs_input else b""
@@ -135,14 +135,14 @@ class Gunzip:
     def _rest_of_member(self, start: int, given: int) -> Iterator[bytes]:
         """What the member at `start` holds after its first `given` decompressed bytes."""
         with ExitStack() as stack:
-            feed = _Feed(self._source(stack))
+            feed = _CompressedBytes(self._source(stack))
             feed.skip(start)
             for piece in self._careful(feed):
                 if given < len(piece):
                     yield piece[given:]
                 given = max(given - len(piece), 0)
 
-    def _careful(self, feed: _Feed) -> Iterator[bytes]:
+    def _careful(self, feed: _CompressedBytes) -> Iterator[bytes]:
         """Where zlib raises it is asked again for less, in the end for one byte out of one byte."""
         decompressor, data, step, take = zlib.decompressobj(wbits=31), b"", STEP_BYTES, READ_BYTES
         while not decompressor.eof:
@@ -163,7 +163,7 @@ class Gunzip:
 
     def _broken(self, words: str, offset: int) -> Damage:
         if words in CHECKS:
-            return Damage(reason=CHECKS[words], at_byte=offset, lost="something before it is wrong, nobody knows what")
+            return Damage(reason=CHECKS[words], at_byte=offset, lost="some byte before it is wrong")
         return self._ended(f"is damaged ({words})", offset)
 
     def _ended(self, reason: str, offset: int) -> Damage:

@@ -1,4 +1,4 @@
-"""Events that are no strict JSON: their text comes in, the nearest strict JSON goes out."""
+"""Makes strict JSON, the nearest there is, of an event that is none."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-/* The compiled merge engine: Chrome trace events are read at the speed of memory and written with other numbers.
+/* The compiled merge engine: reads Chrome trace events at the speed of memory, and writes them with other numbers.
  *
- * It knows JSON, not Kineto: any order of keys, any layout. It never recurses, never reads behind the text it is given,
- * and allocates memory only in the interner and in slices.c. ../plain/ gives the same results in Python, slower.
+ * It takes any JSON, in any order of keys and any layout. It never recurses, never reads behind the text it is given, and
+ * allocates memory only in the interner and in slices.c. ../plain/ gives the same results in Python, slower.
  *
- * All parts are one translation unit, because the scanner is made of functions of a few instructions that are called for
- * each byte, key or number. Compiled as units of their own, a scan that looks into `args` takes about
- * a seventh longer.
+ * All parts are one translation unit: the scanner is made of functions of a few instructions, called for each byte, key
+ * and number, which the compiler inlines. Compiled as separate units, a scan that looks into `args` takes a seventh longer.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -17,7 +17,7 @@ static int is_last(const Seen *seen, int which, const uint8_t *p, const uint8_t 
     return seen->is_plain[which] && end - p > last->len && same(p, last->at, last->len) && !IN_SCALAR[p[last->len]];
 }
 
-/* Digits only, so that a comparison of bytes tells whether another number is the same. */
+/* Digits only, so that equal bytes are the same number and others are not. */
 static int is_plain(Text number) {
     return number.len && number.len < 16 && *number.at != '0' && digits(number.at, number.at + number.len) == number.at + number.len;
 }

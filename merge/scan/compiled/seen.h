@@ -10,7 +10,7 @@
 
 enum {
     SLOTS = 16,       /* fields of an event whose gaps are remembered */
-    SHAPES = 9,       /* kinds of events that are told apart: the phase is not known yet, or its last three bits */
+    SHAPES = 9,       /* kinds of events: the phase is not known yet, or its last three bits */
     MEMBERS = 12,     /* arguments of an event that are remembered */
     USUAL_ARGS = 256, /* names of events whose arguments are remembered, by a hash */
 };

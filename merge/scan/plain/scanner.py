@@ -38,8 +38,8 @@ from distprof.merge.scan.scanned_columns import (
 )
 
 _BETWEEN = re.compile(rb"[, \t\r\n]*+")
-_MAY_NEED_REPAIR = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{19}")
-"""Surrogates and large integers: strict JSON that msgspec takes, and viewers do not."""
+_LARGE = re.compile(rb"[0-9]{19}")
+"""Large integers and, escaped, surrogates: strict JSON that msgspec takes, and viewers do not."""
 
 
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
@@ -190,7 +190,7 @@ def _decoded(text: bytes) -> tuple[dict[str, bytes], int]:
         msgspec.DecodeError: It is no JSON that can be repaired.
     """
     flags = 0 if text.isascii() else NON_ASCII
-    if not _MAY_NEED_REPAIR.search(text):
+    if b"\\u" not in text and not _LARGE.search(text):
         try:
             return _fields(text), flags
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -16,7 +16,7 @@ from distprof.errors import DataError
 from distprof.merge.chrome.rank_writer import Member, RankPlan, rewrite
 from distprof.merge.chrome.survey import survey_trace
 from distprof.merge.clock.model import UNSHIFTED, RankClock
-from distprof.merge.scan.streams import TraceFile
+from distprof.merge.scan.trace_file import TraceFile
 from support.jobs import ROOT
 from support.perfetto import ERRORS, SLICES, THREADS, ask, rank_of
 

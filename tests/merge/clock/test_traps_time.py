@@ -14,7 +14,7 @@ from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_writer import RankPlan, rewrite
 from distprof.merge.chrome.survey import survey_trace
 from distprof.merge.clock.model import RankClock
-from distprof.merge.scan.streams import TraceFile
+from distprof.merge.scan.trace_file import TraceFile
 from support.perfetto import ERRORS, PLACES, ask, rank_of
 from support.rank_traces import files, merge, slice_of, text_of
 from support.usual_merge import usual_merge

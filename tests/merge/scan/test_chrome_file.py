@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.scan import chrome_file, plain, window
+from distprof.merge.scan import chrome_file, plain, text_window, top_level_keys
 from distprof.merge.scan.chrome_file import ChromeFile
 from support.engines import ENGINES
 
@@ -39,7 +39,7 @@ def read(engine: Any, text: bytes, *, chunk: int = 1 << 17, max_rows: int = 50) 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of a few events."""
-    monkeypatch.setattr(window, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(text_window, "CHUNK_BYTES", 300)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -123,7 +123,7 @@ def test_a_bracket_that_is_never_closed_takes_one_event_along(engine, monkeypatc
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("first", ["ph", "name"])
 def test_a_long_file_with_many_damages(engine, monkeypatch, first):
-    monkeypatch.setattr(window, "CHUNK_BYTES", 1 << 16)
+    monkeypatch.setattr(text_window, "CHUNK_BYTES", 1 << 16)
     chance = random.Random(0)
     whole = [event(number, lines=number % 3 == 0, first=first) for number in range(4000)]
     parts, broken = list(whole), set(chance.sample(range(4000), 60))
@@ -155,7 +155,7 @@ def test_long_values_before_the_events_are_read_a_few_times(monkeypatch):
             tried.append(len(text))
             return super().raw_decode(text, idx)
 
-    monkeypatch.setattr(chrome_file, "_DECODER", Decoder(strict=False))
+    monkeypatch.setattr(top_level_keys, "DECODER", Decoder(strict=False))
     file, found = read(plain, b'{"long":' + value + b',"traceEvents":[' + event(0) + b"]}", chunk=100)
     assert found == [event(0)] and file.metadata["long"] == json.loads(value)
     assert sum(tried) < 12 * len(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from distprof.merge.scan import compiled, plain
 from distprof.merge.scan.chrome_file import ChromeFile, Losses
+from distprof.merge.scan.compiled import build
 from distprof.merge.scan.compiled.library import is_built
 from distprof.merge.scan.engine import PLAIN
 from distprof.merge.scan.scanned_columns import IDS_FOR_SMALL, NO_ARROW, NONE, Status
@@ -160,6 +162,13 @@ def test_parts_that_are_not_there_are_refused(engine):
         scanner.rewrite(b"{}]", first_id=0, **numbers | {"pid": np.zeros(2, np.int64)})
     with pytest.raises(ValueError, match="expected the text of 1 events"):
         scanner.rewrite(b"{", first_id=0, **numbers)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_it_compiles_without_a_warning(tmp_path):
+    command = ["cc", *build.FLAGS, "-O1", "-Werror", "-c", "-o", tmp_path / "engine.o", build.FOLDER / "engine.c"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("environ", [{}, {PLAIN: "1"}], ids=["usual", "plain wanted"])

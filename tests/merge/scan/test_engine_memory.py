@@ -1,4 +1,4 @@
-"""The engine in C touches no memory but its own: AddressSanitizer and UBSan on damaged traces. `make stress`."""
+"""The compiled engine touches no memory but its own: AddressSanitizer and UBSan on damaged traces. `make stress`."""
 
 from __future__ import annotations
 

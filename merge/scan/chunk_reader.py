@@ -1,4 +1,4 @@
-"""The text of a trace: a file or a member of an archive comes in, chunks of UTF-8 go out, and what could not be read.
+"""Reads the text of a trace as chunks of UTF-8, and keeps in mind what could not be read.
 
 Memory is a few chunks, whatever the file holds.
 """
@@ -6,85 +6,26 @@ Memory is a few chunks, whatever the file holds.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from io import FileIO
 from itertools import chain
-from pathlib import Path
 
 from distprof.errors import DataError
+from distprof.merge.scan.file_formats import SNIFFED_BYTES, looks_like
 from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Damage, Gunzip, Readable
+from distprof.merge.scan.trace_file import Part, Pieces, TraceFile
 
 CHUNK_BYTES = 1 << 20
-SNIFFED_BYTES = 1 << 12
-"""Enough of a file to tell what it is."""
-
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )
 """First bytes -> how the text is encoded; the mark of UTF-32 begins with that of UTF-16."""
 
-FOREIGN = (
-    (b"<!doctype", "an HTML page", "was it saved from a page that asks to log in? download the file itself"),
-    (b"<html", "an HTML page", "was it saved from a page that asks to log in? download the file itself"),
-    (b"<?xml", "XML", None),
-    (b"version https://git-lfs", "a Git LFS pointer", "git lfs pull fetches the file"),
-    (b"/annex/objects/", "a git-annex pointer", "git annex get fetches the file"),
-    (b"par1", "a parquet table", None),
-    (b"sqlite format 3", "an SQLite database (an Nsight Systems export?)", None),
-    (b"pk\x03\x04", "a ZIP archive", "unzip it"),
-    (b"\x28\xb5\x2f\xfd", "zstd", "unzstd it"),
-    (b"bzh", "bzip2", "bunzip2 it"),
-    (b"\xfd7zxz", "xz", "unxz it"),
-    (b"\x80\x02", "a Python pickle", None), (b"\x80\x03", "a Python pickle", None),
-    (b"\x80\x04", "a Python pickle", None), (b"\x80\x05", "a Python pickle", None),
-    (b"\n", "binary data, a Perfetto protobuf trace perhaps", "only Chrome traces (JSON) can be merged"),
-)
-"""First bytes in small letters -> what begins so, and what to do about it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceFile:
-    """Where a trace lies: a file, or a member of a tar archive, which may be gzipped."""
-
-    path: Path
-    member: str | None = None
-    """Name in the archive at `path`."""
-    offset: int = 0
-    """Where the member begins in the archive, decompressed."""
-    size: int | None = None
-    """Bytes of the member as it lies in the archive."""
-    label: str = ""
-    """What to call it, if not by its file name."""
-
-    @property
-    def name(self) -> str:
-        """What to call it in a line of text."""
-        own = self.path.name if self.member is None else f"{self.path.name}: {self.member}"
-        return self.label or own
-
-    @property
-    def num_bytes(self) -> int:
-        """Its length as it lies there, compressed or not."""
-        return self.path.stat().st_size if self.size is None else self.size
-
-    def open(self, stack: ExitStack) -> Readable:
-        """Its bytes as they lie there; what has to be closed goes on the stack."""
-        if self.member is None or self.size is None:
-            return stack.enter_context(self.path.open("rb", buffering=0))
-        if is_gzip(self.path):
-            archive = Pieces(Gunzip(lambda own: own.enter_context(self.path.open("rb"))))
-            archive.skip(self.offset)
-            return Part(archive, self.size)
-        file = stack.enter_context(self.path.open("rb"))
-        file.seek(self.offset)
-        return Part(file, self.size)
-
 
 class ChunkReader:
-    """Iterates over the text of a trace. What cannot be read is told by `damage` afterwards, it does not raise.
+    """Iterates over the text of a trace. What cannot be read raises no exception: `damage` has it afterwards.
 
     Args:
         trace: Where it lies.
@@ -197,68 +138,6 @@ class ChunkReader:
                                      at_byte=self.num_bytes, lost="what came after was not read")
                 return
             yield chunk
-
-
-class Pieces:
-    """A file made of pieces of bytes."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._held = memoryview(b"")
-
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes, what is at hand; none at the end."""
-        while not self._held:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return b""
-            self._held = memoryview(piece)
-        out, self._held = self._held[:size], self._held[size:]
-        return bytes(out)
-
-    def skip(self, count: int) -> None:
-        """Goes on by `count` bytes, or to the end."""
-        while count > 0 and (out := self.read(count)):
-            count -= len(out)
-
-
-class Part:
-    """The next `size` bytes of a file; fewer where it ends before."""
-
-    def __init__(self, raw: Readable, size: int) -> None:
-        self._raw = raw
-        self._size = size
-        self.given = 0
-        self._ended = False
-
-    @property
-    def missing(self) -> int:
-        """Bytes that turned out not to be there."""
-        return self._size - self.given if self._ended else 0
-
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
-        out = self._raw.read(min(size, self._size - self.given))
-        self.given += len(out)
-        self._ended |= not out
-        return out
-
-
-def is_gzip(path: Path) -> bool:
-    """True where a file begins like gzip."""
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
-
-
-def looks_like(first: bytes) -> tuple[str, str | None]:
-    """What a file that begins with `first` is, in words, and what to do about it; for what is no JSON."""
-    for prefix, what, hint in FOREIGN:
-        if first[:SNIFFED_BYTES].lower().lstrip(b"" if prefix == b"\n" else b" \t\r\n").startswith(prefix):
-            return what, hint
-    start = first[:SNIFFED_BYTES].lstrip()[:24]
-    if b"\0" in start or sum(byte > 126 for byte in start) > len(start) // 3:
-        return "binary data", None
-    return f"text that is no JSON: {start.decode(errors='replace').splitlines()[0]!r}", None
 
 
 def _as_utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:

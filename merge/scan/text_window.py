@@ -1,4 +1,4 @@
-"""A window onto a text: chunks of bytes come in, the part that is being scanned goes out."""
+"""The part of a text that is being scanned, as it slides along the text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 CHUNK_BYTES = 1 << 22
 """So much is added to the window at once, or more."""
 AHEAD_BYTES = 1 << 12
-"""So much text is looked at to tell what stands behind damage."""
+"""So much text shows what stands behind damage."""
 
 
-class Feed:
+class TextFeed:
     """A text that comes chunk by chunk, or straight into memory where its source has a `fill`, as `ChunkReader` has."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
@@ -42,7 +42,7 @@ class Feed:
         return count
 
 
-class Window:
+class TextWindow:
     """The part of a text that is being scanned; it slides along the text in a buffer that stays."""
 
     def __init__(self, begin: bytes) -> None:
@@ -54,7 +54,7 @@ class Window:
         """A copy of a part."""
         return bytes(self.text[start:min(end, self.end)])
 
-    def slide(self, at: int, source: Feed) -> bool:
+    def slide(self, at: int, source: TextFeed) -> bool:
         """Drops what is before `at` and goes on; False where the text ends. An event longer than all makes it grow."""
         left = self.end - at
         self.text[:left] = self.text[at:self.end].copy() if left > at else self.text[at:self.end]
@@ -70,7 +70,7 @@ class Window:
             self.end += count
         return self.end > left
 
-    def look_ahead(self, at: int, source: Feed) -> int:
+    def look_ahead(self, at: int, source: TextFeed) -> int:
         """Takes in `AHEAD_BYTES` from `at` on, if there are as many; gives the place where `at` is then."""
         if self.end - at >= AHEAD_BYTES:
             return at

@@ -1,4 +1,4 @@
-"""Phases of Chrome events: their letters as the codes that columns hold."""
+"""Phases of Chrome events, as the character codes that columns hold."""
 
 from __future__ import annotations
 

@@ -18,8 +18,9 @@ from isal import igzip
 
 from distprof.errors import DataError
 from distprof.merge.scan.archives import Archive, unpack
+from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.gunzip import STEP_BYTES
-from distprof.merge.scan.streams import ChunkReader, TraceFile
+from distprof.merge.scan.trace_file import TraceFile
 
 EVENTS = [{"ph": "X", "name": f"aten::op{index * 7919 % 1000}", "ts": index * 1.5, "args": {"x": "é𝄞" * (index % 3)}}
           for index in range(9000)]

@@ -1,4 +1,4 @@
-"""Threads as traces name them: JSON texts of a pid and a tid come in, both as plain text go out."""
+"""The pid and tid of a thread as plain text."""
 
 from __future__ import annotations
 

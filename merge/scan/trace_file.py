@@ -1,0 +1,99 @@
+"""Where a trace lies, and its bytes as they lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from distprof.merge.scan.gunzip import MAGIC, Gunzip, Readable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFile:
+    """Where a trace lies: a file, or a member of a tar archive, which may be gzipped."""
+
+    path: Path
+    member: str | None = None
+    """Name in the archive at `path`."""
+    offset: int = 0
+    """Where the member begins in the archive, decompressed."""
+    size: int | None = None
+    """Bytes of the member as it lies in the archive."""
+    label: str = ""
+    """What to call it, if not by its file name."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in a line of text."""
+        own = self.path.name if self.member is None else f"{self.path.name}: {self.member}"
+        return self.label or own
+
+    @property
+    def num_bytes(self) -> int:
+        """Its length as it lies there, compressed or not."""
+        return self.path.stat().st_size if self.size is None else self.size
+
+    def open(self, stack: ExitStack) -> Readable:
+        """Its bytes as they lie there; what has to be closed goes on the stack."""
+        if self.member is None or self.size is None:
+            return stack.enter_context(self.path.open("rb", buffering=0))
+        if is_gzip(self.path):
+            archive = Pieces(Gunzip(lambda own: own.enter_context(self.path.open("rb"))))
+            archive.skip(self.offset)
+            return Part(archive, self.size)
+        file = stack.enter_context(self.path.open("rb"))
+        file.seek(self.offset)
+        return Part(file, self.size)
+
+
+class Pieces:
+    """A file made of pieces of bytes."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._held = memoryview(b"")
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, what is at hand; none at the end."""
+        while not self._held:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._held = memoryview(piece)
+        out, self._held = self._held[:size], self._held[size:]
+        return bytes(out)
+
+    def skip(self, count: int) -> None:
+        """Goes on by `count` bytes, or to the end."""
+        while count > 0 and (out := self.read(count)):
+            count -= len(out)
+
+
+class Part:
+    """The next `size` bytes of a file; fewer where it ends before."""
+
+    def __init__(self, raw: Readable, size: int) -> None:
+        self._raw = raw
+        self._size = size
+        self.given = 0
+        self._ended = False
+
+    @property
+    def missing(self) -> int:
+        """Bytes that turned out not to be there."""
+        return self._size - self.given if self._ended else 0
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end."""
+        out = self._raw.read(min(size, self._size - self.given))
+        self.given += len(out)
+        self._ended |= not out
+        return out
+
+
+def is_gzip(path: Path) -> bool:
+    """True where a file begins like gzip."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
