@@ -1,4 +1,4 @@
-"""Published expected numbers of other counters, where they are right; 1 MAC is 2 FLOPs here."""
+"""FLOPs of calls and small networks, by hand or as other counters publish them where they are right."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from support.counter import Counter
+from support.peer_nets import TwoHeads
+from support.products import PRODUCTS
+from support.side_by_side import Sensors
 
 
 def flops(function) -> int:
@@ -45,20 +48,6 @@ def transposed_loop() -> None:
         layer(rand(1, 4, 30, 2)).sum().backward()
 
 
-def lenet() -> None:
-    model = nn.Sequential(
-        nn.Conv2d(1, 6, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2),
-        nn.Conv2d(16, 120, 5), nn.Tanh(), nn.Flatten(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10))
-    model(rand(1024, 1, 32, 32))
-
-
-def fvcore_lenet() -> None:
-    model = nn.Sequential(
-        nn.Conv2d(1, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(16 * 6 * 6, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
-    model(rand(1, 1, 32, 32))
-
-
 def autograd_function() -> None:
     class Product(torch.autograd.Function):
         @staticmethod
@@ -80,11 +69,6 @@ def through_dicts() -> None:
     (results["first"] + results["second"]).sum().backward()
 
 
-def transposed(stride: int, size: int, output_padding: int = 0) -> None:
-    F.conv_transpose2d(rand(5, 10, size, size), rand(10, 3, 3, 3), stride=stride, padding=1,
-                       output_padding=output_padding)
-
-
 def scaled_mm() -> None:
     one = torch.ones(())
     left, right = rand(48, 80).to(torch.float8_e4m3fn), rand(112, 80).to(torch.float8_e4m3fn).t()
@@ -101,24 +85,13 @@ def convolution_and_its_gradients() -> None:
     (through_dicts, 12_000),
     (scaled_mm, 860_160),
     (convolution_and_its_gradients, 3 * 32),
+    *((function, 2 * macs) for function, macs in PRODUCTS),
+    (lambda: Sensors()(rand(5, 3, 22)), 2 * 6_600),
+    (lambda: TwoHeads()(rand(2, 3, 8, 6)), 2 * 920),
     (lambda: F.conv2d(rand(1, 1, 2, 2), rand(1, 1, 2, 2)), 8),
     (lambda: torch.mm(rand(10, 10), rand(10, 10), out=rand(10, 10)), 2_000),
     (lambda: torch.bmm(rand(3, 4, 5), rand(3, 5, 6)), 720),
     (lambda: [torch.addmm(rand(4, 6), rand(4, 5), rand(5, 6)) for _ in range(3)], 720),
-    (lambda: F.linear(rand(5, 8), rand(4, 8), rand(4)), 2 * 160),
-    (lambda: F.linear(rand(5, 10), rand(20, 10)), 2 * 1_000),
-    (lambda: F.conv2d(rand(2, 10, 20, 20), rand(6, 10, 3, 3), padding=1, stride=2), 2 * 108_000),
-    (lambda: F.conv1d(rand(5, 10, 15), rand(3, 10, 3), padding=1), 2 * 6_750),
-    (lambda: transposed(1, 15), 2 * 303_750),
-    (lambda: transposed(2, 15), 2 * 303_750),
-    (lambda: transposed(3, 15, output_padding=2), 2 * 303_750),
-    (lambda: torch.matmul(rand(20, 10), rand(10, 100)), 2 * 20_000),
-    (lambda: torch.matmul(rand(1, 20, 10), rand(1, 10, 100)), 2 * 20_000),
-    (lambda: torch.matmul(rand(1, 20, 10), rand(10, 100)), 2 * 20_000),
-    (lambda: torch.matmul(rand(2, 20, 10), rand(10, 100)), 2 * 40_000),
-    (lambda: torch.bmm(rand(2, 5, 2), rand(2, 2, 12)), 2 * 240),
-    (lambda: torch.einsum("ntg,ncg->nct", rand(1, 2, 6), rand(1, 5, 6)), 2 * 60),
-    (lambda: torch.einsum("nc,nchw->hw", rand(3, 4), rand(3, 4, 2, 3)), 2 * 72),
     (lambda: torch.mm(rand(3, 4), rand(4, 5)), 2 * 60),
     (lambda: F.linear(rand(1, 16), rand(32, 16)), 2 * 512),
     (lambda: F.linear(rand(4, 16), rand(32, 16)), 2 * 2_048),
@@ -138,15 +111,6 @@ def convolution_and_its_gradients() -> None:
     (expanded, 5_184),
     (twice, 960),
     (transposed_loop, 1_536_000),
-    (lenet, 2 * 426_516_480),
-    (fvcore_lenet, 2 * 274_656),
-    (lambda: F.linear(rand(5, 5, 10), rand(20, 10)), 2 * 5_000),
-    (lambda: F.conv2d(rand(5, 10, 15, 15), rand(3, 10, 3, 3), padding=1), 2 * 303_750),
-    (lambda: F.conv2d(rand(5, 16, 15, 15), rand(8, 2, 3, 3), padding=1, groups=8), 2 * 162_000),
-    (lambda: F.conv2d(rand(5, 16, 15, 15), rand(8, 4, 5, 5), padding=2, groups=4), 2 * 900_000),
-    (lambda: F.conv3d(rand(5, 10, 15, 15, 15), rand(3, 10, 3, 3, 3), padding=1), 2 * 13_668_750),
-    (lambda: torch.matmul(rand(2, 2, 20, 10), rand(2, 2, 10, 100)), 2 * 80_000),
-    (lambda: torch.einsum("nct,ncp->ntp", rand(1, 5, 2), rand(1, 5, 12)), 2 * 120),
     (lambda: torch.mv(rand(3, 4), rand(4)), 2 * 12),
     (lambda: nn.LSTM(16, 32)(rand(5, 1, 16)), 2 * 30_720),
     (lambda: nn.LSTM(32, 64, 2, bidirectional=True, batch_first=True)(rand(1, 10, 32)), 2 * 1_474_560),

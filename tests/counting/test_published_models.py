@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import distprof
-from distprof.peers import deepspeed, fvcore, ptflops
+from distprof.peers import deepspeed, ptflops
 from support.zoo import image, torchvision_model, transformers_model
 
 TOKENS = torch.ones(1, 128, dtype=torch.long)
@@ -157,36 +157,6 @@ def test_resnet18_layer_by_layer():
     assert counts.model_flops == 10_884_440_064
     layer = next(module for module in counts.modules if module.path == "layer1")
     assert (layer.flops["forward"], layer.flops["backward"]) == (924_844_032, 1_849_688_064)
-
-
-class OneLayer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(10, 10)
-
-    def forward(self, x, y):
-        return F.cross_entropy(self.linear(x), y)
-
-
-def test_deepspeed_of_one_layer():
-    counts = distprof.count(OneLayer(), torch.randn(1, 10), torch.tensor([3]))
-    assert (sum(line.flops for line in deepspeed.peer_lines(counts)), counts.params.params) == (200, 110)
-
-
-class Documented(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.conv = nn.Linear(1000, 10), nn.Conv2d(3, 10, 1)
-        self.act = nn.ReLU()
-
-    def forward(self, x):
-        return self.fc(self.act(self.conv(x)).flatten(1))
-
-
-def test_fvcore_of_its_documentation():
-    counts = distprof.count(Documented(), torch.randn(1, 3, 10, 10))
-    assert counts.by_module("macs") == {"": 13_000, "fc": 10_000, "conv": 3_000, "act": 0}
-    assert sum(line.flops for line in fvcore.peer_lines(counts)) == counts.macs
 
 
 @pytest.mark.parametrize(("products", "flops"), [(1, 6_000), (2, 12_000)])

@@ -1,4 +1,7 @@
-"""Operators by name, the names that libraries define, and calls without a kernel: meta tensors by the schema."""
+"""Operators of torch and of libraries by name, and the cost of calls that are not made.
+
+Libraries need not be installed: their operators are defined by the schemas below, without kernels.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ _libraries = []
 
 @cache
 def define_libraries() -> None:
-    """Names of libraries that are not installed, without kernels."""
+    """Defines the operators of libraries that are not installed, without kernels."""
     import torch.distributed._symmetric_memory
     import torch.nn.attention.varlen
 

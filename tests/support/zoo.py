@@ -1,4 +1,7 @@
-"""Models of other packages with random weights, and their published totals; tests skip where a package is missing."""
+"""Models of torchvision and transformers with random weights, and what FLOP counters print for them.
+
+Tests skip where a package is missing.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,15 @@ import distprof
 
 TOTALS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "data" / "torchvision_totals.json").read_text())["models"]
-"""Model -> what counters say about it."""
+"""Model -> counter -> its total."""
 _libraries: list[torch.library.Library] = []
 
 
 @cache
 def _has_torchvision() -> bool:
-    """False where torchvision is missing; otherwise names its operators.
+    """False where torchvision is missing; otherwise defines its operators without kernels.
 
-    The wheel built for CUDA cannot load them beside a CPU build of torch, and models need none of them.
+    A wheel built for CUDA cannot load them beside a CPU build of torch, and no model calls them.
     """
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
@@ -64,7 +67,7 @@ def torchvision_model(name: str, device: str = "meta", **kwargs: Any) -> nn.Modu
     import torchvision
 
     if name in ("googlenet", "inception_v3"):
-        kwargs.setdefault("init_weights", False)  # they warn unless told
+        kwargs.setdefault("init_weights", False)  # else they warn that this takes long
     # RegNet computes its widths with tensors, so it cannot be made on meta
     with torch.device("cpu" if name.startswith("regnet") else device), Unfilled():
         return getattr(torchvision.models, name)(weights=None, **kwargs).eval().to(device)
