@@ -61,7 +61,7 @@ has all fields, with types, and explains how to read several ranks together.
 | `slowest_rank` | rank with the most time in forward and backward, and its ratio to the median |
 | `communication` | traced steps: share of a step in which a rank waits for others or for data to move (`waiting_ratio`, `moving_ratio`), the five ranks that others waited for most (`culprits`), and the `steps` that were looked at; [what they mean](comms.md). null: nothing was recorded, or more than 5 million events, which `distprof comms` looks at |
 | `modules` | the modules with the most time, reduced over ranks |
-| `coverage_ratio`, `uncounted_ops` | share of the bytes that are moved by ops with a formula; the ops without one, per step of a rank |
+| `coverage_ratio`, `uncounted_ops` | share of the bytes that are moved by known ops (`counted` in ops.parquet); the unknown ones, per step of a rank |
 | `clock` | how the times of the ranks were brought to one clock: see below |
 
 FLOPs and MACs are per step. Unknown is null, never 0.

@@ -13,7 +13,7 @@ from distprof.merge.blame.activities import Activities, Activity
 from distprof.merge.blame.activity_lane import ActivityLane
 from distprof.merge.blame.blame import Blame
 from distprof.merge.blame.breakdown import step_breakdown
-from distprof.merge.blame.culprits import OF_MODULES, Culprit, Explanation, culprits, explained
+from distprof.merge.blame.culprits import OF_MODULES, Culprit, Explanation, culprits, explanations_of
 from distprof.merge.blame.meetings import meetings
 from distprof.merge.blame.rank_activity import RankActivity, rank_activity
 from distprof.merge.blame.rank_collectives import RankCollectives, collectives_by_rank
@@ -92,7 +92,7 @@ def explain(found: Sequence[Culprit], by_activity: Mapping[int, Mapping[int, flo
     """Culprits with what each spent more time on than the others; `windows` has start, end and samples of steps."""
     spent, samples = _spent(did, windows, activities, num_steps), _samples(windows)
     return [replace(one, explanations=_with_batch(
-        explained(by_activity[one.rank], activities.known, spent, one.rank), one.rank, samples)) for one in found]
+        explanations_of(by_activity[one.rank], activities.known, spent, one.rank), one.rank, samples)) for one in found]
 
 
 def _lane(did: RankActivity | None, calls: RankCollectives, activities: Activities) -> ActivityLane:

@@ -160,8 +160,8 @@ def _culprit(rank: int, waited: Any, ranks: Sequence[int], chance: float,
                    p_value=None if np.isnan(chance) else float(chance), explanations=[])
 
 
-def explained(costs: Mapping[int, float], known: Sequence[Activity], spent: Mapping[int, Mapping[Activity, float]],
-              rank: int) -> list[Explanation]:
+def explanations_of(costs: Mapping[int, float], known: Sequence[Activity],
+                    spent: Mapping[int, Mapping[Activity, float]], rank: int) -> list[Explanation]:
     """Explains the cost of a rank, for modules by the deepest one that holds most of it.
 
     Args:

@@ -97,7 +97,7 @@ def _run(paths: Sequence[Path], chosen: Mapping[int, Candidate], meshes: Mapping
     if missing:
         problems.append(RanksMissing(ranks=tuple(missing), world_size=world_size))
     mesh = next(iter(meshes.values()), None)
-    source = "unknown: the traces do not tell how the model was split" if mesh is None else \
+    source = "unknown" if mesh is None else \
         f"process groups of the traces: {', '.join(mesh.names)}"
     sizes = mesh.sizes if mesh is not None else {"dp": world_size}
     return Run(path=path, run_id=path.name.partition(".")[0] or path.absolute().name, world_size=world_size,

@@ -88,7 +88,7 @@ def _foot(summary: Mapping[str, Any], path: Path, page: Page) -> None:
 def _topology(summary: Mapping[str, Any], page: Page) -> None:
     ranks = "1 rank" if summary["world_size"] == 1 else f"{summary['world_size']} ranks"
     if summary["topology"] is None:
-        page.line(f"{ranks}   mp_size and dp_size {summary['topology_source']}")
+        page.line(f"{ranks}   mp_size and dp_size unknown: the traces do not state how the model was split")
     else:
         axes = " x ".join(f"{axis} {size}" for axis, size in summary["topology"].items())
         page.line(f"{ranks} = {axes}   mp_size {summary['mp_size']}, dp_size {summary['dp_size']}"
@@ -180,7 +180,7 @@ def _uncounted(summary: Mapping[str, Any], page: Page) -> None:
         page.line("FLOPs unknown: no step of the count pass was recorded")
         return
     page.line("FLOPs are those of matrix products, convolutions, attention and recurrent layers; of the bytes moved, "
-              f"ops without a formula moved {percent(1 - ratio)}")
+              f"ops unknown to distprof moved {percent(1 - ratio)}")
     if ops:
         shown = ", ".join(op["op"].removeprefix("aten::") for op in ops[:SHOWN_UNCOUNTED])
         more = f" and {len(ops) - SHOWN_UNCOUNTED} more" if len(ops) > SHOWN_UNCOUNTED else ""

@@ -117,7 +117,7 @@ def _top_modules(modules: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _coverage(ops: pl.DataFrame) -> tuple[float | None, list[dict[str, Any]]]:
-    """Share of the bytes that are moved by ops with a formula, and the ops without one, per step of a rank."""
+    """Share of the bytes that are moved by known ops, and the unknown ops, per step of a rank."""
     work = ops.filter(~pl.col("view"))
     total = float(work["io_bytes"].sum())
     num_ranks = max(work["rank"].n_unique(), 1)

@@ -131,7 +131,7 @@ def test_the_text_says_what_the_json_says(tp):
     assert f"forward MACs       {macs:.2f} M" in text
     assert f"{found['model']['fwd_macs'] / 1e6:.2f} M" in text
     assert f"step {found['step']['time_ns'] / 1e6:.2f} ms" in text
-    assert found["uncounted_ops"] == [] and "ops without a formula moved 0.0 %" in text
+    assert found["uncounted_ops"] == [] and "ops unknown to distprof moved 0.0 %" in text
     assert f"slowest rank {found['slowest_rank']['rank']}" in text
     assert f"Next: distprof comms {tp}" in text
 
