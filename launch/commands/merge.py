@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from distprof.launch.options import STRICT
+from distprof.merge.chrome.formats import FORMATS
 
 if TYPE_CHECKING:
     from distprof.merge.chrome.options import MergeOptions
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--max-size", metavar="1GB",
               help="Limit the uncompressed size of the trace. Keeps the slowest, the latest, the median and the "
                    "fastest ranks and steps, and lists what was left out.")
-@click.option("--format", "format_", type=click.Choice(["chrome", "perfetto-tar"]), default="chrome",
+@click.option("--format", "format_", type=click.Choice(list(FORMATS)), default="chrome",
               show_default=True,
               help="chrome: one Chrome trace. perfetto-tar: an archive of the ranks' own files for Perfetto 58.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",

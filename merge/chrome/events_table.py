@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,12 @@ import pyarrow as pa
 from distprof.contract.columns import Column
 from distprof.contract.merged_tables import EVENT_ARGS, MERGED_EVENTS
 from distprof.contract.parquet import schema_of
-from distprof.merge.scan.engine import ENGINE, Interner, Scanner
+from distprof.merge.chrome.rank_counts import RankCounts
+from distprof.merge.chrome.rank_events import DecidedEvents, RankEvents
+from distprof.merge.chrome.rank_plans import Plans, RankPlan
+from distprof.merge.clock.model import Clock
+from distprof.merge.run.run_model import Run
+from distprof.merge.scan.engine import Interner
 from distprof.merge.scan.scanned_columns import NONE
 
 ROWS_PER_GROUP = 1 << 16
@@ -22,11 +27,6 @@ IN_TABLE = ~np.isin(np.arange(256), np.frombuffer(b"Mstf\0", np.uint8))
 INTEGERS = {column.name: key for column, key in EVENT_ARGS if column.type == "int64"}
 TEXTS = {column.name: key for column, key in EVENT_ARGS if column.type != "int64"}
 OF_THREAD = ("process", "thread", "thread_name")
-
-
-def scanner_for_table() -> Scanner:
-    """One that finds what the table needs of `args`."""
-    return ENGINE.new_scanner(integers=tuple(INTEGERS.values()), texts=tuple(TEXTS.values()))
 
 
 class _Words:
@@ -80,28 +80,45 @@ def _decoded(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
+class EventTables:
+    """Writes a folder with a table a rank."""
+
+    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans) -> None:
+        self._folder = folder / MERGED_EVENTS.file
+
+    def begin(self) -> None:
+        """Makes the folder."""
+        self._folder.mkdir()
+
+    def rank_writer(self, plan: RankPlan) -> EventTable:
+        """Writes the table of a rank."""
+        return EventTable(self._folder / f"rank{plan.rank:05d}.parquet")
+
+    def add(self, plan: RankPlan, counts: RankCounts) -> None:
+        """The table is whole already."""
+
+    def end(self, counts: Sequence[RankCounts]) -> None:
+        """All tables are."""
+
+
 class EventTable:
-    """Writes the table of a rank, part after part."""
+    """Writes the table of a rank, row group after row group."""
 
-    def __init__(self, path: Path, scanner: Scanner, *, tags: Mapping[str, int], threads: list[tuple[str, str, str]],
-                 steps: tuple[Any, Any, Any], metadata: Mapping[str, str]) -> None:
-        """Opens the file.
+    integers, texts = tuple(INTEGERS.values()), tuple(TEXTS.values())
 
-        Args:
-            path: Of the file.
-            scanner: Made by `scanner_for_table`.
-            tags: Values of the columns that are equal in all rows.
-            threads: Process, thread and its name, by thread number of the scanner.
-            steps: Start, end and number of steps, on the common clock, ascending.
-            metadata: Goes into the file's schema.
-        """
-        self._schema = schema_of(MERGED_EVENTS, metadata)
-        self._file = _open(path, self._schema)
-        self._scanner, self._tags, self._steps = scanner, tags, steps
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def begin(self, events: RankEvents) -> None:
+        """Opens the file."""
+        scanner, steps, plan = events.scanner, events.steps, events.plan
+        self._schema = schema_of(MERGED_EVENTS, plan.table_metadata)
+        self._file = _open(self._path, self._schema)
+        self._scanner, self._tags, self._steps = scanner, plan.tags, steps
         self._texts = _Words()
         self._words = {
             "name": _Words(), "category": _Words(), "phase": _Words(map(chr, range(256))),
-            **{name: _Words(thread[part] or None for thread in threads) for part, name in enumerate(OF_THREAD)},
+            **{name: _Words(thread[part] or None for thread in events.threads) for part, name in enumerate(OF_THREAD)},
             **dict.fromkeys(TEXTS, self._texts)}
         room = ROWS_PER_GROUP + scanner.max_rows
         self._columns = {name: np.empty(room, source.dtype) for name, source in self._sources().items()}
@@ -118,12 +135,13 @@ class EventTable:
                 **{name: scanner.interned[key] for name, key in TEXTS.items()},
                 "start_ns": scanner.arrays["ts_ns"], "duration_ns": scanner.arrays["dur_ns"]}
 
-    def add(self, keep: Any, start_ns: Any, duration_ns: Any) -> None:
-        """Takes in the kept rows of the last scan, with times on the common clock."""
-        scanner = self._scanner
-        rows = np.flatnonzero((keep != 0) & IN_TABLE.take(scanner.column("phase")))
+    def add(self, events: DecidedEvents) -> None:
+        """Takes in the events that stay, with times on the common clock."""
+        scanner = events.scanner
+        rows = np.flatnonzero((events.keep != 0) & IN_TABLE.take(scanner.column("phase")))
         place = slice(self._num_rows, self._num_rows + len(rows))
-        for name, source in (self._sources() | {"start_ns": start_ns, "duration_ns": duration_ns}).items():
+        times = {"start_ns": events.start_ns, "duration_ns": events.duration_ns}
+        for name, source in (self._sources() | times).items():
             if name in self._empty and not self._begins(name, source[:scanner.num_rows]):
                 continue
             source.take(rows, out=self._columns[name][place], mode="clip")  # raise, the default, makes a copy
@@ -140,10 +158,13 @@ class EventTable:
         self._columns[name][:self._num_rows] = nothing
         return True
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Writes what is left."""
         if self._num_rows:
             self._flush()
+
+    def close(self) -> None:
+        """Closes the file."""
         self._file.close()
 
     def _flush(self) -> None:

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from distprof.errors import UsageError
 from distprof.merge.clock.model import Align
@@ -14,7 +13,6 @@ from distprof.merge.clock.model import Align
 SECONDS: Mapping[str, float] = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
 BYTES: Mapping[str, int] = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
                             "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-Format = Literal["chrome", "perfetto-tar"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,8 @@ class MergeOptions:
     min_duration_ns: int = 0
     max_bytes: int | None = None
     """Of the merged trace as text: what a viewer has to read."""
-    format: Format = "chrome"
+    format: str = "chrome"
+    """One of `FORMATS`."""
     align: Align = "auto"
     """How the ranks are brought to one clock."""
     collectives: bool | None = None

@@ -1,35 +1,54 @@
-"""Traces as they are, in one archive that Perfetto opens as one: files and clocks come in, a tar file goes out."""
+"""trace.tar: the traces as they are, in an archive that Perfetto opens as one trace."""
 
 from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from distprof.contract.paths import TRACE_TAR
 from distprof.errors import DataError
-from distprof.merge.chrome.rank_writer import RankPlan
+from distprof.merge.chrome.rank_counts import RankCounts
+from distprof.merge.chrome.rank_plans import Plans, RankPlan
+from distprof.merge.clock.model import Clock
+from distprof.merge.run.run_model import Run
 from distprof.merge.scan.chunk_reader import ChunkReader
 
 MANIFEST = "perfetto_manifest.json"
 """Perfetto 58 and later read it: a machine for each rank, and how far each file's clock is from the first one's."""
 
 
-def write_tar(output: Path, plans: Iterable[RankPlan], attributes: Mapping[str, str | int]) -> None:
-    """Packs the decompressed trace of every rank, byte for byte, with a manifest.
+class PerfettoTar:
+    """Packs the decompressed trace of every rank, byte for byte, behind a manifest."""
 
-    Raises:
-        DataError: A file changed since it was read first.
-    """
-    plans = list(plans)
-    with tarfile.open(output, "w", format=tarfile.PAX_FORMAT) as archive:
-        manifest = msgspec.json.format(msgspec.json.encode(_manifest(plans, attributes)), indent=1)
-        _add(archive, MANIFEST, len(manifest), io.BytesIO(manifest))
-        for plan in plans:
-            _add(archive, _member(plan), plan.survey.num_bytes, _Text(plan))
+    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans) -> None:
+        self._path, self._plans = folder / TRACE_TAR, plans.ranks
+        self._attributes: dict[str, str | int] = {"distprof.run_id": run.run_id, "distprof.world_size": run.world_size}
+
+    def begin(self) -> None:
+        """Writes the manifest."""
+        self._archive = tarfile.open(self._path, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
+        manifest = msgspec.json.format(msgspec.json.encode(_manifest(self._plans, self._attributes)), indent=1)
+        _add(self._archive, MANIFEST, len(manifest), io.BytesIO(manifest))
+
+    def rank_writer(self, plan: RankPlan) -> None:
+        """None: no event is read again."""
+
+    def add(self, plan: RankPlan, counts: RankCounts) -> None:
+        """Packs the rank's trace.
+
+        Raises:
+            DataError: The file changed since it was read first.
+        """
+        _add(self._archive, _member(plan), plan.survey.num_bytes, _Text(plan))
+
+    def end(self, counts: Sequence[RankCounts]) -> None:
+        """Closes the archive."""
+        self._archive.close()
 
 
 def _member(plan: RankPlan) -> str:

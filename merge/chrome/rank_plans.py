@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,15 +12,16 @@ import numpy as np
 from distprof.contract.tables import STEPS
 from distprof.errors import DataError, UsageError
 from distprof.merge.chrome.budget import WithinBudget, by_importance, within_budget
-from distprof.merge.chrome.drawing import BYTES_DRAWN, DRAWN, CounterValue
+from distprof.merge.chrome.drawing import BYTES_DRAWN, DRAWN, CounterValue, DrawnCollective
+from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.chrome.numbering import NUMBERS_PER_RANK
 from distprof.merge.chrome.options import MergeOptions, NumberRanges
 from distprof.merge.chrome.rank_surveys import RankSurvey
-from distprof.merge.chrome.rank_writer import RankPlan
 from distprof.merge.chrome.selection import EventSelection
-from distprof.merge.chrome.survey import Survey
+from distprof.merge.chrome.survey import ALL, Survey
 from distprof.merge.clock.model import Clock, RankClock
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.scan.trace_file import TraceFile
 from distprof.merge.totals.description import table_metadata
 from distprof.units import size
 
@@ -31,6 +32,27 @@ if TYPE_CHECKING:
 
 Steps = tuple[Any, Any, Any]
 """Start, end and number of a rank's steps in order of time, int64, on the rank's own clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlan:
+    """What is decided about a rank before its events are read for the second time."""
+
+    trace: TraceFile
+    rank: int
+    title: str
+    """`rank 3 | tp1 dp1 | host7`."""
+    survey: Survey
+    clock: RankClock
+    origin_ns: int
+    """The instant of the common clock that becomes 0."""
+    tags: dict[str, int]
+    steps: Steps
+    numbers: int = NUMBERS_PER_RANK
+    selection: EventSelection = ALL
+    table_metadata: dict[str, str] = field(default_factory=dict)
+    collectives: list[DrawnCollective] = field(default_factory=list)
+    """What is drawn of communication."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +84,7 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
         DataError: A trace has more threads than there are numbers.
         UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
     """
-    if options.format != "chrome" and options.narrows:
+    if options.narrows and not FORMATS[options.format].chooses_events:
         raise UsageError(f"expected whole ranks with --format {options.format}, found options that choose events",
                          hint="only --ranks goes with it: the files are packed as they are")
     clocks = {one.rank.number: clock.line(one.rank.number) for one in read}

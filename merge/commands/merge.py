@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_EVENTS, MERGED_MODULES, MERGED_STEPS
-from distprof.contract.paths import MERGED, SUMMARY_JSON, TRACE_JSON, TRACE_TAR
+from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
+from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.contract.problems import Problem
 from distprof.errors import IncompleteError, OutputError, UsageError
 from distprof.files import sync
+from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.run.ranking import Naming
@@ -27,8 +28,8 @@ from distprof.merge.scan.engine import PLAIN, is_compiled
 from distprof.merge.text.problems import sentences
 
 EVERYTHING = MergeOptions()
-OURS = frozenset((SUMMARY_JSON, TRACE_JSON, TRACE_TAR, MERGED_EVENTS.file, MERGED_MODULES.file, MERGED_COLLECTIVES.file,
-                  MERGED_STEPS.file, "report.html"))
+OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, MERGED_STEPS.file, "report.html",
+                  *(file for form in FORMATS.values() for file in form.files)))
 """What a merge holds."""
 SLOW = ("distprof: merging with the plain Python engine, many times slower than the compiled one  hint: install a C "
         f"compiler, then distprof again{f'; {PLAIN} must not be set' if PLAIN in os.environ else ''}\n")

@@ -13,8 +13,9 @@ from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem
 from distprof.errors import DataError
 from distprof.files import write_json
-from distprof.merge.chrome.merged_trace import TOLD, MergedTrace, merge_traces
+from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
+from distprof.merge.chrome.rank_counts import SENTENCES
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class MergeResult:
     """A merge."""
 
     run: Run
@@ -41,7 +42,7 @@ class Written:
     """Who made the others wait, in sentences; nothing where nobody stands out."""
 
 
-def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOptions, progress: Progress) -> Written:
+def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOptions, progress: Progress) -> MergeResult:
     """Fills a folder.
 
     Raises:
@@ -73,7 +74,7 @@ def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOpti
     else:
         found = found.noting(tables.problems)
         summary = _write_tables(found, tables, folder)
-    return Written(run=found.run, clock=found.clock, trace=trace, problems=problems_of(found.run, found.clock),
+    return MergeResult(run=found.run, clock=found.clock, trace=trace, problems=problems_of(found.run, found.clock),
                    late=_late(summary))
 
 
@@ -118,13 +119,13 @@ def _late(summary: dict[str, Any]) -> list[str]:
     return list(lines_of_summary(found, summary["ranks"]))
 
 
-def told(written: Written, merged: Path) -> str:
+def told(written: MergeResult, merged: Path) -> str:
     """What was written, and what is not in it."""
     page, run, trace = Page(), written.run, written.trace
     if trace is None:
         page.line(f"{merged}: tables of {len(run.ranks)} ranks; no rank has a timeline that can be read")
     else:
-        slices = f"{trace.num_slices} slices" if trace.members else "as they are"
+        slices = f"{trace.num_slices} slices" if trace.counts else "as they are"
         page.line(f"{merged / trace.path.name}: {trace.num_ranks} of {run.world_size} ranks, {slices}, "
                   f"{size(trace.num_bytes)}")
         _remark(trace, page)
@@ -143,6 +144,6 @@ def _remark(trace: MergedTrace, page: Page) -> None:
     """What is not in the trace as it was recorded, and why."""
     for remark in trace.remarks:
         page.line(remark)
-    for count, what in TOLD.items():
+    for count, what in SENTENCES.items():
         if number := trace.total(count):
             page.line(f"{number} {what}")

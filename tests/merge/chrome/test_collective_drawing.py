@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.contract.tables import EVENTS
+from distprof.merge.chrome.chrome_events import FIRST_ARROW
 from distprof.merge.chrome.collective_drawing import DrawOptions, draw_collectives
-from distprof.merge.chrome.drawing import BYTES_DRAWN, FIRST_ARROW, PROCESS, CounterValue, DrawnSlice
-from distprof.merge.chrome.rank_writer import IDS_PER_RANK
+from distprof.merge.chrome.drawing import BYTES_DRAWN, PROCESS, CounterValue, DrawnSlice
+from distprof.merge.chrome.rank_events import IDS_PER_RANK
 from support.drawn_rows import MS, clock_of, collective, frame
 from support.jobs import SCRIPTS, distprof, merged, record_run
 from support.perfetto import ERRORS, ask, rank_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.merge.chrome import events_table as events
-from distprof.merge.chrome.events_table import EventTable, scanner_for_table
+from distprof.merge.chrome.events_table import EventTable
+from distprof.merge.scan.engine import ENGINE
 
 ARGS = {"External id": "external_id", "Group size": "group_size", "Input Dims": "shapes", "dtype": "dtype"}
 NUMBERS = st.integers(0, 2**40)
@@ -34,17 +36,20 @@ def row(event: dict[str, Any]) -> dict[str, Any]:
 @given(scans=st.lists(st.lists(EVENTS, min_size=1, max_size=12), max_size=6), rows_per_group=st.integers(1, 30),
        ascii_only=st.booleans())
 def test_rows_are_what_events_say(scans, rows_per_group, ascii_only, tmp_path_factory):
-    path, scanner = tmp_path_factory.mktemp("events") / "rank.parquet", scanner_for_table()
+    path = tmp_path_factory.mktemp("events") / "rank.parquet"
+    scanner = ENGINE.new_scanner(integers=EventTable.integers, texts=EventTable.texts)
+    plan = SimpleNamespace(tags={"rank": 7, "mp_size": 1, "dp_size": 8}, table_metadata={})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(events, "ROWS_PER_GROUP", rows_per_group)
-        table = EventTable(path, scanner, tags={"rank": 7, "mp_size": 1, "dp_size": 8}, threads=[("1", "2", "")],
-                           steps=((), (), ()), metadata={})
+        table = EventTable(path)
+        table.begin(SimpleNamespace(scanner=scanner, plan=plan, threads=[("1", "2", "")], steps=((), (), ())))
         for scan in scans:
             text = b",".join(json.dumps({**event, "pid": 1, "tid": 2}, ensure_ascii=ascii_only).encode()
                              for event in scan) + b"]"
             scanner.scan(text, 0, len(text))
-            keep = scanner.column("phase") > 0
-            table.add(keep, scanner.column("ts_ns"), scanner.column("dur_ns"))
+            table.add(SimpleNamespace(scanner=scanner, keep=scanner.column("phase") > 0,
+                                      start_ns=scanner.column("ts_ns"), duration_ns=scanner.column("dur_ns")))
+        table.end()
         table.close()
     expected = [row(event) for scan in scans for event in scan if event["ph"] != "M"]
     found = pq.read_table(path)

@@ -159,7 +159,7 @@ def test_a_damaged_rank_is_named_and_the_others_are_merged(run, tmp_path):
     with RankSurveys(opened, options) as reading:
         readings = reading.read()
         found = merge_traces(opened, recorded_clock(opened), readings.ranks, reading, out, options)
-    assert [member.rank for member in found.members] == [0, 1, 3] and not found.problems and not opened.problems
+    assert [one.rank for one in found.counts] == [0, 1, 3] and not found.problems and not opened.problems
     (problem,) = readings.problems
     assert isinstance(problem, TraceLeftOut) and problem.rank == 2 and "empty file" in problem.detail
     done = distprof("merge", "--force", "--strict", broken)

@@ -13,7 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.errors import DataError
-from distprof.merge.chrome.rank_writer import Member, RankPlan, rewrite
+from distprof.merge.chrome.chrome_json import ChromeRank
+from distprof.merge.chrome.rank_counts import RankCounts
+from distprof.merge.chrome.rank_plans import RankPlan
+from distprof.merge.chrome.rank_writer import write_rank
 from distprof.merge.chrome.survey import survey_trace
 from distprof.merge.clock.model import UNSHIFTED, RankClock
 from distprof.merge.scan.trace_file import TraceFile
@@ -36,12 +39,12 @@ def write_trace(path: Path, events: list[dict], **top: object) -> Path:
     return path
 
 
-def member(path: Path, out: Path, *, rank: int = 3, origin_ns: int = 0, clock: RankClock = UNSHIFTED) -> Member:
+def member(path: Path, out: Path, *, rank: int = 3, origin_ns: int = 0, clock: RankClock = UNSHIFTED) -> RankCounts:
     """A rank's part of a merged trace."""
     trace = TraceFile(path=path)
-    return rewrite(RankPlan(trace=trace, rank=rank, title=f"rank {rank} | host", survey=survey_trace(trace),
-                            clock=clock, origin_ns=origin_ns, tags={"rank": rank, "mp_size": 1, "dp_size": 1},
-                            steps=NO_STEPS), out)
+    plan = RankPlan(trace=trace, rank=rank, title=f"rank {rank} | host", survey=survey_trace(trace), clock=clock,
+                    origin_ns=origin_ns, tags={"rank": rank, "mp_size": 1, "dp_size": 1}, steps=NO_STEPS)
+    return write_rank(plan, [ChromeRank(out)])
 
 
 def rewritten(path: Path, tmp_path: Path, *, rank: int = 3, origin_ns: int = 0) -> list[dict]:

@@ -9,7 +9,7 @@ import pytest
 
 from distprof.merge.chrome.numbering import NUMBERS_PER_RANK
 from distprof.merge.chrome.options import MergeOptions
-from distprof.merge.chrome.rank_writer import IDS_PER_RANK
+from distprof.merge.chrome.rank_events import IDS_PER_RANK
 from support.perfetto import ARROWS, ERRORS, FLOWS, Answer, ask
 from support.rank_traces import Merged, files, merge, slice_of
 from support.usual_merge import usual_merge

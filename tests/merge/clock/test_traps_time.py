@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from distprof.merge.chrome.chrome_json import ChromeRank
 from distprof.merge.chrome.options import MergeOptions
-from distprof.merge.chrome.rank_writer import RankPlan, rewrite
+from distprof.merge.chrome.rank_plans import RankPlan
+from distprof.merge.chrome.rank_writer import write_rank
 from distprof.merge.chrome.survey import survey_trace
 from distprof.merge.clock.model import RankClock
 from distprof.merge.scan.trace_file import TraceFile
@@ -119,11 +121,11 @@ def test_a_clock_shifts_every_kind_of_event_alike(tmp_path, clock):
     path.write_bytes(gzip.compress(text_of(timed_events())))
     trace = TraceFile(path=path)
     origin_ns = int(clock.to_common(9000)) - 1000
-    member = rewrite(RankPlan(
+    counts = write_rank(RankPlan(
         trace=trace, rank=0, title="rank 0", survey=survey_trace(trace), clock=clock, origin_ns=origin_ns,
-        tags={"rank": 0, "mp_size": 1, "dp_size": 1}, steps=(np.empty(0, np.int64),) * 3), out)
+        tags={"rank": 0, "mp_size": 1, "dp_size": 1}, steps=(np.empty(0, np.int64),) * 3), [ChromeRank(out)])
     written = [event for event in json.loads(b"[" + gzip.decompress(out.read_bytes()) + b"]") if event["ph"] != "M"]
-    assert member.num_moved == 0 and len(written) == len(timed_events())
+    assert counts.num_moved == 0 and len(written) == len(timed_events())
     for new, old in zip(written, timed_events(), strict=True):
         assert round(new["ts"] * 1000) == clock.shift(1000 * old["ts"]) - origin_ns, old
         if "dur" in old:

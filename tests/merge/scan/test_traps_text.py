@@ -59,7 +59,7 @@ def test_a_cut_file_gives_every_event_that_is_whole(tmp_path, is_array):
     found = merge(tmp_path, [slice_of("other", 5, 1)], cut)
     answer = ask(found.path, ERRORS, PLACES)
     assert answer.results[0] == [] and shown(answer) == sorted(["other", *(f"s{number}" for number in range(15))])
-    losses = found.found.members[1].losses
+    losses = found.found.counts[1].losses
     assert losses.is_cut and losses.lost_bytes == len(cut) - cut.rindex(b'{"ph"')
     with pytest.raises(json.JSONDecodeError):
         usual_merge(files(tmp_path / "run"), tmp_path / "usual.json")
@@ -77,7 +77,7 @@ def test_commas_too_many_empty_events_and_keys_behind_are_no_damage(tmp_path):
     assert told["kineto"] == {"first": {"a": [1, {}]}, "last": "x ] }", "more": None}
     assert told["num_events_without_time"] == 0
     plain = merge(tmp_path, f"[{event}, {event}")
-    assert len(plain.of(0)) == 2 and not plain.found.members[0].losses.is_cut
+    assert len(plain.of(0)) == 2 and not plain.found.counts[0].losses.is_cut
 
 
 def test_characters_that_viewers_refuse_are_written_as_they_read_them(tmp_path):
@@ -115,7 +115,7 @@ def test_bytes_that_are_no_text_and_quotes_in_names_cost_little(tmp_path):
     found = merge(tmp_path, b'{"traceEvents":[' + b",\n".join(texts) + b"]}")
     answer = ask(found.path, ERRORS, PLACES)
     assert answer.results[0] == [] and [row["slice"] for row in answer.results[1]] == ["a", "caf\ufffd", "中文", "z"]
-    losses = found.found.members[0].losses
+    losses = found.found.counts[0].losses
     assert (losses.damaged_events, losses.repaired_events) == (1, 1) and losses.lost_bytes >= len(texts[2])
     with pytest.raises(ValueError, match=r"codec|delimiter"):
         usual_merge(files(tmp_path / "run"), tmp_path / "usual.json")
@@ -185,6 +185,6 @@ def test_damage_in_args_that_only_the_second_pass_sees(tmp_path, thread):
     found = merge(tmp_path, '{"traceEvents":[\n' + ",\n".join(lines) + "\n]}")
     answer = ask(found.path, ERRORS, PLACES)
     assert answer.results[0] == [] and shown(answer) == ["A", "B", "C", "D", "a", "raw newline"]
-    assert found.found.total("num_side") == 1 and found.found.members[0].losses.damaged_events == 1
+    assert found.found.total("num_side") == 1 and found.found.counts[0].losses.damaged_events == 1
     lanes = {row["slice"]: row["thread"] for row in answer.results[1]}
     assert [name for name, lane in lanes.items() if "overlapping" in lane] == ["B"]

@@ -1,0 +1,159 @@
+"""trace.json.gz: one Chrome trace of all ranks.
+
+Each rank is a gzip member, compressed where the rank was read; the file is their concatenation.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+from isal import igzip, isal_zlib
+
+from distprof.contract.paths import FORMAT, TRACE_JSON
+from distprof.merge.chrome.chrome_events import collective_events, counter_events, slice_event
+from distprof.merge.chrome.rank_counts import RankCounts
+from distprof.merge.chrome.rank_events import DecidedEvents, RankEvents
+from distprof.merge.chrome.rank_plans import Plans, RankPlan
+from distprof.merge.clock.model import Clock
+from distprof.merge.run.run_model import Run
+
+HEAD = b'{"displayTimeUnit":"ms","traceEvents":[\n'
+BETWEEN = b",\n"
+LEVEL = 1
+GZIP = 31
+"""wbits of a deflate stream with a gzip header."""
+
+
+class ChromeJson:
+    """Writes the trace."""
+
+    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans) -> None:
+        self._path, self._run, self._clock, self._plans = folder / TRACE_JSON, run, clock, plans
+        self._is_empty = True
+
+    def begin(self) -> None:
+        """Opens the file."""
+        self._file = self._path.open("wb")
+        self._file.write(_compressed(HEAD))
+
+    def rank_writer(self, plan: RankPlan) -> ChromeRank:
+        """Writes a part of the file."""
+        return ChromeRank(self._part(plan))
+
+    def _part(self, plan: RankPlan) -> Path:
+        return self._path.with_name(f".rank{plan.rank}.part")
+
+    def add(self, plan: RankPlan, counts: RankCounts) -> None:
+        """Appends the part."""
+        part = self._part(plan)
+        if counts.num_events:
+            self._separate()
+            _append(self._file, part)
+        part.unlink()
+
+    def _separate(self) -> None:
+        if not self._is_empty:
+            self._file.write(_compressed(BETWEEN))
+        self._is_empty = False
+
+    def end(self, counts: Sequence[RankCounts]) -> None:
+        """Writes the counters of the job, and what the viewer shows as trace info."""
+        plans = self._plans
+        counters = list(map(msgspec.json.encode, counter_events(plans.counters, plans.counters_pid, plans.origin_ns)))
+        if counters:
+            self._separate()
+            self._file.write(_compressed(BETWEEN.join(counters)))
+        about = msgspec.json.encode({"distprof": _metadata(self._run, self._clock, plans, counts)})
+        self._file.write(_compressed(b'\n],"metadata":' + about + b"}\n"))
+        self._file.close()
+
+
+class ChromeRank:
+    """Writes the events of a rank as a gzip member, without brackets around them."""
+
+    integers = texts = ()
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def begin(self, events: RankEvents) -> None:
+        """Opens the file."""
+        self._events, self._file = events, self._path.open("wb")
+        # no name and no time in the header: the same input gives the same bytes
+        self._packer = isal_zlib.compressobj(LEVEL, wbits=GZIP)
+        self._is_empty = True
+
+    def add(self, events: DecidedEvents) -> None:
+        """Writes the events that stay."""
+        self._write(events.json())
+
+    def _write(self, text: bytes | memoryview) -> None:
+        if text:
+            if not self._is_empty:
+                self._file.write(self._packer.compress(BETWEEN))
+            self._is_empty = False
+            self._file.write(self._packer.compress(text))
+
+    def end(self) -> None:
+        """Writes what is drawn, and the names of processes and threads."""
+        if not self._is_empty:
+            self._write(BETWEEN.join(map(msgspec.json.encode, self._drawn())))
+        self._file.write(self._packer.flush())
+
+    def _drawn(self) -> Iterator[dict[str, object]]:
+        lanes, plan = self._events.lanes, self._events.plan
+        for step in self._events.step_slices():
+            thread = lanes.extra("steps")
+            yield slice_event(step, thread.pid, thread.tid, plan.origin_ns)
+        yield from collective_events(plan.collectives, lanes, plan.origin_ns)
+        yield from lanes.describe()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def _metadata(run: Run, clock: Clock, plans: Plans, all_counts: Sequence[RankCounts]) -> dict[str, Any]:
+    """What the viewer shows as trace info: per rank mp, dp, host, offset and counts."""
+    ranks = {rank.number: rank for rank in run.ranks}
+    each = {
+        str(plan.rank): {
+            "mp_size": run.mp_size if run.topology_known else None,
+            "dp_size": run.dp_size if run.topology_known else None, "coordinates": ranks[plan.rank].coordinates,
+            "host": ranks[plan.rank].host, "offset_ns": plan.clock.offset_ns, "drift_ppm": plan.clock.drift_ppm,
+            "uncertainty_ns": clock.ranks[plan.rank].uncertainty_ns,
+            "num_slices": counts.num_slices, "num_events": counts.num_events,
+            "num_overlapping_slices": counts.num_side, "num_cut_slices": counts.num_cut,
+            "num_hanging_arrow_ends": counts.num_hanging, "num_left_out": counts.num_left_out,
+            "num_slices_without_duration": counts.num_without_duration, "num_moved_events": counts.num_moved,
+            "num_repaired_events": counts.num_repaired, "num_events_without_time": counts.num_bad_times,
+            "kineto": counts.metadata,
+        }
+        for plan, counts in zip(plans.ranks, all_counts, strict=True)
+    }
+    return {"format": FORMAT, "run_id": run.run_id, "world_size": run.world_size,
+            "topology": run.topology if run.topology_known else None,
+            "origin_ns": plans.origin_ns, "clock": clock.to_json(), "missing_ranks": run.missing,
+            "left_out": plans.remarks, "ranks": each}
+
+
+def _append(file: IO[bytes], path: Path) -> None:
+    """Copies within the kernel: the parts are as large as the merged trace."""
+    file.flush()
+    with path.open("rb") as part:
+        try:
+            while os.sendfile(file.fileno(), part.fileno(), None, 1 << 30):
+                pass
+        except OSError:  # some file systems cannot; what was sent is sent
+            file.seek(0, os.SEEK_END)
+            shutil.copyfileobj(part, file)
+    file.seek(0, os.SEEK_END)
+
+
+def _compressed(text: bytes) -> bytes:
+    return igzip.compress(text, mtime=0)

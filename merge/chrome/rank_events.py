@@ -1,0 +1,230 @@
+"""Decides what becomes of each event of a rank: whether it stays, its thread, its times, its arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.chrome.drawing import DrawnSlice
+from distprof.merge.chrome.numbering import Lanes, NumberedThread
+from distprof.merge.chrome.rank_counts import RankCounts
+from distprof.merge.chrome.rank_plans import RankPlan, Steps
+from distprof.merge.chrome.survey import NAMES_OF, timeless
+from distprof.merge.scan.engine import Scanner
+from distprof.merge.scan.event_phases import BEGIN, FLOWS, META, PAIRED, SLICE
+from distprof.merge.scan.scanned_columns import NONE, Text
+
+IDS_PER_RANK = 1 << 32
+"""Flow and async ids of a rank: with fewer than 2^20 ranks they are below those of arrows between ranks."""
+
+
+class OtherThreadsError(Exception):
+    """The second pass met a thread that the survey did not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedEvents:
+    """Events of a rank in the order of its trace, with what was decided: arrays have a value an event.
+
+    Valid until the next ones come.
+    """
+
+    text: Text
+    scanner: Scanner
+    """Its columns are the events as the trace has them."""
+    keep: Any
+    """uint8: 0 for what is left out, 2 for slices that lose their arrow."""
+    pid: Any
+    """int64, unique in the merged trace; likewise `tid`."""
+    tid: Any
+    start_ns: Any
+    """int64, on the common clock."""
+    duration_ns: Any
+    """int64, `NONE` where there is none."""
+    shown_start_ns: Any
+    """int64, counted from the origin; what begins before it begins at 0."""
+    shown_duration_ns: Any
+    """int64, `NONE` where it is as the trace has it."""
+    links: Any
+    """int64: ids for arrows whose id an arrow before had, else `NONE`."""
+    first_id: int
+    """Added to the ids of the rank."""
+
+    def json(self) -> memoryview:
+        """The events that stay as JSON, joined by a comma and a newline; bytes that do not change are copied."""
+        return self.scanner.rewrite(
+            self.text, keep=self.keep, pid=self.pid, tid=self.tid, ts_ns=self.shown_start_ns, first_id=self.first_id,
+            dur_ns=self.shown_duration_ns, links=self.links)
+
+
+class RankEvents:
+    """Decides scan after scan; one pass over a rank's trace."""
+
+    def __init__(self, plan: RankPlan, scanner: Scanner, counts: RankCounts) -> None:
+        self.plan, self.scanner, self.counts = plan, scanner, counts
+        self.lanes = lanes_of(plan)
+        self._row = 0
+        survey = plan.survey
+        self._raw = survey.threads
+        self._threads: list[NumberedThread | None] = [None] * len(survey.threads)
+        self._pids, self._tids = (np.zeros(len(survey.threads), np.int64) for _ in range(2))
+        self._is_met = np.zeros(len(survey.threads), bool)
+        self._none = np.full(scanner.max_rows, NONE)
+        self._dropped_names = np.empty(0, np.int32)
+        self._known_names = 0
+
+    @property
+    def threads(self) -> list[tuple[str, str, str]]:
+        """Process, thread and its name as the trace has them, by thread number of the scanner."""
+        return [(pid, tid, self.lanes.thread_names.get((pid, tid), "")) for pid, tid in self._raw]
+
+    @property
+    def steps(self) -> Steps:
+        """Start, end and number of the rank's steps, on the common clock."""
+        starts, ends, numbers = self.plan.steps
+        return self.plan.clock.to_common(starts), self.plan.clock.to_common(ends), numbers
+
+    def step_slices(self) -> Iterator[DrawnSlice]:
+        """Slices to be drawn for the steps that distprof recorded; those of torch.profiler are in its trace."""
+        plan, survey = self.plan, self.plan.survey
+        if survey.steps or survey.first_ns is None or survey.last_ns is None:
+            return
+        for start, end, number in zip(*(column.tolist() for column in plan.steps), strict=True):
+            inside = plan.selection.windows_ns is None or any(
+                start < last and end > first for first, last in plan.selection.windows_ns)
+            if inside and end > survey.first_ns and start < survey.last_ns:
+                yield DrawnSlice(f"step {number}", int(plan.clock.to_common(start)), int(plan.clock.to_common(end)))
+
+    def decide(self, text: Text) -> DecidedEvents:
+        """What becomes of the events of the last scan of `text`.
+
+        Raises:
+            OtherThreadsError: One is on a thread that the survey did not meet.
+        """
+        scanner, counts = self.scanner, self.counts
+        if len(scanner.threads) > len(self._raw):
+            raise OtherThreadsError
+        phase, raw_dur = scanner.column("phase"), scanner.column("dur_ns")
+        is_meta, is_slice = phase == META, phase == SLICE
+        keep = self._kept(phase, is_meta, is_slice)
+        start_ns, dur_ns = self._times(scanner.column("ts_ns"), raw_dur, is_slice)
+        stays = keep > 0
+        ts_ns, seen_ns = self._seen(start_ns, dur_ns, stays & ~is_meta, is_slice)
+        ts_ns[is_meta] = 0
+        pid, tid = self._numbers(stays)
+        self._move(tid)
+        counts.num_events += int(np.count_nonzero(stays))
+        counts.num_slices += int(np.count_nonzero(stays & (is_slice | (phase == BEGIN))))
+        first_id = self.plan.rank * IDS_PER_RANK
+        decided = DecidedEvents(
+            text=text, scanner=scanner, keep=keep, pid=pid, tid=tid, start_ns=start_ns, duration_ns=dur_ns,
+            shown_start_ns=ts_ns, links=self._links(first_id), first_id=first_id,
+            shown_duration_ns=self._nothing() if seen_ns is raw_dur else np.where(seen_ns != raw_dur, seen_ns, NONE))
+        self._row += scanner.num_rows
+        counts.num_read = self._row
+        return decided
+
+    def _kept(self, phase: Any, is_meta: Any, is_slice: Any) -> Any:
+        """uint8 a row: 1 for what is written, 2 for slices that lose their arrow."""
+        scanner, counts, layout = self.scanner, self.counts, self.plan.survey.layout
+        lost = timeless(scanner)
+        counts.num_bad_times += int(np.count_nonzero(lost))
+        if len(scanner.names) > self._known_names:
+            texts = scanner.names.texts(self._known_names)
+            new = [number for number, name in enumerate(texts, self._known_names) if name.decode("latin-1") in NAMES_OF]
+            self._dropped_names = np.append(self._dropped_names, np.array(new, np.int32))
+            self._known_names = len(scanner.names)
+        keep = ~lost & (phase != 0)
+        if is_meta.any():
+            keep &= ~(is_meta & np.isin(scanner.column("name"), self._dropped_names))
+        selection = self.plan.selection
+        if not selection.is_all:
+            keep &= is_meta | FLOWS[phase] | PAIRED[phase] | selection.kept(
+                scanner.column("ts_ns") + self.plan.survey.base_ns, scanner.column("dur_ns"),
+                scanner.column("category"), is_slice, selection.unwanted_categories(scanner.categories))
+        keep[self._mine(layout.left_out_rows)] = False
+        keep, hanging = keep.astype(np.uint8), self._mine(layout.hanging_rows)
+        keep[hanging] = np.where(FLOWS[phase[hanging]], 0, 2)
+        return keep
+
+    def _times(self, raw_ts: Any, raw_dur: Any, is_slice: Any) -> tuple[Any, Any]:
+        """Start on the common clock, and duration: the column itself where all of it stays."""
+        clock, base_ns, layout = self.plan.clock, self.plan.survey.base_ns, self.plan.survey.layout
+        own = np.where(raw_ts == NONE, 0, raw_ts)
+        rows, moved = self._mine(layout.moved_rows, layout.moved_ns)
+        own[rows] = moved
+        own += base_ns
+        start_ns = clock.to_common(own)
+        dur_ns, bad = raw_dur, is_slice & (raw_dur < 0)  # where there is none too
+        rows, cut = self._mine(layout.cut_rows, layout.cut_ns)
+        if len(rows) or bad.any():
+            self.counts.num_without_duration += int(np.count_nonzero(bad & (raw_dur == NONE)))
+            dur_ns = np.where(bad, 0, raw_dur)
+            dur_ns[rows] = cut
+        if clock.drift_ppm:
+            dur_ns = np.where(dur_ns == NONE, NONE, clock.to_common(own + dur_ns) - start_ns)
+        return start_ns, dur_ns
+
+    def _seen(self, start_ns: Any, dur_ns: Any, counts: Any, is_slice: Any) -> tuple[Any, Any]:
+        """Start behind the origin, and duration: what lies before it is moved onto it, and nests as it did."""
+        ts_ns = start_ns - self.plan.origin_ns
+        early = ts_ns < 0
+        if not early.any():
+            return ts_ns, dur_ns
+        self.counts.num_moved += int(np.count_nonzero(counts & early))
+        return np.maximum(ts_ns, 0), np.where(early & is_slice, np.maximum(ts_ns + dur_ns, 0), dur_ns)
+
+    def _links(self, first_id: int) -> Any:
+        """New ids for arrows whose id an arrow before had."""
+        rows, ids = self._mine(self.plan.survey.layout.reused_rows, self.plan.survey.layout.reused_ids)
+        if not len(rows):
+            return self._nothing()
+        links = self._nothing().copy()
+        links[rows] = first_id + ids
+        return links
+
+    def _nothing(self) -> Any:
+        """`NONE` for each row."""
+        return self._none[:self.scanner.num_rows]
+
+    def _mine(self, rows: Any, values: Any = None) -> Any:
+        """Those of the file's rows that are in this scan, as places in it; and the values beside them."""
+        first, last = np.searchsorted(rows, (self._row, self._row + self.scanner.num_rows))
+        places = rows[first:last] - self._row
+        return places if values is None else (places, values[first:last])
+
+    def _numbers(self, stays: Any) -> tuple[Any, Any]:
+        threads = self.scanner.column("thread")
+        if not self._is_met.take(threads).all():
+            for number in np.flatnonzero(np.bincount(threads[stays]) > 0).tolist():
+                if self._threads[number] is None:
+                    thread = self._threads[number] = self.lanes.thread(*self._raw[number])
+                    self._pids[number], self._tids[number], self._is_met[number] = thread.pid, thread.tid, True
+        return self._pids.take(threads), self._tids.take(threads)
+
+    def _move(self, tid: Any) -> None:
+        """Puts overlapping slices, and the arrows that begin or end with them, into lanes of their own."""
+        threads = self.scanner.column("thread")
+        rows, lanes = self._mine(self.plan.survey.layout.side_rows, self.plan.survey.layout.side_lanes)
+        for row, lane in zip(rows.tolist(), lanes.tolist(), strict=True):
+            raw_pid, raw_tid = self._raw[threads[row]]
+            tid[row] = self.lanes.side(raw_pid, raw_tid, lane).tid
+
+
+def lanes_of(plan: RankPlan) -> Lanes:
+    """Names that the trace gives to its processes and threads."""
+    lanes = Lanes(rank=plan.rank, title=plan.title, numbers=plan.numbers)
+    for meta in plan.survey.meta:
+        if meta.kind == "process_labels":
+            lanes.labels.setdefault(meta.pid, str(meta.args.get("labels")))
+        elif meta.kind == "process_name":
+            lanes.programs.setdefault(meta.pid, str(meta.args.get("name")))
+        elif meta.kind == "thread_name":
+            lanes.name_thread(meta.pid, meta.tid, str(meta.args.get("name")))
+        elif meta.kind == "thread_sort_index" and isinstance(meta.args.get("sort_index"), int):
+            lanes.sort_indices.setdefault((meta.pid, meta.tid), meta.args["sort_index"])
+    lanes.settle(pid for pid, _ in plan.survey.threads)
+    return lanes
