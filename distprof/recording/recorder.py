@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from distprof.contract.rank_json import Status
 from distprof.errors import DistprofError
 from distprof.model.compiled import never_compile
 from distprof.model.scopes import Frame
-from distprof.model.tensors import num_samples
+from distprof.recording.current_step import CurrentStep
 from distprof.recording.hang.watch import HangWatch, Progress
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
@@ -50,20 +49,16 @@ class Recorder:
         """True from `start` until the last pass is done."""
         self._rank = RankRecording(run, sizes=sizes or {}, plan=self.plan, force=force)
         self._finder = StepFinder()
+        self._step = CurrentStep()
         self._passes = PassSwitch(
             self._guarded, before_root=self._before_root, note=self._rank.note, tags=self._rank.tags,
-            step=lambda: self._step)
+            step=lambda: self._step.number)
         self._hang = HangWatch(self._rank, self._passes, lambda: Progress(
-            recording=self.recording, step=self._step, began_ns=self._began[0]))
+            recording=self.recording, step=self._step.number, began_ns=self._step.began_ns))
         self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)
         self._lock = threading.RLock()
         self._handles: list[Any] = []
-        self._step = 0
         self._writing = False
-        self._forwards: int | None = None
-        self._samples: int | None = None
-        self._num_forwards = 0
-        self._began = (0, 0)
 
     def start(self) -> None:
         """Begins with the first step of the plan."""
@@ -103,16 +98,15 @@ class Recorder:
         self._begin_step()
 
     def _begin_step(self) -> None:
-        wanted = self.plan.pass_of(self._step)
+        wanted = self.plan.pass_of(self._step.number)
         if wanted != self._passes.running:
             self._passes.switch(wanted)
-        self._passes.scopes.remove(self)
+        self._passes.scopes.remove(self._step)
         # while waiting only the optimizer is watched, once there is one
         listening = wanted != WAIT or self._finder.rule in (None, "forward")
         if listening:
-            self._passes.scopes.add(self)
-        self._forwards, self._samples = 0 if listening else None, None
-        self._began = time.time_ns(), time.perf_counter_ns()
+            self._passes.scopes.add(self._step)
+        self._step.begin(listening=listening)
         self._passes.restart_step()  # what we wrote since the last one is part of neither
 
     def _end_step(self) -> None:
@@ -125,17 +119,12 @@ class Recorder:
             self._begin_step()
 
     def _write_step(self) -> None:
-        duration_ns = time.perf_counter_ns() - self._began[1]
+        duration_ns = self._step.duration_ns()
         running = self._passes.running
         self._hang.step_ended(duration_ns)
         self._passes.next_step()
-        self._rank.add_step({
-            "step": self._step, "pass": running or WAIT, "start_ns": self._began[0],
-            "end_ns": self._began[0] + duration_ns, "duration_ns": duration_ns,
-            "forward_calls": self._forwards, "samples": self._samples,
-        })
-        self._step += 1
-        following = self.plan.pass_of(self._step)
+        self._rank.add_step(self._step.end(running or WAIT, duration_ns))
+        following = self.plan.pass_of(self._step.number)
         # before anything is written: the other ranks are here now, and the interpreter is free to answer them
         if following != running:
             self._rank.clock.sample(last=following is None)
@@ -162,39 +151,24 @@ class Recorder:
     def _before_root(self, frame: Frame) -> None:
         if self._finder.before_root(frame.site):
             self._end_step()
-        elif not self._step and not self._num_forwards:
+        elif not self._step.number and not self._step.all_forward_calls:
             self._rank.clock.sample() if self.plan.pass_of(0) != WAIT else self._rank.clock.meet()
             # what the script did before its first forward call is no part of the first step
-            self._began = time.time_ns(), time.perf_counter_ns()
+            self._step.restart()
             self._passes.restart_step()
-
-    # --- listening to the modules ------------------------------------------------------------------------------
-
-    def enter(self, frame: Frame) -> None:
-        """Nothing to do: the recorder looks at calls that return."""
-
-    def exit(self, frame: Frame, args: Any, kwargs: Any, _result: Any) -> None:
-        """Counts root calls and the samples that went into them."""
-        if frame.is_root and frame.site.model.has_parameters():
-            self._forwards = (self._forwards or 0) + 1
-            self._num_forwards += 1
-            samples = num_samples(args, kwargs)
-            if samples is not None:
-                self._samples = (self._samples or 0) + samples
 
     # --- the end -----------------------------------------------------------------------------------------------
 
     def _close(self, reason: str) -> None:
-        if self._finder.rule == "forward" and self._forwards:
+        if self._finder.rule == "forward" and self._step.forward_calls:
             self._end_step()  # the last step of inference has no next one that ends it
         if self.recording:
-            planned = self.plan.num_steps
-            why = f"{reason} after {self._step} of {planned} steps"
-            if not self._step:
-                why = f"{reason} and no step was found: {self._finder.why_none(self._num_forwards)}"
-                self._rank.say(f"no step was recorded: expected optimizer.step() to end each step, "
-                                f"{self._finder.why_none(self._num_forwards)}  hint: call rec.step() at the end of "
-                                f"each step, with distprof.record(...) as rec")
+            why = self._why_unfinished(reason)
+            if not self._step.number:
+                found = self._finder.why_none(self._step.all_forward_calls)
+                why = f"{reason} and no step was found: {found}"
+                self._rank.say(f"no step was recorded: expected optimizer.step() to end each step, {found}  hint: call "
+                               f"rec.step() at the end of each step, with distprof.record(...) as rec")
             self._rank.clock.sample(last=True)
             self._finish("partial", why)
 
@@ -218,7 +192,7 @@ class Recorder:
             return False  # the signal interrupted a write, which has to end first
         if not on_main_thread:
             self._hang.on_hanging()
-        why = f"{reason} after {self._step} of {self.plan.num_steps} steps"
+        why = self._why_unfinished(reason)
         try:
             with self._lock:
                 if self.recording and on_main_thread:
@@ -233,6 +207,9 @@ class Recorder:
             self._rank.say(f"what was recorded could not be written: {error}")
         return True
 
+    def _why_unfinished(self, reason: str) -> str:
+        return f"{reason} after {self._step.number} of {self.plan.num_steps} steps"
+
     def _stop_watching(self) -> None:
         self._hang.stop()
         self._watch.stop()
@@ -242,7 +219,7 @@ class Recorder:
         self.recording = False
         for handle in self._handles:
             handle.remove()
-        self._passes.scopes.remove(self)
+        self._passes.scopes.remove(self._step)
         self._passes.switch(None)
 
     def _fail(self, error: Exception) -> None:
