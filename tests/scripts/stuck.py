@@ -33,7 +33,7 @@ def oversleep(forever):
 def mark_when_inside(*functions):
     """Writes the mark when the main thread has been in one of them for a while."""
     inside = 0
-    while inside < 10:
+    while inside < 40:  # two seconds, or more on a busy machine: less is no hang to `comms`
         frame, names = sys._current_frames()[threading.main_thread().ident], set()
         while frame is not None:
             names.add(frame.f_code.co_name)
