@@ -1,4 +1,4 @@
-"""Who merges and who loads: traces and a place to write come in, command lines go out. A row a program."""
+"""Command lines of the programs that merge.py measures, a row a program."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Contender:
     name: str
     command: Command
     writes: str = ""
-    """What it is told to write."""
+    """Name of what it writes, given on its command line."""
     trace: str = ""
-    """Where the merged trace is then; empty: it writes none, and its memory says nothing."""
+    """Where the merged trace is then; empty: it writes none, and its memory is not shown."""
     processes: bool = False
     """True where it starts processes: its memory must be sampled."""
 

@@ -1,4 +1,4 @@
-"""What merging costs: real traces of 4 ranks are made, merged by us and by others, and tables come out.
+"""Measures merging of real traces of 4 ranks, by distprof and by other programs.
 
     python benchmarks/merge.py [--megabytes 120] [--repeat 3] [--peers] [--tracelens FOLDER] [--record]
 
@@ -66,7 +66,7 @@ def measure(traces: list[Path], args: argparse.Namespace) -> list[str]:
         sys.exit(f"distprof merge: {results[0].failure or many.failure}")
     loads, without = loading(results[0], output, peers, args.repeat)
     remarks = [*absent, *without, *text.failures(results)]
-    return [text.told(traces), text.merges(results), f"{MANY_RANKS} ranks, which are links to these files:",
+    return [text.description(traces), text.merges(results), f"{MANY_RANKS} ranks, which are links to these files:",
             text.ranks(results[0], many), "All events in memory:", loads, *map("Not measured: {}".format, remarks)]
 
 

@@ -1,4 +1,4 @@
-"""Results of merge.py as Markdown: measurements come in, tables go out. What was not measured is a dash."""
+"""The results of merge.py as Markdown tables; what was not measured is a dash."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def told(traces: list[Path]) -> str:
+def description(traces: list[Path]) -> str:
     """What is merged."""
     size = sum(trace.stat().st_size for trace in traces)
     return f"{len(traces)} ranks, {megabytes(size)} MB, {sum(map(count_slices, traces))} slices:"

@@ -1,4 +1,4 @@
-"""HTA: a folder of traces comes in, the seconds its parser takes go out as JSON. python hta_load.py FOLDER"""
+"""Prints the seconds that HTA's parser takes for a folder of traces, as JSON. python hta_load.py FOLDER"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script people write: traces of ranks come in, one JSON file with prefixed pid and tid goes out.
+"""The script people write: joins the traces of ranks into one JSON file, with prefixed pids and tids.
 
     python json_script.py OUTPUT TRACE...
 

@@ -1,4 +1,4 @@
-"""A parquet file comes in, the seconds polars takes to have it in memory go out as JSON. python parquet_load.py FILE"""
+"""Prints the seconds that polars takes to load a parquet file, as JSON. python parquet_load.py FILE"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TraceLens: traces of ranks come in, what its TraceFuse makes of them goes out.
+"""Merges traces of ranks by TraceFuse of TraceLens.
 
     python tracelens_fuse.py OUTPUT TRACE...
 """

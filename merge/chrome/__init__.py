@@ -1,1 +1,1 @@
-"""The merged Chrome trace and the table of its events."""
+"""One merged trace of all ranks, in the formats of `formats.py`."""

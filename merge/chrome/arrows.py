@@ -1,4 +1,4 @@
-"""Arrows of a trace: their ends and the slices come in; which ends hang in the air, and the lanes of all, go out."""
+"""Finds which ends of arrows lack their other end or a slice to lie in, and the slice that each of the others is at."""
 
 from __future__ import annotations
 

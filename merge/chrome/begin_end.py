@@ -1,4 +1,4 @@
-"""Slices that are written as two events: begins and ends come in, which of them belong together goes out."""
+"""Pairs the begins and ends of slices that are written as two events."""
 
 from __future__ import annotations
 

@@ -1,9 +1,16 @@
-"""Which ranks and steps fit into a size: what each takes and how much each matters come in, a choice goes out."""
+"""Chooses the ranks and steps that fit into `--max-size`, those first that explain most."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from distprof.errors import UsageError
+
+BYTES: Mapping[str, int] = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+                            "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +26,7 @@ class WithinBudget:
 
 
 def by_importance(slowness: Mapping[int, float], late: int | None) -> dict[int, str]:
-    """Ranks by how much they tell: the slowest, the late one, the one in the middle, the fastest, then the rest.
+    """Ranks by importance: the slowest, the late one, the one in the middle, the fastest, then the rest.
 
     Args:
         slowness: Rank -> any measure of its time, equal measures for all ranks where nothing is known.
@@ -27,11 +34,11 @@ def by_importance(slowness: Mapping[int, float], late: int | None) -> dict[int, 
     """
     by_time = sorted(slowness, key=lambda rank: (-slowness[rank], rank))
     known = len(set(slowness.values())) > 1
-    told = [(by_time[0], "slowest")] if known else []
-    told += [(late, "most often late")] if late is not None and late in slowness else []
-    told += [(by_time[len(by_time) // 2], "median"), (by_time[-1], "fastest")] if known else []
+    important = [(by_time[0], "slowest")] if known else []
+    important += [(late, "most often late")] if late is not None and late in slowness else []
+    important += [(by_time[len(by_time) // 2], "median"), (by_time[-1], "fastest")] if known else []
     found: dict[int, str] = {}
-    for rank, why in told:
+    for rank, why in important:
         found.setdefault(rank, why)
     return found | {rank: "fits" for rank in sorted(slowness) if rank not in found}
 
@@ -51,15 +58,15 @@ def within_budget(sizes: Mapping[int, int], order: Mapping[int, str],
     for rank, why in order.items():
         if sizes[rank] <= left:
             ranks[rank], left = why, left - sizes[rank]
-    told = [rank for rank, why in order.items() if why != "fits"] or list(order)[:1]
-    if all(rank in ranks for rank in told):
+    important = [rank for rank, why in order.items() if why != "fits"] or list(order)[:1]
+    if all(rank in ranks for rank in important):
         return WithinBudget(ranks=ranks, steps=None, left_out=tuple(sorted(set(sizes) - set(ranks))))
-    return _fit_steps(sizes, {rank: order[rank] for rank in told}, steps, max_bytes)
+    return _fit_steps(sizes, {rank: order[rank] for rank in important}, steps, max_bytes)
 
 
 def _fit_steps(sizes: Mapping[int, int], ranks: dict[int, str], steps: Mapping[int, Sequence[tuple[int, float]]],
                max_bytes: int) -> WithinBudget:
-    """Steps of the ranks that tell most: the longest, the one in the middle, then others while they fit."""
+    """Steps of the most important ranks: the longest, the one in the middle, then others while they fit."""
     ranks = {rank: why for rank, why in ranks.items() if steps.get(rank)}
     while ranks:
         cost: dict[int, float] = {}
@@ -80,3 +87,16 @@ def _fit_steps(sizes: Mapping[int, int], ranks: dict[int, str], steps: Mapping[i
             return WithinBudget(ranks=ranks, steps=chosen, left_out=tuple(sorted(set(sizes) - set(ranks))))
         ranks.popitem()
     return WithinBudget(ranks={}, steps=None, left_out=tuple(sorted(sizes)))
+
+
+def num_bytes(text: str, flag: str) -> int:
+    """`1GB`, `500 MiB` as bytes.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text.lower())
+    found = float(match[1]) * BYTES[match[2]] if match is not None and match[2] in BYTES else math.nan
+    if not found >= 1:
+        raise UsageError(f"expected a size for {flag}, found {text!r}", hint="like 1GB, 500MB or 2GiB")
+    return int(found)

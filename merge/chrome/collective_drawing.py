@@ -1,4 +1,4 @@
-"""Collectives for the merged trace: rows of all ranks and what was chosen come in, slices, arrows, counters go out."""
+"""Draws collectives: slices in threads of their own, arrows from the late rank to those that waited, counters."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class MergedTrace:
     num_ranks: int
     num_bytes: int
     remarks: list[str]
-    """What was left out because the options say so, in words."""
+    """Sentences on what the options left out."""
     problems: list[Problem]
     """What the second pass found damaged that the first had skimmed over."""
 
@@ -58,8 +58,8 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     Args:
         run: Whose ranks are merged.
         clock: Of the run.
-        read: Ranks with what the first pass learned; not empty.
-        reading: The first pass, whose workers do the second.
+        read: Ranks with their surveys; not empty.
+        reading: The surveys, whose workers do the second pass.
         folder: Takes in the files.
         options: What goes in and how.
         progress: Is called with the share of the work that is done, from 0 to 1.

@@ -1,4 +1,4 @@
-"""Processes and threads of a merged trace: a rank's pids and tids come in, dense unique numbers and names go out."""
+"""Gives the processes and threads of a rank numbers that no other rank has, and names that start with the rank."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Lanes:
         return self._threads[key]
 
     def name_thread(self, raw_pid: str, raw_tid: str, name: str) -> None:
-        """Learns a thread's name; Kineto names some twice, once after the program: the other name says more."""
+        """Notes a thread's name. Kineto names some twice, once after the program: the other name is kept."""
         known = self.thread_names.get((raw_pid, raw_tid), "")
         if not known or known.endswith(f"({self.programs.get(raw_pid)})"):
             self.thread_names[raw_pid, raw_tid] = name

@@ -1,4 +1,7 @@
-"""Where slices and arrows of a trace stand: scanned rows come in, what cannot stay as it is goes out."""
+"""Finds the slices that overlap others of their thread, and the arrows that lead nowhere: the layout of a rank.
+
+A viewer shows a thread as slices within slices. What partly overlaps goes to a lane beside the thread, or is cut.
+"""
 
 from __future__ import annotations
 
@@ -279,7 +282,7 @@ def _by_thread_and_start(row: Any, thread: Any, start: Any, duration: Any, num_p
         is_pair = np.arange(len(start)) >= num_plain
         return np.lexsort((np.where(is_pair, row, -duration), is_pair, start, thread)).astype(np.int64)
     key = (thread.astype(np.int64) << bits) | since
-    order = np.argsort(key, kind="stable")  # most is in order already, which this kind knows to use
+    order = np.argsort(key, kind="stable")  # most is in order already, which this kind of sort makes use of
     ordered = key.take(order)
     ties = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(ties):

@@ -56,7 +56,7 @@ def _member(plan: RankPlan) -> str:
 
 
 def _manifest(plans: list[RankPlan], attributes: Mapping[str, str | int]) -> dict[str, Any]:
-    """The first file's own times are the reference. A drift cannot be said: offsets hold at the first event."""
+    """The first file's own times are the reference. The manifest has no drift: offsets hold at the first event."""
     first = _to_common_ns(plans[0])
     files = [{"path": _member(plan), "machine": {"name": plan.title},
               **({} if plan is plans[0] else {"clocks": {

@@ -1,4 +1,4 @@
-"""What the second pass does with each rank: what the first learned of all ranks comes in, a plan a rank goes out."""
+"""Plans the second pass: out of the surveys of all ranks, the origin of time and what is written of each rank."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from distprof.errors import DataError, UsageError
 from distprof.merge.chrome.budget import WithinBudget, by_importance, within_budget
 from distprof.merge.chrome.drawing import BYTES_DRAWN, DRAWN, CounterValue, DrawnCollective
 from distprof.merge.chrome.formats import FORMATS
+from distprof.merge.chrome.number_ranges import NumberRanges
 from distprof.merge.chrome.numbering import NUMBERS_PER_RANK
-from distprof.merge.chrome.options import MergeOptions, NumberRanges
+from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import RankSurvey
 from distprof.merge.chrome.selection import EventSelection
+from distprof.merge.chrome.selection_options import SelectionOptions
 from distprof.merge.chrome.survey import ALL, Survey
 from distprof.merge.clock.model import Clock, RankClock
 from distprof.merge.run.run_model import Rank, Run
@@ -75,7 +77,7 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
     Args:
         run: What was recorded.
         clock: Of the run.
-        read: Ranks with what the first pass learned.
+        read: Ranks with their surveys.
         options: What goes in and how.
         collectives: `MERGED_COLLECTIVES` of the run, to be drawn.
         recorded: `STEPS` of the ranks, where they recorded some.
@@ -84,7 +86,7 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
         DataError: A trace has more threads than there are numbers.
         UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
     """
-    if options.narrows and not FORMATS[options.format].chooses_events:
+    if (options.choose_events or options.max_bytes) and not FORMATS[options.format].chooses_events:
         raise UsageError(f"expected whole ranks with --format {options.format}, found options that choose events",
                          hint="only --ranks goes with it: the files are packed as they are")
     clocks = {one.rank.number: clock.line(one.rank.number) for one in read}
@@ -165,10 +167,10 @@ def _choice(read: list[RankSurvey], steps: Mapping[int, Steps], options: MergeOp
     if not choice.ranks:
         raise UsageError(f"expected a larger --max-size, found {size(options.max_bytes)}: not one step of a rank fits",
                          hint=f"all ranks are {size(sum(sizes.values()))} of text")
-    told = ", ".join(f"{rank} ({why})" for rank, why in choice.ranks.items() if why != "fits")
+    important = ", ".join(f"{rank} ({why})" for rank, why in choice.ranks.items() if why != "fits")
     remarks = [f"--max-size {size(options.max_bytes)} of {size(sum(sizes.values()))}: left out ranks "
                f"{NumberRanges(tuple((rank, rank) for rank in choice.left_out)) if choice.left_out else 'none'}; kept "
-               f"{len(choice.ranks)}{f', among them {told}' if told else ''}; slowest by its longest step"]
+               f"{len(choice.ranks)}{f', among them {important}' if important else ''}; slowest by its longest step"]
     if choice.steps is not None:
         remarks.append("of these only steps "
                        + ", ".join(f"{step} ({why})" for step, why in sorted(choice.steps.items())))
@@ -209,11 +211,11 @@ def _wanted(spans: NumberRanges | None, steps: Mapping[int, Steps],
         there = sorted({int(number) for columns in steps.values() for number in columns[2].tolist()})
         raise UsageError(f"expected steps of the trace for --steps, found {spans}",
                          hint=f"there are {NumberRanges(tuple((step, step) for step in there))}" if there
-                         else "no rank knows its steps: choose by --window")
+                         else "no rank recorded its steps: choose by --window")
     return found
 
 
-def _selection(options: MergeOptions, steps: list[tuple[int, int]] | None, clock: RankClock,
+def _selection(options: SelectionOptions, steps: list[tuple[int, int]] | None, clock: RankClock,
                first_ns: int) -> EventSelection:
     windows = steps
     if options.window_ns is not None:

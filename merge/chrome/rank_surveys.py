@@ -1,4 +1,4 @@
-"""The first pass over all ranks: a run comes in, and while other things are done, what its traces are like goes out."""
+"""Surveys the traces of all ranks in workers, which write the ranks afterwards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from distprof.contract.problems import EventsDamaged, EventsLeftOut, Problem, TraceCut, TraceDamaged, TraceLeftOut
 from distprof.errors import DataError, UsageError
-from distprof.merge.chrome.options import MergeOptions
+from distprof.merge.chrome.selection_options import SelectionOptions
 from distprof.merge.chrome.survey import Survey, survey_trace
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.scan.chrome_file import Losses
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSurvey:
-    """A rank and what the first pass learned of its trace."""
+    """A rank and the survey of its trace."""
 
     rank: Rank
     trace: TraceFile
@@ -44,7 +44,7 @@ class Readings:
 class RankSurveys:
     """Reads every trace that the options ask for, in workers that begin at once; the second pass uses them too."""
 
-    def __init__(self, run: Run, options: MergeOptions) -> None:
+    def __init__(self, run: Run, options: SelectionOptions) -> None:
         """Begins.
 
         Raises:
@@ -80,7 +80,7 @@ class RankSurveys:
             yield future.result()
 
 
-def _traces(run: Run, options: MergeOptions) -> list[tuple[Rank, TraceFile]]:
+def _traces(run: Run, options: SelectionOptions) -> list[tuple[Rank, TraceFile]]:
     found = [(rank, rank.trace) for rank in run.ranks if rank.trace is not None]
     if options.ranks is None or not found:
         return found

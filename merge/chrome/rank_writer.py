@@ -1,4 +1,4 @@
-"""The second pass over a rank: reads its trace, lets decide what becomes of each event, has it written."""
+"""The second pass over a rank: feeds the decided events of its trace to the writers of the format."""
 
 from __future__ import annotations
 

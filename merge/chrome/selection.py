@@ -1,4 +1,4 @@
-"""What of the traces goes into the merged one: options come in, rows to keep go out."""
+"""Chooses the events of a rank that go into the merged trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first pass over a rank's trace: its chunks come in, what has to be known before anything is written goes out."""
+"""The first pass over a rank's trace: finds what has to be known before its first event is written."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NamingEvent:
 
 @dataclass(slots=True, kw_only=True)
 class Survey:
-    """What the first pass learned of a file."""
+    """What was found in a file."""
 
     metadata: dict[str, Any] = field(default_factory=dict)
     losses: Losses = field(default_factory=Losses)
@@ -76,7 +76,7 @@ def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: 
     Args:
         trace: Where it lies.
         selection: What of it will be written.
-        base_ns: Added to its times to see what the selection says; as an earlier pass learned it.
+        base_ns: Added to its times before events are selected; as an earlier survey found it.
         strict: Looks into `args` too, where damage may hide.
 
     Raises:

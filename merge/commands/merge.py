@@ -1,4 +1,4 @@
-"""Merging: paths come in, a folder with the merged trace and tables is written whole or not at all."""
+"""The body of `distprof merge`: writes the folder of the merge whole or not at all."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         *paths: A run directory, or traces of other programs: folders, files, archives.
         options: What goes in and how.
         out: Where to write; `merged/` in the run directory or folder where it is not given.
-        naming: How to tell the rank of a trace, where neither the trace nor its name does.
+        naming: How to find the rank of a trace that neither holds it nor has it in its name.
         force: Replace an earlier merge.
         strict: Fail where something is missing.
-        progress: Is told how much of the work is done, from 0 to 1.
+        progress: Called with the share of the work that is done, from 0 to 1.
 
     Raises:
         DataError: The run cannot be read.
@@ -77,7 +77,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
     check(written.problems, strict=strict)
-    return writing.told(written, merged)
+    return writing.summary_text(written, merged)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The files of a merge: a run comes in, trace, tables and summary go out, and what to tell of them."""
+"""Writes the files of a merge: trace, tables and summary; and the text that `distprof merge` prints about them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _late(summary: dict[str, Any]) -> list[str]:
     return list(lines_of_summary(found, summary["ranks"]))
 
 
-def told(written: MergeResult, merged: Path) -> str:
+def summary_text(written: MergeResult, merged: Path) -> str:
     """What was written, and what is not in it."""
     page, run, trace = Page(), written.run, written.trace
     if trace is None:
