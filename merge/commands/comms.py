@@ -19,7 +19,7 @@ from distprof.merge.text.problems import show_problems
 from distprof.merge.text.slowest import list_slowest
 from distprof.merge.text.timeline import draw_timeline
 from distprof.merge.totals.description import problems_of
-from distprof.merge.totals.findings import Findings, find
+from distprof.merge.totals.findings import Findings, findings_of
 from distprof.reporters.page import Page
 
 
@@ -53,7 +53,7 @@ def comms(path: Path, choice: Choice, view: View, *, strict: bool = False) -> st
         UsageError: There is no such op, group or step.
         IncompleteError: Something is missing and `strict` is set.
     """
-    found = find(path, choice)
+    found = findings_of(path, choice)
     check(problems_of(found.run, found.clock), strict=strict)
     if view.as_json:
         return json.dumps(comms_data(found), indent=1)

@@ -47,7 +47,7 @@ class Findings:
     """`communication` of the summary of a merge that was read alone."""
 
 
-def find(path: Path, choice: Choice) -> Findings:
+def findings_of(path: Path, choice: Choice) -> Findings:
     """Reads a run, and matches, measures and explains its collectives.
 
     Args:
