@@ -87,7 +87,7 @@ def transformers_model(name: str, config: str, device: str = "meta", **kwargs: A
     _has_torchvision()  # transformers imports it where it is there
     import transformers
 
-    with torch.device(device):
+    with torch.device(device), Unfilled():
         return getattr(transformers, name)(getattr(transformers, config)(**kwargs)).eval()
 
 
