@@ -31,7 +31,7 @@ def collective_events(drawn: Iterable[DrawnCollective], lanes: Lanes, origin_ns:
     """Slices on threads of the rank's first process, with the ends of arrows behind the slices they belong to."""
     for one in drawn:
         thread = lanes.extra(one.thread)
-        yield slice_event(one.whole, thread.pid, thread.tid, origin_ns, one.args)
+        yield slice_event(one.slice, thread.pid, thread.tid, origin_ns, one.args)
         for part in one.parts:
             yield slice_event(part, thread.pid, thread.tid, origin_ns)
         for arrow in one.arrows:

@@ -102,7 +102,7 @@ def draw_collectives(rows: pl.DataFrame, clock: Clock, wanted: Mapping[int, Draw
     ranks: dict[int, list[DrawnCollective]] = defaultdict(list)
     for row, thread in zip(shown, threads, strict=True):
         ranks[row.rank].append(DrawnCollective(
-            thread=thread, whole=DrawnSlice(row.name, row.arrival_ns, _end(row)), args=_args(row),
+            thread=thread, slice=DrawnSlice(row.name, row.arrival_ns, _end(row)), args=_args(row),
             parts=tuple(_parts(row, wanted[row.rank].min_duration_ns)),
             arrows=tuple(arrows.get((row.collective, row.rank, row.op), ()))))
     return Drawing(ranks=ranks, counters=[*_waiting(shown), *_in_flight(shown)])

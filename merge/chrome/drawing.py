@@ -34,7 +34,7 @@ class DrawnCollective(NamedTuple):
 
     thread: str
     """Name of the thread it is drawn on; nothing else on it overlaps."""
-    whole: DrawnSlice
+    slice: DrawnSlice
     parts: tuple[DrawnSlice, ...]
     """Waiting and moving, inside of it."""
     args: dict[str, Any]

@@ -6,7 +6,6 @@ A viewer shows a thread as slices within slices. What partly overlaps goes to a 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from distprof.merge.chrome import arrows
 from distprof.merge.chrome.arrows import Ends, Slices
 from distprof.merge.chrome.begin_end import Halves, pair_halves
+from distprof.merge.chrome.layout import Layout
 from distprof.merge.chrome.selection import EventSelection
 from distprof.merge.scan.engine import ENGINE, Scanner
 from distprof.merge.scan.event_phases import BEGIN, FLOW_END, FLOW_START, FLOW_STEP, FLOWS, META, PAIRED, SLICE
@@ -26,44 +26,6 @@ MAX_LANES = 16
 DAY_NS = 86_400 * 10**9
 _END_OF = np.array([0, FLOW_END, FLOW_START, FLOW_STEP])
 """By `flow_in` + 2 x `flow_out`: which end of an arrow a slice with a `bind_id` is."""
-
-
-def _nothing() -> Any:
-    return np.empty(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Numbers of events, counted through the file and ascending, with what becomes of each."""
-
-    side_rows: Any = field(default_factory=_nothing)
-    """They leave their lane: slices that overlap another one there, and ends of arrows that belong to these."""
-    side_lanes: Any = field(default_factory=_nothing)
-    """Lane of each, from 1 on."""
-    num_side: int = 0
-    """Slices among them."""
-    cut_rows: Any = field(default_factory=_nothing)
-    """Slices whose end is cut."""
-    cut_ns: Any = field(default_factory=_nothing)
-    """Their new durations."""
-    moved_rows: Any = field(default_factory=_nothing)
-    """Ends (phase E) of such slices."""
-    moved_ns: Any = field(default_factory=_nothing)
-    """Their new times."""
-    hanging_rows: Any = field(default_factory=_nothing)
-    """Ends of arrows that are left out: they lie in no slice, or lack their other end. A slice stays, without arrow."""
-    reused_rows: Any = field(default_factory=_nothing)
-    """Ends of arrows that need another id, since an arrow before had theirs."""
-    reused_ids: Any = field(default_factory=_nothing)
-    left_out_rows: Any = field(default_factory=_nothing)
-    """Begins and ends that the selection leaves out."""
-    num_left_out: int = 0
-    """Events that the selection leaves out."""
-
-    @property
-    def num_lanes(self) -> int:
-        """Lanes that threads need at most, their own included."""
-        return int(self.side_lanes.max(initial=0)) + 1
 
 
 class LayoutFinder:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.chrome.overlaps import Layout, LayoutFinder
+from distprof.merge.chrome.layout import Layout
+from distprof.merge.chrome.overlaps import LayoutFinder
 from distprof.merge.chrome.selection import EventSelection
 from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader

@@ -45,7 +45,7 @@ FOUR = {0: (1.0, 12.0), 1: (2.0, 12.0), 2: (10.0, 12.0), 3: (9.999, 11.5)}
 def test_a_collective_has_a_waiting_and_a_moving_part_and_arrows_from_the_last():
     found = draw_collectives(frame(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
     (mine,) = found.ranks[0]
-    assert (mine.thread, mine.whole) == ("collectives default_pg", DrawnSlice("all_reduce #3", MS, 12 * MS))
+    assert (mine.thread, mine.slice) == ("collectives default_pg", DrawnSlice("all_reduce #3", MS, 12 * MS))
     assert mine.parts == (DrawnSlice("waiting for rank 2", MS, 10 * MS), DrawnSlice("moving", 10 * MS, 12 * MS))
     assert mine.args == {
         "group": "default_pg", "group name": "0", "ranks": "0-3", "bytes": 1024, "dtype": "float32", "step": 7,
@@ -81,10 +81,10 @@ def test_nothing_on_a_thread_overlaps(spans):
     drawn = draw_collectives(rows, clock_of(2), {rank: DrawOptions() for rank in range(2)}, 0)
     for rank in range(2):
         ends: dict[str, int] = {}
-        for one in sorted(drawn.ranks.get(rank, []), key=lambda one: one.whole.start_ns):
-            assert one.whole.start_ns >= ends.get(one.thread, 0)
-            ends[one.thread] = max(one.whole.end_ns, one.whole.start_ns + 1)
-            assert all(one.whole.start_ns <= part.start_ns < part.end_ns <= one.whole.end_ns for part in one.parts)
+        for one in sorted(drawn.ranks.get(rank, []), key=lambda one: one.slice.start_ns):
+            assert one.slice.start_ns >= ends.get(one.thread, 0)
+            ends[one.thread] = max(one.slice.end_ns, one.slice.start_ns + 1)
+            assert all(one.slice.start_ns <= part.start_ns < part.end_ns <= one.slice.end_ns for part in one.parts)
     assert sum(map(len, drawn.ranks.values())) == len(rows)
 
 

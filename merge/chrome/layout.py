@@ -1,0 +1,46 @@
+"""The layout of a rank: which of its events cannot be shown as they are, and what becomes of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+def _nothing() -> Any:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Numbers of events, counted through the file and ascending, with what becomes of each."""
+
+    side_rows: Any = field(default_factory=_nothing)
+    """They leave their lane: slices that overlap another one there, and ends of arrows that belong to these."""
+    side_lanes: Any = field(default_factory=_nothing)
+    """Lane of each, from 1 on."""
+    num_side: int = 0
+    """Slices among them."""
+    cut_rows: Any = field(default_factory=_nothing)
+    """Slices whose end is cut."""
+    cut_ns: Any = field(default_factory=_nothing)
+    """Their new durations."""
+    moved_rows: Any = field(default_factory=_nothing)
+    """Ends (phase E) of such slices."""
+    moved_ns: Any = field(default_factory=_nothing)
+    """Their new times."""
+    hanging_rows: Any = field(default_factory=_nothing)
+    """Ends of arrows that are left out: they lie in no slice, or lack their other end. A slice stays, without arrow."""
+    reused_rows: Any = field(default_factory=_nothing)
+    """Ends of arrows that need another id, since an arrow before had theirs."""
+    reused_ids: Any = field(default_factory=_nothing)
+    left_out_rows: Any = field(default_factory=_nothing)
+    """Begins and ends that the selection leaves out."""
+    num_left_out: int = 0
+    """Events that the selection leaves out."""
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes that threads need at most, their own included."""
+        return int(self.side_lanes.max(initial=0)) + 1
