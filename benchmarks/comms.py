@@ -1,10 +1,11 @@
-"""What matching and measuring collectives costs: a run of many ranks is made, seconds and memory come out.
+"""Measures `distprof comms` on a made-up run of many ranks: reading, matching, aligning, measuring, blaming.
 
     python benchmarks/comms.py [--ranks 512] [--rows 1000000] [--lost 0] [--repeat 3] [--record]
 
 The run is made up: tensor parallel in groups of 8 x data parallel in groups of the rest, each rank a table of what it
-issued, a host a group of 8, clocks never compared. `--lost` takes so many rows away, each of a rank by chance: then
-collectives have to be found by more than their numbers. `--record` puts the table at the end of RESULTS.md.
+issued, a host a group of 8, clocks never compared: they are estimated from the collectives. `--lost` takes so many rows
+away, each of a rank by chance: then collectives have to be found by more than their numbers. `--record` puts the table
+at the end of RESULTS.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run comes in, seconds and memory of matching and measuring its collectives go out as JSON.
+"""Prints the seconds and the memory of everything that `distprof comms RUN` computes, as JSON.
 
 python comms_rows.py RUN
 """
@@ -9,24 +9,25 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
 
 from distprof.merge.blame.analysis import analyse
-from distprof.merge.cost.bandwidth import bandwidths
-from distprof.merge.cost.collectives import measured
-from distprof.merge.cost.matrix import bytes_between
+from distprof.merge.clock.choose import choose_clock
+from distprof.merge.clock.model import Clock
+from distprof.merge.clock.recorded_clock import hosts_of, recorded_clock
+from distprof.merge.cost.collectives import measured_collectives
+from distprof.merge.cost.coverage import coverage
+from distprof.merge.cost.kinds import kinds
+from distprof.merge.cost.per_collective import per_collective
+from distprof.merge.match.matched_run import rows_of_ranks
 from distprof.merge.match.matching import match
-from distprof.merge.match.recorded_rows import recorded
 from distprof.merge.run.read_run import read_run
 from distprof.merge.run.run_model import Run
 
 Result = TypeVar("Result")
-WORK: dict[str, Callable[[pl.DataFrame], Any]] = {"bandwidths": bandwidths, "matrix": bytes_between}
-"""What is made of the measured rows, and measured too."""
 
 
 class Watch:
@@ -56,21 +57,22 @@ def main(path: str) -> None:
     """Without the imports."""
     watch = Watch()
     run = watch.of("open", lambda: read_run(Path(path)))
-    rows = watch.of("measure", lambda: measured(run, _matched(run, watch)))
-    for seconds in (watch.seconds, watch.cpu_seconds):
-        seconds["measure"] -= seconds["load"] + seconds["match"]
-    for name, work in WORK.items():
-        watch.of(name, partial(work, rows))
-    watch.of("blame", lambda: analyse(run, rows))
-    told: dict[str, Any] = {
+    rows, clock = _measured(run, watch)
+    each = watch.of("by collective", lambda: per_collective(rows))
+    watch.of("by kind", lambda: (kinds(each, each["step"].n_unique()), coverage(each)))
+    watch.of("blame", lambda: analyse(run, clock, rows, None))
+    figures: dict[str, Any] = {
         "rows": rows.height, "collectives": rows["collective"].n_unique(), "complete": int(rows["complete"].sum()),
-        "bytes": peak_bytes(), "seconds": watch.seconds, "cpu_seconds": watch.cpu_seconds}
-    print(json.dumps(told))
+        "clock": clock.method, "bytes": peak_bytes(), "seconds": watch.seconds, "cpu_seconds": watch.cpu_seconds}
+    print(json.dumps(figures))
 
 
-def _matched(run: Run, watch: Watch) -> pl.DataFrame:
-    found = watch.of("load", lambda: recorded(run))
-    return watch.of("match", lambda: match(found.rows, ranks=found.ranks, world_size=run.world_size))
+def _measured(run: Run, watch: Watch) -> tuple[pl.DataFrame, Clock]:
+    """What `measured_run` does, part by part."""
+    loaded = watch.of("load", lambda: rows_of_ranks(run))
+    matched = watch.of("match", lambda: match(loaded.rows, ranks=list(loaded.frames), world_size=run.world_size))
+    clock = watch.of("clock", lambda: choose_clock(run, recorded_clock(run), "auto", matched))
+    return watch.of("measure", lambda: measured_collectives(matched, clock, hosts_of(run))), clock
 
 
 if __name__ == "__main__":

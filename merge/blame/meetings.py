@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.ops import POINT_TO_POINT
-from distprof.merge.blame.rank_collectives import with_receivers
+from distprof.merge.blame.rank_collectives import WAITED, with_receivers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ def meetings(rows: pl.DataFrame) -> list[Meeting]:
     """
     one_sided = pl.col("op").is_in(POINT_TO_POINT)
     waited = pl.when(one_sided).then((pl.col("wait_ns") > 0).any()).otherwise(pl.col("wait_ns").is_not_null().all())
-    known = with_receivers(rows).filter(waited.over("collective"), pl.col("num_ranks") > 1)
+    known = with_receivers(rows.select(WAITED)).filter(waited.over("collective"), pl.col("num_ranks") > 1)
     known = known.filter(pl.col("end_ns").is_not_null().all().over("collective"))
     table = known.sort("collective", "rank").select(
         "collective", pl.col("step").fill_null(-1), "rank", "arrival_ns", "end_ns")

@@ -54,13 +54,17 @@ class RankCollectives:
         return ActivityLane(starts=begins[held], ends=reach[held], labels=Activities.waiting_for(numbers[held]))
 
 
+WAITED = ("collective", "rank", "op", "step", "num_ranks", "enqueue_ns", "arrival_ns", "end_ns", "wait_ns")
+"""Columns that waiting is found from; the lists and texts of a million rows are large."""
+
+
 def collectives_by_rank(rows: pl.DataFrame) -> dict[int, RankCollectives]:
     """The collectives of every rank whose arrival and end are known.
 
     Args:
         rows: `MERGED_COLLECTIVES`, of the steps that count.
     """
-    known = with_receivers(rows).filter(pl.col("arrival_ns").is_not_null(), pl.col("end_ns").is_not_null())
+    known = with_receivers(rows.select(WAITED)).drop_nulls(("arrival_ns", "end_ns"))
     table = known.select(
         "rank", "collective", pl.col("step").fill_null(-1), pl.col("enqueue_ns").fill_null(pl.col("arrival_ns")),
         "arrival_ns", "end_ns", last_arrival_ns=pl.col("arrival_ns") + pl.col("wait_ns").fill_null(0),
@@ -74,6 +78,8 @@ def with_receivers(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows with `wait_ns` of those that wait for a sender: until the sender was there."""
     is_pair = pl.col("op").is_in(POINT_TO_POINT) & (pl.col("num_ranks") == 2)
     sent = rows.filter(is_pair, pl.col("op") == "send").select("collective", sent_ns="arrival_ns").unique("collective")
+    if sent.is_empty():
+        return rows
     joined = rows.join(sent, on="collective", how="left", maintain_order="left")
     waited = (pl.col("sent_ns") - pl.col("arrival_ns")).clip(0)
     waited = pl.min_horizontal(waited, (pl.col("end_ns") - pl.col("arrival_ns")).clip(0))

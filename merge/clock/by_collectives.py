@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
+import numpy as np
 import polars as pl
 
 from distprof.merge.clock.fit import Fit, fit_line
@@ -71,12 +72,12 @@ def _pair(this: pl.DataFrame | None, other: pl.DataFrame | None, slack_ns: int) 
     both = this.join(other, on="collective", suffix="_other").sort("end_ns")
     if len(both) < ENOUGH:
         return None
-    starts, ends = both["start_ns"].to_list(), both["end_ns"].to_list()
-    starts_there, ends_there = both["start_ns_other"].to_list(), both["end_ns_other"].to_list()
-    lower = [(end, there - end - slack_ns) for end, there in zip(ends, starts_there, strict=True)]
-    upper = [(start, there - start + slack_ns) for start, there in zip(starts, ends_there, strict=True)]
-    points = [(end, there - end) for end, there in zip(ends, ends_there, strict=True)]
-    return fit_line(lower, upper, points=points, window=(min(starts), max(ends)))
+    start, end, start_there, end_there = (both[name].to_numpy() for name in (
+        "start_ns", "end_ns", "start_ns_other", "end_ns_other"))
+    lower = np.stack([end, start_there - end - slack_ns], axis=1)
+    upper = np.stack([start, end_there - start + slack_ns], axis=1)
+    return fit_line(lower, upper, points=np.stack([end, end_there - end], axis=1),
+                    window=(int(start.min()), int(end.max())))
 
 
 def check_clock(table: pl.DataFrame, clock: Clock, *, precision_ns: int = 1) -> Check:

@@ -23,7 +23,12 @@ MAX_PAIRS_OF = 400
 
 Bound = tuple[int, int]
 """A time on the clock that is to be corrected, and what must be added to it at least, or at most; ns."""
+Bounds = Sequence[Bound] | npt.NDArray[np.int64]
+"""Bounds one after the other; as an array, a row each."""
 Floats = npt.NDArray[np.float64]
+MOST_LOOPED = 64
+WORTH = 0.05
+"""Share of points that one more round of thinning has to take away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +65,7 @@ class Fit:
         return math.ceil(outside_ns * (peer.drift_uncertainty_ppm or 0.0) * 1e-6)
 
 
-def fit_line(lower: Sequence[Bound], upper: Sequence[Bound], *, window: tuple[int, int],
-        points: Sequence[Bound] = ()) -> Fit:
+def fit_line(lower: Bounds, upper: Bounds, *, window: tuple[int, int], points: Bounds = ()) -> Fit:
     """The line between two clocks.
 
     Args:
@@ -74,14 +78,14 @@ def fit_line(lower: Sequence[Bound], upper: Sequence[Bound], *, window: tuple[in
     Raises:
         ValueError: One side has no bound.
     """
-    if not lower or not upper:
+    if not len(lower) or not len(upper):
         raise ValueError("expected bounds on both sides")
-    begin, base = window[0], lower[0][1]
+    begin, base = window[0], int(lower[0][1])
     corridor = _Corridor.around(_hull(_local(lower, begin, base), sign=1), _hull(_local(upper, begin, base), sign=-1))
     times = [0.0, (window[1] - begin) / 1e9]
     extents = [corridor.extent(time) for time in times]
     wanted = [(low + high) / 2 for low, high in extents]
-    if points:
+    if len(points):
         slope, start = corridor.nearest(*_theil_sen(_local(points, begin, base)))
         wanted = [start + slope * time for time in times]
     # two lines differ most at an end of the window
@@ -94,9 +98,10 @@ def fit_line(lower: Sequence[Bound], upper: Sequence[Bound], *, window: tuple[in
                window=window)
 
 
-def _local(bounds: Sequence[Bound], begin: int, base: int) -> Floats:
+def _local(bounds: Bounds, begin: int, base: int) -> Floats:
     """Seconds since `begin` and ns above `base`: small enough for doubles."""
-    return np.array([((at_ns - begin) / 1e9, float(value_ns - base)) for at_ns, value_ns in bounds])
+    whole = np.asarray(bounds, np.int64)
+    return np.stack([(whole[:, 0] - begin) / 1e9, (whole[:, 1] - base).astype(np.float64)], axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,14 +168,25 @@ def _slopes(hull: Floats) -> Floats:
 def _hull(points: Floats, *, sign: int) -> Floats:
     """The points that a line above (sign 1) or below (-1) all of them can touch, by time; times are different."""
     ordered = points[np.lexsort((-sign * points[:, 1], points[:, 0]))]
+    ordered = _thinned(ordered[np.append(True, np.diff(ordered[:, 0]) > 0)], sign)
     kept: list[tuple[float, float]] = []
-    for time, value in ordered:
-        if kept and time == kept[-1][0]:
-            continue
+    for time, value in ordered.tolist():
         while len(kept) > 1 and sign * _turn(kept[-2], kept[-1], (time, value)) >= 0:
             kept.pop()
-        kept.append((float(time), float(value)))
+        kept.append((time, value))
     return np.array(kept)
+
+
+def _thinned(points: Floats, sign: int) -> Floats:
+    """Without most of those that lie behind the line between their neighbours: of thousands, few are left."""
+    while len(points) > MOST_LOOPED:
+        step = np.diff(points, axis=0)
+        turn = step[:-1, 0] * step[1:, 1] - step[:-1, 1] * step[1:, 0]
+        outside = np.concatenate(([True], sign * turn < 0, [True]))
+        if outside.sum() > len(points) * (1 - WORTH):
+            break
+        points = points[outside]
+    return points
 
 
 def _turn(one: tuple[float, float], two: tuple[float, float], three: tuple[float, float]) -> float:

@@ -14,6 +14,8 @@ def synchronising(rows: pl.DataFrame) -> pl.DataFrame:
     Args:
         rows: As `match` gives them.
     """
+    rows = rows.select("collective", "rank", "matched_by", "complete", "mismatch", "op", "size_bytes", "start_ns",
+                       "enqueue_ns", "end_ns", "num_ranks")  # lists and texts of a million rows are large
     certain = pl.col("matched_by").is_in(("id", "sequence"))
     # which of alike ones a rank lacks, their order does not tell: then nothing that rests on it counts
     certain |= pl.lit(bool(rows.filter(~certain)["complete"].all()))

@@ -1,4 +1,4 @@
-"""What `distprof comms` does: a path and options come in, the text to print goes out."""
+"""Makes the text of `distprof comms`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from distprof.merge.commands.merge import check
+from distprof.merge.commands.merge import fail_if_incomplete
 from distprof.merge.cost.choice import Choice
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.text.comms import summarise
@@ -54,7 +54,7 @@ def comms(path: Path, choice: Choice, view: View, *, strict: bool = False) -> st
         IncompleteError: Something is missing and `strict` is set.
     """
     found = findings_of(path, choice)
-    check(problems_of(found.run, found.clock), strict=strict)
+    fail_if_incomplete(problems_of(found.run, found.clock), strict=strict)
     if view.as_json:
         return json.dumps(comms_data(found), indent=1)
     return _render(found, view, path)

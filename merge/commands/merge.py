@@ -76,7 +76,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
-    check(written.problems, strict=strict)
+    fail_if_incomplete(written.problems, strict=strict)
     return writing.summary_text(written, merged)
 
 
@@ -168,7 +168,7 @@ def _is_merge(folder: Path) -> bool:
     return isinstance(found, dict) and {"format", "world_size", "per_gpu"} <= found.keys()
 
 
-def check(problems: Sequence[Problem], *, strict: bool) -> None:
+def fail_if_incomplete(problems: Sequence[Problem], *, strict: bool) -> None:
     """Raises IncompleteError where something is missing and that matters."""
     if strict and problems:
         raise IncompleteError(f"incomplete: {'; '.join(sentences(problems))}",

@@ -1,4 +1,4 @@
-"""What the reading commands do: a path and options come in, the text to print goes out."""
+"""Makes the text of `distprof stats`, from an earlier merge where it is up to date."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distprof.contract.problems import Problem, from_json
 from distprof.contract.summary import CLOCK_KEYS, STEP_KEYS, SUMMARY_KEYS
 from distprof.contract.tables import MODULES
 from distprof.errors import DataError, UsageError
-from distprof.merge.commands.merge import check
+from distprof.merge.commands.merge import fail_if_incomplete
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.run.discovery import is_recorded, trace_times
 from distprof.merge.run.read_run import read_run
@@ -41,7 +41,7 @@ def stats(path: Path, *, as_json: bool = False, strict: bool = False, top: int =
     if peak is not None and not (math.isfinite(peak) and peak > 0):
         raise UsageError(f"expected a positive number of FLOP/s for --peak, found {peak}")
     summary = _summary(path) if peak is None else _computed(path, peak)
-    check(from_json(Problem, summary["problems"]), strict=strict)
+    fail_if_incomplete(from_json(Problem, summary["problems"]), strict=strict)
     if as_json:
         return json.dumps(summary, indent=1)
     return stats_text.render(summary, path, Page(), top=top)
@@ -56,7 +56,7 @@ def stats_by_module(path: Path, view: TreeView, *, as_json: bool = False, strict
     summary = _summary(path)
     _refuse_traces(summary["kind"], path, "modules")
     modules = _modules(path)
-    check(from_json(Problem, summary["problems"]), strict=strict)
+    fail_if_incomplete(from_json(Problem, summary["problems"]), strict=strict)
     rows = module_rows(modules)
     if as_json:
         shown = [(line.row.group, line.row.path) for line in select_modules(rows, replace(view, collapse=False)).lines]

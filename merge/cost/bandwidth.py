@@ -1,4 +1,4 @@
-"""Bandwidth by kind of collective: measured rows come in, one line per op, group, size and reach goes out."""
+"""Sums up the bandwidth of collectives by op, group, size and reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which collectives a user wants to see: rows and what was asked for come in, the rows that are meant go out."""
+"""Narrows collectives to the op, group and step that a user asks for, and names groups."""
 
 from __future__ import annotations
 

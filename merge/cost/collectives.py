@@ -34,7 +34,8 @@ def measured_collectives(matched: pl.DataFrame, clock: Clock, hosts: Mapping[int
 
 def _members(rows: pl.DataFrame) -> pl.Series:
     """`group_ranks` of each collective."""
-    return rows.group_by("collective").agg(pl.col("group_ranks").first()).sort("collective")["group_ranks"]
+    first = rows.select("collective").with_row_index("row").group_by("collective").agg(pl.col("row").first())
+    return rows["group_ranks"].gather(first.sort("collective")["row"])
 
 
 def _by_arrival(rows: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""How much of the communication is understood: collectives come in, counts and what is doubtful go out."""
+"""Counts how many collectives were matched on all ranks, and what is not known of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of the communication was matched: matched rows come in, a line per group and method goes out."""
+"""Counts by group and method how many collectives were matched on all ranks."""
 
 from __future__ import annotations
 

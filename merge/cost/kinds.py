@@ -1,4 +1,4 @@
-"""What was communicated, op by op and group by group: collectives come in, one line each with its cost goes out."""
+"""Sums up collectives by op and group: how many, how large, what they cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EACH_GROUP = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class CollectiveKind:
     """All collectives of one op in one group, or in groups that are alike."""
 
     op: str
@@ -44,7 +44,7 @@ class Kind:
     """Calls of which the clocks do not tell who came last."""
 
 
-def kinds(collectives: pl.DataFrame, num_steps: int) -> list[Kind]:
+def kinds(collectives: pl.DataFrame, num_steps: int) -> list[CollectiveKind]:
     """Sums up; the largest waits first.
 
     Args:
@@ -74,7 +74,7 @@ def kinds(collectives: pl.DataFrame, num_steps: int) -> list[Kind]:
     return sorted(found, key=lambda one: (-(one.wait_ns or 0.0) * (one.num_ranks or 1) * one.num_groups, one.op))
 
 
-def _kind(row: dict[str, Any], num_steps: int) -> Kind:
+def _kind(row: dict[str, Any], num_steps: int) -> CollectiveKind:
     num_groups, num_calls = row["num_groups"], row["num_calls"]
     members = row["num_members"] or row["num_ranks"]
     label = group_label(row["name"], row["description"], row["ranks"])
@@ -82,7 +82,7 @@ def _kind(row: dict[str, Any], num_steps: int) -> Kind:
         label = f"{num_groups} x {row['description'] or row['name'] or '-'}"
     times = num_groups * (members or 1) * (num_steps or num_calls / num_groups)
     wait, transfer = (None if row[name] is None else row[name] / times for name in ("wait_ns", "transfer_ns"))
-    return Kind(op=row["kind"], group=label, num_groups=num_groups, num_calls=num_calls, num_ranks=members,
+    return CollectiveKind(op=row["kind"], group=label, num_groups=num_groups, num_calls=num_calls, num_ranks=members,
                 ranks=row["ranks"] if num_groups == 1 else None, wait_ns=wait,
                 transfer_ns=transfer, calls_per_step=num_calls / num_groups / num_steps if num_steps else None,
                 **{name: row[name] for name in ("min_bytes", "max_bytes", "spread_median_ns", "spread_max_ns", "algbw",

@@ -1,4 +1,4 @@
-"""What a collective cost and who waited for whom: matched rows on the common clock come in, measured rows go out.
+"""Measures what each collective cost, and which rank the others waited for.
 
 For a collective on the ranks r, s_r the arrival and e_r the end: A = max s_r is the last arrival, A - min s_r their
 spread, wait_r = min(max(A - s_r, 0), e_r - s_r), transfer_r = e_r - s_r - wait_r. Without a common clock: the rank that
@@ -90,8 +90,9 @@ def _between_hosts(rows: pl.DataFrame, hosts: Mapping[int, Hashable]) -> pl.Seri
                          schema={"rank": pl.Int64, "host": pl.Int64})
     several, unknown = pl.col("host").drop_nulls().n_unique() > 1, pl.col("host").is_null().any()
     is_alone = _IS_PAIR.first() & (pl.col("num_ranks").first() < 2)
-    members = pl.col("group_ranks").first().list.len().cast(pl.Int64)
-    each = rows.select("collective", "rank", "op", "num_ranks", "group_ranks").join(known, on="rank", how="left")
+    members = pl.col("num_members").first()
+    each = rows.select("collective", "rank", "op", "num_ranks", pl.col("group_ranks").list.len().cast(pl.Int64).alias(
+        "num_members")).join(known, on="rank", how="left")
     lacks = is_alone | (~_IS_PAIR.first() & (members.is_null() | (pl.col("num_ranks").first() < members)))
     return each.group_by("collective").agg(
         pl.when(several).then(True).when(~unknown & ~lacks).then(False).alias("between_hosts")

@@ -1,4 +1,4 @@
-"""One row per collective: rows of all ranks come in, what the collective was and cost goes out."""
+"""Sums up each collective over its ranks: what it was and what it cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import polars as pl
 from distprof.merge.cost.choice import group_key
 
 _OF_ALL = (
-    "step", "group", "group_description", "group_ranks", "dtype", "complete", "mismatch", "matched_by", "num_ranks",
+    "step", "group", "group_description", "dtype", "complete", "mismatch", "matched_by", "num_ranks",
     "arrival_spread_ns", "late_rank", "end_spread_ns", "unsure", "disagrees", "algbw", "busbw", "between_hosts",
 )
 """Columns that are equal in all rows of a collective, or nearly."""
@@ -27,13 +27,27 @@ def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
     is_sent = (pl.col("op") == "send").any()
     known = [pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
              for name in ("wait_ns", "transfer_ns")]
-    return rows.with_columns(group_key().alias("group_key")).sort("collective", "rank").group_by(
+    # lists of a million rows are large: those of the first row of each collective are looked up at the end
+    each = rows.drop("group_ranks").with_row_index("row").sort("collective", "rank", maintain_order=True).group_by(
         "collective", maintain_order=True).agg(
-        pl.when(is_sent).then(pl.lit("send")).otherwise(pl.col("op").mode(maintain_order=True).first()).alias("op"),
-        pl.col("group_key", *_OF_ALL).first(), pl.col("sequence").min().alias("number"),
+        pl.col("op").first(), is_sent.alias("is_sent"), (pl.col("op").min() != pl.col("op").max()).alias("is_mixed"),
+        pl.col(_OF_ALL).first(), pl.col("sequence").min().alias("number"),
         pl.col("size_bytes").max(), pl.col("arrival_ns").min().alias("first_arrival_ns"),
         pl.col("arrival_ns").max().alias("last_arrival_ns"), pl.col("end_ns").max().alias("last_end_ns"),
         pl.col("end_ns").is_null().sum().alias("num_without_end"), *known, held.max().alias("longest_ns"),
         held.min().alias("shortest_ns"), pl.col("module_path", "phase", "peer", "asynchronous").first(),
-        pl.col("rank").alias("ranks"),
+        pl.col("rank").alias("ranks"), pl.col("row").first(),
     )
+    each = each.with_columns(_op(rows, each), rows["group_ranks"].gather(each["row"]))
+    return each.with_columns(group_key().alias("group_key")).drop("row", "is_sent", "is_mixed")
+
+
+def _op(rows: pl.DataFrame, each: pl.DataFrame) -> pl.Expr:
+    """`send` for a send with its receive; that of most ranks where they differ."""
+    mixed = each.filter("is_mixed", ~pl.col("is_sent"))["collective"]
+    found = pl.when("is_sent").then(pl.lit("send")).otherwise("op")
+    if len(mixed):
+        modes = rows.filter(pl.col("collective").is_in(mixed.implode())).sort("collective", "rank").group_by(
+            "collective", maintain_order=True).agg(pl.col("op").mode(maintain_order=True).first())
+        found = pl.col("collective").replace_strict(modes["collective"], modes["op"], default=found)
+    return found.alias("op")

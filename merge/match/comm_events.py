@@ -1,4 +1,4 @@
-"""Communication in a trace of another program: a trace comes in, the events that tell of it go out."""
+"""Reads the events of communication from a trace of another program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXTS = ("Comms Id", "Process Group Name", "Process Group Description", "Process
 STEP = re.compile(r"ProfilerStep#([0-9]{1,18})")
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """What an event tells."""
 
     NONE = 0
@@ -47,23 +47,24 @@ class Kind(IntEnum):
 
 
 _NAMES = {
-    Kind.KERNEL: re.compile(rb"(?!nccl:)\w*(?:nccl|rccl)\w*", re.IGNORECASE),
-    Kind.GLOO: re.compile(rb"gloo:\w+"),
-    Kind.CALL: re.compile(rb"c10d::\w+"),
-    Kind.PARAMETERS: re.compile(rb"record_param_comms$"),
-    Kind.NOTE: re.compile(rb"(?:nccl|rccl):\w+"),
-    Kind.LAUNCH: re.compile(rb"(?:cuda|cu|hip)\w*Launch\w*"),
-    Kind.STEP: re.compile(rb"ProfilerStep#[0-9]+$"),
+    EventKind.KERNEL: re.compile(rb"(?!nccl:)\w*(?:nccl|rccl)\w*", re.IGNORECASE),
+    EventKind.GLOO: re.compile(rb"gloo:\w+"),
+    EventKind.CALL: re.compile(rb"c10d::\w+"),
+    EventKind.PARAMETERS: re.compile(rb"record_param_comms$"),
+    EventKind.NOTE: re.compile(rb"(?:nccl|rccl):\w+"),
+    EventKind.LAUNCH: re.compile(rb"(?:cuda|cu|hip)\w*Launch\w*"),
+    EventKind.STEP: re.compile(rb"ProfilerStep#[0-9]+$"),
 }
+_ON_CPU = ("user_annotation", "cpu_op", "operator")
 _CATEGORIES = {
-    Kind.KERNEL: ("kernel",), Kind.GLOO: ("user_annotation", "cpu_op", "operator"), Kind.CALL: ("cpu_op", "operator"),
-    Kind.PARAMETERS: ("cpu_op", "operator", "user_annotation"), Kind.NOTE: ("user_annotation", "cpu_op", "operator"),
-    Kind.LAUNCH: ("cuda_runtime", "cuda_driver", "runtime"), Kind.STEP: ("user_annotation", "cpu_op", "operator"),
+    EventKind.KERNEL: ("kernel",), EventKind.GLOO: _ON_CPU, EventKind.CALL: ("cpu_op", "operator"),
+    EventKind.PARAMETERS: _ON_CPU, EventKind.NOTE: _ON_CPU,
+    EventKind.LAUNCH: ("cuda_runtime", "cuda_driver", "runtime"), EventKind.STEP: _ON_CPU,
 }
 """Names are used on both sides: the ranges of `nccl:all_reduce` and of a step are there on the device as well."""
 
 
-class Event(NamedTuple):
+class CommEvent(NamedTuple):
     """A slice; times in ns since the epoch, the rank's clock."""
 
     name: str
@@ -82,7 +83,7 @@ class CommEvents:
     """What a trace has."""
 
     identity: TraceIdentity
-    events: dict[Kind, list[Event]]
+    events: dict[EventKind, list[CommEvent]]
     """By kind, in order of time; launches are below."""
     launches: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """Correlation -> time and thread of the launch of a kernel in `events`."""
@@ -96,40 +97,40 @@ def read_events(trace: TraceFile) -> CommEvents:
     """
     scanner = ENGINE.new_scanner(integers=INTEGERS, texts=TEXTS)
     file = ChromeFile(trace.name, ChunkReader(trace, chunk_bytes=READ_BYTES), scanner)
-    found, launches = list[tuple[Kind, Any]](), list[Any]()
-    kinds, sides = np.empty(0, np.uint8), np.zeros((len(Kind), 0), bool)
+    found, launches = list[tuple[EventKind, Any]](), list[Any]()
+    kinds, sides = np.empty(0, np.uint8), np.zeros((len(EventKind), 0), bool)
     for _ in file.scanned():
         kinds = np.append(kinds, [_kind_of(name) for name in scanner.names.texts(len(kinds))]).astype(np.uint8)
         sides = _sides(scanner.categories)
         kind = kinds[scanner.column("name")]
         start, duration = scanner.column("ts_ns"), scanner.column("dur_ns")
-        wanted = (kind != Kind.NONE) & (scanner.column("phase") == SLICE) & (start != NONE) & (duration >= 0)
+        wanted = (kind != EventKind.NONE) & (scanner.column("phase") == SLICE) & (start != NONE) & (duration >= 0)
         rows = np.flatnonzero(wanted)
         rows = rows[sides[kind[rows], scanner.column("category")[rows]]]
-        is_launch = kind[rows] == Kind.LAUNCH
-        found += [(Kind(int(kind[row])), _raw(scanner, row)) for row in rows[~is_launch].tolist()]
+        is_launch = kind[rows] == EventKind.LAUNCH
+        found += [(EventKind(int(kind[row])), _raw(scanner, row)) for row in rows[~is_launch].tolist()]
         at = rows[is_launch]
         launches.append(np.stack([scanner.integers["correlation"][at], start[at], scanner.column("thread")[at]]))
     base_ns = base_ns_of(file.metadata)
     names, texts = (list(map(_decoded, interner.texts())) for interner in (scanner.names, scanner.texts))
-    events: dict[Kind, list[Event]] = {kind: [] for kind in Kind}
+    events: dict[EventKind, list[CommEvent]] = {kind: [] for kind in EventKind}
     for kind_of_row, raw in found:
         events[kind_of_row].append(_event(raw, base_ns, names, texts))
     for some in events.values():
         some.sort(key=lambda event: (event.start_ns, event.end_ns))
-    wanted_ids = {event.integers.get("correlation") for event in events[Kind.KERNEL]}
+    wanted_ids = {event.integers.get("correlation") for event in events[EventKind.KERNEL]}
     return CommEvents(identity=identity_of(file.metadata), events=events,
                       launches=dict(_launches(launches, base_ns, wanted_ids)))
 
 
-def _kind_of(name: bytes) -> Kind:
-    return next((kind for kind, pattern in _NAMES.items() if pattern.match(name)), Kind.NONE)
+def _kind_of(name: bytes) -> EventKind:
+    return next((kind for kind, pattern in _NAMES.items() if pattern.match(name)), EventKind.NONE)
 
 
 def _sides(categories: Interner) -> Any:
     """By kind and category: whether the event is that of the kind. The last column is of events without one."""
     texts = [text.decode("utf-8", "replace").lower() for text in categories.texts()]
-    return np.array([[text in _CATEGORIES.get(kind, ()) for text in texts] + [False] for kind in Kind], bool)
+    return np.array([[text in _CATEGORIES.get(kind, ()) for text in texts] + [False] for kind in EventKind], bool)
 
 
 def _raw(scanner: Scanner, row: int) -> tuple[Any, ...]:
@@ -138,9 +139,9 @@ def _raw(scanner: Scanner, row: int) -> tuple[Any, ...]:
             [int(scanner.interned[key][row]) for key in TEXTS])
 
 
-def _event(raw: tuple[Any, ...], base_ns: int, names: list[str], texts: list[str]) -> Event:
+def _event(raw: tuple[Any, ...], base_ns: int, names: list[str], texts: list[str]) -> CommEvent:
     name, thread, start_ns, duration_ns, integers, interned = raw
-    return Event(
+    return CommEvent(
         name=names[name] if name >= 0 else "", thread=thread, start_ns=start_ns + base_ns,
         end_ns=start_ns + duration_ns + base_ns,
         integers={key: value for key, value in zip(INTEGERS, integers, strict=True) if value != NONE},

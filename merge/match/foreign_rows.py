@@ -1,4 +1,4 @@
-"""Collectives in traces of other programs: traces come in, rows like those that distprof records go out.
+"""Makes rows of collectives, like those that distprof records, from traces of other programs.
 
 NCCL's kernels say what they are where the profiler linked them to the call; else the call is looked up by the launch of
 the kernel. gloo says the op only. What a trace does not tell is null.
@@ -22,7 +22,7 @@ from distprof.contract.problems import GroupUnknown, MatchedByLabel, MatchedByOr
 from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError
 from distprof.merge.match.backend_names import UNKNOWN, dtype_of, item_bytes, op_of
-from distprof.merge.match.comm_events import STEP, CommEvents, Event, Kind, read_events
+from distprof.merge.match.comm_events import STEP, CommEvent, CommEvents, EventKind, read_events
 from distprof.merge.match.matching import ALONE
 from distprof.merge.match.rank_rows import RankRows
 from distprof.merge.run.run_model import Rank, Run
@@ -71,16 +71,16 @@ def _is_lane(row: Mapping[str, Any]) -> bool:
 class _Enclosing:
     """Events of a kind by thread, to find the one in which a time lies."""
 
-    events: Mapping[int, tuple[list[int], list[Event]]]
+    events: Mapping[int, tuple[list[int], list[CommEvent]]]
 
     @classmethod
-    def of(cls, events: Sequence[Event]) -> _Enclosing:
-        by_thread = defaultdict[int, list[Event]](list)
+    def of(cls, events: Sequence[CommEvent]) -> _Enclosing:
+        by_thread = defaultdict[int, list[CommEvent]](list)
         for event in events:
             by_thread[event.thread].append(event)
         return cls({thread: ([event.start_ns for event in some], some) for thread, some in by_thread.items()})
 
-    def at(self, thread: int, at_ns: int) -> Event | None:
+    def at(self, thread: int, at_ns: int) -> CommEvent | None:
         """The last that began on the thread by then, if it has not ended."""
         starts, events = self.events.get(thread, ([], []))
         place = bisect_right(starts, at_ns) - 1
@@ -93,16 +93,16 @@ class _Told:
     def __init__(self, found: CommEvents) -> None:
         self._found = found
         self._groups = {group.name: group for group in found.identity.groups}
-        self._steps = [(event.start_ns, event.end_ns, int(match[1])) for event in found.events[Kind.STEP]
+        self._steps = [(event.start_ns, event.end_ns, int(match[1])) for event in found.events[EventKind.STEP]
                        if (match := STEP.match(event.name))]
         self._step_starts = [start for start, _, _ in self._steps]
 
     def of_kernels(self) -> Iterator[dict[str, Any]]:
         """A row per kernel of NCCL."""
         calls, parameters, notes = (
-            _Enclosing.of([event for event in self._found.events[kind] if op_of_event(event) or kind is Kind.NOTE])
-            for kind in (Kind.CALL, Kind.PARAMETERS, Kind.NOTE))
-        for kernel in self._found.events[Kind.KERNEL]:
+            _Enclosing.of([event for event in self._found.events[kind] if op_of_event(event) or kind is EventKind.NOTE])
+            for kind in (EventKind.CALL, EventKind.PARAMETERS, EventKind.NOTE))
+        for kernel in self._found.events[EventKind.KERNEL]:
             at_ns, thread = self._found.launches.get(kernel.integers.get("correlation", -1), (None, 0))
             call, told, note = (None, None, None) if at_ns is None else (
                 side.at(thread, at_ns) for side in (calls, parameters, notes))
@@ -112,15 +112,15 @@ class _Told:
 
     def of_gloo(self) -> Iterator[dict[str, Any]]:
         """A row per slice of gloo's threads, joined with the call where the calls can only be these."""
-        slices = self._found.events[Kind.GLOO]
-        calls = _calls_of(slices, self._found.events[Kind.CALL]) if len(self._groups) <= 1 else {}
+        slices = self._found.events[EventKind.GLOO]
+        calls = _calls_of(slices, self._found.events[EventKind.CALL]) if len(self._groups) <= 1 else {}
         for place, one in enumerate(slices):
             call = calls.get(place)
             # the process group of each is not told; its threads are its own, but which are whose is not told either
             yield self._row(one, one, one, call, issued_ns=call.start_ns if call else None, at_ns=None, lane=0)
 
-    def _row(self, timed: Event, told: Event, note: Event | None, call: Event | None, *, issued_ns: int | None,
-             at_ns: int | None, lane: int) -> dict[str, Any]:
+    def _row(self, timed: CommEvent, told: CommEvent, note: CommEvent | None, call: CommEvent | None, *,
+             issued_ns: int | None, at_ns: int | None, lane: int) -> dict[str, Any]:
         op = _op(timed, told, note, call)
         elements, dtype = _elements(op, told, note)
         group = self._group(told)
@@ -142,7 +142,7 @@ class _Told:
             LANE: None if in_group or name is not None else ALONE if self._groups else lane,
         }
 
-    def _group(self, told: Event) -> Group | None:
+    def _group(self, told: CommEvent) -> Group | None:
         name = told.texts.get("Process Group Name")
         if name is not None:
             return self._groups.get(name)
@@ -158,14 +158,14 @@ class _Told:
         return self._steps[place][2] if place >= 0 and at_ns < self._steps[place][1] else None
 
 
-def op_of_event(event: Event) -> str | None:
+def op_of_event(event: CommEvent) -> str | None:
     """By what it says of itself, else by its name."""
     if event.name == "record_param_comms":
         return op_of(event.texts.get("Collective name", ""))
     return op_of(event.name.rpartition(":")[2])
 
 
-def _op(timed: Event, told: Event, note: Event | None, call: Event | None) -> str:
+def _op(timed: CommEvent, told: CommEvent, note: CommEvent | None, call: CommEvent | None) -> str:
     """What torch notes knows best: gloo says all_reduce of a reduce_scatter, and kernels of NCCL are made of sends."""
     named = told.texts.get("Collective name")
     found = (op_of(named) or named) if named else None
@@ -174,7 +174,7 @@ def _op(timed: Event, told: Event, note: Event | None, call: Event | None) -> st
     return found or UNKNOWN
 
 
-def _elements(op: str, told: Event, note: Event | None) -> tuple[int | None, str | None]:
+def _elements(op: str, told: CommEvent, note: CommEvent | None) -> tuple[int | None, str | None]:
     """Elements of the input, of the output for a receive; and their type."""
     dtype = dtype_of(told.texts.get("dtype"))
     elements = told.integers.get("Out msg nelems" if op == "recv" else "In msg nelems")
@@ -195,7 +195,7 @@ def _listed(text: str | None) -> list[Any] | None:
     return found if isinstance(found, list) and "..." not in found else None
 
 
-def _ranks_told(told: Event) -> list[int] | None:
+def _ranks_told(told: CommEvent) -> list[int] | None:
     ranks = _listed(told.texts.get("Process Group Ranks"))
     if ranks and all(isinstance(rank, int) for rank in ranks):
         return ranks
@@ -205,14 +205,14 @@ def _ranks_told(told: Event) -> list[int] | None:
     return [start + stride * index for index in range(size)]
 
 
-def _peer(op: str, told: Event) -> int | None:
+def _peer(op: str, told: CommEvent) -> int | None:
     """The profiler writes global ranks."""
     if op not in POINT_TO_POINT:
         return None
     return told.integers.get("Dst Rank" if op == "send" else "Src Rank")
 
 
-def _splits(told: Event, num_bytes: int | None, num_ranks: int) -> list[int] | None:
+def _splits(told: CommEvent, num_bytes: int | None, num_ranks: int) -> list[int] | None:
     """Bytes to each rank by the rows of the first dimension that go there; None for an even split, that is not told."""
     parts = _listed(told.texts.get("In split size"))
     if not parts or num_bytes is None or len(parts) != num_ranks or not all(isinstance(one, int) for one in parts):
@@ -226,12 +226,12 @@ def _worked_as(op: str | None) -> str | None:
     return next((name for name in gloo_names(op or "") if name in COLLECTIVE_OPS and name != op), op)
 
 
-def _calls_of(slices: Sequence[Event], calls: Sequence[Event]) -> dict[int, Event]:
+def _calls_of(slices: Sequence[CommEvent], calls: Sequence[CommEvent]) -> dict[int, CommEvent]:
     """Slice -> its call: the k-th of a kind belong together, where there are as many and none began before its call."""
     by_kind: dict[str | None, list[int]] = defaultdict(list)
     for place, one in enumerate(slices):
         by_kind[op_of_event(one)].append(place)
-    issued: dict[str | None, list[Event]] = defaultdict(list)
+    issued: dict[str | None, list[CommEvent]] = defaultdict(list)
     for call in calls:
         op = op_of_event(call)
         issued[_worked_as(op)].append(call)

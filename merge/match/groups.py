@@ -1,4 +1,4 @@
-"""The same collective on all ranks of a group: rows as integers come in, a key that they share goes out."""
+"""Finds the key that rows of one collective share on all ranks of a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same communication on all ranks: rows of single ranks come in, rows that know their collective go out.
+"""Finds which rows of different ranks are one collective, or a send and its receive.
 
 Only what the ranks themselves say is used, no time: so it holds whatever their clocks show.
 """
@@ -13,7 +13,7 @@ import polars as pl
 from distprof.contract.ops import EQUAL_INPUTS, POINT_TO_POINT
 from distprof.merge.match.groups import NONE, Calls, Integers, keys_of, occurrence, pack
 from distprof.merge.match.mismatches import judged
-from distprof.merge.match.send_recv import paired
+from distprof.merge.match.send_recv import transfer_numbers
 
 MATCHED = ("collective", "matched_by", "num_ranks", "complete", "mismatch")
 """Columns that matching adds."""
@@ -54,7 +54,7 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.
         methods[together] = np.array([METHODS.index(name) for name in method])[calls.group]
         taken = int(number.max()) + 1
     if len(pairs):
-        number[pairs] = paired(coded.drop("group_ranks")[pairs]) + taken
+        number[pairs] = transfer_numbers(coded.drop("group_ranks")[pairs]) + taken
         methods[pairs] = METHODS.index("peer")
         taken = int(number.max()) + 1
     number[alone] = taken + np.arange(len(alone))

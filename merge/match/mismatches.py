@@ -1,4 +1,4 @@
-"""What is not as it must be in matched collectives: rows that know theirs come in, texts of the bad ones go out."""
+"""Names what is wrong with matched collectives: ranks that are absent or called something else."""
 
 from __future__ import annotations
 
@@ -87,19 +87,20 @@ def _ranks_by(rows: pl.DataFrame, column: str) -> list[tuple[Any, list[int]]]:
     return sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
 
 
-def named(ranks: Sequence[int]) -> str:
+def ranks_named(ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 0-2,5`."""
     return f"rank{'s' if len(set(ranks)) > 1 else ''} {spans(sorted(set(ranks)))}"
 
 
 def _ops_differ(found: list[tuple[Any, list[int]]]) -> str:
     (op, most), *others = found
-    return ", ".join(f"{named(ranks)} called {other}" for other, ranks in others) + f" where {named(most)} called {op}"
+    odd = ", ".join(f"{ranks_named(ranks)} called {other}" for other, ranks in others)
+    return f"{odd} where {ranks_named(most)} called {op}"
 
 
 def _values_differ(what: str, shown: Callable[[Any], str]) -> Callable[[list[tuple[Any, list[int]]]], str]:
     def tell(found: list[tuple[Any, list[int]]]) -> str:
-        return f"{what} differ: " + ", ".join(f"{shown(value)} on {named(ranks)}" for value, ranks in found)
+        return f"{what} differ: " + ", ".join(f"{shown(value)} on {ranks_named(ranks)}" for value, ranks in found)
 
     return tell
 
@@ -131,7 +132,7 @@ def _tell_absent(rows: pl.DataFrame, odd: pl.DataFrame, ranks: set[int], texts: 
         for rank in absent:
             first, last = spans_of.get((one["group_id"], rank), (None, None))
             by_text[_why(one["place"], first, last)].append(rank)
-        texts[one["collective"]] += [text.format(named(found)) for text, found in by_text.items()]
+        texts[one["collective"]] += [text.format(ranks_named(found)) for text, found in by_text.items()]
 
 
 def _recorded_places(rows: pl.DataFrame) -> dict[tuple[int, int], tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Sends and their receives: rows of point-to-point ops come in, a number that both sides share goes out."""
+"""Pairs each send with its receive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distprof.merge.match.sequence_alignment import align
 CHANNEL = ("group_id", "tag", "source", "target")
 
 
-def paired(rows: pl.DataFrame) -> Integers:
+def transfer_numbers(rows: pl.DataFrame) -> Integers:
     """The k-th send from a rank to another, in a group and with a tag, is the k-th receive there.
 
     Where one side has more, their sizes and types are aligned; a row whose other side is not known stays alone.

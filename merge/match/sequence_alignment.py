@@ -1,4 +1,4 @@
-"""Sequences that lack some of each other's elements: labels come in, the place of each in a common order goes out."""
+"""Brings sequences that lack some of each other's elements into one order."""
 
 from __future__ import annotations
 

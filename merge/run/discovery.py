@@ -1,4 +1,4 @@
-"""Traces that other programs wrote: folders, files and archives come in, every trace and what was left out go out."""
+"""Finds the traces in folders, files and archives, and what is left out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Discovery:
             yield FilesLeftOut(num_files=len(names), files=tuple(names[:NAMED]), instead=instead)
 
 
-def listed(names: Sequence[str], shown: int = NAMED) -> str:
+def first_few(names: Sequence[str], shown: int = NAMED) -> str:
     """The first names and how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
@@ -110,7 +110,7 @@ def _check_no_runs(path: Path) -> None:
         raise DataError(f"expected traces in {path}, found a run directory", hint="give it alone to distprof merge")
     runs = [child for child in sorted(path.iterdir()) if child.is_dir() and is_recorded(child)]
     if runs:
-        raise DataError(f"expected one run in {path}, found a folder of runs: {listed([run.name for run in runs])}",
+        raise DataError(f"expected one run in {path}, found a folder of runs: {first_few([run.name for run in runs])}",
                         hint=f"name one of them, like {runs[-1]}")
 
 

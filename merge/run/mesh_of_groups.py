@@ -1,4 +1,4 @@
-"""The device mesh of a job by its process groups: groups of a rank come in, sizes and coordinates go out if certain."""
+"""Finds the device mesh of a job by its process groups, where these leave no doubt."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from distprof.contract.problems import (
     WorldSizeTooSmall,
 )
 from distprof.errors import DataError
-from distprof.merge.run.discovery import Candidate, Discovery, discover, listed
+from distprof.merge.run.discovery import Candidate, Discovery, discover, first_few
 from distprof.merge.run.mesh_of_groups import Mesh, mesh_of
 from distprof.merge.run.ranking import SHOWN_FILES, Naming, check_one_folder, numbered, one_each
 from distprof.merge.run.run_model import Rank, Run
@@ -51,9 +51,9 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
 
 
 def _nothing(paths: Sequence[Path], found: Discovery) -> str:
-    where = listed([str(path) for path in paths])
+    where = first_few([str(path) for path in paths])
     reasons = [one.detail for one in found.problems]
-    reasons += [f"{listed(names)}: {instead}" for instead, names in found.skipped.items()]
+    reasons += [f"{first_few(names)}: {instead}" for instead, names in found.skipped.items()]
     if len(reasons) == 1 and found.problems:
         return reasons[0]
     return f"expected Chrome traces in {where}, found none" + "".join(f"; {reason}" for reason in reasons[:SHOWN_FILES])

@@ -1,4 +1,4 @@
-"""Ranks in file names: the path of a trace comes in, the rank or the place in the mesh that it tells goes out."""
+"""Reads the rank, or the place in the mesh, from the path of a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank a trace is of: traces that were found come in, one for each rank goes out, and what is in doubt."""
+"""Decides which rank each trace is of, and which trace of a rank is merged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 
 from distprof.contract.problems import Problem, RanksFromNames, Remark, SeveralTraces, TraceWithoutRank
 from distprof.errors import DataError, UsageError
-from distprof.merge.run.discovery import Candidate, listed
+from distprof.merge.run.discovery import Candidate, first_few
 from distprof.merge.run.rank_names import (
     STEP_FOLDER,
     natural,
@@ -111,12 +111,12 @@ def _untold(candidates: Sequence[Candidate], naming: Naming) -> DataError:
     names = [one.trace.name for one in candidates]
     if naming.pattern is not None:
         return DataError(f"expected the rank in the paths by --rank-pattern {naming.pattern!r}, found it in none of "
-                         f"{listed([str(one.where) for one in candidates], SHOWN_FILES)}")
+                         f"{first_few([str(one.where) for one in candidates], SHOWN_FILES)}")
     pattern = suggested_pattern([str(one.where) for one in candidates])
     hint = f"--rank-pattern '{pattern}' takes it from the path" if pattern is not None else \
         r"--rank-pattern REGEX with one group takes it from the path, like 'gpu(\d+)'"
     return DataError("expected the rank in distributedInfo or in the name of each trace, found neither in "
-                     f"{listed(names, SHOWN_FILES)}",
+                     f"{first_few(names, SHOWN_FILES)}",
                      hint=f"{hint}; --ranks-in-order numbers the files in this order")
 
 
@@ -141,7 +141,7 @@ def check_one_folder(files: Numbered, within: Path | None) -> None:
     steps = all(STEP_FOLDER.search(folder) for folder in sharing)
     raise DataError(
         f"expected one trace of each rank, found rank{'s' if len(twice) > 1 else ''} {spans(twice)} in "
-        f"{len(sharing)} {'iterations' if steps else 'places'}: {listed(sharing)}",
+        f"{len(sharing)} {'iterations' if steps else 'places'}: {first_few(sharing)}",
         hint=f"merge one of them, like {sharing[-1]}" + ("" if steps else "; where they are of different ranks, "
                                                          "--rank-pattern REGEX takes the rank from the path"))
 

@@ -1,4 +1,4 @@
-"""What stands around the events of a trace: text comes in, the other top-level values go out, or what it is instead.
+"""Reads what stands around the events of a trace, or what a file is if it is no trace.
 
 The head is read up to `traceEvents` and no further. Values after the events are read from the end of a file, or by
 going through all of it where it is compressed.

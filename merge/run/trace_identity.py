@@ -1,4 +1,4 @@
-"""Who wrote a trace: its top-level values come in; rank, world size, host, device and process groups go out."""
+"""Reads from a trace which rank wrote it: world size, host, device and process groups."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _parsed(value: Any) -> Any:
 
 
 MOST_RANKS = 1 << 20
-"""What says that it is a rank beyond is none."""
+"""Numbers from here on are no ranks: some traces hold garbage in their place."""
 
 
 def _whole(value: Any) -> int | None:

@@ -8,7 +8,7 @@ import polars as pl
 
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.cost.coverage import Coverage
-from distprof.merge.cost.kinds import Kind
+from distprof.merge.cost.kinds import CollectiveKind
 from distprof.merge.text.breakdown import HEADER, breakdown_rows
 from distprof.merge.text.clock import clock_line
 from distprof.merge.text.culprits import culprit_lines, lines_of_summary
@@ -83,7 +83,7 @@ def _kinds(found: Findings, page: Page) -> None:
     page.line()
 
 
-def _kind(one: Kind, found: Findings) -> tuple[str, ...]:
+def _kind(one: CollectiveKind, found: Findings) -> tuple[str, ...]:
     unsure_ns = found.clock.pair_uncertainty_ns(one.ranks)
     same = one.min_bytes == one.max_bytes
     sizes = UNKNOWN if one.max_bytes is None else size(one.max_bytes) if same else (

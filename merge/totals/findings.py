@@ -15,7 +15,7 @@ from distprof.merge.blame.hang import Hangs, hangs_of
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import Choice, chosen
 from distprof.merge.cost.coverage import Coverage, coverage
-from distprof.merge.cost.kinds import Kind, kinds
+from distprof.merge.cost.kinds import CollectiveKind, kinds
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.run.merged import is_merge, open_merge, origin_of
@@ -37,7 +37,7 @@ class Findings:
     steps: list[int]
     """Steps that means are of, without the first, in which the profiler warms up; empty where the collectives have no
     steps."""
-    kinds: list[Kind]
+    kinds: list[CollectiveKind]
     coverage: Coverage
     hangs: Hangs | None
     """What the job got stuck in, if it did."""

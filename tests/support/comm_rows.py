@@ -1,4 +1,4 @@
-"""Rows of collectives that a test makes up: what ranks issued comes in, frames as `rows_of` gives them go out."""
+"""Makes up rows of collectives as ranks record them, and matches them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives as matching and measuring would give them: arrivals and ends of ranks come in, rows go out."""
+"""Makes up measured collectives from arrivals and ends of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run directories whose traces a test wrote: events or text of each rank come in, the merged trace goes out."""
+"""Makes up run directories whose traces a test wrote, and merges them."""
 
 from __future__ import annotations
 

@@ -371,3 +371,18 @@ def test_a_step_is_told_from_a_drift():
             ClockPair(realtime_ns=pair.realtime_ns + 5_000_000, monotonic_ns=pair.monotonic_ns)
             for pair in drifting[number:]]
         assert 4_999_000 <= stepped_by_ns(stepped) <= 10_000_000
+
+
+def test_the_uncertainty_of_two_ranks_counts_each_clock_once():
+    """Ranks 0 and 1 read one clock, 2 and 3 another: what two of one clock are wrong by, they are wrong by together."""
+    known = {rank: Alignment(uncertainty_ns=off, clock=clock) for rank, (off, clock) in enumerate(
+        [(0, 0), (0, 0), (700, 1), (900, 1), (40, 2)])}
+    clock = Clock(method="samples", num_hosts=3, ranks=known)
+    assert clock.pair_uncertainty_ns([2, 3]) == clock.pair_uncertainty_ns([0, 1]) == 0
+    assert clock.pair_uncertainty_ns([1, 2, 3]) == 900 and clock.pair_uncertainty_ns() == 940
+    lost = Clock(method="samples", num_hosts=4, ranks={**known, 5: Alignment(clock=3)})
+    assert lost.pair_uncertainty_ns() is None and lost.pair_uncertainty_ns([0, 3]) == 900
+    # the last to enter is 1000 ns behind the first to leave: more than the two clocks of these ranks explain
+    table = pl.DataFrame({"collective": [0, 0], "rank": [2, 3], "start_ns": [0, 1000], "end_ns": [0, 2000]})
+    pair = Clock(method="samples", num_hosts=1, ranks={rank: known[rank] for rank in (2, 3)})
+    assert check_clock(table, pair).contradicts
