@@ -1,4 +1,4 @@
-"""Questions to the real Perfetto trace processor: a trace and SQL come in, rows and import errors go out."""
+"""Asks the real Perfetto trace processor about a trace, in SQL; also what it could not import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording in the process of the test: a training step comes in, the tables it leaves go out."""
+"""Records a small training loop in the process of the test, and reads the tables it leaves."""
 
 from __future__ import annotations
 
