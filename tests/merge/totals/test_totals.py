@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from distprof.units import duration
 from support.jobs import EXAMPLES, distprof, record_run
 
 QUANTITIES = ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "recompute_flops")
@@ -130,7 +131,7 @@ def test_the_text_says_what_the_json_says(tp):
     macs = found["per_gpu"]["fwd_macs"]["mean"] / 1e6
     assert f"forward MACs       {macs:.2f} M" in text
     assert f"{found['model']['fwd_macs'] / 1e6:.2f} M" in text
-    assert f"step {found['step']['time_ns'] / 1e6:.2f} ms" in text
+    assert f"step {duration(found['step']['time_ns'])}" in text
     assert found["uncounted_ops"] == [] and "ops unknown to distprof moved 0.0 %" in text
     assert f"slowest rank {found['slowest_rank']['rank']}" in text
     assert f"Next: distprof comms {tp}" in text
