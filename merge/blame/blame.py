@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,8 +91,8 @@ class Blame:
         excess = _excess(split, late)
         # it may have been let go late the last time they met, or have begun the step late
         began_late = self._communication if self._met_before(meeting) is not None else UNKNOWN
-        excess[began_late] = excess.get(began_late, 0) + float(left_ns[late] - np.median(np.delete(left_ns, late)))
-        shares = _explained(excess, float(meeting.arrival_ns[late] - np.median(np.delete(meeting.arrival_ns, late))),
+        excess[began_late] = excess.get(began_late, 0) + _behind(left_ns, late)
+        shares = _explained(excess, _behind(meeting.arrival_ns, late),
                             lambda label: label >= 0 and label != self._communication)
         return self._resolved(int(meeting.ranks[late]), shares) if shares else None
 
@@ -130,11 +131,18 @@ class Blame:
         return {cause: share for cause, share in found.items() if share > 0}
 
 
+def _behind(times: Any, late: int) -> float:
+    """By how much one of these times is later than the median of the others; ns."""
+    later = (times[late] - times).tolist()  # epoch times are too large for doubles, differences are not
+    del later[late]
+    return float(median(later))
+
+
 def _excess(split: list[dict[int, int]], late: int) -> dict[int, float]:
     """Time that the late rank spent on each label beyond the median of the others."""
     mine = split[late]
     others = [one for index, one in enumerate(split) if index != late]
-    return {label: float(spent - np.median([one.get(label, 0) for one in others])) for label, spent in mine.items()}
+    return {label: float(spent - median([one.get(label, 0) for one in others])) for label, spent in mine.items()}
 
 
 def _explained(excess: Mapping[int, float], late_ns: float, own: Callable[[int], bool]) -> dict[int, float]:
