@@ -103,7 +103,8 @@ def test_damage_costs_the_events_it_is_in(engine, damages, lines, tail, chunk):
     assert file.num_bytes == len(text)
     if not damages:
         assert found == whole and file.losses == chrome_file.Losses()
-    if not file.losses.repaired_events:
+    may_end_early = tail == b"]" and any(b"]" in new for *_, new in damages.values())  # then the rest is no loss
+    if not file.losses.repaired_events and not may_end_early:
         others = file.num_bytes - sum(map(len, found)) - file.losses.lost_bytes
         assert len(head) <= others <= len(head) + len(tail) + len(found) + file.losses.damaged_events
 
