@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from distprof.peers.einsum import printed_flops
-from distprof.peers.jit_values import JitValue, shape_of
+from distprof.peers.jit_values import JitValue, get_shape
 from distprof.peers.traced_ops import FUSED_ATTENTION
 
 OperatorRule = Callable[[list[JitValue], list[JitValue]], Any]
@@ -23,7 +23,7 @@ BATCHED_PRODUCTS = frozenset({"abc,abd->acd", "abc,adc->adb"})
 
 
 def _shape(value: JitValue) -> list[int]:
-    return shape_of(value) or []
+    return get_shape(value) or []
 
 
 def _size(value: JitValue) -> int:

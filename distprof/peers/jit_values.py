@@ -32,8 +32,6 @@ class JitType:
 
     def kind(self) -> str:
         """TensorType, ListType, NoneType, IntType, FloatType, BoolType or StringType."""
-        if isinstance(self.spec, TensorSpec):
-            return "TensorType"
         return _KINDS.get(type(self.spec), "AnyType")
 
 
@@ -81,13 +79,13 @@ class JitValue:
         return JitNode(self.spec)
 
 
-def shape_of(value: JitValue) -> list[int] | None:
-    """Shape of a tensor; None for anything else."""
+def get_shape(value: JitValue) -> list[int] | None:
+    """Shape of a value that a handle gets; None where it is no tensor."""
     return value.type().sizes()
 
 
-_KINDS: dict[Any, str] = {tuple: "ListType", type(None): "NoneType", bool: "BoolType", int: "IntType",
-                          float: "FloatType", str: "StringType"}
+_KINDS: dict[Any, str] = {TensorSpec: "TensorType", tuple: "ListType", type(None): "NoneType", bool: "BoolType",
+                          int: "IntType", float: "FloatType", str: "StringType"}
 _SCALAR_TYPES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long",
                  "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool",
                  "complex64": "ComplexFloat", "complex128": "ComplexDouble"}

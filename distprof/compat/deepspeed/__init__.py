@@ -3,8 +3,8 @@
     from distprof.compat.deepspeed import FlopsProfiler, get_model_profile
 """
 
+from distprof.compat.deepspeed.measurement import get_module_duration, get_module_flops, get_module_macs
 from distprof.compat.deepspeed.model_profile import get_model_profile
-from distprof.compat.deepspeed.module_totals import get_module_duration, get_module_flops, get_module_macs
 from distprof.compat.deepspeed.profiler import FlopsProfiler
 from distprof.reporters.deepspeed_formats import (
     DEFAULT_PRECISION,

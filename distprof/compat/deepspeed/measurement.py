@@ -1,26 +1,52 @@
-"""What is measured of a model between the start and the end of a profile."""
+"""What is measured of a model between the start and the end of a profile: calls and parameters, module by module."""
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from torch import nn
 
 from distprof.compat.deepspeed.forward_record import ForwardRecord
-from distprof.compat.deepspeed.module_profiles import ModuleProfiles
-from distprof.compat.deepspeed.params import ParamCounts
 from distprof.errors import UsageError
 from distprof.reporters.deepspeed_layout import ModuleProfile
 
 HINT = "call this after start_profile and before end_profile"
+EXPERT_GROUP = re.compile(r"ep_size_(\d+)")
+"""DeepSpeed's name of the process group of an expert parameter, with the number of its ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamCounts:
+    """Parameters of one module, submodules included."""
+
+    plain: int = 0
+    expert: int = 0
+    """Of the experts on this rank."""
+    all_experts: int = 0
+    """Of the experts on all ranks of their groups."""
+
+    @classmethod
+    def of(cls, module: nn.Module, *, logical: bool) -> ParamCounts:
+        """Counts the parameters of a module; `logical` takes one that ZeRO-3 has partitioned with its full size."""
+        plain = expert = all_experts = 0
+        for parameter in module.parameters():
+            size = int(getattr(parameter, "ds_numel", parameter.numel()) if logical else parameter.numel())
+            group = EXPERT_GROUP.fullmatch(getattr(parameter, "group_name", ""))
+            ranks = int(group[1]) if group else 0
+            plain += 0 if ranks else size
+            expert += size if ranks else 0
+            all_experts += size * ranks
+        return cls(plain=plain, expert=expert, all_experts=all_experts)
 
 
 class Measurement:
     """Forward calls and parameters of one model.
 
     Args:
-        model: The model; its modules can be asked for with `profile_of_module` while this object lives.
+        model: The model; `get_module_flops` and the like find its modules while this object lives.
         ignored: Exact types of modules whose work counts as that of the module around them.
         exact: Counts what DeepSpeed counts, bugs included.
     """
@@ -39,23 +65,49 @@ class Measurement:
         self.params = {id(module): ParamCounts.of(module, logical=not self.exact) for module in self.model.modules()}
         _LIVING.update(dict.fromkeys(self.params, self))
 
-    def profiles(self) -> ModuleProfiles:
-        """The numbers of all modules as they are now."""
-        return ModuleProfiles(self.params, self.record.amounts(), self.record.seconds())
+    def profiles(self) -> dict[int, ModuleProfile]:
+        """Work and time of all modules as they are now, by id; a shared module has the calls of all that share it."""
+        amounts, seconds = self.record.amounts(), self.record.seconds()
+
+        def duration(module: nn.Module) -> float:
+            return seconds.get(id(module), 0) or sum(map(duration, module.children()))
+
+        found = {}
+        for module in self.model.modules():
+            work = [amounts[id(below)] for below in module.modules() if id(below) in amounts]
+            params = self.params.get(id(module), ParamCounts())
+            found[id(module)] = ModuleProfile(
+                params=params.plain + params.expert, flops=sum(flops for flops, _ in work),
+                macs=sum(macs for _, macs in work), seconds=duration(module))
+        return found
 
 
 _LIVING: weakref.WeakValueDictionary[int, Measurement] = weakref.WeakValueDictionary()
 """id of a module -> the latest measurement of it."""
 
 
-def profile_of_module(module: nn.Module) -> ModuleProfile:
-    """Work and time of a module of any model that is being measured.
-
-    Raises:
-        UsageError: None of the models that are being measured has this module.
-    """
+def _profile_of(module: nn.Module) -> ModuleProfile:
     measurement = _LIVING.get(id(module))
     if measurement is None or not any(sub is module for sub in measurement.model.modules()):
         raise UsageError(f"expected a module of a model that is being profiled, found a {type(module).__name__}",
                          hint=HINT)
-    return measurement.profiles().of(module)
+    return measurement.profiles()[id(module)]
+
+
+def get_module_flops(module: nn.Module) -> int:
+    """FLOPs of a module of a model that is being profiled, submodules included.
+
+    Raises:
+        UsageError: No profile has this module. So do the other functions.
+    """
+    return _profile_of(module).flops
+
+
+def get_module_macs(module: nn.Module) -> int:
+    """Multiply-accumulates likewise."""
+    return _profile_of(module).macs
+
+
+def get_module_duration(module: nn.Module) -> float:
+    """Seconds likewise; the children's for a module that is never called itself, like ModuleList."""
+    return _profile_of(module).seconds

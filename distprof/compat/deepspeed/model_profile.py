@@ -55,7 +55,7 @@ def get_model_profile(
         model.eval()
         measurement = Measurement(model, ignored=set(ignore_modules or ()), exact=compat)
         _measure(measurement.record, partial(call, *inputs, **(kwargs or {})), warm_up)
-        total = measurement.profiles().of(model)
+        total = measurement.profiles()[id(model)]
         if print_profile:
             put_out(ProfileText(measurement).whole(profile_step=warm_up, module_depth=module_depth,
                                                    top_modules=top_modules, detailed=detailed), output_file)
@@ -88,8 +88,7 @@ def _entry(model: nn.Module, mode: str) -> Callable[..., Any]:
     return entry
 
 
-def _inputs(model: nn.Module, shape: Sequence[int] | None, args: Any,
-            kwargs: Any) -> Sequence[Any]:
+def _inputs(model: nn.Module, shape: Sequence[int] | None, args: Any, kwargs: Any) -> Sequence[Any]:
     if not isinstance(model, nn.Module):
         raise UsageError(f"expected a torch.nn.Module, found {type(model).__name__}")
     if shape is not None:

@@ -1,4 +1,4 @@
-"""The text of the profile of a model: all of it, or its aggregated part."""
+"""The text of the profile of a model, all of it or its aggregated part, with what an engine adds to it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 
 from torch import nn
 
-from distprof.compat.deepspeed.engine import job_sizes, model_params, step_seconds
-from distprof.compat.deepspeed.measurement import Measurement
+from distprof.compat.deepspeed.measurement import Measurement, ParamCounts
 from distprof.files import write_text
 from distprof.reporters.deepspeed_layout import (
+    JobSizes,
+    ModelParams,
     ModuleProfile,
+    StepSeconds,
     module_line,
     report_text,
     summary_lines,
@@ -34,14 +36,14 @@ class ProfileText:
 
     def __init__(self, measurement: Measurement, engine: Any = None, recompute_fwd_factor: float = 0.0) -> None:
         self._model, self._exact = measurement.model, measurement.exact
-        self._profile_of = measurement.profiles().of
+        self._profiles = measurement.profiles()
         self._params = measurement.params[id(self._model)]
         self._engine, self._recompute_fwd_factor = engine, recompute_fwd_factor
 
     def whole(self, *, profile_step: int, module_depth: int, top_modules: int, detailed: bool) -> str:
         """Totals, the aggregated part and, if `detailed`, the tree of modules; without the last line end."""
         params = model_params(self._engine, self._model, self._params, exact=self._exact)
-        summary = summary_lines(self._profile_of(self._model), params, sizes=job_sizes(self._engine, params),
+        summary = summary_lines(self._profiles[id(self._model)], params, sizes=job_sizes(self._engine, params),
                                 times=step_seconds(self._engine), recompute_fwd_factor=self._recompute_fwd_factor)
         return report_text(profile_step, summary, self.top_modules(module_depth, top_modules),
                            self._tree() if detailed else None)
@@ -56,14 +58,14 @@ class ProfileText:
     def _gather(self, module: nn.Module, depth: int, depths: list[dict[str, list[ModuleProfile]]]) -> None:
         if depth == len(depths):
             depths.append(defaultdict(list))
-        depths[depth][type(module).__name__].append(self._profile_of(module))
+        depths[depth][type(module).__name__].append(self._profiles[id(module)])
         for child in module.children():
             self._gather(child, depth + 1, depths)
 
     def _tree(self) -> str:
         """The repr of the model with each module's numbers in front of its own description."""
-        total = self._profile_of(self._model)
-        with _described(self._model, lambda module: module_line(self._profile_of(module), total)):
+        total = self._profiles[id(self._model)]
+        with _described(self._model, lambda module: module_line(self._profiles[id(module)], total)):
             return repr(self._model)
 
 
@@ -93,3 +95,47 @@ def put_out(text: str, file: str | None) -> None:
         write_text(Path(file), f"{text}\n")
     else:
         sys.stdout.write(f"{text}\n")
+
+
+def job_sizes(engine: Any, params: ModelParams) -> JobSizes | None:
+    """Sizes of the engine's job; None without an engine."""
+    if not engine:
+        return None
+    replicas = engine.dp_world_size if engine.dp_world_size is not None else engine.seq_dp_world_size
+    return JobSizes(world=engine.world_size, data_parallel=replicas, model_parallel=engine.mp_world_size,
+                    batch=engine.train_micro_batch_size_per_gpu(),
+                    expert_tensor_parallel=params.expert_tensor_parallel if engine.has_moe_layers else None)
+
+
+def step_seconds(engine: Any) -> StepSeconds | None:
+    """The engine's timers, which give milliseconds; None where they do not run."""
+    if not engine or not engine.wall_clock_breakdown():
+        return None
+    forward, backward, step = (engine.timers(name).elapsed(False) / 1000 for name in ("fwd", "bwd", "step"))
+    return StepSeconds(forward=forward, backward=backward, step=step)
+
+
+def model_params(engine: Any, model: nn.Module, params: ParamCounts, *, exact: bool) -> ModelParams:
+    """Parameters over all model-parallel ranks.
+
+    Args:
+        engine: May be None: the model is on one rank.
+        model: Its first MoE layer decides whether experts are split.
+        params: Of the model on this rank.
+        exact: Zero without an engine, as DeepSpeed prints.
+    """
+    if not engine:
+        return ModelParams(plain=0 if exact else params.plain, expert=0 if exact else params.all_experts)
+    shards = engine.mp_world_size
+    split = engine.has_moe_layers and splits_experts(model)
+    experts = params.all_experts * (shards if split else 1) if engine.has_moe_layers else 0
+    return ModelParams(plain=params.plain * shards, expert=experts, expert_tensor_parallel=split and shards > 1)
+
+
+def splits_experts(model: nn.Module) -> bool:
+    """True where the first MoE layer has tensor parallelism for its experts enabled."""
+    for module in model.modules():
+        if any(kind.__name__ == "MoE" for kind in type(module).__mro__) and hasattr(
+                module, "enable_expert_tensor_parallelism"):
+            return bool(module.enable_expert_tensor_parallelism)
+    return False

@@ -13,9 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from distprof.compat.deepspeed.engine import splits_experts
 from distprof.compat.deepspeed.measurement import HINT, Measurement
-from distprof.compat.deepspeed.profile_text import ProfileText, put_out
+from distprof.compat.deepspeed.profile_text import ProfileText, put_out, splits_experts
 from distprof.errors import UsageError
 from distprof.reporters.deepspeed_formats import (
     duration_to_string,
@@ -144,7 +143,7 @@ class FlopsProfiler:
         return self._measurement
 
     def _total(self) -> ModuleProfile:
-        return self._measured().profiles().of(self.model)
+        return self._measured().profiles()[id(self.model)]
 
     def _text(self) -> ProfileText:
         return ProfileText(self._measured(), self.ds_engine, self.recompute_fwd_factor)

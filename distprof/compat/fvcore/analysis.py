@@ -1,4 +1,4 @@
-"""fvcore's `JitModelAnalysis` on distprof's counts.
+"""fvcore's analyses of flops and activations on distprof's counts.
 
 Nothing is traced: the model runs once, watched, and is left as it was.
 """
@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 from torch import nn
 
-from distprof.compat.fvcore.handles import Handle
-from distprof.compat.fvcore.model_call import ModelCall
-from distprof.compat.fvcore.module_names import ModuleNames
-from distprof.compat.fvcore.module_sums import ModuleSums, sum_by_module
-from distprof.compat.fvcore.settings import Settings
+from distprof.compat.fvcore.model_call import call_counts
+from distprof.compat.fvcore.module_sums import Handle, ModuleNames, ModuleSums, sum_by_module
 from distprof.errors import UsageError
+from distprof.peers.fvcore_rules import ACTIVATIONS, FLOPS, FREE
 
 FORWARDLESS = (None, nn.Module.forward, nn.Identity.forward)
 """`forward` of modules that are not meant to be called, or do nothing then."""
@@ -39,18 +36,27 @@ class JitModelAnalysis:
         Exception: What the model raises, at the first question.
     """
 
-    def __init__(self, model: nn.Module, inputs: Any = (), kwargs: Mapping[str, Any] | None = None) -> None:
-        self._settings = Settings()
-        self._prepare(ModelCall(model=_original(model), inputs=inputs, kwargs=dict(kwargs or {})))
+    # what can be set is replaced, never changed: copies share it
+    _handles: Mapping[str, Handle] = {}
+    """Operator -> what counts it."""
+    _free: frozenset[str] = FREE
+    """Operators that need no handle."""
+    _ancestors = "owner"
+    _warnings = "no_tracer_warning"
+    _logs_unsupported = _logs_uncalled = True
 
-    def _prepare(self, call: ModelCall) -> None:
-        self._call, self._names = call, ModuleNames(call.model)
+    def __init__(self, model: nn.Module, inputs: Any = (), kwargs: Mapping[str, Any] | None = None) -> None:
+        self._kwargs = dict(kwargs or {})
+        self._prepare(model, inputs)
+
+    def _prepare(self, model: nn.Module, inputs: Any) -> None:
+        self._names, self._inputs = ModuleNames(_original(model)), inputs
         self._found: ModuleSums | None = None
 
     @property
     def model(self) -> nn.Module:
         """The model that is analysed; of a compiled one, the original."""
-        return self._call.model
+        return self._names.modules[""]
 
     def total(self, module_name: str = "") -> int:
         """Sum over all operators inside a module."""
@@ -88,12 +94,16 @@ class JitModelAnalysis:
         """
         if len(args) % 2:
             raise TypeError(f"expected pairs of an operator name and a handle, found {len(args)} arguments")
-        pairs = iter(args)
-        return self._set(self._settings.with_handles(dict(zip(pairs, pairs, strict=True)) | kwargs))
+        changed: dict[str, Handle | None] = dict(zip(args[::2], args[1::2], strict=True)) | kwargs
+        handles = {name: handle for name, handle in ({**self._handles, **changed}).items() if handle is not None}
+        self._handles, self._free = handles, self._free | (changed.keys() - handles.keys())
+        self._found = None
+        return self
 
     def clear_op_handles(self) -> Self:
         """Forgets all handles and what was to be ignored, the defaults of the class as well."""
-        return self._set(replace(self._settings, handles={}, free=Settings().free))
+        self._handles, self._free, self._found = {}, FREE, None
+        return self
 
     def canonical_module_name(self, name: str) -> str:
         """The name under which results have a module: the first of its names where it is shared.
@@ -106,52 +116,49 @@ class JitModelAnalysis:
     def copy(self, new_model: nn.Module | None = None, new_inputs: Any = None) -> Self:
         """The same settings for another model or other inputs."""
         twin = copy.copy(self)
-        changes = {"model": None if new_model is None else _original(new_model), "inputs": new_inputs}
-        twin._prepare(replace(self._call, **{name: new for name, new in changes.items() if new is not None}))
+        twin._prepare(self.model if new_model is None else new_model,
+                      self._inputs if new_inputs is None else new_inputs)
         return twin
 
     def tracer_warnings(self, mode: str) -> Self:
         """Warnings while the model runs: 'all', 'no_tracer_warning' (torch.jit.TracerWarning is hidden) or 'none'."""
-        self._settings = self._settings.with_choice("warnings", mode)
+        self._warnings = _one_of(("all", "no_tracer_warning", "none"), mode)
         return self
 
     def ancestor_mode(self, mode: str) -> Self:
         """Whose an operator is: of the innermost module and its 'owner's, or of every 'caller' that is running."""
-        return self._set(self._settings.with_choice("ancestors", mode))
+        self._ancestors, self._found = _one_of(("owner", "caller"), mode), None
+        return self
 
     def unsupported_ops_warnings(self, enabled: bool) -> Self:  # noqa: FBT001 (fvcore's signature)
         """Whether the log names operators without a handle."""
-        self._settings = replace(self._settings, logs_unsupported=enabled)
+        self._logs_unsupported = enabled
         return self
 
     def uncalled_modules_warnings(self, enabled: bool) -> Self:  # noqa: FBT001 (fvcore's signature)
         """Whether the log names modules in which nothing ran."""
-        self._settings = replace(self._settings, logs_uncalled=enabled)
+        self._logs_uncalled = enabled
         return self
 
     def quiet(self) -> Self:
         """Warns of nothing from now on, as while text is made of it."""
-        self._settings = replace(self._settings, warnings="none", logs_unsupported=False, logs_uncalled=False)
-        return self
-
-    def _set(self, settings: Settings) -> Self:
-        """Takes settings that change the sums."""
-        self._settings, self._found = settings, None
+        self._warnings, self._logs_unsupported, self._logs_uncalled = "none", False, False
         return self
 
     def _sums(self) -> ModuleSums:
         if self._found is None:
-            self._found = sum_by_module(self._call.counts(self._settings.warnings), self._names, self._settings)
+            counts = call_counts(self.model, self._inputs, self._kwargs, self._warnings)
+            self._found = sum_by_module(counts, self._names, self._handles, self._free, self._ancestors)
             self._log(self._found)
         return self._found
 
     def _log(self, sums: ModuleSums) -> None:
-        if self._settings.logs_unsupported:
+        if self._logs_unsupported:
             for kind, calls in sums.unsupported[""].items():
                 LOG.warning("no rule for operator %s, called %d times: not counted", kind, calls)
         silent = sorted(name for name in sums.untouched
                         if getattr(type(self._names.modules[name]), "forward", None) not in FORWARDLESS)
-        if self._settings.logs_uncalled and silent:
+        if self._logs_uncalled and silent:
             LOG.warning("nothing ran in these modules; what other methods than forward did is counted for the modules "
                         "above them: %s", ", ".join(silent))
 
@@ -162,3 +169,51 @@ def _original(model: nn.Module) -> nn.Module:
         raise UsageError(f"expected a torch.nn.Module, found {type(model).__name__}")
     inner: nn.Module = getattr(model, "_orig_mod", model) if type(model).__name__ == "OptimizedModule" else model
     return inner
+
+
+def _one_of(choices: tuple[str, ...], found: str) -> str:
+    if found not in choices:
+        raise ValueError(f"expected one of {', '.join(choices)}, found {found!r}")
+    return found
+
+
+class FlopCountAnalysis(JitModelAnalysis):
+    """Flops by module and operator in fvcore's convention: 1 multiply-accumulate is 1 flop.
+
+    Example:
+        >>> flops = FlopCountAnalysis(model, torch.randn(1, 3, 224, 224))
+        >>> flops.total(), flops.by_operator(), flops.unsupported_ops()
+    """
+
+    _handles = FLOPS
+
+
+class ActivationCountAnalysis(JitModelAnalysis):
+    """Elements that convolutions and matrix products put out, by module and operator."""
+
+    _handles = ACTIVATIONS
+
+
+Totals = tuple[defaultdict[str, float], Counter[str]]
+"""Sums by operator, and the calls of operators without a handle."""
+
+
+def flop_count(model: nn.Module, inputs: Any, supported_ops: Mapping[str, Handle | None] | None = None) -> Totals:
+    """Flops in 10^9.
+
+    Args:
+        model: The model to run.
+        inputs: Its positional arguments.
+        supported_ops: Handles beside or in place of the usual ones.
+    """
+    return _totals(FlopCountAnalysis(model, inputs), supported_ops, 1e9)
+
+
+def activation_count(model: nn.Module, inputs: Any, supported_ops: Mapping[str, Handle | None] | None = None) -> Totals:
+    """Activations in 10^6; arguments as of `flop_count`."""
+    return _totals(ActivationCountAnalysis(model, inputs), supported_ops, 1e6)
+
+
+def _totals(analysis: JitModelAnalysis, handles: Mapping[str, Handle | None] | None, unit: float) -> Totals:
+    sums = analysis.set_op_handle(**(handles or {})).by_operator()
+    return defaultdict(float, {name: number / unit for name, number in sums.items()}), analysis.unsupported_ops()

@@ -1,20 +1,78 @@
-"""Sums over the operators inside each module."""
+"""Sums over the operators inside each module of a model."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
 import numpy as np
+from torch import nn
 
-from distprof.compat.fvcore.module_names import ModuleNames
-from distprof.compat.fvcore.settings import Settings
 from distprof.counting.counts import Counts
+from distprof.model.call_paths import CallPath
+from distprof.model.modules import is_wrapper
 from distprof.peers.fvcore import by_name
 from distprof.peers.traced_ops import TracedOp, traced_ops
+
+Handle = Callable[[list[Any], list[Any]], Any]
+"""Values that went into an operator and came out -> a number, or a Counter of numbers by name."""
+
+
+class ModuleNames:
+    """All names of all modules of a model; results use the first name of a module that has several."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
+        """By every name; '' is the model."""
+        self.first: dict[nn.Module, str] = {}
+        """Modules before what they hold."""
+        for name, module in self.modules.items():
+            self.first.setdefault(module, name)
+
+    def canonical(self, name: str) -> str:
+        """The first name of the module that has this name.
+
+        Raises:
+            KeyError: The model has no such module.
+        """
+        if name not in self.modules:
+            raise KeyError(f"expected the name of a module of {type(self.modules['']).__name__}, found {name!r}")
+        return self.first[self.modules[name]]
+
+    def callers(self, path: CallPath) -> set[str]:
+        """Modules that were running, with the wrappers around them."""
+        found = {""}
+        for module in _running(path):
+            name = self.first.get(module)
+            while name:
+                found.add(name)
+                above = name.rpartition(".")[0]
+                name = above if is_wrapper(self.modules[above]) else None
+        return found
+
+    def owners(self, path: CallPath) -> set[str]:
+        """The innermost running module of the model and those above it by name."""
+        innermost = next((self.first[module] for module in _running(path) if module in self.first), "")
+        return set(name_and_holders(innermost))
+
+
+def _running(path: CallPath) -> Iterator[nn.Module]:
+    """Modules that were running, innermost first."""
+    inner: CallPath | None = path
+    while inner is not None and inner.site is not None:
+        module = inner.site.module()
+        if module is not None:
+            yield module
+        inner = inner.outer
+
+
+def name_and_holders(name: str) -> list[str]:
+    """The names of all that hold a module or parameter, the model ('') first, and its own: a.b is '', a, a.b."""
+    parts = name.split(".") if name else []
+    return [".".join(parts[:length]) for length in range(len(parts) + 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,22 +87,31 @@ class ModuleSums:
     """Modules in which nothing ran."""
 
 
-def sum_by_module(counts: Counts, names: ModuleNames, settings: Settings) -> ModuleSums:
+def sum_by_module(counts: Counts, names: ModuleNames, handles: Mapping[str, Handle], free: Collection[str],
+                  ancestors: str) -> ModuleSums:
     """Asks the handles about every operator of a call.
+
+    Args:
+        counts: The counted call.
+        names: Of the modules of the model.
+        handles: Operator -> what counts it.
+        free: Operators that need no handle.
+        ancestors: An operator counts for the innermost module and its 'owner's, or for every 'caller' that is running.
 
     Raises:
         ValueError: A handle returned no number, or one of a type that may overflow.
     """
-    sums = ModuleSums(counted={name: Counter() for name in names}, unsupported={name: Counter() for name in names},
-                      untouched=set(names))
-    for op in traced_ops(counts.functions, settings.handles.__contains__):
+    first = list(names.first.values())
+    sums = ModuleSums(counted={name: Counter() for name in first}, unsupported={name: Counter() for name in first},
+                      untouched=set(first))
+    for op in traced_ops(counts.functions, handles.__contains__):
         callers, owners = names.callers(op.path), names.owners(op.path)
-        inside = owners if settings.ancestors == "owner" else callers
+        inside = owners if ancestors == "owner" else callers
         sums.untouched.difference_update(callers, inside)
-        if op.kind in settings.handles:
+        if op.kind in handles:
             for _ in range(op.calls):
-                _add(_handled(op, settings), inside, sums.counted)
-        elif op.kind not in settings.free:
+                _add(_handled(op, handles[op.kind]), inside, sums.counted)
+        elif op.kind not in free:
             _add(Counter({op.kind: op.calls}), inside, sums.unsupported)
     for scripted in counts.ops:
         if scripted.phase == "forward" and scripted.macs and not scripted.functions:
@@ -58,8 +125,8 @@ def _add(amounts: Counter[str], modules: Iterable[str], sums: dict[str, Counter[
         sums[name] += amounts
 
 
-def _handled(op: TracedOp, settings: Settings) -> Counter[str]:
-    amounts = by_name(op, settings.handles[op.kind](list(op.inputs), list(op.outputs)))
+def _handled(op: TracedOp, handle: Handle) -> Counter[str]:
+    amounts = by_name(op, handle(list(op.inputs), list(op.outputs)))
     values: list[Any] = list(amounts.values())
     for value in values:
         if not isinstance(value, (int, float, np.int64, np.float64)):
