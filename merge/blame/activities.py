@@ -1,8 +1,14 @@
-"""Activities of ranks: forward of a module, loading data, the optimizer, and a number for each."""
+"""What a rank was doing at each instant: activities with a number each, in lanes of intervals that do not overlap."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from distprof.merge.blame.intervals import Intervals, edges_of
 
 
 class Activity(NamedTuple):
@@ -32,3 +38,72 @@ class Activities:
     def waiting_for(collective: Any) -> Any:
         """The number that stands for waiting in a collective, and the other way round."""
         return -1 - collective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityLane:
+    """Intervals in which a rank does one thing, ascending and without overlap; times in int64 ns."""
+
+    starts: Any
+    ends: Any
+    labels: Any
+
+    @classmethod
+    def of(cls, intervals: Iterable[tuple[int, int, int]]) -> ActivityLane:
+        """From (start, end, label) in order of time."""
+        table = np.array([one for one in intervals if one[1] > one[0]], np.int64).reshape(-1, 3)
+        return cls(starts=table[:, 0], ends=table[:, 1], labels=table[:, 2])
+
+    @classmethod
+    def first_counts(cls, starts: Any, ends: Any, labels: Any, *, held: Any = True) -> ActivityLane:
+        """From intervals by start that may overlap: the one that began first counts, those not `held` hide others."""
+        reach = np.maximum.accumulate(ends) if len(ends) else ends
+        begins = np.maximum(starts, np.concatenate((starts[:1], reach[:-1])))
+        held = held & (reach > begins)
+        return cls(starts=begins[held], ends=reach[held], labels=labels[held])
+
+    def under(self, top: ActivityLane) -> ActivityLane:
+        """This lane where the other one is empty."""
+        edges = edges_of(self, top)
+        here, label = self.at(edges[:-1])
+        above, upper = top.at(edges[:-1])
+        return self._cut(edges, here | above, np.where(above, upper, label))
+
+    def within(self, times: Intervals) -> ActivityLane:
+        """The part of it that lies in a set of times."""
+        edges = edges_of(self, times)
+        here, label = self.at(edges[:-1])
+        return self._cut(edges, here & times.covers(edges[:-1]), label)
+
+    def outside(self, times: Intervals) -> ActivityLane:
+        """The part of it that does not lie in a set of times."""
+        edges = edges_of(self, times)
+        here, label = self.at(edges[:-1])
+        return self._cut(edges, here & ~times.covers(edges[:-1]), label)
+
+    @staticmethod
+    def _cut(edges: Any, held: Any, labels: Any) -> ActivityLane:
+        return ActivityLane(starts=edges[:-1][held], ends=edges[1:][held], labels=labels[held])
+
+    def at(self, times: Any) -> tuple[Any, Any]:
+        """Whether each time lies in an interval, and its label."""
+        if not len(self.starts):
+            return np.zeros(len(times), bool), np.zeros(len(times), np.int64)
+        index = np.maximum(np.searchsorted(self.starts, times, "right") - 1, 0)
+        inside = (self.starts[index] <= times) & (times < self.ends[index])
+        return inside, self.labels[index]
+
+    def intervals(self, labels: Any) -> Intervals:
+        """When one of these labels holds."""
+        held = np.isin(self.labels, labels)
+        return Intervals.of(self.starts[held], self.ends[held])
+
+    def split(self, start: int, end: int) -> dict[int, int]:
+        """Time by label within a window."""
+        inside = slice(self.ends.searchsorted(start, "right"), self.starts.searchsorted(end, "left"))
+        found: dict[int, int] = {}
+        # windows are short, and there are many: a loop is faster than a call of numpy
+        for begin, stop, label in zip(self.starts[inside].tolist(), self.ends[inside].tolist(),
+                                      self.labels[inside].tolist(), strict=True):
+            found[label] = found.get(label, 0) + min(stop, end) - max(begin, start)
+        return dict(sorted(found.items()))

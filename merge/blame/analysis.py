@@ -9,16 +9,13 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.problems import FirstStepLeftOut, Remark
-from distprof.merge.blame.activities import Activities, Activity
-from distprof.merge.blame.activity_lane import ActivityLane
+from distprof.merge.blame.activities import Activities, Activity, ActivityLane
 from distprof.merge.blame.blame import Blame
 from distprof.merge.blame.breakdown import step_breakdown
 from distprof.merge.blame.culprits import OF_MODULES, Culprit, Explanation, culprits, explanations_of
-from distprof.merge.blame.meetings import meetings
 from distprof.merge.blame.rank_activity import RankActivity, rank_activity
-from distprof.merge.blame.rank_collectives import RankCollectives, collectives_by_rank
 from distprof.merge.blame.rank_slices import slices_of_rank, step_windows
-from distprof.merge.blame.waiting_costs import matter, waiting_costs
+from distprof.merge.blame.waiting import RankCollectives, collectives_by_rank, matter, meetings, waiting_costs
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 

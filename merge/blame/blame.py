@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distprof.merge.blame.activities import Activities, Activity
-from distprof.merge.blame.activity_lane import ActivityLane
-from distprof.merge.blame.meetings import Meeting
+from distprof.merge.blame.activities import Activities, Activity, ActivityLane
+from distprof.merge.blame.waiting import Meeting
 
 
 class Cause(NamedTuple):

@@ -10,7 +10,7 @@ import polars as pl
 from distprof.merge.blame.activities import Activities
 from distprof.merge.blame.intervals import Intervals
 from distprof.merge.blame.rank_activity import RankActivity
-from distprof.merge.blame.rank_collectives import RankCollectives
+from distprof.merge.blame.waiting import RankCollectives
 
 PARTS = ("compute", "waiting", "moving", "data", "optimizer", "host")
 """What a step is split into; they add up to it."""

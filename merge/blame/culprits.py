@@ -12,7 +12,7 @@ import numpy as np
 from distprof.merge.blame.activities import Activity
 from distprof.merge.blame.blame import Cause, Shares
 from distprof.merge.blame.significance import p_values
-from distprof.merge.blame.waiting_costs import WaitingCosts
+from distprof.merge.blame.waiting import WaitingCosts
 
 SURE = 0.01
 """Largest probability of chance with which a rank is called a culprit."""

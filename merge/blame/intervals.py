@@ -53,15 +53,19 @@ class Intervals:
         return np.where(np.asarray(ends) > np.asarray(starts), self.until(ends) - self.until(starts), 0)
 
     def __and__(self, other: Intervals) -> Intervals:
-        edges = np.unique(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
-        return self._of_edges(edges, self.covers(edges[:-1]) & other.covers(edges[:-1])) if len(edges) else NOTHING
+        return self._where(other, np.logical_and)
 
     def __sub__(self, other: Intervals) -> Intervals:
-        edges = np.unique(np.concatenate((self.starts, self.ends, other.starts, other.ends)))
-        return self._of_edges(edges, self.covers(edges[:-1]) & ~other.covers(edges[:-1])) if len(edges) else NOTHING
+        return self._where(other, np.greater)
 
     def __or__(self, other: Intervals) -> Intervals:
         return Intervals.of(np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends)))
+
+    def _where(self, other: Intervals, holds: Any) -> Intervals:
+        """Where a function of "lies in this set" and "lies in the other" is true."""
+        edges = edges_of(self, other)
+        held = holds(self.covers(edges[:-1]), other.covers(edges[:-1]))
+        return Intervals.of(edges[:-1][held], edges[1:][held])
 
     def covers(self, times: Any) -> Any:
         """True where a time lies in the set."""
@@ -70,13 +74,10 @@ class Intervals:
         index = np.searchsorted(self.starts, times, "right") - 1
         return (index >= 0) & (times < self.ends[np.maximum(index, 0)])
 
-    def outside(self, start: int, end: int) -> Intervals:
-        """What lies in a window and not in the set."""
-        return Intervals.of([start], [end]) - self
 
-    @staticmethod
-    def _of_edges(edges: Any, kept: Any) -> Intervals:
-        return Intervals.of(edges[:-1][kept], edges[1:][kept])
+def edges_of(one: Any, other: Any) -> Any:
+    """All starts and ends of two sets or lanes, ascending: neither changes between two of them."""
+    return np.unique(np.concatenate((one.starts, one.ends, other.starts, other.ends)))
 
 
 NOTHING = Intervals(starts=np.empty(0, np.int64), ends=np.empty(0, np.int64))

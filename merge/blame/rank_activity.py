@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.merge.blame.activities import Activities, Activity
-from distprof.merge.blame.activity_lane import ActivityLane
+from distprof.merge.blame.activities import Activities, Activity, ActivityLane
 from distprof.merge.blame.intervals import Intervals
 from distprof.merge.blame.markers import COMMUNICATION, GLOO, STEP, WAITS, markers, scopes_to_intervals
-from distprof.merge.blame.rank_collectives import RankCollectives
+from distprof.merge.blame.waiting import RankCollectives
 
 RESUMED_NS = 10_000_000
 """A thread that waited may go on by at most this earlier than gloo's own thread notes the end, because that thread may
@@ -109,8 +108,4 @@ def _on_device(kernels: pl.DataFrame, events: pl.DataFrame, lane: ActivityLane) 
     joined = kernels.join(launches.unique("correlation"), on="correlation", how="left").sort("start_ns")
     known, labels = lane.at(joined["launched_ns"].fill_null(0).to_numpy())
     starts = joined["start_ns"].to_numpy()
-    reach = np.maximum.accumulate(starts + joined["duration_ns"].to_numpy())
-    before = np.concatenate((starts[:1], reach[:-1]))
-    begins = np.maximum(starts, before)  # of kernels that overlap the one that began first counts
-    held = known & (reach > begins)
-    return ActivityLane(starts=begins[held], ends=reach[held], labels=labels[held])
+    return ActivityLane.first_counts(starts, starts + joined["duration_ns"].to_numpy(), labels, held=known)

@@ -9,8 +9,8 @@ from distprof.contract.tables import WAIT_SLICE
 from distprof.merge.blame.activities import Activities, Activity
 from distprof.merge.blame.intervals import NOTHING, Intervals
 from distprof.merge.blame.rank_activity import rank_activity
-from distprof.merge.blame.rank_collectives import RankCollectives
 from distprof.merge.blame.rank_slices import SCHEMA
+from distprof.merge.blame.waiting import RankCollectives
 
 US = 1000
 
