@@ -12,17 +12,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from distprof.peaks.published import device_peaks
+from distprof.process.identity import BOOT_ID
+from distprof.units import si
 
 PACKAGES = ("pyarrow", "polars", "msgspec", "isal", "click", "rich")
 MIN_FREE_BYTES = 1 << 30
 """Free disk below which a recording may not fit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     """One line of the report."""
 
     topic: str
@@ -46,34 +49,64 @@ def examine(out: Path, *, as_json: bool, peak: bool = False) -> tuple[str, bool]
     healthy = all(finding.level != "fail" for finding in findings)
     devices = _peaks(findings) if peak else []
     if as_json:
-        found = {"healthy": healthy, "findings": [asdict(each) for each in findings]}
+        found = {"healthy": healthy, "findings": [finding._asdict() for finding in findings]}
         return json.dumps(found | ({"peaks": devices} if peak else {}), indent=1), healthy
     lines = [f"{finding.level:<5} {finding.topic:<10} {finding.text}" for finding in findings]
     end = "This machine can record. Next: distprof run --nproc-per-node 2 SCRIPT" if healthy else (
         "This machine cannot record; see the lines that start with fail.")
-    return "\n".join([*lines, "", *_peak_lines(devices, wanted=peak), end]), healthy
+    if devices:
+        lines += ["", peak_text(devices)]
+    else:
+        lines += ["", "peak rates were not measured: packages are missing", ""] if peak else [""]
+    return "\n".join([*lines, end]), healthy
 
 
 def _peaks(findings: list[Finding]) -> list[dict[str, Any]]:
-    if any(finding.level == "fail" for finding in findings if finding.topic in ("packages", "torch")):
+    """Peak rates of the CPU and, if there is one, of the current CUDA device, in FLOP/s and bytes/s."""
+    if any(finding.level == "fail" and finding.topic in ("packages", "torch") for finding in findings):
         return []
-    from distprof.launch.doctor_peak import measure_devices  # needs packages that may be missing
+    import torch
 
-    return measure_devices()
+    from distprof.peaks.measured import measure_peak
+
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    return [with_published(asdict(measure_peak(device))) for device in devices]
 
 
-def _peak_lines(devices: list[dict[str, Any]], *, wanted: bool) -> list[str]:
-    if not devices:
-        return ["peak rates were not measured: packages are missing", ""] if wanted else []
-    from distprof.launch.doctor_peak import peak_text
+def with_published(measured: dict[str, Any]) -> dict[str, Any]:
+    """Measured rates of a device beside the published ones."""
+    row = device_peaks(measured["device"])
+    published = None if row is None else {key: value for key, value in asdict(row).items() if key != "pattern"}
+    return {"device": measured["device"], "num_threads": measured["num_threads"], "published": published,
+            "measured": list(measured["rates"])}
 
-    return [peak_text(devices)]
+
+def peak_text(devices: list[dict[str, Any]]) -> str:
+    """One table per device."""
+    from distprof.reporters.page import Page  # needs packages that may be missing
+
+    page = Page()
+    for device in devices:
+        threads, published = device["num_threads"], device["published"]
+        page.line(f"peak rates of {device['device']}" + ("" if threads is None else f", {threads} threads of torch"))
+        measured = {str(rate["dtype"] or rate["what"]): rate for rate in device["measured"]}
+        known = {**published["flops_per_second"], "copy": published["bytes_per_second"]} if published else {}
+        rows = []
+        for name in dict.fromkeys((*measured, *known)):
+            unit = "B/s" if name == "copy" else "FLOP/s"
+            rate = measured.get(name, {"per_second": None, "how": "not measured"})
+            rows.append((name, rate["how"], si(known.get(name), unit), si(rate["per_second"], unit)))
+        page.table(("dense", "how measured", "published", "measured"), rows, left=2)
+        page.line(f"published: {published['source']}, {published['year']}" if published else
+                  "published: unknown for this device; `distprof stats RUN --peak FLOP/s` sets a rate for MFU")
+        page.line()
+    return page.text()
 
 
 def _python(_: Path) -> Iterator[Finding]:
     fits = sys.version_info >= (3, 11)
-    yield Finding(topic="python", level="ok" if fits else "fail",
-                  text=f"{platform.python_version()} on {platform.machine()}" + ("" if fits else "; 3.11 is needed"))
+    yield Finding("python", "ok" if fits else "fail",
+                  f"{platform.python_version()} on {platform.machine()}" + ("" if fits else "; 3.11 is needed"))
 
 
 def _packages(_: Path) -> Iterator[Finding]:
@@ -81,57 +114,50 @@ def _packages(_: Path) -> Iterator[Finding]:
     missing = [name for name, there in found.items() if not there]
     text = f"missing: {', '.join(missing)}  hint: pip install {' '.join(missing)}" if missing else ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
-    yield Finding(topic="packages", level="fail" if missing else "ok", text=text)
+    yield Finding("packages", "fail" if missing else "ok", text)
 
 
 def _torch(_: Path) -> Iterator[Finding]:
     try:
         import torch
     except ImportError as error:
-        yield Finding(topic="torch", level="fail", text=f"cannot be imported: {error}  hint: pip install torch")
+        yield Finding("torch", "fail", f"cannot be imported: {error}  hint: pip install torch")
         return
-    yield Finding(topic="torch", level="ok", text=f"{torch.__version__}, {torch.get_num_threads()} threads")
+    yield Finding("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        yield Finding(topic="device", level="ok", text=f"{len(names)} CUDA: {', '.join(sorted(set(names)))}")
+        yield Finding("device", "ok", f"{len(names)} CUDA: {', '.join(sorted(set(names)))}")
     else:
-        yield Finding(topic="device", level="ok", text="no CUDA device: times are measured on the CPU")
-    yield from _backends(torch)
-    yield from _profiler(torch)
+        yield Finding("device", "ok", "no CUDA device: times are measured on the CPU")
+    yield _backends()
+    there = torch.profiler.kineto_available()
+    yield Finding("timeline", "ok" if there else "fail",
+                  "torch.profiler with Kineto" if there else "torch was built without Kineto: no timeline")
 
 
-def _backends(torch: object) -> Iterator[Finding]:
+def _backends() -> Finding:
     import torch.distributed as dist
 
     if not dist.is_available():
-        yield Finding(topic="backend", level="fail", text="torch was built without torch.distributed")
-        return
+        return Finding("backend", "fail", "torch was built without torch.distributed")
     there = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(), "mpi": dist.is_mpi_available()}
     lacking = ", ".join(name for name, yes in there.items() if not yes)
-    yield Finding(topic="backend", level="ok" if there["gloo"] or there["nccl"] else "fail",
-                  text=", ".join(name for name, yes in there.items() if yes) + (f" (not {lacking})" if lacking else ""))
-
-
-def _profiler(_: object) -> Iterator[Finding]:
-    import torch
-
-    there = torch.profiler.kineto_available()
-    yield Finding(topic="timeline", level="ok" if there else "fail",
-                  text="torch.profiler with Kineto" if there else "torch was built without Kineto: no timeline")
+    return Finding("backend", "ok" if there["gloo"] or there["nccl"] else "fail",
+                   ", ".join(name for name, yes in there.items() if yes) + (f" (not {lacking})" if lacking else ""))
 
 
 def _disk(out: Path) -> Iterator[Finding]:
     place = next(parent for parent in (out.absolute(), *out.absolute().parents) if parent.exists())
     free = shutil.disk_usage(place).free
-    yield Finding(topic="disk", level="ok" if free >= MIN_FREE_BYTES else "warn",
-                  text=f"{free / 1e9:.1f} GB free in {place}" + (
-                      "" if free >= MIN_FREE_BYTES else "; a timeline of many steps may not fit"))
+    enough = free >= MIN_FREE_BYTES
+    yield Finding("disk", "ok" if enough else "warn", f"{free / 1e9:.1f} GB free in {place}"
+                  + ("" if enough else "; a timeline of many steps may not fit"))
     yield _writable(place)
 
 
 def _writable(place: Path) -> Finding:
     if not place.is_dir():
-        return Finding(topic="write", level="fail", text=f"{place} is a file  hint: choose another --out")
+        return Finding("write", "fail", f"{place} is a file  hint: choose another --out")
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             begin = time.perf_counter()
@@ -140,9 +166,8 @@ def _writable(place: Path) -> Finding:
             os.fsync(file.fileno())
             speed = 1 / (time.perf_counter() - begin)
     except OSError as error:
-        return Finding(topic="write", level="fail", text=f"cannot write in {place}: {error.strerror}  "
-                       "hint: choose another --out")
-    return Finding(topic="write", level="ok", text=f"{place} is writable ({speed:.0f} MB/s for 1 MB with fsync)")
+        return Finding("write", "fail", f"cannot write in {place}: {error.strerror}  hint: choose another --out")
+    return Finding("write", "ok", f"{place} is writable ({speed:.0f} MB/s for 1 MB with fsync)")
 
 
 def _engine(_: Path) -> Iterator[Finding]:
@@ -151,16 +176,15 @@ def _engine(_: Path) -> Iterator[Finding]:
     from distprof.merge.scan.compiled.library import is_built  # it needs numpy
 
     built = is_built()
-    yield Finding(topic="merging", level="ok" if built else "warn",
-                  text="compiled engine" if built else "slower engine in Python: distprof was installed without a C "
+    yield Finding("merging", "ok" if built else "warn",
+                  "compiled engine" if built else "slower engine in Python: distprof was installed without a C "
                   "compiler, or its source changed since  hint: install a C compiler, then reinstall distprof")
 
 
 def _clock(_: Path) -> Iterator[Finding]:
-    boot_id = Path("/proc/sys/kernel/random/boot_id")
-    there = boot_id.exists()
-    yield Finding(topic="clock", level="ok" if there else "warn",
-                  text="ranks of this host share one clock" if there else "no boot id, so ranks of one host cannot "
+    there = BOOT_ID.exists()
+    yield Finding("clock", "ok" if there else "warn",
+                  "ranks of this host share one clock" if there else "no boot id, so ranks of one host cannot "
                   "be recognised: the clock of each rank is measured")
 
 

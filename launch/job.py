@@ -20,7 +20,8 @@ from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
 from distprof.contract.rank_json import RunJson
 from distprof.errors import DistprofError, OutputError, UsageError
 from distprof.launch.deepspeed_config import FlopsProfilerSection, read_section
-from distprof.launch.job_arguments import axis_sizes, check_sizes, is_one_node, parse, sets_rendezvous, world_size
+from distprof.launch.job_arguments import axis_sizes, is_one_node, parse, sets_rendezvous, world_size
+from distprof.process.topology import from_sizes
 from distprof.recording.plan import StepPlan
 from distprof.recording.run_directory import make_run_directory, new_run_id, run_id_in, this_launch
 
@@ -48,11 +49,12 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     if args.config is not None and not section.enabled:
         _say(f"flops_profiler is not enabled in {args.config}: its settings are ignored")
     sizes, ranks = axis_sizes(args), world_size(args)
-    check_sizes(sizes, ranks)
+    if sizes and ranks is not None:
+        from_sizes(sizes, rank=0, world_size=ranks)  # checks that they divide the ranks
     directory = args.out or _default_directory(args)
     run_id = _run_id(args, directory)
     started = this_launch(run_id=run_id, plan=str(plan), world_size=ranks, sizes=sizes)
-    is_first_node = not _shared_with_first_node(args, directory, run_id)
+    is_first_node = is_one_node(args) or run_id_in(directory / RUN_JSON) != run_id
     if is_first_node:
         make_run_directory(directory, started, force=args.force)
     _say(f"recording steps {plan} to {directory}")
@@ -96,10 +98,6 @@ def _run_id(args: argparse.Namespace, directory: Path) -> str:
     return hashlib.sha256("|".join(map(str, shared)).encode()).hexdigest()[:12]
 
 
-def _shared_with_first_node(args: argparse.Namespace, directory: Path, run_id: str) -> bool:
-    return not is_one_node(args) and run_id_in(directory / RUN_JSON) == run_id
-
-
 def _set_environment(directory: Path, plan: StepPlan, run_id: str, sizes: Mapping[str, int], *,
                      debug: bool) -> None:
     os.environ |= {"DISTPROF_OUT": os.fspath(directory.resolve()), "DISTPROF_STEPS": str(plan),
@@ -128,21 +126,14 @@ def _launch(args: argparse.Namespace) -> int:
         torchrun(args)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        _say(f"rank {rank} failed first: {_how(failure.exitcode)}")
-        return _exit_code(failure.exitcode)
+        code = int(failure.exitcode)
+        _say(f"rank {rank} failed first: {f'exit code {code}' if code >= 0 else f'signal {-code}'}")
+        return code if code >= 0 else 128 - code
     except SignalException as error:
         return 128 + int(error.sigval)
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-def _how(exitcode: int) -> str:
-    return f"exit code {exitcode}" if exitcode >= 0 else f"signal {-exitcode}"
-
-
-def _exit_code(exitcode: int) -> int:
-    return exitcode if exitcode >= 0 else 128 - exitcode
 
 
 def _finish(directory: Path, started: RunJson, code: int) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from distprof.contract.mesh import MESH_AXES, MODEL_PARALLEL
 from distprof.errors import UsageError
+from distprof.process.topology import requested
 from distprof.recording.plan import StepPlan
 
 RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
@@ -22,12 +23,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     Raises:
         UsageError: An argument is wrong, or there is no such script.
     """
-    args = parser().parse_args(list(argv))
-    _check_script(args)
+    args = _parser().parse_args(list(argv))
+    if args.no_python:
+        raise UsageError("expected a Python script, found --no-python",
+                         hint="use `with distprof.record(...)` in the program instead")
+    if not args.module and not Path(args.training_script).is_file():
+        raise UsageError(f"expected a script, found no file {args.training_script}",
+                         hint="-m runs a module" if "/" not in args.training_script else None)
     return args
 
 
-def parser() -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     """The parser of torchrun with a group for recording."""
     from torch.distributed.run import get_args_parser
 
@@ -56,23 +62,12 @@ def _refuse(message: str) -> NoReturn:
     raise UsageError(message, hint="distprof run --help lists the flags")
 
 
-def _check_script(args: argparse.Namespace) -> None:
-    if args.no_python:
-        raise UsageError("expected a Python script, found --no-python",
-                         hint="use `with distprof.record(...)` in the program instead")
-    if not args.module and not Path(args.training_script).is_file():
-        raise UsageError(f"expected a script, found no file {args.training_script}",
-                         hint="-m runs a module" if "/" not in args.training_script else None)
-
-
 def axis_sizes(args: argparse.Namespace) -> dict[str, int]:
     """Sizes of mesh axes from the environment and the arguments.
 
     Raises:
         UsageError: A size is less than 1.
     """
-    from distprof.process.topology import requested
-
     sizes = requested(os.environ)
     sizes |= {axis: getattr(args, axis) for axis in MODEL_PARALLEL if getattr(args, axis) is not None}
     wrong = [axis for axis, size in sizes.items() if size < 1]
@@ -98,18 +93,6 @@ def world_size(args: argparse.Namespace) -> int | None:
                          hint="--nproc-per-node 4") from error
 
 
-def check_sizes(sizes: Mapping[str, int], ranks: int | None) -> None:
-    """Checks that the axes divide the ranks.
-
-    Raises:
-        UsageError: They do not.
-    """
-    from distprof.process.topology import from_sizes
-
-    if sizes and ranks is not None:
-        from_sizes(sizes, rank=0, world_size=ranks)
-
-
 def is_one_node(args: argparse.Namespace) -> bool:
     """True for a job on this machine alone."""
     return args.nnodes in ("1", "1:1")
@@ -117,5 +100,6 @@ def is_one_node(args: argparse.Namespace) -> bool:
 
 def sets_rendezvous(args: argparse.Namespace) -> bool:
     """True if a flag or a PET_ variable, which torchrun takes as the default of a flag, sets where ranks meet."""
-    return any(f"PET_{name.upper()}" in os.environ or getattr(args, name) != parser().get_default(name)
+    defaults = _parser()
+    return any(f"PET_{name.upper()}" in os.environ or getattr(args, name) != defaults.get_default(name)
                for name in RENDEZVOUS)

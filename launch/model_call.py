@@ -8,37 +8,36 @@ from contextlib import redirect_stdout
 
 from distprof.counting.counts import Counts
 from distprof.errors import DistprofError, ModelError
-from distprof.launch.model_factory import Example, Inputs, example, first_line, hint_for
+from distprof.launch.model_factory import first_line, hint_for, make_call
 from distprof.reporters.page import Page
 
 NOTE = "distprof: raised in "
 
 
 def call_model(model: str, shapes: Sequence[str], dtypes: Sequence[str], device: str,
-               examine: Callable[[Example], Counts]) -> Counts:
+               examine: Callable[..., Counts]) -> Counts:
     """Makes the model and returns what `examine` finds in a call of it.
 
     Args:
         model: MODULE:FACTORY.
-        shapes: Shapes of the inputs as typed; none if the factory returns inputs.
-        dtypes: Element types of the inputs as typed.
-        device: meta, cpu or cuda.
-        examine: Calls the model.
+        shapes: As for `make_call`.
+        dtypes: As for `make_call`.
+        device: As for `make_call`.
+        examine: Gets the model and the arguments of the call, and calls it.
 
     Raises:
-        UsageError: There is no such factory, or inputs are missing.
-        ModelError: The model raised; the message names the module.
+        UsageError: As for `make_call`.
+        ModelError: The same, or the model raised; the message names the module.
     """
-    inputs = Inputs.of(shapes, dtypes)
     with redirect_stdout(sys.stderr):  # what the model prints is not part of the result
-        call = example(model, inputs, device=device)
+        found, args, kwargs = make_call(model, shapes, dtypes, device)
         try:
-            return examine(call)
+            return examine(found, *args, **kwargs)
         except DistprofError:
             raise
         except Exception as error:
             notes = (note.removeprefix(NOTE) for note in getattr(error, "__notes__", ()) if note.startswith(NOTE))
-            where = next(notes, type(call.model).__name__)
+            where = next(notes, type(found).__name__)
             raise ModelError(f"the model raised in {where}: {first_line(error)}",
                              hint=hint_for(error, device)) from error
 

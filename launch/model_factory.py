@@ -9,10 +9,9 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,67 +21,56 @@ from distprof.errors import ModelError, UsageError
 FORM = "package.module:function or path/to/file.py:function, returning a model or (model, inputs)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
+class ModelCall(NamedTuple):
     """A model and the arguments of one call."""
 
     model: nn.Module
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """Inputs given on the command line by shape and element type."""
-
-    shapes: tuple[tuple[int, ...], ...] = ()
-    dtypes: tuple[torch.dtype, ...] = (torch.float32,)
-    """One for all shapes, or one per shape."""
-
-    @classmethod
-    def of(cls, shapes: Sequence[str], dtypes: Sequence[str]) -> Inputs:
-        """Parses shapes like "1,3,224,224" and element types like "float32".
-
-        Raises:
-            UsageError: One cannot be parsed, or the numbers of shapes and element types differ.
-        """
-        if len(dtypes) > 1 and len(dtypes) != len(shapes):
-            raise UsageError("expected --dtype once or once per --input-shape, found "
-                             f"{len(dtypes)} --dtype and {len(shapes)} --input-shape")
-        return cls(shapes=tuple(map(_shape, shapes)), dtypes=tuple(map(_dtype, dtypes)) or (torch.float32,))
-
-    def tensors(self, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """One tensor per shape; integers are 0, an index that every embedding has."""
-        dtypes = self.dtypes * len(self.shapes) if len(self.dtypes) == 1 else self.dtypes
-        return tuple(torch.rand(shape, device=device).to(dtype) if dtype.is_floating_point or dtype.is_complex
-                     else torch.zeros(shape, dtype=dtype, device=device)
-                     for shape, dtype in zip(self.shapes, dtypes, strict=True))
-
-
-def example(spec: str, inputs: Inputs, *, device: str) -> Example:
+def make_call(spec: str, shapes: Sequence[str], dtypes: Sequence[str], device: str) -> ModelCall:
     """Makes a model and the inputs of one call.
 
     Args:
         spec: `module:factory`; the current directory is on the path.
-        inputs: Used instead of the inputs that the factory returns.
+        shapes: Like "1,3,224,224", one per input; none: the factory returns inputs.
+        dtypes: Like "float32", one for all inputs or one for each.
         device: meta, cpu or cuda; torch's default device while the factory runs.
 
     Raises:
-        UsageError: There is no such factory, it returns no model, or inputs are missing.
+        UsageError: There is no such factory, it returns no model, or inputs are missing or cannot be parsed.
         ModelError: The factory or its module raised.
     """
+    inputs = _input_specs(shapes, dtypes)
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("expected a CUDA device for --device cuda, found none", hint="--device cpu")
     factory = import_factory(spec)
     model, given = _split(_made(factory, spec, device), spec)
-    if inputs.shapes:
-        found = Example(model=model, args=inputs.tensors(_device_of(model, device)))
+    if inputs:
+        place = _device_of(model, device)
+        found = ModelCall(model, tuple(_tensor(shape, dtype, place) for shape, dtype in inputs), {})
     elif isinstance(given, Mapping):
-        found = Example(model=model, kwargs=dict(given))
+        found = ModelCall(model, (), dict(given))
     else:
-        found = Example(model=model, args=tuple(given) if isinstance(given, (tuple, list)) else (given,))
+        found = ModelCall(model, tuple(given) if isinstance(given, (tuple, list)) else (given,), {})
     _check_inputs(found)
     return found
+
+
+def _input_specs(shapes: Sequence[str], dtypes: Sequence[str]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    if len(dtypes) > 1 and len(dtypes) != len(shapes):
+        raise UsageError("expected --dtype once or once per --input-shape, found "
+                         f"{len(dtypes)} --dtype and {len(shapes)} --input-shape")
+    types = [_dtype(name) for name in dtypes] or [torch.float32]
+    return list(zip(map(_shape, shapes), types * len(shapes) if len(types) == 1 else types, strict=True))
+
+
+def _tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Integers are 0, an index that every embedding has."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.rand(shape, device=device).to(dtype)
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def import_factory(spec: str) -> Callable[[], Any]:
@@ -172,7 +160,7 @@ def _split(made: Any, spec: str) -> tuple[nn.Module, Any]:
     raise UsageError(f"expected {spec} to return a model or (model, inputs), found {found}")
 
 
-def _check_inputs(found: Example) -> None:
+def _check_inputs(found: ModelCall) -> None:
     """Checks the inputs against the signature of `forward`."""
     try:
         signature = inspect.signature(found.model.forward)

@@ -38,17 +38,15 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            self._wrap(spec.loader)
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                execute(module)
+                self._call()
+
+            loader.exec_module = exec_module
         return spec
-
-    def _wrap(self, loader: Any) -> None:
-        execute = loader.exec_module
-
-        def exec_module(module: types.ModuleType) -> None:
-            execute(module)
-            self._call()
-
-        loader.exec_module = exec_module
 
 
 class Worker:

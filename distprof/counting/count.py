@@ -11,12 +11,11 @@ from torch import nn
 
 from distprof.contract.rank_json import ParamCount
 from distprof.contract.tables import PHASES
-from distprof.counting.count_pass import CountPass
+from distprof.counting.count_pass import CountPass, OpKey
 from distprof.counting.counts import Counts, ModuleCount, OpCount
 from distprof.counting.invocation import Invocation
-from distprof.counting.op_sums import OpKey, OpSum
 from distprof.errors import UsageError
-from distprof.model.call_paths import CallPath
+from distprof.formulas.cost import Cost
 from distprof.model.isolation import undisturbed
 from distprof.model.modules import ModuleMap, Site
 from distprof.model.params import count_params
@@ -79,7 +78,7 @@ def run_counted(invocation: Invocation) -> tuple[CountPass, ModuleMap]:
 
 def summed(counting: CountPass, modules: ModuleMap) -> Counts:
     """The counts of a count pass by module and operator; call it while the modules are alive."""
-    within = _within(counting)
+    within = {path: frozenset(site.path for site in path.sites()) for path in {key.path for key in counting.sums}}
     ops = tuple(_op_count(key, entry, within[key.path]) for key, entry in counting.sums.items())
     work = _work(ops)
     places = Counter(id(site.module()) for site in modules.sites())
@@ -102,11 +101,6 @@ class _Work:
     io_bytes: int = 0
 
 
-def _within(counting: CountPass) -> dict[CallPath, frozenset[str]]:
-    """The modules of every call path; the operators of a path share one set."""
-    return {path: frozenset(site.path for site in path.sites()) for path in {key.path for key in counting.sums}}
-
-
 def _work(ops: Iterable[OpCount]) -> Mapping[str, _Work]:
     """Module path -> sums over its operators, submodules included."""
     found: dict[str, _Work] = defaultdict(_Work)
@@ -120,7 +114,7 @@ def _work(ops: Iterable[OpCount]) -> Mapping[str, _Work]:
     return found
 
 
-def _op_count(key: OpKey, entry: OpSum, within: frozenset[str]) -> OpCount:
+def _op_count(key: OpKey, entry: Cost, within: frozenset[str]) -> OpCount:
     return OpCount(
         module_path=key.path.site.path if key.path.site is not None else None,
         within=within, op=key.op, phase=key.phase, shapes=key.shapes,

@@ -10,6 +10,8 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,20 +19,33 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from distprof import formulas
-from distprof.counting.node_owners import mark_nodes, owner_of_running_node
-from distprof.counting.op_sums import OpKey, OpSum
 from distprof.counting.torch_functions import FunctionPass
 from distprof.formulas.composite_operators import run_parts
-from distprof.formulas.higher_order_operators import run_functions_under
-from distprof.model.call_paths import CallPath
+from distprof.formulas.cost import Cost
+from distprof.model.call_paths import CallPath, mark_nodes, owner_of_running_node
+from distprof.model.compiled import hidden_operators
 from distprof.model.modules import Site
 from distprof.model.scopes import Frame, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name, tensors
-from distprof.model.torchscript import hidden_operators
 
 Shapes = tuple[tuple[int, ...], ...]
 NOT_WORK = ("prim::", "profiler::", "c10d::", "_c10d_functional::")
 """Queries about tensors, labels, and communication, which has its own table."""
+NO_CALLS = partial(Cost, calls=0)
+
+
+@dataclass(frozen=True, slots=True)
+class OpKey:
+    """Calls with an equal key are summed."""
+
+    path: CallPath
+    op: str
+    phase: str
+    shapes: str
+    dtype: str | None = None
+    """Element type of the first tensor input, or of the output if there is none."""
+    functions: tuple[str, ...] = ()
+    """The torch functions that were running, outermost first, if those are recorded."""
 
 
 class RunningCall(NamedTuple):
@@ -55,12 +70,12 @@ class CountPass(TorchDispatchMode):
         self.shapes: dict[Site, tuple[Shapes, Shapes]] = {}
         """Input and output shapes of the first call, only with `details`."""
         self.num_steps = 0
-        self.sums: dict[OpKey, OpSum] = defaultdict(OpSum)
+        self.sums: dict[OpKey, Cost] = defaultdict(NO_CALLS)
         """Sums over all steps that ended."""
         self.calls: dict[Site, int] = defaultdict(int)
         self._error: Exception | None = None
         self._retired = False
-        self._step_sums: dict[OpKey, OpSum] = defaultdict(OpSum)
+        self._step_sums: dict[OpKey, Cost] = defaultdict(NO_CALLS)
         self._step_calls: dict[Site, int] = defaultdict(int)
         self._scopes = scopes
         self._phase = phase
@@ -101,8 +116,8 @@ class CountPass(TorchDispatchMode):
         """Adds the step that ended to the sums; an unfinished step is never added."""
         if self._error is not None:
             raise self._error
-        for key, entry in self._step_sums.items():
-            self.sums[key].add(entry)
+        for key, cost in self._step_sums.items():
+            self.sums[key].add(cost)
         for site, calls in self._step_calls.items():
             self.calls[site] += calls
         self._step_sums.clear()
@@ -144,10 +159,10 @@ class CountPass(TorchDispatchMode):
         """Adds operators that TorchScript hides from modes: uncounted, with the bytes of the whole script."""
         shapes = json.dumps([_shape(tensor) for tensor in inputs])
         phase = "recompute" if frame.recompute else "forward"
-        entry = OpSum(calls=calls, read_bytes=sum(map(_bytes, inputs)), write_bytes=sum(map(_bytes, outputs)),
-                      note="hidden in TorchScript; bytes are those of the whole script")
+        cost = Cost(calls=calls, read_bytes=sum(map(_bytes, inputs)), write_bytes=sum(map(_bytes, outputs)),
+                    note="hidden in TorchScript; bytes are those of the whole script")
         with self._lock:
-            self._step_sums[OpKey(self._path_of(frame), name, phase, shapes)].add(entry)
+            self._step_sums[OpKey(self._path_of(frame), name, phase, shapes)].add(cost)
 
     def _path_of(self, frame: Frame) -> CallPath:
         entry: RunningCall | None = frame.data.get(self)
@@ -169,8 +184,6 @@ class CountPass(TorchDispatchMode):
             output = run_parts(self, func, args, kwargs)  # whole in inference mode
             if output is not NotImplemented:
                 return output
-            if isinstance(func, torch._ops.HigherOrderOperator):
-                return func(*run_functions_under(self, args), **run_functions_under(self, kwargs))
         output = func(*args, **kwargs)
         try:
             self._record(func, args, kwargs, output)
@@ -191,7 +204,7 @@ class CountPass(TorchDispatchMode):
         functions = tuple(self.functions.stack) if self.functions is not None and phase == "forward" else ()
         cost = formulas.cost(func, args, kwargs, output)
         with self._lock:
-            self._step_sums[OpKey(path, name, phase, shapes, dtype, functions)].add_call(cost)
+            self._step_sums[OpKey(path, name, phase, shapes, dtype, functions)].add(cost)
 
     def _owner_and_phase(self) -> tuple[CallPath, str]:
         frame = self._scopes.current

@@ -45,16 +45,15 @@ class Invocation:
             raise UsageError(f"expected a model or a function, found {found}",
                              hint="pass an instance of the class" if isinstance(function, type) else None)
         function = _not_lazy(function)
-        module = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
-        on_meta = isinstance(module, nn.Module) and _on_meta(module)
+        parameters = list(module.parameters()) if (module := _owner(function)) is not None else []
+        on_meta = bool(parameters) and all(parameter.is_meta for parameter in parameters)
         args, kwargs = tree_map_only(torch.Tensor, _as_meta, (args, dict(kwargs))) if on_meta else (args, kwargs)
         return cls(function=function, args=tuple(args), kwargs=kwargs, backward=backward)
 
     @property
     def model(self) -> nn.Module | None:
         """The module that is called; None for a plain function."""
-        owner = self.function if isinstance(self.function, nn.Module) else getattr(self.function, "__self__", None)
-        return owner if isinstance(owner, nn.Module) else None
+        return _owner(self.function)
 
     def run(self, scopes: ModuleScopes | None = None) -> Any:
         """Runs the call once.
@@ -71,20 +70,22 @@ class Invocation:
                 error.add_note(f"distprof: raised in {where.path or 'the root module'} ({where.class_name})")
             raise
         if self.backward:
-            self._backward(result)
+            ends = [tensor for tensor in tensors(result) if tensor.requires_grad]
+            if not ends:
+                raise _no_gradient(result)
+            torch.autograd.backward(ends, [torch.ones_like(tensor) for tensor in ends])
         return result
 
-    def _backward(self, result: Any) -> None:
-        ends = [tensor for tensor in tensors(result) if tensor.requires_grad]
-        if not ends:
-            raise _no_gradient(result)
-        torch.autograd.backward(ends, [torch.ones_like(tensor) for tensor in ends])
+
+def _owner(function: Any) -> nn.Module | None:
+    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+    return owner if isinstance(owner, nn.Module) else None
 
 
 def _not_lazy(function: Any) -> Any:
     """The function, or for a model with lazy parameters that of a copy."""
-    owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
-    if not isinstance(owner, nn.Module) or not any(map(is_lazy, chain(owner.parameters(), owner.buffers()))):
+    owner = _owner(function)
+    if owner is None or not any(map(is_lazy, chain(owner.parameters(), owner.buffers()))):
         return function
     # torch cannot copy lazy buffers
     empty: Any = UninitializedBuffer
@@ -111,8 +112,3 @@ def _no_gradient(result: Any) -> UsageError:
     return UsageError("expected an output with a gradient for backward, found "
                       f"{f'tensors of {chr(44).join(dtypes)} without one' if outputs else type(result).__name__}",
                       hint=hint)
-
-
-def _on_meta(module: nn.Module) -> bool:
-    parameters = list(module.parameters())
-    return bool(parameters) and all(parameter.is_meta for parameter in parameters)

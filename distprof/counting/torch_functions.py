@@ -13,20 +13,30 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
+from opcode import opname
 from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode, resolve_name
 
-from distprof.counting.source_spelling import spelling
 from distprof.model.call_paths import CallPath
 from distprof.model.scopes import in_backward
 from distprof.model.tensors import dtype_name
 
 OPENED = ("torch.nn.functional", "torch.functional")
 """Modules of Python functions; the torch functions that these call are recorded too."""
+OPERATOR = "operator"
+OPERATORS = frozenset({"torch.Tensor.add", "torch.Tensor.mul"})
+"""Methods that torch also reports for the operators + and *."""
+WRAPPERS = {
+    "torch.nn.functional.interpolate": ("torch.nn.functional", "upsample"),
+    "torch.functional.einsum": ("einops.einops", "einsum"),
+}
+"""Function -> a caller of it that torch does not report."""
+BETWEEN = ("torch.overrides", "torch.functional", "torch.nn.functional", "einops._backends",
+           "distprof.counting.torch_functions", "contextlib")
 GUARDS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
@@ -115,7 +125,7 @@ class FunctionPass(TorchFunctionMode):
         if name is None or in_backward() or not self._is_wanted(func, name):
             return func(*args, **kwargs)
         inputs = _specs(args), tuple((key, _specs(value)) for key, value in kwargs.items())
-        outer, spelled = self.current, spelling(name, sys._getframe(1))
+        outer, spelled = self.current, _spelling(name, sys._getframe(1))
         with self._running(name):
             output = self._call(func, name, args, kwargs)
         call = FunctionCall(self._path(), name, *inputs, _specs(output), outer, torch.is_grad_enabled(), spelled)
@@ -178,3 +188,32 @@ def _specs(tree: Any) -> Any:
     if tree is None or isinstance(tree, (bool, int, float, str, slice)):
         return (tree.start, tree.stop, tree.step) if isinstance(tree, slice) else tree
     return type(tree).__name__
+
+
+def _spelling(name: str, frame: types.FrameType | None) -> str:
+    """How the source at `frame` spells a call where the function's name hides it; '' if the name is exact.
+
+    Other counters treat `a + b` and `a.add(b)` differently; torch reports both as `torch.Tensor.add`.
+    """
+    if frame is None:
+        return ""
+    if name in OPERATORS:
+        return OPERATOR if _is_operator(name.rpartition(".")[2], frame.f_code, frame.f_lasti) else ""
+    return _wrapper(WRAPPERS[name], frame) if name in WRAPPERS else ""
+
+
+@lru_cache(maxsize=4096)
+def _is_operator(method: str, code: types.CodeType, at: int) -> bool:
+    # sum() and the like use the operator from C; only code that calls the method contains its name
+    return method not in code.co_names or opname[code.co_code[at]].startswith(("BINARY_", "INPLACE_"))
+
+
+def _wrapper(wrapper: tuple[str, str], frame: types.FrameType | None) -> str:
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        if (module, frame.f_code.co_name) == wrapper:
+            return ".".join(wrapper)
+        if module not in BETWEEN:
+            return ""
+        frame = frame.f_back
+    return ""

@@ -29,7 +29,7 @@ from distprof.formulas.recurrent import RECURRENT
 from distprof.formulas.registry import registered, registered_flops
 from distprof.formulas.third_party import THIRD_PARTY
 
-__all__ = ["MACS", "Cost", "cost", "flops", "has_formula", "kind_of", "name_of"]
+__all__ = ["MACS", "Cost", "cost", "has_formula", "name_of"]
 
 MACS: dict[str, MacsFormula] = {
     **MATMUL, **CONVOLUTION, **ATTENTION, **FLEX, **RECURRENT, **QUANTIZED, **THIRD_PARTY,
@@ -42,8 +42,8 @@ def has_formula(func: Any, kwargs: dict[str, Any] | None = None) -> bool:
     return registered(func, kwargs or {}) is not None or name_of(func) in MACS or _torch_formula(func) is not None
 
 
-def flops(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> int | None:
-    """FLOPs of one call, 2 per multiply-accumulate; None without a formula.
+def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Cost:
+    """Cost of one call.
 
     Args:
         func: The operator overload, like `torch.ops.aten.mm.default`, or a higher-order operator.
@@ -55,22 +55,9 @@ def flops(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -
         FormulaError: A formula of a user raised or returned no int >= 0.
     """
     found = _contraction(func, args, kwargs, output)
-    return None if found is None else 2 * found[0].full + found[1]
-
-
-def kind_of(func: Any) -> OperatorKind:
-    """The kind of an operator; `other` if it is not classified."""
-    return "contraction" if has_formula(func) else _kind_without_formula(func)
-
-
-def _kind_without_formula(func: Any) -> OperatorKind:
-    return "estimate" if name_of(func) in ESTIMATES else kind_without_formula(func)
-
-
-def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Cost:
-    """Cost of one call; arguments and errors as in `flops`."""
-    found = _contraction(func, args, kwargs, output)
-    kind: OperatorKind = "contraction" if found is not None else _kind_without_formula(func)
+    kind: OperatorKind = "contraction"
+    if found is None:
+        kind = "estimate" if name_of(func) in ESTIMATES else kind_without_formula(func)
     if kind == "view":
         return Cost(kind=kind, counted=True)
     call = OperatorCall.of(func, args, kwargs, output)
@@ -78,8 +65,7 @@ def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) ->
     if found is None:
         guess = ESTIMATES[name_of(func)](call) if kind == "estimate" else 0
         return Cost(kind=kind, elements=element_count(kind, call.arguments, output), read_bytes=moved.read,
-                    write_bytes=moved.write, counted=kind != "other", estimated=kind == "estimate",
-                    estimate_flops=round(guess))
+                    write_bytes=moved.write, counted=kind != "other", estimate_flops=round(guess))
     macs, remainder = found
     return Cost(macs=macs.full, causal_macs=macs.causal, recompute_macs=macs.recompute, remainder=remainder,
                 kind=kind, read_bytes=moved.read, write_bytes=moved.write, counted=True, note=macs.note)

@@ -113,13 +113,17 @@ def _stored(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return ()
 
 
+def _others(call: OperatorCall, *names: str) -> int:
+    """Bytes of all arguments but these."""
+    return _size(tensors([value for name, value in call.arguments.items() if name not in names]))
+
+
 def _gathering(table: str) -> Callable[[OperatorCall], BytesMoved]:
     """Reads as many elements of the table as the output has, and all other arguments."""
 
     def moved(call: OperatorCall) -> BytesMoved:
         out = _size(tensors(call.output))
-        others = _size(tensors([value for name, value in call.arguments.items() if name not in (table, "out")]))
-        return BytesMoved(out + others, out)
+        return BytesMoved(out + _others(call, table, "out"), out)
 
     return moved
 
@@ -132,8 +136,7 @@ def _scattering(*given: str) -> Callable[[OperatorCall], BytesMoved]:
         table = call["self"]
         touched = table.element_size() * min(table.numel(), max(
             (int(tensor.numel()) for tensor in tensors([source, call.arguments.get("index")])), default=0))
-        others = _size(tensors([value for name, value in call.arguments.items() if name != "self"]))
-        return BytesMoved(others + (touched if call.arguments.get("accumulate", True) else 0), touched)
+        return BytesMoved(_others(call, "self") + (touched if call.arguments.get("accumulate", True) else 0), touched)
 
     return moved
 
@@ -142,8 +145,7 @@ def _bag(call: OperatorCall) -> BytesMoved:
     """Each index reads a row of the table."""
     weight = call["weight"]
     rows = int(call["indices"].numel()) * int(weight.shape[1]) * weight.element_size()
-    others = _size(tensors([value for name, value in call.arguments.items() if name != "weight"]))
-    return BytesMoved(rows + others, _size(tensors(call.output)))
+    return BytesMoved(rows + _others(call, "weight"), _size(tensors(call.output)))
 
 
 def _renorm(call: OperatorCall) -> BytesMoved:

@@ -1,6 +1,7 @@
-"""Splits composite operators into the operators that torch runs for them, so that a dispatch mode sees those.
+"""Shows a dispatch mode the operators inside composite and higher-order ones.
 
 Only in inference mode and under higher-order operators does a mode get einsum, matmul, conv2d and the like whole.
+cond, while_loop, scan, map, checkpoint and the like reach it as one call, which hides the functions that they run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ DEVICE_KEYS = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta", "mps": "MPS", "xpu"
 
 
 def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Runs a composite operator such that the mode sees its parts; the result is that of the operator.
+    """Runs an operator such that the mode sees its parts; the result is that of the operator.
 
     Args:
         mode: The mode whose `__torch_dispatch__` got the call; torch has switched it off meanwhile.
@@ -32,6 +33,8 @@ def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: d
         The result, or NotImplemented if the operator has a kernel on this device: splitting it would run other code
         than the job does.
     """
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        return func(*_functions_under(mode, args), **_functions_under(mode, kwargs))
     # fake tensors call prim:: operators for their device; the dispatcher does not have these
     if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":
         return NotImplemented
@@ -56,3 +59,22 @@ def is_composite(func: Any, device: str, *, nested: bool = False) -> bool:
 
 def _has(func: Any, key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+
+
+def _functions_under(mode: TorchDispatchMode, given: Any) -> Any:
+    """Wraps the functions among the arguments of a higher-order operator so that they run under the mode."""
+    if isinstance(given, dict):
+        return {name: _functions_under(mode, value) for name, value in given.items()}
+    if isinstance(given, (list, tuple)) and type(given) in (list, tuple):
+        return type(given)(_functions_under(mode, value) for value in given)
+    if callable(given) and not isinstance(given, (torch.Tensor, type)):
+        return _entered(mode, given)
+    return given
+
+
+def _entered(mode: TorchDispatchMode, function: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return function(*args, **kwargs)
+
+    return run

@@ -42,14 +42,12 @@ def _gradients(call: OperatorCall, positions: Any) -> int:
 
 def time_batch_channel_convolution(call: OperatorCall) -> int:
     """conv_tbc: weight [kernel, in, out], output [time, batch, out]."""
-    macs: int = call.first_output.numel() * prod(call["weight"].shape[:2])
-    return macs
+    return int(call.first_output.numel() * prod(call["weight"].shape[:2]))
 
 
 def time_batch_channel_backward(call: OperatorCall) -> int:
     """Both gradients of conv_tbc."""
-    macs: int = 2 * call["self"].numel() * prod(call["weight"].shape[:2])
-    return macs
+    return int(2 * call["self"].numel() * prod(call["weight"].shape[:2]))
 
 
 _FORWARD = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 OperatorKind = Literal[
     "contraction", "norm", "activation", "pool", "softmax", "loss", "optimizer", "elementwise", "reduction",
@@ -11,8 +11,6 @@ OperatorKind = Literal[
 ]
 """What an operator does. `reduction` includes scans and sorts; `view` neither computes nor moves data (allocation
 too); `estimate` has FLOPs that are only roughly known; `other` is not classified."""
-
-KINDS: tuple[OperatorKind, ...] = get_args(OperatorKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +31,11 @@ class Macs:
         return macs if isinstance(macs, Macs) else cls(full=macs, causal=macs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Cost:
-    """One call of an operator, on the shapes of this rank."""
+    """One call of an operator on the shapes of this rank, or the sum of several."""
 
+    calls: int = 1
     macs: int = 0
     """Multiply-accumulates of contractions: matrix products, convolutions, attention, recurrent layers. Positions
     that an attention mask hides count in full."""
@@ -45,7 +44,7 @@ class Cost:
     recompute_macs: int = 0
     """Part of `macs`: scores that a fused attention backward recomputes (1 of its 5 products)."""
     remainder: int = 0
-    """1 if a registered formula returned an odd number of FLOPs, which 2 x MACs cannot express."""
+    """FLOPs that 2 x MACs cannot express: 1 if a registered formula returned an odd number."""
     elements: int = 0
     """Elements that a call other than a contraction works on; `element_counts.py` selects the tensors."""
     kind: OperatorKind = "other"
@@ -55,8 +54,6 @@ class Cost:
     """Bytes written: new tensors and inputs changed in place. 0 for views."""
     counted: bool = False
     """True if `macs` come from a formula or the operator is known to be no contraction."""
-    estimated: bool = False
-    """True if only `estimate_flops` is known."""
     estimate_flops: int = 0
     """Rough FLOPs of an FFT, a factorisation or a distance; never part of `flops`."""
     note: str = ""
@@ -66,3 +63,18 @@ class Cost:
     def flops(self) -> int:
         """2 per multiply-accumulate of a contraction; nothing else counts."""
         return 2 * self.macs + self.remainder
+
+    @property
+    def io_bytes(self) -> int:
+        """Bytes read and written."""
+        return self.read_bytes + self.write_bytes
+
+    def add(self, other: Cost) -> None:
+        """Adds further calls."""
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.kind, self.counted, self.note = other.kind, other.counted, other.note
+
+
+_SUMMED = ("calls", "macs", "remainder", "causal_macs", "recompute_macs", "elements", "estimate_flops", "read_bytes",
+           "write_bytes")

@@ -63,24 +63,13 @@ def linear_solve(matrix: str, right: str, factorise: float, substitute: float) -
     return estimate
 
 
-def distances(call: OperatorCall) -> float:
-    """Difference, power, sum: 3 per coordinate of each pair."""
-    return 3 * int(call.first_output.numel()) * int(call["x1"].shape[-1])
+def distances(points: str, pairs: str | None = None) -> Estimate:
+    """Difference, power, sum: 3 per coordinate of each pair; `pairs` has an element per pair, by default the output."""
 
+    def estimate(call: OperatorCall) -> float:
+        return 3 * int((call.first_output if pairs is None else call[pairs]).numel()) * int(call[points].shape[-1])
 
-def own_distances(call: OperatorCall) -> float:
-    """As `distances`, for pairs within one set."""
-    return 3 * int(call.first_output.numel()) * int(call["self"].shape[-1])
-
-
-def distances_backward(call: OperatorCall) -> float:
-    """3 per coordinate of each pair."""
-    return 3 * int(call["cdist"].numel()) * int(call["x1"].shape[-1])
-
-
-def own_distances_backward(call: OperatorCall) -> float:
-    """3 per coordinate of each pair within one set."""
-    return 3 * int(call["pdist"].numel()) * int(call["self"].shape[-1])
+    return estimate
 
 
 def apply_reflectors(call: OperatorCall) -> float:
@@ -92,10 +81,10 @@ ESTIMATES: dict[str, Estimate] = {
     "aten::_fft_c2c": fourier(5),
     "aten::_fft_r2c": fourier(2.5),
     "aten::_fft_c2r": fourier(2.5, sizes_of_output=True),
-    "aten::_cdist_forward": distances,
-    "aten::_cdist_backward": distances_backward,
-    "aten::_pdist_forward": own_distances,
-    "aten::_pdist_backward": own_distances_backward,
+    "aten::_cdist_forward": distances("x1"),
+    "aten::_cdist_backward": distances("x1", "cdist"),
+    "aten::_pdist_forward": distances("self"),
+    "aten::_pdist_backward": distances("self", "pdist"),
     "aten::linalg_lu_factor_ex": rectangular_matrix("A", 1, 1 / 3),
     "aten::linalg_lu": rectangular_matrix("A", 1, 1 / 3),
     "aten::_lu_with_info": rectangular_matrix("self", 1, 1 / 3),

@@ -56,7 +56,7 @@ def into_output(left: str) -> Formula:
 
 
 def out_of(left: str, right: str) -> Formula:
-    """[..., n] times [n, k]: a gradient of a linear layer."""
+    """[..., n] times [n, k], such as a gradient of a linear layer."""
     return lambda call: int(call[left].numel() * call[right].shape[-1])
 
 

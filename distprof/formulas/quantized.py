@@ -8,12 +8,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from distprof.formulas.matmul import into_output, out_of
 from distprof.formulas.operator_call import Formula, OperatorCall
-
-
-def packed_linear(image: str = "X") -> Formula:
-    """[..., k] times a packed weight; n is the last size of the output."""
-    return lambda call: int(call[image].numel() * call.first_output.shape[-1])
 
 
 def _per_position(call: OperatorCall) -> int:
@@ -59,7 +55,7 @@ def recurrent_layers(gates: int) -> Formula:
 
 
 QUANTIZED: dict[str, Formula] = {
-    **{f"{space}::linear{kind}": packed_linear() for space, kinds in (
+    **{f"{space}::linear{kind}": into_output("X") for space, kinds in (
         ("quantized", ("", "_relu", "_leaky_relu", "_tanh", "_dynamic", "_relu_dynamic", "_dynamic_fp16",
                        "_relu_dynamic_fp16", "_with_input_q_dq_qweight_dq_output_fp32",
                        "_with_input_q_dq_qweight_dq_relu_output_fp32", "_dynamic_fp16_unpacked_weight")),
@@ -73,21 +69,21 @@ QUANTIZED: dict[str, Formula] = {
        for kind in ("", "_dynamic")},
     "_quantized::conv_transpose1d": packed_transposed_convolution,
     "_quantized::conv_transpose2d": packed_transposed_convolution,
-    "quantized::int4mm_packed_weight_cpu": packed_linear("self"),
-    "quantized::matmul": lambda call: int(call["qa"].numel() * call["qb"].shape[-1]),
-    "_quantized::wrapped_fbgemm_linear_fp16_weight": packed_linear(),
-    "_quantized::wrapped_quantized_linear": packed_linear(),
+    "quantized::int4mm_packed_weight_cpu": into_output("self"),
+    "quantized::matmul": out_of("qa", "qb"),
+    "_quantized::wrapped_fbgemm_linear_fp16_weight": into_output("X"),
+    "_quantized::wrapped_quantized_linear": into_output("X"),
     "quantized::quantized_lstm_cell_dynamic": recurrent_cell(4),
     "quantized::quantized_gru_cell_dynamic": recurrent_cell(3),
     "quantized::quantized_rnn_relu_cell_dynamic": recurrent_cell(1),
     "quantized::quantized_rnn_tanh_cell_dynamic": recurrent_cell(1),
     "aten::quantized_lstm": recurrent_layers(4),
     "aten::quantized_gru": recurrent_layers(3),
-    "sparse::qlinear": packed_linear(),
-    "sparse::qlinear_relu": packed_linear(),
-    "sparse::qlinear_dynamic": packed_linear(),
-    "sparse::qlinear_relu_dynamic": packed_linear(),
-    "onednn::qlinear_pointwise": packed_linear("qx"),
-    "onednn::linear_dynamic_fp16": packed_linear("x"),
-    "onednn::linear_relu_dynamic_fp16": packed_linear("x"),
+    "sparse::qlinear": into_output("X"),
+    "sparse::qlinear_relu": into_output("X"),
+    "sparse::qlinear_dynamic": into_output("X"),
+    "sparse::qlinear_relu_dynamic": into_output("X"),
+    "onednn::qlinear_pointwise": into_output("qx"),
+    "onednn::linear_dynamic_fp16": into_output("x"),
+    "onednn::linear_relu_dynamic_fp16": into_output("x"),
 }

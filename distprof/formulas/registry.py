@@ -140,7 +140,8 @@ def registered_flops(name: str, formula: UserFormula, args: Sequence[Any], kwarg
         answer = formula(*args, **given)
     except Exception as error:
         raise FormulaError(f"the formula registered for {name} raised {type(error).__name__}: {error}",
-                           hint=_GETS) from error
+                           hint="a formula gets the arguments of the call and out=; see distprof.register_flops"
+                           ) from error
     try:
         if isinstance(answer, bool) or (flops := operator.index(answer)) < 0:
             raise TypeError
@@ -148,9 +149,6 @@ def registered_flops(name: str, formula: UserFormula, args: Sequence[Any], kwarg
         raise FormulaError(f"expected FLOPs, an int >= 0, from the formula registered for {name}, found {answer!r}",
                            hint="return an int, 2 per multiply-accumulate") from None
     return flops
-
-
-_GETS = "a formula gets the arguments of the call and out=; see distprof.register_flops"
 
 
 def _kernel_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:

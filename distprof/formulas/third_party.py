@@ -7,7 +7,6 @@ and torchvision (csrc/ops/deform_conv2d.cpp). Other kernels of xformers register
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 
 from distprof.formulas.attention import (
     attention_backward,
@@ -16,6 +15,7 @@ from distprof.formulas.attention import (
     mask_type_window,
     packed_pairs,
 )
+from distprof.formulas.convolution import convolution, one_way_backward
 from distprof.formulas.cost import Macs
 from distprof.formulas.operator_call import MacsFormula, OperatorCall
 
@@ -41,19 +41,6 @@ def _flash(formula: Callable[..., MacsFormula], **names: str) -> MacsFormula:
 _CK = packed_pairs("seqstart_q", "seqstart_k", window=mask_type_window, longest=("max_seqlen_q", "max_seqlen_k"),
                    used="seqlen_k")
 
-
-def deformable_convolution(call: OperatorCall) -> int:
-    """A convolution over sampled positions; the sampling is no contraction."""
-    per_position: int = prod(call["weight"].shape[1:])
-    return int(call.first_output.numel()) * per_position
-
-
-def deformable_convolution_backward(call: OperatorCall) -> int:
-    """Gradients of the sampled positions and of the weight; the kernel computes both."""
-    per_position: int = prod(call["weight"].shape[1:])
-    return 2 * int(call["grad"].numel()) * per_position
-
-
 THIRD_PARTY: dict[str, MacsFormula] = {
     "flash_attn::_flash_attn_forward": _flash(attention_forward, is_causal="causal"),
     "flash_attn::_flash_attn_backward": _flash(attention_backward, is_causal="causal"),
@@ -65,7 +52,8 @@ THIRD_PARTY: dict[str, MacsFormula] = {
     "flash_attn_3::bwd": _flash(attention_backward),
     "xformers::efficient_attention_forward_ck": attention_forward(_CK),
     "xformers::efficient_attention_backward_ck": attention_backward(_CK),
-    "torchvision::deform_conv2d": deformable_convolution,
-    "torchvision::_deform_conv2d_backward": deformable_convolution_backward,
+    # convolutions over sampled positions; the sampling is no contraction
+    "torchvision::deform_conv2d": convolution(),
+    "torchvision::_deform_conv2d_backward": one_way_backward("grad"),
 }
 """Operators that exist only if their library is loaded."""

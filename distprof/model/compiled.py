@@ -1,7 +1,7 @@
-"""Recording beside torch.compile: its graphs stay as they are, and it compiles nothing of ours.
+"""Recording beside torch.compile and TorchScript: graphs stay as they are, and nothing of ours is compiled.
 
-Here is how to keep functions from being compiled, run compiled modules eagerly, notice when torch compiles, and see
-calls of modules that were compiled in place.
+Here is how to keep functions from being compiled, run compiled modules eagerly, notice when torch compiles, see calls
+of modules that were compiled in place, and find the work of scripts that torch's dispatcher does not see.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from torch import nn
 from distprof.model.modules import Site
 
 Announce = Callable[..., None]
+HIDDEN = ("mkldnn", "onednn", "fusiongroup", "tensorexprgroup")
+"""Parts of names of operators of the TorchScript interpreter, which no mode sees: oneDNN convolutions, fused groups."""
+CONSTANTS = ("prim::ConstantMKLDNNTensor",)
 
 
 def never_compile(*functions: Callable[..., Any]) -> None:
@@ -50,10 +54,7 @@ class QuietAboutHooks:
     def stop(self) -> None:
         """Leaves it to the filters of the script again."""
         filters: Any = warnings.filters
-        for index, entry in enumerate(filters):
-            if entry is self.WARNING:
-                del filters[index]
-                return
+        filters[:] = [entry for entry in filters if entry is not self.WARNING]
 
 
 class ForcedEager:
@@ -85,19 +86,21 @@ class CompileWatch:
 
     def start(self) -> None:
         """Begins to listen if the compiler is loaded. Call it often: that may be loaded or reset at any time."""
-        dynamo: Any = sys.modules.get("torch._dynamo")
-        handler = getattr(dynamo, "callback_handler", None)
+        handler = self._handler()
         if handler is not None and self._begins not in handler.start_callbacks:
             handler.register_start_callback(self._begins)
             handler.register_end_callback(self._ends)
 
     def stop(self) -> None:
         """Stops listening."""
-        dynamo: Any = sys.modules.get("torch._dynamo")
-        handler = getattr(dynamo, "callback_handler", None)
+        handler = self._handler()
         if handler is not None and self._begins in handler.start_callbacks:
             handler.remove_start_callback(self._begins)
             handler.remove_end_callback(self._ends)
+
+    @staticmethod
+    def _handler() -> Any:
+        return getattr(sys.modules.get("torch._dynamo"), "callback_handler", None)
 
 
 class CompiledCalls:
@@ -139,3 +142,25 @@ class CompiledCalls:
             return result
 
         return announced
+
+
+def hidden_operators(module: nn.Module) -> Counter[str]:
+    """Operators that a script, which has just returned, hides from the dispatcher, by how often its graph has them."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return Counter()
+    jit: Any = torch.jit
+    graph = jit.last_executed_optimized_graph()  # on this thread
+    return Counter(name for name in _names(graph) if _is_hidden(name)) if graph is not None else Counter()
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith("prim::") and name not in CONSTANTS and any(part in name.lower() for part in HIDDEN)
+
+
+def _names(block: Any) -> Iterator[str]:
+    for node in block.nodes():
+        yield node.kind()
+        for inner in node.blocks():
+            yield from _names(inner)
+        if node.kind().startswith("prim::DifferentiableGraph"):
+            yield from _names(node.g("Subgraph"))

@@ -111,9 +111,9 @@ class ModuleMap:
         for raw_name, path, sub in _unwrapped(module):
             site = model.sites.get(path)
             if site is None:
-                site = self._moved(sub, model, path) or _site(model, path, sub, known=None)
+                site = self._moved(sub, model, path) or _site(model, path, sub)
             elif raw_name.endswith(tuple(WRAPPED.values())):
-                _site(model, path, sub, known=site)
+                site.class_name, site.module = type(sub).__name__, weakref.ref(sub)
             self._sites[id(sub)] = site
         inside = {id(sub) for _, sub in module.named_modules()}
         self.models = [old for old in self.models if id(old.root.module()) not in inside]
@@ -133,7 +133,7 @@ class ModuleMap:
     def adopt(self, module: nn.Module, parent: Site) -> Site:
         """Takes in a module that is no child of any other but was called inside one."""
         model, name = parent.model, f"{parent.name}.{type(module).__name__}".lstrip(".")
-        site = model.sites.get(name) or _site(model, name, module, known=None)
+        site = model.sites.get(name) or _site(model, name, module)
         self._sites[id(module)] = site
         return site
 
@@ -158,14 +158,10 @@ def _above(outer: Site, site: Site) -> bool:
     return site.model is outer.model and (not outer.name or site.name.startswith(f"{outer.name}."))
 
 
-def _site(model: Model, path: str, module: nn.Module, *, known: Site | None) -> Site:
-    if known is None:
-        parent = model.sites.get(path.rpartition(".")[0]) if path else None
-        known = Site(model, path, type(module).__name__, parent, weakref.ref(module))
-        model.sites[path] = known
-    else:
-        known.class_name, known.module = type(module).__name__, weakref.ref(module)
-    return known
+def _site(model: Model, path: str, module: nn.Module) -> Site:
+    parent = model.sites.get(path.rpartition(".")[0]) if path else None
+    site = model.sites[path] = Site(model, path, type(module).__name__, parent, weakref.ref(module))
+    return site
 
 
 def _unwrapped(root: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:

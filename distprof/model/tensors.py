@@ -8,6 +8,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
+from distprof.errors import UsageError
+
 
 def tensors(tree: Any) -> list[torch.Tensor]:
     """All tensors in nested tuples, lists, dicts and registered containers, in order."""
@@ -25,12 +27,13 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def without_storage(tree: Any) -> str | None:
-    """What kind of tensor there is that takes no memory, so that nothing takes time; None where all have storage."""
-    found = tensors(tree)
-    if any(isinstance(tensor, FakeTensor) for tensor in found):
-        return "fake tensors"
-    return "tensors on the meta device" if any(tensor.is_meta for tensor in found) else None
+def check_storage(tree: Any) -> None:
+    """Raises a UsageError if a tensor takes no memory, so that work with it takes no time."""
+    for tensor in tensors(tree):
+        if isinstance(tensor, FakeTensor) or tensor.is_meta:
+            kind = "fake tensors" if isinstance(tensor, FakeTensor) else "tensors on the meta device"
+            raise UsageError(f"expected a model and inputs with storage, found {kind}",
+                             hint="distprof.count needs no storage")
 
 
 def num_samples(args: Any, kwargs: Any) -> int | None:

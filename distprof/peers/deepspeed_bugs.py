@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from distprof.counting.source_spelling import OPERATOR
-from distprof.counting.torch_functions import FunctionCall, TensorSpec
+from distprof.counting.torch_functions import OPERATOR, FunctionCall, TensorSpec
 from distprof.peers.deepspeed_formulas import RULES, Amount, doubled, operand
 from distprof.peers.einsum import printed_flops
 from distprof.peers.recurrent import CELLS, LAYERS, Recurrence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -15,14 +15,14 @@ from distprof.counting.invocation import Invocation
 from distprof.errors import UsageError
 from distprof.model.isolation import undisturbed
 from distprof.model.modules import ModuleMap
-from distprof.model.tensors import without_storage
+from distprof.model.tensors import check_storage
 from distprof.peaks.measured import measured_peak
 from distprof.peaks.published import Peak
 from distprof.peaks.published import peak as published_peak
 from distprof.peaks.roofline import Roofline, roofline
 from distprof.process.identity import device_name, tf32
 from distprof.timing.latency import Latency
-from distprof.timing.measure_latency import measure_latency
+from distprof.timing.repetition import measure_latency
 from distprof.units import UNKNOWN, duration, percent, si
 
 SHOWN_TIMES = ("fwd_ns", "fwd_self_ns", "bwd_ns", "bwd_self_ns", "recompute_ns")
@@ -129,14 +129,11 @@ def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, run
     """
     if runs < 1 or warmup < 0:
         raise UsageError(f"expected runs of 1 or more and warmup of 0 or more, found runs={runs}, warmup={warmup}")
-    if not isinstance(peak, Peak) and peak not in PEAK_SOURCES:
+    if not isinstance(peak, Peak) and peak not in ("published", "measured"):
         raise UsageError(f"expected a Peak, 'published' or 'measured' for peak, found {peak!r}")
     invocation = Invocation.of(model, args, kwargs, backward=backward)
     root = invocation.model
-    hollow = without_storage((list(root.parameters()) if root is not None else [], args, kwargs))
-    if hollow is not None:
-        raise UsageError(f"expected a model and inputs with storage, found {hollow}",
-                         hint="distprof.count needs no storage")
+    check_storage((list(root.parameters()) if root is not None else [], args, kwargs))
     counting, seen = run_counted(invocation)
     counts, roots = summed(counting, seen), seen.roots()
     modules = ModuleMap()
@@ -152,33 +149,22 @@ def profile(model: Any, *args: Any, backward: bool = False, warmup: int = 3, run
         measured = measure_latency(call, warmup=warmup, runs=runs, modules=modules)
     return Profile(**{name: getattr(counts, name) for name in ("ops", "modules", "functions", "params")},
                    latencies={site.path: latency for site, latency in measured.items()}, runs=runs,
-                   device=device_name(), peak=peak if isinstance(peak, Peak) else PEAK_SOURCES[peak](counts))
+                   device=device_name(), peak=peak if isinstance(peak, Peak) else _peak(counts, peak))
 
 
 def _sum(latency: Latency) -> float:
     return sum(time for time in (latency.fwd_ns, latency.bwd_ns, latency.recompute_ns) if time is not None)
 
 
-def _dtype(counts: Counts) -> str | None:
-    """The dtype of most FLOPs."""
+def _peak(counts: Counts, source: Literal["published", "measured"]) -> Peak | None:
+    """Peak rates of the device in the dtype of most FLOPs."""
     flops: dict[str, int] = {}
     for op in counts.ops:
         if op.flops and op.dtype is not None:
             flops[op.dtype] = flops.get(op.dtype, 0) + op.flops
-    return max(flops, key=flops.__getitem__, default=None)
-
-
-def _published(counts: Counts) -> Peak | None:
-    dtype = _dtype(counts)
-    if dtype == "float32" and tf32()["matmul"]:
-        dtype = "tf32"
-    return None if dtype is None else published_peak(device_name(), dtype)
-
-
-def _measured(counts: Counts) -> Peak | None:
-    dtype = _dtype(counts)
-    return None if dtype is None else measured_peak(dtype, "cuda" if torch.cuda.is_initialized() else "cpu")
-
-
-PEAK_SOURCES: Mapping[str, Callable[[Counts], Peak | None]] = {"published": _published, "measured": _measured}
-"""Value of `peak` -> function that returns the rates."""
+    dtype = max(flops, key=flops.__getitem__, default=None)
+    if dtype is None:
+        return None
+    if source == "measured":
+        return measured_peak(dtype, "cuda" if torch.cuda.is_initialized() else "cpu")
+    return published_peak(device_name(), "tf32" if dtype == "float32" and tf32()["matmul"] else dtype)

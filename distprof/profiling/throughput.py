@@ -16,7 +16,7 @@ from rich.markup import escape
 from torch import nn
 
 from distprof.errors import UsageError
-from distprof.model.tensors import num_samples, tensors, without_storage
+from distprof.model.tensors import check_storage, num_samples, tensors
 from distprof.process.identity import cpu_name
 from distprof.timing.repetition import durations
 from distprof.units import UNKNOWN, duration, si, size
@@ -165,10 +165,7 @@ def _check(**given: tuple[int | None, int]) -> None:
 def _device(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
     """The CUDA device that holds parameters or inputs, else the CPU."""
     owned = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
-    hollow = without_storage((owned, args, kwargs))
-    if hollow is not None:
-        raise UsageError(f"expected a model and inputs with storage, found {hollow}",
-                         hint="distprof.count needs no storage")
+    check_storage((owned, args, kwargs))
     found = {tensor.device for tensor in (*owned, *tensors(args), *tensors(kwargs))}
     other = sorted({device.type for device in found} - {"cpu", "cuda"})
     gpus = sorted((device for device in found if device.type == "cuda"), key=str)

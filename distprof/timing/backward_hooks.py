@@ -11,11 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from distprof.timing.call_chains import Share
+from distprof.model.call_paths import PARAMETERS
 from distprof.timing.thread_tapes import Tape
-
-PARAMETERS = 2**63
-"""Sequence numbers from here on are those of nodes that accumulate gradients of parameters; no call makes them."""
 
 
 def hook_backward(outputs: Iterable[Any], first: int, tape: Tape, begins: Callable[..., None]) -> None:
@@ -50,9 +47,5 @@ def hook_backward(outputs: Iterable[Any], first: int, tape: Tape, begins: Callab
                 hooked.add(above)
     for node in hooked:
         if stretches[node] >= 0:
-            node.register_prehook(partial(begins, _backward_share(tape, stretches[node])))
-
-
-def _backward_share(tape: Tape, stretch: int) -> Share | None:
-    chain = tape.chains[stretch]
-    return None if chain is None else chain.backward
+            chain = tape.chains[stretches[node]]
+            node.register_prehook(partial(begins, None if chain is None else chain.backward))

@@ -1,13 +1,48 @@
-"""Time of a module by phase, with and without the modules called inside."""
+"""Time of modules: measured per chain of callers, summed by module and phase."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from distprof.model.call_paths import CallPath
 from distprof.model.modules import Site
-from distprof.timing.call_chains import Chain, Share
+
+
+class Share:
+    """Time of one chain in one phase, without the modules called inside."""
+
+    __slots__ = ("ns", "seen")
+
+    def __init__(self) -> None:
+        self.ns = 0
+        self.seen = False
+
+    def add(self, ns: int) -> None:
+        """Adds a duration."""
+        self.ns += ns
+        self.seen = True
+
+
+class Chain(CallPath):
+    """A module with its callers, and its times; a shared module has a chain per caller."""
+
+    __slots__ = ("backward", "calls", "forward", "recompute", "repeats")
+
+    def __init__(self, outer: Chain | None, site: Site | None) -> None:
+        super().__init__(outer, site)
+        self.calls = 0
+        """Forward calls, recomputation apart."""
+        self.forward, self.backward, self.recompute = Share(), Share(), Share()
+        self.repeats = outer is not None and any(chain.site is site for chain in outer.outward())
+        """True if the chain contains the module already: the inner module of a wrapper, or recursion."""
+
+    def walk(self) -> Iterator[Chain]:
+        """This chain and all longer ones that begin with it."""
+        yield self
+        for chain in self.children.values():
+            yield from chain.walk()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,7 +72,7 @@ class Latency:
 
 
 PHASE_FIELDS = {"forward": ("fwd_ns", "fwd_self_ns"), "backward": ("bwd_ns", "bwd_self_ns"),
-           "recompute": ("recompute_ns", "recompute_self_ns")}
+                "recompute": ("recompute_ns", "recompute_self_ns")}
 """Phase -> fields of inclusive and self time."""
 TIME_FIELDS = tuple(name for names in PHASE_FIELDS.values() for name in names)
 
@@ -48,16 +83,12 @@ def latencies(chains: Iterable[Chain]) -> dict[Site, Latency]:
     for chain in chains:
         if chain.site is None:
             continue
-        if chain.calls:
+        if chain.calls:  # else no entry is made
             found[chain.site].calls += chain.calls
         for phase, (inclusive, own) in PHASE_FIELDS.items():
             share: Share = getattr(chain, phase)
             if share.seen:
-                for site in chain.sites() | chain.containers():
-                    _add(found[site], inclusive, share.ns)
-                    _add(found[site], own, share.ns if site is chain.site else 0)
+                for site in chain.sites():
+                    for name, ns in ((inclusive, share.ns), (own, share.ns if site is chain.site else 0)):
+                        setattr(found[site], name, (getattr(found[site], name) or 0) + ns)
     return dict(found)
-
-
-def _add(latency: Latency, name: str, ns: int) -> None:
-    setattr(latency, name, (getattr(latency, name) or 0) + ns)

@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 
-class Stopwatch(Protocol):
-    """Takes marks and turns them into nanoseconds from an arbitrary origin."""
-
-    resolves_at_once: bool
-    """False if marks have a time only after `settle`."""
-
-    def mark(self) -> Any: ...
-
-    def resolve(self, mark: Any) -> int: ...
-
-    def settle(self) -> None: ...
-
-
-class HostStopwatch:
-    """`perf_counter_ns`, for work on the host."""
+class Stopwatch:
+    """Takes marks with `perf_counter_ns`, for work on the host, and turns them into ns from an arbitrary origin."""
 
     resolves_at_once = True
-    mark = staticmethod(time.perf_counter_ns)
+    """False if marks have a time only after `settle`."""
+    mark: Callable[[], Any] = staticmethod(time.perf_counter_ns)
 
-    def resolve(self, mark: int) -> int:
-        """A mark is a time already."""
-        return mark
+    def resolve(self, mark: Any) -> int:
+        """The time of a mark."""
+        return int(mark)
 
     def settle(self) -> None:
-        """Nothing to wait for."""
+        """Waits until all marks have a time."""
 
 
-class CudaStopwatch:
+class CudaStopwatch(Stopwatch):
     """Events on the current stream; no synchronisation before `settle`."""
 
     resolves_at_once = False
@@ -55,11 +44,10 @@ class CudaStopwatch:
         return round(milliseconds * 1e6)
 
     def settle(self) -> None:
-        """Waits until the device has passed all marks."""
         torch.cuda.synchronize()
 
 
 def stopwatch() -> Stopwatch:
     """The stopwatch of the device in use: CUDA once the script has initialised it, else the host."""
     # is_available() would initialise the driver of a script that may still fork or choose its devices
-    return CudaStopwatch() if torch.cuda.is_initialized() else HostStopwatch()
+    return CudaStopwatch() if torch.cuda.is_initialized() else Stopwatch()

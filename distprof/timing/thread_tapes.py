@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from itertools import pairwise
 from typing import Any
 
-from distprof.timing.call_chains import Chain, Share
+from distprof.timing.latency import Chain, Share
 from distprof.timing.stopwatch import Stopwatch
 
 TapeEntry = tuple[Any, Share | None]
@@ -62,11 +61,3 @@ class Tapes(threading.local):
     def __init__(self, watch: Stopwatch, every: list[Tape]) -> None:
         self.mine = Tape(watch.mark())
         every.append(self.mine)
-
-
-def play(entries: list[TapeEntry], watch: Stopwatch) -> None:
-    """Adds the time between marks to the shares."""
-    times = [watch.resolve(mark) for mark, _ in entries]
-    for (_, share), (start, end) in zip(entries, pairwise(times), strict=False):
-        if share is not None:
-            share.add(end - start)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,13 +18,48 @@ from distprof.model.modules import Site
 from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import tensors
 from distprof.timing.backward_hooks import hook_backward
-from distprof.timing.call_chains import Chain, Share
-from distprof.timing.latency import Latency, latencies
-from distprof.timing.step_marks import BackwardRun, Span, StepMarks, StepSplit
-from distprof.timing.stopwatch import HostStopwatch, Stopwatch, stopwatch
-from distprof.timing.thread_tapes import NO_TASK, Tape, TapeEntry, Tapes, play
+from distprof.timing.latency import Chain, Latency, Share, latencies
+from distprof.timing.stopwatch import Stopwatch, stopwatch
+from distprof.timing.thread_tapes import NO_TASK, Tape, TapeEntry, Tapes
 
 sequence_number = torch._C._autograd._get_sequence_nr
+
+
+@dataclass(slots=True)
+class Span:
+    """A start and an end mark."""
+
+    start: Any = None
+    end: Any = None
+
+
+@dataclass(slots=True)
+class BackwardRun(Span):
+    """One backward; it ends after the callbacks of others, such as DDP, that wait for their reductions."""
+
+    task: int = NO_TASK
+    joined: list[tuple[Tape, int, Share | None]] = field(default_factory=list)
+    """Tapes of the threads that work in it, with their previous task and share: it may run inside another."""
+
+
+@dataclass(slots=True)
+class StepMarks:
+    """Marks of one step."""
+
+    start: Any
+    forward: list[Span] = field(default_factory=list)
+    backward: list[BackwardRun] = field(default_factory=list)
+    optimizer: list[Span] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSplit:
+    """Parts of a step in ns, None for one that did not happen; they need not add up to the step."""
+
+    before_forward_ns: int | None
+    fwd_ns: int | None
+    bwd_ns: int | None
+    optimizer_ns: int | None
 
 
 @dataclass(slots=True)
@@ -55,7 +91,7 @@ class TimePass:
         self.num_steps = 0
         self._scopes = scopes
         self._guard = guard
-        self._watch: Stopwatch = HostStopwatch()
+        self._watch = Stopwatch()
         self._mark: Callable[[], Any] = self._watch.mark
         self._every: list[Tape] = []
         self._tapes = Tapes(self._watch, self._every)
@@ -168,14 +204,14 @@ class TimePass:
 
     def _chain(self, frame: Frame, outer: ForwardCall | None) -> Chain:
         if outer is not None:
-            return outer.chain.inside(frame.site)
+            return outer.chain.child(frame.site)
         if not frame.recompute:
-            return self._outside.inside(frame.site)
+            return self._outside.child(frame.site)
         # a forward repeated in backward has no callers; those of the first call take their place
         chain = self._repeated.get(frame.site)
         if chain is None:
             found = (known for known in self._outside.walk() if known.site is frame.site)
-            chain = self._repeated[frame.site] = next(found, None) or self._outside.inside(frame.site)
+            chain = self._repeated[frame.site] = next(found, None) or self._outside.child(frame.site)
         return chain
 
     def _on_backward(self, share: Share | None, *_gradients: Any) -> None:
@@ -210,8 +246,12 @@ class TimePass:
         run.end = self._mark()
 
     def _play(self) -> None:
+        """Adds the time between marks to the shares."""
         for entries in self._finished:
-            play(entries, self._watch)
+            times = [self._watch.resolve(mark) for mark, _ in entries]
+            for (_, share), (start, end) in zip(entries, pairwise(times), strict=False):
+                if share is not None:
+                    share.add(end - start)
         self._finished.clear()
 
     def _total(self, spans: Iterable[Span]) -> int:

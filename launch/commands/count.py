@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -25,6 +26,5 @@ def count(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device: s
     from distprof.counting.count import count as count_call
     from distprof.launch.model_call import call_model, tree_text
 
-    counts = call_model(model, shapes, dtypes, device, lambda call: count_call(
-        call.model, *call.args, backward=backward, **call.kwargs))
+    counts = call_model(model, shapes, dtypes, device, partial(count_call, backward=backward))
     click.echo(tree_text(counts, depth=depth, top=top, sort=sort, as_json=as_json))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +54,6 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
     RUN is a run directory, a folder of traces that torch.profiler wrote, or such traces and tar archives of them.
     """
     from distprof.launch.memory import reuse_memory
-    from distprof.launch.progress_bar import progress_bar
 
     reuse_memory()
     from distprof.merge.commands.merge import merge as merge_run
@@ -59,7 +61,7 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 
     naming = Naming(pattern=rank_pattern, in_order=ranks_in_order)
     options = _merge_options(**chosen)
-    with progress_bar("merging") as advance:
+    with _progress_bar("merging") as advance:
         text = merge_run(*runs, options=options, out=out, naming=naming, force=force, strict=strict, progress=advance)
     click.echo(text)
 
@@ -81,3 +83,20 @@ def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, 
         min_duration_ns=duration_ns(min_duration, "--min-duration") if min_duration is not None else 0,
         max_bytes=num_bytes(max_size, "--max-size") if max_size is not None else None, format=format_,
         align=align, collectives=collectives)
+
+
+@contextmanager
+def _progress_bar(what: str) -> Iterator[Callable[[float], None]]:
+    """Yields a function that takes the finished share, from 0 to 1; drawn on stderr if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console  # takes a while to import
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+               TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda share: bar.update(task, completed=share)

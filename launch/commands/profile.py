@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -32,7 +33,6 @@ def profile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device:
     from distprof.launch.model_call import call_model, tree_text
     from distprof.profiling.profile import profile as profile_call
 
-    found = call_model(model, shapes, dtypes, device, lambda call: profile_call(
-        call.model, *call.args, backward=backward, warmup=warmup, runs=runs,
-        peak="measured" if measured_peak else "published", **call.kwargs))
+    found = call_model(model, shapes, dtypes, device, partial(
+        profile_call, backward=backward, warmup=warmup, runs=runs, peak="measured" if measured_peak else "published"))
     click.echo(tree_text(found, depth=depth, top=top, sort=sort, as_json=as_json))

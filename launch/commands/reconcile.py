@@ -27,6 +27,5 @@ def reconcile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], devic
     from distprof.peers.reconcile import known_peer, reconcile_counts
 
     known_peer(peer)
-    found = reconcile_counts(call_model(model, shapes, dtypes, device, lambda call: count_call(
-        call.model, *call.args, **call.kwargs)), peer)
+    found = reconcile_counts(call_model(model, shapes, dtypes, device, count_call), peer)
     click.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))

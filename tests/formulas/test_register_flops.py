@@ -94,7 +94,7 @@ def test_nonsense_is_told(op, answer):
 def test_a_formula_that_raises_is_told(op):
     distprof.register_flops("distprof_test::scaled", lambda nothing_else: 1)
     with pytest.raises(FormulaError, match="registered for distprof_test::scaled raised TypeError"):
-        formulas.flops(torch.ops.distprof_test.scaled.default, (x,), {}, x)
+        formulas.cost(torch.ops.distprof_test.scaled.default, (x,), {}, x)
 
 
 @pytest.mark.parametrize("name", ["mm", "aten.mm", "::mm", "a b::c", "my-lib::op", "", "lib::"])
@@ -161,4 +161,4 @@ def test_triton_kernels_are_found_by_kernel_or_name():
     assert seen.given == {"x_ptr": x, "out": x, "n": 12, "BLOCK": 64, "grid": (2, 1, 1)}
     registry.REGISTERED.clear()
     distprof.register_flops(tuned, lambda **given: 5)
-    assert formulas.flops(triton_kernel_wrapper_mutation, (), launch, None) == 5
+    assert formulas.cost(triton_kernel_wrapper_mutation, (), launch, None).flops == 5

@@ -27,6 +27,7 @@ def one_thread_and_no_environment(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    torch.optim.SGD([torch.zeros(1)])  # the first optimizer of a process loads torch's compiler, which sets a variable
     yield
     torch.set_num_threads(before)
 

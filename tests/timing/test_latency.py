@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from distprof.timing.latency import Latency
-from distprof.timing.measure_latency import measure_latency
+from distprof.timing.repetition import measure_latency
 from support.attempts import most_hold
 from support.jobs import distprof
 from support.models import Checkpointed, Sleepy
