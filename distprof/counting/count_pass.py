@@ -98,7 +98,6 @@ class CountPass(TorchDispatchMode):
             self.functions.start()
 
     def stop(self) -> None:
-        """Switches it off."""
         self._scopes.remove(self)
         self._retired = True
         self._switch_off()

@@ -47,7 +47,6 @@ class TensorSpec(NamedTuple):
     dtype: str
 
     def numel(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
 
@@ -116,7 +115,6 @@ class FunctionPass(TorchFunctionMode):
 
     @property
     def current(self) -> str | None:
-        """The innermost function that is running."""
         return self.stack[-1] if self.stack else None
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:

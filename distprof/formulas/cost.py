@@ -66,11 +66,9 @@ class Cost:
 
     @property
     def io_bytes(self) -> int:
-        """Bytes read and written."""
         return self.read_bytes + self.write_bytes
 
     def add(self, other: Cost) -> None:
-        """Adds further calls."""
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.kind, self.counted, self.note = other.kind, other.counted, other.note

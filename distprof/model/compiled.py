@@ -47,7 +47,6 @@ class QuietAboutHooks:
     """As the list of filters has it; the functions that change the list would let old warnings show again."""
 
     def start(self) -> None:
-        """Hides the warning."""
         filters: Any = warnings.filters
         filters.insert(0, self.WARNING)
 
@@ -92,7 +91,6 @@ class CompileWatch:
             handler.register_end_callback(self._ends)
 
     def stop(self) -> None:
-        """Stops listening."""
         handler = self._handler()
         if handler is not None and self._begins in handler.start_callbacks:
             handler.remove_start_callback(self._begins)

@@ -57,7 +57,6 @@ class Model:
 
     @property
     def root(self) -> Site:
-        """The site of the root module."""
         return self.sites[""]
 
     def has_parameters(self) -> bool:

@@ -68,7 +68,6 @@ class Throughput:
     """Meaning of `peak_memory_bytes`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON types."""
         return asdict(self)
 
     def __rich__(self) -> str:

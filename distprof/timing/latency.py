@@ -20,7 +20,6 @@ class Share:
         self.seen = False
 
     def add(self, ns: int) -> None:
-        """Adds a duration."""
         self.ns += ns
         self.seen = True
 

@@ -33,7 +33,6 @@ class CudaStopwatch(Stopwatch):
         self._origin = self.mark()
 
     def mark(self) -> torch.cuda.Event:
-        """Records an event on the current stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event

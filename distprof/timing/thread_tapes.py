@@ -30,7 +30,6 @@ class Tape:
 
     @property
     def running(self) -> Share | None:
-        """The share that runs now."""
         return self.entries[-1][1]
 
     def makes_nodes(self, chain: Chain | None, number: int) -> None:
