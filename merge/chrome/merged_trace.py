@@ -71,21 +71,23 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     """
     plans, form = plan_ranks(run, clock, read, options, collectives, steps), FORMATS[options.format]
     outputs = [new(folder, run, clock, plans) for new in form.outputs()]
-    jobs = [(plan, [writer for output in outputs if (writer := output.rank_writer(plan)) is not None])
-            for plan in plans.ranks]
     for output in outputs:
         output.begin()
+    # not in a list: a writer that is done holds the room of its rank, and goes away
+    jobs = ((plan, [writer for output in outputs if (writer := output.rank_writer(plan)) is not None])
+            for plan in plans.ranks)
     counts = list[RankCounts]()
-    for (plan, _), one in zip(jobs, reading.map(_write_rank, jobs), strict=True):
+    for plan, one in zip(plans.ranks, reading.map(_write_rank, jobs), strict=True):
         for output in outputs:
             output.add(plan, one)
         counts.append(one)
-        progress(0.3 + 0.7 * len(counts) / len(jobs))
+        progress(0.3 + 0.7 * len(counts) / len(plans.ranks))
     for output in outputs:
         output.end(counts)
     path = folder / form.files[0]
-    return MergedTrace(path=path, counts=counts if jobs[0][1] else (), num_ranks=len(jobs), remarks=plans.remarks,
-                       num_bytes=path.stat().st_size, problems=list(_found_damaged(plans.ranks, counts)))
+    return MergedTrace(path=path, counts=counts if form.chooses_events else (), num_ranks=len(counts),
+                       remarks=plans.remarks, num_bytes=path.stat().st_size,
+                       problems=list(_found_damaged(plans.ranks, counts)))
 
 
 def _write_rank(job: tuple[RankPlan, Sequence[RankWriter]]) -> RankCounts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -73,7 +73,7 @@ class RankSurveys:
             found.append(RankSurvey(rank=rank, trace=trace, survey=survey))
         return Readings(ranks=found, problems=problems)
 
-    def map(self, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
+    def map(self, work: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
         """Runs jobs in the same workers; results in order."""
         futures: list[Future[Result]] = [self._executor.submit(work, job) for job in jobs]
         for future in futures:

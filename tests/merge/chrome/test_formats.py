@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -12,6 +14,7 @@ from distprof.errors import UsageError
 from distprof.merge.chrome.formats import FORMATS, Format
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.commands.merge import merge
+from distprof.merge.scan.engine import is_compiled
 from support.rank_traces import slice_of, write_run
 
 
@@ -83,6 +86,23 @@ def test_what_is_left_out_is_left_out_in_every_format(tmp_path):
     merge(ranks(tmp_path), options=MergeOptions(format="lines", min_duration_ns=2500))
     found = (tmp_path / "run" / "merged" / "lines.ndjson").read_text().splitlines()
     assert [json.loads(line)[1] for line in found[:-1]] == ["a", "c"]
+
+
+@pytest.mark.skipif(not is_compiled(), reason="the plain engine writes in other processes")
+@pytest.mark.usefixtures("lines")
+def test_what_a_writer_holds_is_free_before_the_next_rank_is_written(tmp_path, monkeypatch):
+    living, begin, at_once = WeakSet(), LinesOfRank.begin, []
+
+    def noted(self: LinesOfRank, events: Any) -> None:
+        living.add(self)
+        gc.collect()
+        at_once.append(len(living))
+        begin(self, events)
+
+    monkeypatch.setattr(LinesOfRank, "begin", noted)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    merge(ranks(tmp_path), options=MergeOptions(format="lines"))
+    assert at_once == [1, 1]
 
 
 def test_every_format_writes_the_files_of_its_row_and_replaces_those_of_another(tmp_path):
