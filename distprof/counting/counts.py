@@ -16,7 +16,7 @@ from distprof.counting.torch_functions import FunctionCall
 from distprof.reporters.tree_view import TreeView
 
 if TYPE_CHECKING:
-    from distprof.reporters.count_frames import Frames
+    from distprof.reporters.count_tables import Frames
     from distprof.reporters.tree_report import TreeReport
 
 
@@ -216,12 +216,9 @@ class Counts:
         Raises:
             UsageError: There is no such order or column.
         """
-        from distprof.reporters.count_rows import count_rows
-        from distprof.reporters.count_totals import count_totals
-        from distprof.reporters.tree_report import TreeReport
+        from distprof.reporters.count_report import count_report
 
-        view = TreeView(depth=depth, top=top, sort=sort, columns=columns)
-        return TreeReport(rows=count_rows(self), view=view, footer=count_totals(self))
+        return count_report(self, TreeView(depth=depth, top=top, sort=sort, columns=columns))
 
     def __str__(self) -> str:
         """The table as plain text of 120 columns."""
@@ -249,7 +246,7 @@ class Counts:
 
     def to_polars(self) -> Frames:
         """Frames `modules` and `ops` with the columns of `distprof.reporters.count_schema`."""
-        from distprof.reporters.count_frames import count_frames
+        from distprof.reporters.count_tables import count_frames
 
         return count_frames(self)
 
@@ -259,7 +256,7 @@ class Counts:
         Raises:
             OutputError: The folder cannot be written.
         """
-        from distprof.reporters.count_parquet import write_counts
+        from distprof.reporters.count_tables import write_counts
 
         write_counts(self, Path(folder))
 

@@ -32,12 +32,8 @@ def peer_lines(counts: Counts, *, exact: bool = True) -> list[DeepSpeedLine]:
     """
     found = ((call, deepspeed_line(call, calls, exact=exact)) for call, calls in counts.functions.items())
     fused = fused_paths(counts.functions) if exact else frozenset()
-    return [_lost_in_fused_kernel(line) if call.path in fused and call.outer == ATTENTION else line
-            for call, line in found if line is not None]
-
-
-def _lost_in_fused_kernel(line: DeepSpeedLine) -> DeepSpeedLine:
-    return replace(line, flops=0, macs=0, reason=BUGS["fused_attention"], bug="fused_attention")
+    return [replace(line, flops=0, macs=0, reason=BUGS["fused_attention"], bug="fused_attention")
+            if call.path in fused and call.outer == ATTENTION else line for call, line in found if line is not None]
 
 
 def deepspeed_line(call: FunctionCall, calls: int, *, exact: bool) -> DeepSpeedLine | None:

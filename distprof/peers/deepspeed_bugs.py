@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from distprof.counting.torch_functions import OPERATOR, FunctionCall, TensorSpec
-from distprof.peers.deepspeed_formulas import RULES, Amount, doubled, operand
+from distprof.model.modules import Site
+from distprof.peers.deepspeed_formulas import RULES, Amount, added_bias, doubled, operand
 from distprof.peers.einsum import printed_flops
 from distprof.peers.recurrent import CELLS, LAYERS, Recurrence
 
@@ -68,7 +69,7 @@ def quirk(call: FunctionCall) -> Quirk | None:
     """What the package makes of a call that it counts wrongly; None where it does what it means to."""
     if call.path.site is None:
         return Quirk("outside_modules", (0, 0))
-    if _is_held(call):
+    if _is_held(call, call.path.site):
         return Quirk("held_function", (0, 0))
     find = _QUIRKS.get(call.name)
     found = find(call) if find is not None else None
@@ -81,9 +82,8 @@ def is_ignored(call: FunctionCall) -> bool:
     return call.spelling == OPERATOR or call.outer == call.name
 
 
-def _is_held(call: FunctionCall) -> bool:
-    module = call.path.site.module() if call.path.site is not None else None
-    function = _function(call.name)
+def _is_held(call: FunctionCall, site: Site) -> bool:
+    module, function = site.module(), _function(call.name)
     return module is not None and function is not None and any(
         value is function or (isinstance(value, functools.partial) and value.func is function)
         for value in vars(module).values())
@@ -112,8 +112,7 @@ def _convolution(call: FunctionCall) -> Quirk:
     output = [(size + 2 * pad - (step * (width - 1) + 1)) // jump + 1
               for size, pad, step, width, jump in zip(sizes, padding, dilation, kernel, stride, strict=False)]
     places = image.shape[0] * prod(output) * weight.shape[0]
-    bias = places if isinstance(call.argument(2, "bias"), TensorSpec) else 0
-    return Quirk(bug, doubled(places * prod(weight.shape[1:]), bias))
+    return Quirk(bug, doubled(places * prod(weight.shape[1:]), added_bias(call, places)))
 
 
 def _padding(padding: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
@@ -134,7 +133,7 @@ def _transposed_convolution(call: FunctionCall) -> Quirk:
     output = [(size - 1) * stride - 2 * padding + dilation * (width - 1) + extra + 1
               for size, width, stride, padding, extra, dilation in zip(sizes, kernel, *settings, strict=False)]
     filters = weight.shape[1] * call.argument(6, "groups", 1)
-    bias = filters * image.shape[0] * prod(output) if isinstance(call.argument(2, "bias"), TensorSpec) else 0
+    bias = added_bias(call, filters * image.shape[0] * prod(output))
     return Quirk("conv_without_batch", doubled(image.numel() * prod(weight.shape[1:]), bias))
 
 
@@ -169,16 +168,13 @@ def _recurrence(call: FunctionCall) -> Quirk:
     return Quirk(bug, (recurrence.flops(projections=False), 0))
 
 
-def _attention(call: FunctionCall) -> Quirk | None:
-    return Quirk("attention_by_name", None) if len(call.args) < 3 else None
-
-
 _QUIRKS: dict[str, Callable[[FunctionCall], Quirk | None]] = {
     **{f"torch.nn.functional.conv{n}d": _convolution for n in (1, 2, 3)},
     **{f"torch.nn.functional.conv_transpose{n}d": _transposed_convolution for n in (1, 2, 3)},
     **{f"{home}.{name}": _matmul for home in ("torch", "torch.Tensor") for name in ("matmul", "mm", "bmm")},
     **{f"torch.{name}": _recurrence for name in (*LAYERS, *CELLS)},
     "torch.nn.functional.interpolate": _interpolation,
-    "torch.nn.functional.scaled_dot_product_attention": _attention,
+    "torch.nn.functional.scaled_dot_product_attention":
+        lambda call: Quirk("attention_by_name", None) if len(call.args) < 3 else None,
     "torch.functional.einsum": _einsum,
 }

@@ -45,9 +45,8 @@ def doubled(macs: int, extra: int = 0) -> Amount:
     return 2 * macs + extra, macs
 
 
-def per_element(factor: int) -> Callable[[FunctionCall], Amount]:
-    """The same number of FLOPs for each element of the input."""
-    return lambda call: (factor * operand(call, 0, "input").numel(), 0)
+def _per_input(call: FunctionCall) -> Amount:
+    return operand(call, 0, "input").numel(), 0
 
 
 def _linear(call: FunctionCall) -> Amount:
@@ -56,15 +55,16 @@ def _linear(call: FunctionCall) -> Amount:
 
 def _convolution(call: FunctionCall) -> Amount:
     weight, output = operand(call, 1, "weight"), output_of(call)
-    return doubled(output.numel() * prod(weight.shape[1:]), _bias(call, output.numel()))
+    return doubled(output.numel() * prod(weight.shape[1:]), added_bias(call, output.numel()))
 
 
 def _transposed_convolution(call: FunctionCall) -> Amount:
     weight, output = operand(call, 1, "weight"), output_of(call)
-    return doubled(operand(call, 0, "input").numel() * prod(weight.shape[1:]), _bias(call, output.numel()))
+    return doubled(operand(call, 0, "input").numel() * prod(weight.shape[1:]), added_bias(call, output.numel()))
 
 
-def _bias(call: FunctionCall, additions: int) -> int:
+def added_bias(call: FunctionCall, additions: int) -> int:
+    """So many additions where the call has a bias, otherwise none."""
     return additions if isinstance(call.argument(2, "bias"), TensorSpec) else 0
 
 
@@ -116,8 +116,8 @@ def _elementwise(call: FunctionCall) -> Amount:
 
 
 def _rules(names: Iterable[str], amount: Callable[[FunctionCall], Amount], sentence: str,
-           home: str = "torch.nn.functional") -> Mapping[str, FunctionRule]:
-    return {f"{home}.{name}": FunctionRule(amount, sentence) for name in names}
+           homes: Iterable[str] = ("torch.nn.functional",)) -> Mapping[str, FunctionRule]:
+    return {f"{home}.{name}": FunctionRule(amount, sentence) for home in homes for name in names}
 
 
 def _with_dimensions(names: Iterable[str]) -> list[str]:
@@ -125,31 +125,28 @@ def _with_dimensions(names: Iterable[str]) -> list[str]:
 
 
 _MAX_POOLS = _with_dimensions(("max_pool", "adaptive_max_pool"))
-_PRODUCTS = ("matmul", "mm", "bmm")
 
 RULES: dict[str, FunctionRule] = {
     **_rules(["linear"], _linear, "2 FLOPs per MAC, no bias"),
     **_rules(_with_dimensions(["conv"]), _convolution, "adds the bias, once per output element"),
     **_rules(_with_dimensions(["conv_transpose"]), _transposed_convolution, "adds the bias, once per output element"),
-    **_rules(["relu", "prelu", "elu", "leaky_relu", "relu6", "silu", "gelu"], per_element(1),
+    **_rules(["relu", "prelu", "elu", "leaky_relu", "relu6", "silu", "gelu"], _per_input,
              "activation: 1 FLOP per element"),
     **_rules(["batch_norm"], _batch_norm, "normalisation: 1 FLOP per element, 4 in training, 1 more if affine"),
     **_rules(["layer_norm", "group_norm"], _norm(2), "normalisation: 4 FLOPs per element, 5 if affine"),
     **_rules(["instance_norm"], _norm(3), "normalisation: 4 FLOPs per element, 5 if affine"),
     **_rules([*_with_dimensions(("avg_pool", "adaptive_avg_pool")), *_MAX_POOLS,
-              *(f"{name}_with_indices" for name in _MAX_POOLS)], per_element(1), "pool: 1 FLOP per input element"),
+              *(f"{name}_with_indices" for name in _MAX_POOLS)], _per_input, "pool: 1 FLOP per input element"),
     **_rules(["interpolate"], _elementwise, "interpolation: 1 FLOP per output element"),
-    **_rules(["softmax"], per_element(1), "softmax: 1 FLOP per element"),
+    **_rules(["softmax"], _per_input, "softmax: 1 FLOP per element"),
     **_rules(["scaled_dot_product_attention"], _attention, "2 FLOPs per MAC, masked pairs in full"),
-    **_rules(_PRODUCTS, _matmul, "2 FLOPs per MAC", home="torch"),
-    **_rules(_PRODUCTS, _matmul, "2 FLOPs per MAC", home="torch.Tensor"),
-    **_rules(["addmm", "baddbmm"], _addmm, "adds the elements of the first operand", home="torch"),
-    **_rules(["addmm"], _addmm, "adds the elements of the first operand", home="torch.Tensor"),
-    **_rules(["add", "mul"], _elementwise, "as a function, not as an operator: 1 FLOP per element", home="torch"),
-    **_rules(["add", "mul"], _elementwise, "as a method, not as an operator: 1 FLOP per element",
-             home="torch.Tensor"),
-    **_rules(["einsum"], _einsum, "2 FLOPs per MAC on the cheapest path", home="torch.functional"),
+    **_rules(["matmul", "mm", "bmm"], _matmul, "2 FLOPs per MAC", ["torch", "torch.Tensor"]),
+    **_rules(["addmm"], _addmm, "adds the elements of the first operand", ["torch", "torch.Tensor"]),
+    **_rules(["baddbmm"], _addmm, "adds the elements of the first operand", ["torch"]),
+    **_rules(["add", "mul"], _elementwise, "as a function, not as an operator: 1 FLOP per element", ["torch"]),
+    **_rules(["add", "mul"], _elementwise, "as a method, not as an operator: 1 FLOP per element", ["torch.Tensor"]),
+    **_rules(["einsum"], _einsum, "2 FLOPs per MAC on the cheapest path", ["torch.functional"]),
     **_rules([*LAYERS, *CELLS], _recurrence, "recurrence: 1 less per product, biases, 1, 7 or 10 FLOPs per unit for "
-             "the gates", home="torch"),
+             "the gates", ["torch"]),
 }
 """Function -> how its calls count; functions that are not here count nothing."""

@@ -17,7 +17,7 @@ def contraction_work(equation: str, shapes: Sequence[Shape]) -> tuple[int, int]:
     sizes = {label: size for term, shape in zip(terms, shapes, strict=True)
              for label, size in zip(term, shape, strict=True) if size != 1}
     flops = macs = 0
-    for chosen in _path(equation, shapes):
+    for chosen in _cheapest(equation, shapes)[0][1:]:  # which of the remaining operands each step contracts
         parts = [terms[index] for index in chosen]
         terms = [term for index, term in enumerate(terms) if index not in chosen]
         wanted = {*result}.union(*terms)
@@ -45,11 +45,6 @@ def _labels(equation: str, shapes: Sequence[Shape]) -> tuple[list[tuple[str, ...
 def _expand(term: str, rank: int) -> tuple[str, ...]:
     head, dots, tail = term.partition("...")
     return (*head, *(str(index) for index in reversed(range(rank if dots else 0))), *tail)
-
-
-def _path(equation: str, shapes: Sequence[Shape]) -> list[tuple[int, ...]]:
-    """Which of the remaining operands each step contracts."""
-    return [tuple(step) for step in _cheapest(equation, shapes)[0][1:]]
 
 
 def printed_flops(equation: str, shapes: Sequence[Shape]) -> float:

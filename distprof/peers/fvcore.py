@@ -1,4 +1,4 @@
-"""fvcore's flops for a counted call: by operator, and line by line with what it loses."""
+"""fvcore's flops for a counted call, line by line with what it loses."""
 
 from __future__ import annotations
 
@@ -7,31 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from distprof.counting.counts import Counts
-from distprof.peers.fvcore_rules import BUGS, CONTRACTIONS, ELEMENTWISE, FLOPS, FREE, NO_RULE
+from distprof.peers.fvcore_rules import BUGS, CONTRACTIONS, ELEMENTWISE, FLOPS, NO_RULE
 from distprof.peers.peer_line import OUTSIDE, PeerLine
 from distprof.peers.traced_ops import FUSED_ATTENTION, TracedOp, traced_ops
 
 CallSite = tuple[str, str | None]
 """A torch function and the module that called it."""
-
-
-def by_operator(counts: Counts) -> Counter[str]:
-    """fvcore's flops by operator name (conv, linear, matmul, batch_norm, ...), as its `by_operator()` gives them."""
-    sums: Counter[str] = Counter()
-    for op in _flop_ops(counts):
-        if op.kind in FLOPS:
-            for name, flops in by_name(op, FLOPS[op.kind](op.inputs, op.outputs)).items():
-                sums[name] += flops * op.calls
-    return sums
-
-
-def unsupported_ops(counts: Counts) -> Counter[str]:
-    """Operators fvcore has no rule for, with the number of their calls, as its `unsupported_ops()` gives them."""
-    sums: Counter[str] = Counter()
-    for op in _flop_ops(counts):
-        if op.kind not in FLOPS and op.kind not in FREE:
-            sums[op.kind] += op.calls
-    return sums
 
 
 def by_name(op: TracedOp, result: Any) -> Counter[str]:
@@ -51,21 +32,12 @@ def peer_lines(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
         if op.macs and op.phase == "forward":
             ran[op.functions[-1] if op.functions else OUTSIDE, op.module_path] += op.macs
     counted: dict[tuple[str, str | None, str], int] = defaultdict(int)
-    for traced in _flop_ops(counts):
+    for traced in traced_ops(counts.functions, FLOPS.__contains__):
         path = traced.path.site.path if traced.path.site is not None else None
         if traced.kind in (FLOPS.keys() | BUGS.keys() if exact else ELEMENTWISE):
-            counted[traced.function, path, traced.kind] += _flops(traced)
+            result = FLOPS[traced.kind](traced.inputs, traced.outputs) if traced.kind in FLOPS else 0
+            counted[traced.function, path, traced.kind] += traced.calls * sum(by_name(traced, result).values())
     return (_exact if exact else _right)(counted, ran)
-
-
-def _flop_ops(counts: Counts) -> list[TracedOp]:
-    """The operators fvcore would see; arguments only for those it counts."""
-    return list(traced_ops(counts.functions, FLOPS.__contains__))
-
-
-def _flops(op: TracedOp) -> int:
-    rule = FLOPS.get(op.kind)
-    return op.calls * sum(by_name(op, rule(op.inputs, op.outputs)).values()) if rule is not None else 0
 
 
 def _right(counted: Mapping[tuple[str, str | None, str], int], ran: Mapping[CallSite, int]) -> list[PeerLine]:

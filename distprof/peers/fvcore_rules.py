@@ -30,14 +30,6 @@ def _size(value: JitValue) -> int:
     return prod(_shape(value))
 
 
-def _linear(inputs: list[JitValue], _outputs: list[JitValue]) -> int:
-    return _size(inputs[0]) * prod(_shape(inputs[1])[:-1])
-
-
-def _addmm(inputs: list[JitValue], _outputs: list[JitValue]) -> int:
-    return _size(inputs[1]) * _shape(inputs[2])[1]
-
-
 def _matmul(inputs: list[JitValue], _outputs: list[JitValue]) -> int:
     second = _shape(inputs[1])
     # fvcore stops at a vector; everything else is its count, which forgets batches that only the second operand has
@@ -79,18 +71,17 @@ def _per_output(factor: int) -> OperatorRule:
     return lambda _inputs, outputs: factor * _size(outputs[0])
 
 
-def _per_input(inputs: list[JitValue], _outputs: list[JitValue]) -> int:
-    return _size(inputs[0])
-
-
 CONTRACTIONS: Mapping[str, OperatorRule] = {
-    "aten::_convolution": _convolution, "aten::addmm": _addmm, "aten::bmm": _matmul, "aten::einsum": _einsum,
-    "aten::linear": _linear, "aten::matmul": _matmul, "aten::mm": _matmul,
+    "aten::_convolution": _convolution, "aten::bmm": _matmul, "aten::einsum": _einsum, "aten::matmul": _matmul,
+    "aten::mm": _matmul,
+    "aten::addmm": lambda inputs, _outputs: _size(inputs[1]) * _shape(inputs[2])[1],
+    "aten::linear": lambda inputs, _outputs: _size(inputs[0]) * prod(_shape(inputs[1])[:-1]),
 }
 ELEMENTWISE: Mapping[str, OperatorRule] = {
-    "aten::adaptive_avg_pool2d": _per_input, "aten::batch_norm": _batch_norm, "aten::grid_sampler": _per_output(4),
-    "aten::group_norm": _norm(2), "aten::instance_norm": _norm(1), "aten::layer_norm": _norm(2),
-    "aten::upsample_bilinear2d": _per_output(4), "aten::upsample_nearest2d": _per_output(1),
+    "aten::adaptive_avg_pool2d": lambda inputs, _outputs: _size(inputs[0]), "aten::batch_norm": _batch_norm,
+    "aten::grid_sampler": _per_output(4), "aten::group_norm": _norm(2), "aten::instance_norm": _norm(1),
+    "aten::layer_norm": _norm(2), "aten::upsample_bilinear2d": _per_output(4),
+    "aten::upsample_nearest2d": _per_output(1),
 }
 FLOPS: Mapping[str, OperatorRule] = {**CONTRACTIONS, **ELEMENTWISE}
 

@@ -36,24 +36,6 @@ class JitType:
 
 
 @dataclass(frozen=True, slots=True)
-class JitNode:
-    """Where a value comes from."""
-
-    spec: Any
-
-    def inputs(self) -> list[JitValue]:
-        """Members of a list; nothing for anything else."""
-        is_list = isinstance(self.spec, tuple) and not isinstance(self.spec, TensorSpec)
-        return [JitValue(part) for part in self.spec] if is_list else []
-
-    def kind(self) -> str:
-        """prim::ListConstruct for a list, prim::Constant for a constant, prim::Param for a tensor."""
-        if isinstance(self.spec, TensorSpec):
-            return "prim::Param"
-        return "prim::ListConstruct" if isinstance(self.spec, tuple) else "prim::Constant"
-
-
-@dataclass(frozen=True, slots=True)
 class JitValue:
     """One argument or result of an operator."""
 
@@ -74,9 +56,20 @@ class JitValue:
             return None
         return list(self.spec) if isinstance(self.spec, tuple) else self.spec
 
-    def node(self) -> JitNode:
-        """Where it comes from."""
-        return JitNode(self.spec)
+    def node(self) -> JitValue:
+        """Where it comes from: nothing is known but the value, which has the methods of a node as well."""
+        return self
+
+    def inputs(self) -> list[JitValue]:
+        """Members of a list; nothing for anything else."""
+        is_list = isinstance(self.spec, tuple) and not isinstance(self.spec, TensorSpec)
+        return [JitValue(part) for part in self.spec] if is_list else []
+
+    def kind(self) -> str:
+        """prim::ListConstruct for a list, prim::Constant for a constant, prim::Param for a tensor."""
+        if isinstance(self.spec, TensorSpec):
+            return "prim::Param"
+        return "prim::ListConstruct" if isinstance(self.spec, tuple) else "prim::Constant"
 
 
 def get_shape(value: JitValue) -> list[int] | None:

@@ -1,12 +1,8 @@
-"""One line of another counter's total, and the function that lists all of them."""
+"""One line of another counter's total."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-from distprof.counting.counts import Counts
 
 OUTSIDE = "(no torch function)"
 """Stands for the function of operators that no torch function called."""
@@ -26,15 +22,3 @@ class PeerLine:
     """Multiply-accumulates the other counter sees."""
     reason: str = ""
     """Why this is not what ran; empty where it is."""
-
-
-class PeerLines(Protocol):
-    """`peer_lines` in the module of each counter."""
-
-    def __call__(self, counts: Counts, *, exact: bool = True) -> Sequence[PeerLine]:
-        """The forward part of a counted call as the other counter has it.
-
-        Args:
-            counts: A counted call.
-            exact: The numbers of the real package. False: those that its convention means.
-        """

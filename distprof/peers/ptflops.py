@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 
 from distprof.counting.counts import Counts, OpCount
-from distprof.counting.torch_functions import FunctionCall, TensorSpec
+from distprof.counting.torch_functions import TensorSpec
 from distprof.peers.peer_line import OUTSIDE, PeerLine
 
 COUNTED = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::convolution"})
@@ -30,8 +30,9 @@ def peer_lines(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
             entry[1] += _matrix_bias(op)
     for call, calls in counts.functions.items():
         path = call.path.site.path if call.path.site is not None else None
-        if call.name.startswith(CONVOLUTION) and (call.name, path) in sums:
-            sums[call.name, path][1] += calls * _convolution_bias(call)
+        biased = call.argument(2, "bias") is not None and isinstance(call.output, TensorSpec)
+        if biased and call.name.startswith(CONVOLUTION) and (call.name, path) in sums:
+            sums[call.name, path][1] += calls * call.output.numel()
     return [PeerLine(function=function, module_path=path, flops=macs + bias, macs=macs, reason=BIAS if bias else "")
             for (function, path), (macs, bias) in sums.items()]
 
@@ -41,7 +42,3 @@ def _matrix_bias(op: OpCount) -> int:
         return 0
     _, left, right = json.loads(op.shapes)
     return op.calls * int(left[0] * right[1])
-
-
-def _convolution_bias(call: FunctionCall) -> int:
-    return call.output.numel() if call.argument(2, "bias") is not None and isinstance(call.output, TensorSpec) else 0

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from rich.markup import escape
@@ -13,31 +12,25 @@ from rich.markup import escape
 from distprof.counting.count import count
 from distprof.counting.counts import Counts, OpCount
 from distprof.errors import UsageError
-from distprof.peers.peer_line import OUTSIDE, PeerLines
+from distprof.peers import deepspeed, fvcore, ptflops
+from distprof.peers.peer_line import OUTSIDE, PeerLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """Another counter."""
 
-    name: str
-    module: str
-    """Where its `peer_lines` is."""
+    lines: Callable[[Counts], Sequence[PeerLine]]
+    """Lists what the real package counts in the forward part of a counted call, bugs included."""
     unit: str
     """What the peer's total counts: flops are 2 per MAC, macs are 1."""
 
-    @property
-    def lines(self) -> PeerLines:
-        """Lists what the peer counts for a call."""
-        found: PeerLines = import_module(self.module).peer_lines
-        return found
 
-
-PEERS = {peer.name: peer for peer in (
-    Peer(name="deepspeed", module="distprof.peers.deepspeed", unit="flops"),
-    Peer(name="fvcore", module="distprof.peers.fvcore", unit="macs"),
-    Peer(name="ptflops", module="distprof.peers.ptflops", unit="macs"),
-)}
+PEERS = {
+    "deepspeed": Peer(lines=deepspeed.peer_lines, unit="flops"),
+    "fvcore": Peer(lines=fvcore.peer_lines, unit="macs"),
+    "ptflops": Peer(lines=ptflops.peer_lines, unit="macs"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +113,7 @@ def reconcile_counts(counts: Counts, peer: str) -> Reconciliation:
     other = known_peer(peer)
     theirs: dict[str, int] = defaultdict(int)
     reasons: dict[str, list[str]] = defaultdict(list)
-    for line in other.lines(counts, exact=True):
+    for line in other.lines(counts):
         theirs[line.function] += line.flops
         if line.reason and line.reason not in reasons[line.function]:
             reasons[line.function].append(line.reason)

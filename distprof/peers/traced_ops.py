@@ -38,21 +38,22 @@ class TracedOp:
     outputs: list[JitValue]
 
 
-def traced_ops(functions: Mapping[FunctionCall, int], known: Callable[[str], bool] | None = None) -> Iterator[TracedOp]:
+def traced_ops(functions: Mapping[FunctionCall, int], known: Callable[[str], bool]) -> Iterator[TracedOp]:
     """Lists the operators behind function calls.
 
     Args:
         functions: `Counts.functions`.
-        known: True for kinds whose arguments are needed; the others get none, which is faster. None: all.
+        known: True for kinds whose arguments are needed; the others get none, which is faster.
     """
     for calls in _by_path(functions).values():
         fused = _fused_attention(calls)
-        for call, number in fused if fused else _leaves(calls):
-            if fused:
-                yield _traced((FUSED_ATTENTION, call.args, call.output), call, number)
-                continue
-            for operator in _recorded(call, known):
-                yield _traced(operator, call, number)
+        for call, number in fused or _leaves(calls):
+            recorded = [(FUSED_ATTENTION, call.args, call.output)] if fused else _recorded(call, known)
+            for kind, arguments, output in recorded:
+                outputs = output if isinstance(output, tuple) and not isinstance(output, TensorSpec) else (output,)
+                yield TracedOp(kind=kind, function=call.name, path=call.path, calls=number,
+                               inputs=[JitValue(value) for value in arguments],
+                               outputs=[JitValue(value) for value in outputs])
 
 
 def fused_paths(functions: Mapping[FunctionCall, int]) -> frozenset[CallPath]:
@@ -65,13 +66,6 @@ def _by_path(functions: Mapping[FunctionCall, int]) -> dict[CallPath, list[tuple
     for call, number in functions.items():
         by_path[call.path].append((call, number))
     return by_path
-
-
-def _traced(operator: Recorded, call: FunctionCall, number: int) -> TracedOp:
-    kind, arguments, output = operator
-    outputs = output if isinstance(output, tuple) and not isinstance(output, TensorSpec) else (output,)
-    return TracedOp(kind=kind, function=call.name, path=call.path, calls=number,
-                inputs=[JitValue(argument) for argument in arguments], outputs=[JitValue(part) for part in outputs])
 
 
 def _leaves(calls: list[tuple[FunctionCall, int]]) -> list[tuple[FunctionCall, int]]:
@@ -100,7 +94,7 @@ def _may_fuse(call: FunctionCall) -> bool:
     return plain and not call.grad_enabled and heads % 2 == 0 and len(call.args[0].shape) == 3
 
 
-def _recorded(call: FunctionCall, known: Callable[[str], bool] | None) -> Iterator[Recorded]:
+def _recorded(call: FunctionCall, known: Callable[[str], bool]) -> Iterator[Recorded]:
     name = operator_name(call.name)
     if not _has_tensor(call.output) and name != "__setitem__":
         return
@@ -108,7 +102,7 @@ def _recorded(call: FunctionCall, known: Callable[[str], bool] | None) -> Iterat
     if special is not None:
         yield from special(call)
     elif schemas(kind := f"aten::{name}"):
-        yield kind, arguments_of(kind, call) if known is None or known(kind) else [], call.output
+        yield kind, arguments_of(kind, call) if known(kind) else [], call.output
 
 
 @cache

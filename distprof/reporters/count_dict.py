@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from distprof.contract.tables import PHASES
-from distprof.reporters.count_schema import COUNT_FORMAT, COUNT_OPS, JSON_COLUMNS, MEASURED_COLUMNS
+from distprof.reporters.count_schema import COUNT_FORMAT, COUNT_OPS, MEASURED_COLUMNS
 
 if TYPE_CHECKING:
-    from distprof.counting.counts import Counts, ModuleCount, OpCount
+    from distprof.counting.counts import Counts, ModuleCount
 
 
 def count_dict(counts: Counts) -> dict[str, Any]:
     """Totals, uncounted operators, modules and operators."""
-    return {
-        **totals(counts),
-        "modules": [module_row(counts, module) for module in counts.modules],
-        "ops": [op_row(op) for op in counts.ops],
-    }
-
-
-def totals(counts: Counts) -> dict[str, Any]:
-    """Totals and uncounted operators."""
     return {
         "format": COUNT_FORMAT,
         "params": {**asdict(counts.params), "dtypes": dict(counts.params.dtypes)},
@@ -38,6 +28,9 @@ def totals(counts: Counts) -> dict[str, Any]:
         "write_bytes": counts.total("write_bytes"),
         "coverage_ratio": counts.coverage_ratio,
         "uncounted": [asdict(one) for one in counts.uncounted],
+        "modules": [_module_row(counts, module) for module in counts.modules],
+        "ops": [{**{name: getattr(op, name) for name in COUNT_OPS.names()}, "within": sorted(op.within),
+                 "shapes": json.loads(op.shapes), "note": op.note or None} for op in counts.ops],
     }
 
 
@@ -45,7 +38,7 @@ def _by_phase(counts: Counts, quantity: str) -> dict[str, int]:
     return {**{phase: counts.total(quantity, phase) for phase in PHASES}, "all": counts.total(quantity)}
 
 
-def module_row(counts: Counts, module: ModuleCount) -> dict[str, Any]:
+def _module_row(counts: Counts, module: ModuleCount) -> dict[str, Any]:
     """The columns of `count_schema.COUNT_MODULES`."""
     params, measured = module.params, counts.measured(module.path)
     return {
@@ -60,14 +53,3 @@ def module_row(counts: Counts, module: ModuleCount) -> dict[str, Any]:
         "elements": module.elements, "io_bytes": module.io_bytes,
         **{name: measured.get(name) for name in MEASURED_COLUMNS},
     }
-
-
-def op_row(op: OpCount) -> dict[str, Any]:
-    """The columns of `count_schema.COUNT_OPS`."""
-    return {**{name: getattr(op, name) for name in COUNT_OPS.names()}, "within": sorted(op.within),
-            "shapes": json.loads(op.shapes), "note": op.note or None}
-
-
-def flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A table row: lists and mappings become JSON text."""
-    return {name: json.dumps(value) if name in JSON_COLUMNS else value for name, value in row.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.contract.columns import Column, Table, Type
+from distprof.contract.columns import Column, Table, int64, real, text
 
 COUNT_KEYS: dict[str, str] = {
     "format": "1; increases when a key changes its meaning.",
@@ -27,11 +27,6 @@ COUNT_FORMAT = 1
 JSON_COLUMNS = ("input_shapes", "output_shapes", "shapes", "within", "dtypes")
 """Columns that are lists or mappings in JSON and JSON text in tables."""
 
-
-def _column(name: str, kind: Type, doc: str, *, nullable: bool = False) -> Column:
-    return Column(name=name, type=kind, doc=doc, nullable=nullable)
-
-
 MEASURED_COLUMNS = {
     "fwd_time_ns": "Mean forward time, submodules included. Measured columns are null in a count.",
     "fwd_self_time_ns": "The same without submodules.",
@@ -47,30 +42,31 @@ COUNT_MODULES = Table(
     file="modules.parquet",
     doc="One row per module of the model, in tree order; numbers include submodules.",
     columns=(
-        _column("module_path", "string", "Path of the module from its root; the root is ''."),
-        _column("class_name", "category", "Class of the module."),
-        _column("depth", "int64", "Number of modules above this one."),
-        _column("shared", "bool", "True if the module has another path too."),
-        _column("calls", "int64", "Forward calls, recomputation apart. 0 for containers like ModuleList, whose work "
-                "is that of their children."),
-        _column("input_shapes", "string", "Shapes of the tensors of the first call, as a JSON list."),
-        _column("output_shapes", "string", "Shapes of the tensors that the first call returned, as a JSON list."),
-        _column("params", "int64", "Parameters, submodules included, shared ones once."),
-        _column("own_params", "int64", "Parameters without those of submodules."),
-        _column("stored_params", "int64", "Parameters stored on this rank; of a sharded one its shard."),
-        _column("trainable_params", "int64", "Those of `params` with requires_grad."),
-        _column("param_bytes", "int64", "Bytes of `stored_params`."),
-        _column("buffers", "int64", "Elements of buffers."),
-        _column("buffer_bytes", "int64", "Bytes of `buffers`."),
-        _column("dtypes", "string", "Element type -> `params` of it, as a JSON object."),
-        _column("fwd_macs", "int64", "Multiply-accumulates of forward."),
-        _column("bwd_macs", "int64", "Multiply-accumulates of backward."),
-        _column("fwd_flops", "int64", "FLOPs of forward, 2 per MAC."),
-        _column("bwd_flops", "int64", "FLOPs of backward."),
-        _column("recompute_flops", "int64", "FLOPs of forward calls repeated in backward (activation checkpointing)."),
-        _column("elements", "int64", "Elements that operators other than contractions process."),
-        _column("io_bytes", "int64", "Bytes read and written."),
-        *(_column(name, "float64", doc, nullable=True) for name, doc in MEASURED_COLUMNS.items()),
+        Column(name="module_path", type="string", doc="Path of the module from its root; the root is ''."),
+        text("class_name", "Class of the module."),
+        int64("depth", "Number of modules above this one."),
+        Column(name="shared", type="bool", doc="True if the module has another path too."),
+        int64("calls", "Forward calls, recomputation apart. 0 for containers like ModuleList, whose work is that of "
+              "their children."),
+        Column(name="input_shapes", type="string", doc="Shapes of the tensors of the first call, as a JSON list."),
+        Column(name="output_shapes", type="string",
+               doc="Shapes of the tensors that the first call returned, as a JSON list."),
+        int64("params", "Parameters, submodules included, shared ones once."),
+        int64("own_params", "Parameters without those of submodules."),
+        int64("stored_params", "Parameters stored on this rank; of a sharded one its shard."),
+        int64("trainable_params", "Those of `params` with requires_grad."),
+        int64("param_bytes", "Bytes of `stored_params`."),
+        int64("buffers", "Elements of buffers."),
+        int64("buffer_bytes", "Bytes of `buffers`."),
+        Column(name="dtypes", type="string", doc="Element type -> `params` of it, as a JSON object."),
+        int64("fwd_macs", "Multiply-accumulates of forward."),
+        int64("bwd_macs", "Multiply-accumulates of backward."),
+        int64("fwd_flops", "FLOPs of forward, 2 per MAC."),
+        int64("bwd_flops", "FLOPs of backward."),
+        int64("recompute_flops", "FLOPs of forward calls repeated in backward (activation checkpointing)."),
+        int64("elements", "Elements that operators other than contractions process."),
+        int64("io_bytes", "Bytes read and written."),
+        *(real(name, doc, nullable=True) for name, doc in MEASURED_COLUMNS.items()),
     ),
 )
 
@@ -78,27 +74,25 @@ COUNT_OPS = Table(
     file="ops.parquet",
     doc="One row per (module, operator, function, input shapes, element type, phase).",
     columns=(
-        _column("module_path", "category", "Innermost module that ran the operator. Null: outside of all modules.",
-                nullable=True),
-        _column("within", "string", "All modules that were running, as a JSON list."),
-        _column("op", "category", "Operator, like aten::mm."),
-        _column("phase", "category", "forward, backward or recompute."),
-        _column("shapes", "string", "Shapes of the tensor inputs, as a JSON list."),
-        _column("dtype", "category", "Element type of the first tensor input, like float32.", nullable=True),
-        _column("function", "category", "The torch function that called the operator; null in backward.",
-                nullable=True),
-        _column("kind", "category", "contraction, norm, activation, pool, softmax, loss, elementwise, ..., other."),
-        _column("counted", "bool", "False if the operator has neither formula nor kind."),
-        _column("calls", "int64", "Number of calls."),
-        _column("macs", "int64", "Multiply-accumulates of contractions."),
-        _column("flops", "int64", "FLOPs, 2 per MAC."),
-        _column("causal_macs", "int64", "`macs` without what a causal attention mask hides."),
-        _column("recompute_macs", "int64", "Part of `macs`: scores that a fused attention backward recomputes."),
-        _column("elements", "int64", "Elements that an operator other than a contraction processes."),
-        _column("estimate_flops", "int64", "Rough FLOPs of FFTs, factorisations and distances; not part of flops."),
-        _column("read_bytes", "int64", "Bytes read."),
-        _column("write_bytes", "int64", "Bytes written."),
-        _column("io_bytes", "int64", "Bytes read and written."),
-        _column("note", "category", "What the count is based on besides shapes.", nullable=True),
+        text("module_path", "Innermost module that ran the operator. Null: outside of all modules.", nullable=True),
+        Column(name="within", type="string", doc="All modules that were running, as a JSON list."),
+        text("op", "Operator, like aten::mm."),
+        text("phase", "forward, backward or recompute."),
+        Column(name="shapes", type="string", doc="Shapes of the tensor inputs, as a JSON list."),
+        text("dtype", "Element type of the first tensor input, like float32.", nullable=True),
+        text("function", "The torch function that called the operator; null in backward.", nullable=True),
+        text("kind", "contraction, norm, activation, pool, softmax, loss, elementwise, ..., other."),
+        Column(name="counted", type="bool", doc="False if the operator has neither formula nor kind."),
+        int64("calls", "Number of calls."),
+        int64("macs", "Multiply-accumulates of contractions."),
+        int64("flops", "FLOPs, 2 per MAC."),
+        int64("causal_macs", "`macs` without what a causal attention mask hides."),
+        int64("recompute_macs", "Part of `macs`: scores that a fused attention backward recomputes."),
+        int64("elements", "Elements that an operator other than a contraction processes."),
+        int64("estimate_flops", "Rough FLOPs of FFTs, factorisations and distances; not part of flops."),
+        int64("read_bytes", "Bytes read."),
+        int64("write_bytes", "Bytes written."),
+        int64("io_bytes", "Bytes read and written."),
+        text("note", "What the count is based on besides shapes.", nullable=True),
     ),
 )

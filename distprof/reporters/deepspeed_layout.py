@@ -1,4 +1,4 @@
-"""The text of DeepSpeed's flops profiler, line by line, for numbers from a live model or from a recorded run.
+"""The text of DeepSpeed's flops profiler, its number formats too, for numbers from a live model or a recorded run.
 
 Headings and labels are DeepSpeed's, to the letter. Merging uses this too, so torch is not imported here.
 """
@@ -8,15 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from distprof.reporters.deepspeed_formats import (
-    DEFAULT_PRECISION,
-    duration_to_string,
-    flops_to_string,
-    macs_to_string,
-    number_to_string,
-    params_to_string,
-)
 
 TITLE = "-------------------------- DeepSpeed Flops Profiler --------------------------"
 AGGREGATED = "----------------------------- Aggregated Profile per GPU -----------------------------"
@@ -42,6 +33,9 @@ Note: 1. Work of a module outside of its submodules, like a loss computed by a f
 3. The latency of the root is the time of its forward call; with an engine the summary above has the engine's timer.
 """
 NOTHING_RAN = "no forward call of the model was seen between start_profile and stop_profile"
+DEFAULT_PRECISION = 2
+SCALES = {"u": 1e-6, "m": 1e-3, "": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+"""Letter in front of a unit -> what a number is divided by, smallest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +77,54 @@ class StepSeconds:
     forward: float
     backward: float
     step: float
+
+
+def _text(number: float, letter: str | None, digits: int, unit: str = "") -> str:
+    """A number in the scale of a letter, with at most so many digits behind the point.
+
+    Without a letter it is the largest scale that fits; letters that are not in SCALES stand behind the plain number.
+    """
+    if letter is None:
+        fitting = [each for each, size in SCALES.items() if number >= size]
+        letter = (fitting or ["u"])[-1] if number else ""
+    return f"{round(number / SCALES.get(letter, 1.0), digits):g} {letter}{unit}"
+
+
+def number_to_string(num: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
+    """A plain number: `4.54 M`, `0 `.
+
+    Args:
+        num: The number.
+        units: One of T, G, M, K, m, u to force that scale; None chooses one.
+        precision: Digits behind the point at most. So for the other formats.
+    """
+    return _text(num, units, precision)
+
+
+def macs_to_string(macs: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
+    """Multiply-accumulates: `2.26 MMACs`."""
+    return _text(macs, units, precision, "MACs")
+
+
+def flops_to_string(flops: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
+    """FLOPs or FLOP/s: `4.54 MFLOPS`."""
+    return _text(flops, units, precision, "FLOPS")
+
+
+def bytes_to_string(b: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
+    """Bytes by powers of ten: `1.5 KB`."""
+    return _text(b, units, precision, "B")
+
+
+def duration_to_string(duration: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
+    """Seconds: `298.02 us`."""
+    return _text(duration, units, precision, "s")
+
+
+def params_to_string(params_num: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
+    """Parameters, where 10^9 has the letter B: `1.3 B`. There is no space behind a number without a letter."""
+    digits, _, letter = _text(params_num, "G" if units == "B" else units, precision).partition(" ")
+    return f"{digits} {letter.replace('G', 'B')}".rstrip()
 
 
 def report_text(profile_step: int, summary: Iterable[str], top_modules: Iterable[str], tree: str | None) -> str:

@@ -43,10 +43,8 @@ class Page:
         """One line."""
         if style is None:
             self._out.write(f"{text}\n")
-            return
-        from rich.text import Text
-
-        self._console.print(Text(text, style=style), soft_wrap=True)
+        else:
+            self.marked([(text, style)])
 
     def marked(self, parts: Iterable[tuple[str, str | None]]) -> None:
         """One line of pieces, each in its style (on a terminal)."""

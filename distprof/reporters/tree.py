@@ -1,15 +1,29 @@
-"""Builds module trees from rows and folds equal neighbours."""
+"""Module trees: built from rows, equal neighbours folded."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-
-from distprof.reporters.tree_row import TreeRow
+from typing import Any
 
 MODEL_PREFIX = re.compile(r"model\d+:")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeRow:
+    """One module and its values, from a count or a merged run."""
+
+    path: str
+    """Path from the root; the root is '', a second root model is 'model1:'."""
+    class_name: str
+    values: Mapping[str, Any]
+    """Key of a column (`tree_columns.TREE_COLUMNS`) -> value; missing or None is unknown."""
+    group: str = ""
+    """Rows of one group form one tree, such as a pipeline stage."""
+    marks: tuple[str, ...] = ()
+    """Words after the name: shared, not called."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,11 +37,12 @@ class TreeNode:
     repeats: int = 1
     """Number of equal neighbours that this node represents."""
 
-    def walk(self) -> Iterator[TreeNode]:
-        """This node and all below, parents first."""
-        yield self
+    def walk(self, depth: int = 0, times: int = 1) -> Iterator[tuple[TreeNode, int, int]]:
+        """This node and all below, parents first: each with its depth and the number of modules it represents."""
+        times *= self.repeats
+        yield self, depth, times
         for child in self.children:
-            yield from child.walk()
+            yield from child.walk(depth + 1, times)
 
     def equals(self, other: TreeNode) -> bool:
         """True if all numbers of both nodes and their descendants are equal."""
@@ -50,8 +65,9 @@ def build_trees(rows: Iterable[TreeRow]) -> list[TreeNode]:
         else:
             node.name = path[len(above):].lstrip(".")
             nodes[group, above].children.append(node)
-    for root in roots:
-        _order(root)
+    for node in nodes.values():
+        if all(child.name.isdecimal() for child in node.children):  # a shared module is found late and would be last
+            node.children.sort(key=lambda child: int(child.name))
     return roots
 
 
@@ -70,27 +86,16 @@ def paths_above(path: str) -> Iterator[str]:
         yield root + rest
 
 
-def _order(node: TreeNode) -> None:
-    """Sorts numbered children: a shared module is found late and would be last."""
-    if all(child.name.isdecimal() for child in node.children):
-        node.children.sort(key=lambda child: int(child.name))
-    for child in node.children:
-        _order(child)
-
-
 def collapse(nodes: list[TreeNode]) -> list[TreeNode]:
     """Folds numbered neighbours into one node if all numbers of their subtrees are equal."""
     runs: list[list[TreeNode]] = [[node] for node in nodes[:1]]
     for before, node in pairwise(nodes):
-        if _next_to(before, node) and before.equals(node):
+        numbered = before.name.isdecimal() and node.name.isdecimal()
+        if numbered and int(node.name) == int(before.name) + 1 and before.equals(node):
             runs[-1].append(node)
         else:
             runs.append([node])
     return [_one(run) for run in runs]
-
-
-def _next_to(before: TreeNode, node: TreeNode) -> bool:
-    return before.name.isdecimal() and node.name.isdecimal() and int(node.name) == int(before.name) + 1
 
 
 def _one(run: list[TreeNode]) -> TreeNode:

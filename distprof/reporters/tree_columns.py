@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from distprof.errors import UsageError
-from distprof.reporters.tree_row import TreeRow
+from distprof.reporters.tree import TreeRow
 from distprof.units import UNKNOWN, duration, percent, si, size
 
 SHOWN_SHAPES = 2
@@ -33,25 +33,17 @@ def _shapes(shapes: Sequence[Sequence[int]]) -> str:
     return f"{shown}; {len(shapes) - SHOWN_SHAPES} more" if len(shapes) > SHOWN_SHAPES else shown
 
 
-def _rate(ratio: float) -> str:
-    return f"{ratio:.2f}"
-
-
-def _some(value: Any) -> bool:
-    return bool(value)
-
-
 TREE_COLUMNS: dict[str, TreeColumn] = {
     "class_name": TreeColumn(title="class", text=str, left=True),
-    "input_shapes": TreeColumn(title="input", text=_shapes, left=True, is_informative=_some),
-    "output_shapes": TreeColumn(title="output", text=_shapes, left=True, is_informative=_some),
+    "input_shapes": TreeColumn(title="input", text=_shapes, left=True, is_informative=bool),
+    "output_shapes": TreeColumn(title="output", text=_shapes, left=True, is_informative=bool),
     "calls": TreeColumn(title="calls", text=si, is_informative=lambda value: value is not None and value > 1),
     "params": TreeColumn(title="params", text=si),
     "trainable": TreeColumn(title="trainable", text=str, is_informative=lambda value: value in ("False", "Partial")),
     "macs": TreeColumn(title="MACs", text=si),
     "fwd_flops": TreeColumn(title="fwd FLOPs", text=si),
-    "bwd_flops": TreeColumn(title="bwd FLOPs", text=si, is_informative=_some),
-    "recompute_flops": TreeColumn(title="recomputed", text=si, is_informative=_some),
+    "bwd_flops": TreeColumn(title="bwd FLOPs", text=si, is_informative=bool),
+    "recompute_flops": TreeColumn(title="recomputed", text=si, is_informative=bool),
     "flops_share": TreeColumn(title="% FLOPs", text=percent),
     "elements": TreeColumn(title="elements", text=si),
     "io_bytes": TreeColumn(title="bytes", text=size),
@@ -62,7 +54,7 @@ TREE_COLUMNS: dict[str, TreeColumn] = {
     "recompute_time_ns": TreeColumn(title="recompute", text=duration),
     "time_share": TreeColumn(title="% time", text=percent),
     "mfu": TreeColumn(title="MFU", text=percent),
-    "intensity": TreeColumn(title="FLOP/byte", text=_rate),
+    "intensity": TreeColumn(title="FLOP/byte", text="{:.2f}".format),
     "bound": TreeColumn(title="bound by", text=str, left=True),
     "slowest_rank": TreeColumn(title="slowest rank", text=str),
 }
@@ -87,16 +79,15 @@ def cell_text(row: TreeRow, key: str) -> str:
     return UNKNOWN if found is None else TREE_COLUMNS[key].text(found)
 
 
-def shown_columns(rows: Iterable[TreeRow], wanted: Sequence[str] | None) -> list[str]:
+def shown_columns(rows: Sequence[TreeRow], wanted: Sequence[str] | None) -> list[str]:
     """Keys of the columns to show: `wanted`, or all that are informative.
 
     Raises:
         UsageError: There is no such column.
     """
     if wanted is None:
-        listed = list(rows)
         return [key for key, column in TREE_COLUMNS.items()
-                if key not in ON_DEMAND and any(column.is_informative(value(row, key)) for row in listed)]
+                if key not in ON_DEMAND and any(column.is_informative(value(row, key)) for row in rows)]
     unknown = [key for key in wanted if key not in TREE_COLUMNS]
     if unknown:
         raise UsageError(f"expected columns of {', '.join(TREE_COLUMNS)}, found {', '.join(unknown)}")

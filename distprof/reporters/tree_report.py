@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from distprof.reporters.page import WIDE
+from distprof.reporters.tree import TreeRow
 from distprof.reporters.tree_columns import DROP_ORDER, TREE_COLUMNS, cell_text, shown_columns
-from distprof.reporters.tree_row import TreeRow
 from distprof.reporters.tree_view import ShownModules, TreeLine, TreeView, select_modules
 
 TEXT_WIDTH = 120
@@ -107,7 +107,8 @@ def _remarks(selection: ShownModules, view: TreeView, left_out: Sequence[str]) -
     """Explanations that the table needs."""
     remarks = []
     if selection.num_shown < selection.num_modules:
-        limits = [f"depth {view.depth} of {selection.deepest}"] if _cut(view, selection) else []
+        is_cut = view.depth is not None and view.depth < selection.deepest
+        limits = [f"depth {view.depth} of {selection.deepest}"] if is_cut else []
         limits += [f"top {view.top} by {view.sort}"] if view.top is not None else []
         remarks.append(("shown", f"{selection.num_shown} of {selection.num_modules} modules: {', '.join(limits)}"))
     if any(line.repeats > 1 for line in selection.lines):
@@ -119,10 +120,6 @@ def _remarks(selection: ShownModules, view: TreeView, left_out: Sequence[str]) -
     if left_out:
         remarks.append(("left out", f"{', '.join(TREE_COLUMNS[key].title for key in left_out)}: no room"))
     return remarks
-
-
-def _cut(view: TreeView, selection: ShownModules) -> bool:
-    return view.depth is not None and view.depth < selection.deepest
 
 
 def _grid(remarks: Iterable[tuple[str, str]]) -> Table:

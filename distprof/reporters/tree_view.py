@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from distprof.errors import UsageError
-from distprof.reporters.tree import TreeNode, build_trees, collapse
-from distprof.reporters.tree_row import TreeRow
+from distprof.reporters.tree import TreeNode, TreeRow, build_trees, collapse
 
 SORTS: dict[str, tuple[str, ...]] = {
     "path": (),
@@ -79,20 +78,18 @@ def select_modules(rows: Sequence[TreeRow], view: TreeView) -> ShownModules:
     Raises:
         UsageError: No module has a value to sort by.
     """
-    keys = SORTS[view.sort]
-    if keys and rows and all(row.values.get(key) is None for row in rows for key in keys):
+    if rows and not _known(rows, view.sort):
         raise UsageError(f"expected modules with a known {view.sort} for sort={view.sort!r}, found none",
                          hint=f"known: {', '.join(name for name in SORTS if _known(rows, name))}")
     roots = build_trees(rows)
-    deepest = max((depth for root in roots for _, depth, _ in _levels(root)), default=0)
+    deepest = max((depth for root in roots for _, depth, _ in root.walk()), default=0)
     if view.collapse:
         roots = [node for root in roots for node in collapse([root])]
-    for root in roots if keys else ():
-        for node in root.walk():
-            node.children.sort(key=lambda child: -_weight(child, keys))
+    for node, _, _ in (walked for root in roots for walked in root.walk()):
+        node.children.sort(key=lambda child: -_weight(child, view.sort))  # stable: 'path' weighs nothing
     chosen = _chosen(roots, view)
     lines = tuple(line for root in roots for line in _lines(root, chosen, "", ""))
-    shown = sum(times for root in roots for node, _, times in _levels(root) if id(node) in chosen)
+    shown = sum(times for root in roots for node, _, times in root.walk() if id(node) in chosen)
     return ShownModules(lines=lines, num_modules=len(rows), num_shown=shown, deepest=deepest)
 
 
@@ -101,27 +98,18 @@ def _known(rows: Sequence[TreeRow], sort: str) -> bool:
     return not keys or any(row.values.get(key) is not None for row in rows for key in keys)
 
 
-def _weight(node: TreeNode, keys: Sequence[str]) -> float:
-    return sum(node.row.values.get(key) or 0 for key in keys)
-
-
-def _levels(node: TreeNode, depth: int = 0, times: int = 1) -> Iterator[tuple[TreeNode, int, int]]:
-    """Node, depth, and number of modules that it represents; parents first."""
-    times *= node.repeats
-    yield node, depth, times
-    for child in node.children:
-        yield from _levels(child, depth + 1, times)
+def _weight(node: TreeNode, sort: str) -> float:
+    return sum(node.row.values.get(key) or 0 for key in SORTS[sort])
 
 
 def _chosen(roots: list[TreeNode], view: TreeView) -> set[int]:
     """Ids of the nodes to show."""
-    visible = [node for root in roots for node, depth, _ in _levels(root) if view.depth is None or depth <= view.depth]
+    visible = [node for root in roots for node, depth, _ in root.walk() if view.depth is None or depth <= view.depth]
     if view.top is None:
         return {id(node) for node in visible}
-    keys = SORTS[view.sort]
     # the order is stable: of equals the parent comes first
-    largest = {id(node) for node in sorted(visible, key=lambda node: -_weight(node, keys))[:view.top]}
-    return {id(node) for node in visible if any(id(below) in largest for below in node.walk())}
+    largest = {id(node) for node in sorted(visible, key=lambda node: -_weight(node, view.sort))[:view.top]}
+    return {id(node) for node in visible if any(id(below) in largest for below, _, _ in node.walk())}
 
 
 def _lines(node: TreeNode, chosen: set[int], guide: str, rest: str) -> Iterator[TreeLine]:

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from distprof.merge.totals.totals import as_whole
-from distprof.reporters.tree_row import TreeRow
+from distprof.reporters.tree import TreeRow
 
 MEANS = {
     "params": "params_mean",

@@ -22,10 +22,9 @@ from distprof.contract.rank_json import ParamCount
 from distprof.counting.count import Counts
 from distprof.errors import OutputError, UsageError
 from distprof.reporters import count_schema
-from distprof.reporters.tree import build_trees
+from distprof.reporters.tree import TreeRow, build_trees
 from distprof.reporters.tree_columns import DROP_ORDER, ON_DEMAND, TREE_COLUMNS
 from distprof.reporters.tree_report import TreeReport
-from distprof.reporters.tree_row import TreeRow
 from distprof.reporters.tree_view import TreeView, select_modules
 from support.models import Shared
 

@@ -6,7 +6,7 @@
 from distprof.compat.deepspeed.measurement import get_module_duration, get_module_flops, get_module_macs
 from distprof.compat.deepspeed.model_profile import get_model_profile
 from distprof.compat.deepspeed.profiler import FlopsProfiler
-from distprof.reporters.deepspeed_formats import (
+from distprof.reporters.deepspeed_layout import (
     DEFAULT_PRECISION,
     bytes_to_string,
     duration_to_string,

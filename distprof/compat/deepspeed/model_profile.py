@@ -14,7 +14,7 @@ from distprof.compat.deepspeed.measurement import Measurement
 from distprof.compat.deepspeed.profile_text import ProfileText, put_out
 from distprof.errors import UsageError
 from distprof.model.isolation import undisturbed
-from distprof.reporters.deepspeed_formats import macs_to_string, number_to_string, params_to_string
+from distprof.reporters.deepspeed_layout import macs_to_string, number_to_string, params_to_string
 
 
 def get_model_profile(

@@ -16,13 +16,13 @@ from torch import nn
 from distprof.compat.deepspeed.measurement import HINT, Measurement
 from distprof.compat.deepspeed.profile_text import ProfileText, put_out, splits_experts
 from distprof.errors import UsageError
-from distprof.reporters.deepspeed_formats import (
+from distprof.reporters.deepspeed_layout import (
+    ModuleProfile,
     duration_to_string,
     macs_to_string,
     number_to_string,
     params_to_string,
 )
-from distprof.reporters.deepspeed_layout import ModuleProfile
 
 NO_PROFILE = f"no profile: {HINT}\n"
 

@@ -6,20 +6,26 @@ Nothing is traced: the model runs once, watched, and is left as it was.
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, Self
 
+import torch
 from torch import nn
 
-from distprof.compat.fvcore.model_call import call_counts
 from distprof.compat.fvcore.module_sums import Handle, ModuleNames, ModuleSums, sum_by_module
+from distprof.counting.count import count
+from distprof.counting.counts import Counts
 from distprof.errors import UsageError
 from distprof.peers.fvcore_rules import ACTIVATIONS, FLOPS, FREE
 
 FORWARDLESS = (None, nn.Module.forward, nn.Identity.forward)
 """`forward` of modules that are not meant to be called, or do nothing then."""
+HIDDEN = {"none": Warning, "no_tracer_warning": torch.jit._trace.TracerWarning}
+"""What `tracer_warnings` hides; `all` hides nothing."""
 LOG = logging.getLogger(__name__)
 
 
@@ -147,7 +153,7 @@ class JitModelAnalysis:
 
     def _sums(self) -> ModuleSums:
         if self._found is None:
-            counts = call_counts(self.model, self._inputs, self._kwargs, self._warnings)
+            counts = _counts(self.model, self._inputs, self._kwargs, self._warnings)
             self._found = sum_by_module(counts, self._names, self._handles, self._free, self._ancestors)
             self._log(self._found)
         return self._found
@@ -169,6 +175,28 @@ def _original(model: nn.Module) -> nn.Module:
         raise UsageError(f"expected a torch.nn.Module, found {type(model).__name__}")
     inner: nn.Module = getattr(model, "_orig_mod", model) if type(model).__name__ == "OptimizedModule" else model
     return inner
+
+
+def _counts(model: nn.Module, inputs: Any, kwargs: Mapping[str, Any], shown: str) -> Counts:
+    """Runs the model once, watched; warnings come through as `tracer_warnings` has it."""
+    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        model = model.get_submodule("module")
+    if isinstance(inputs, Mapping) and _accepts(model, inputs):
+        inputs, kwargs = (), {**inputs, **kwargs}
+    args = inputs if isinstance(inputs, tuple) else (inputs,)
+    with warnings.catch_warnings():
+        if shown in HIDDEN:
+            warnings.simplefilter("ignore", HIDDEN[shown])
+        return count(model, *args, **kwargs)
+
+
+def _accepts(model: nn.Module, arguments: Mapping[str, Any]) -> bool:
+    """True where a model's forward takes these keyword arguments."""
+    try:
+        inspect.signature(model.forward).bind(**arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _one_of(choices: tuple[str, ...], found: str) -> str:

@@ -61,12 +61,8 @@ class ModuleNames:
 
 def _running(path: CallPath) -> Iterator[nn.Module]:
     """Modules that were running, innermost first."""
-    inner: CallPath | None = path
-    while inner is not None and inner.site is not None:
-        module = inner.site.module()
-        if module is not None:
-            yield module
-        inner = inner.outer
+    modules = (inner.site.module() for inner in path.outward() if inner.site is not None)
+    return (module for module in modules if module is not None)
 
 
 def name_and_holders(name: str) -> list[str]:

@@ -129,11 +129,7 @@ class _Row:
 
 
 def _row_tree(cells: Mapping[str, dict[str, str]]) -> _Row:
-    """The row of the model, with all others below it in their order.
-
-    Args:
-        cells: Name -> column -> text; the name above each name is there as well, '' for the model.
-    """
+    """The row of the model, with all others below it; the cells are by name, and the name above each is there too."""
     rows = {name: _Row(name=name, cells=texts) for name, texts in cells.items()}
     for name, row in rows.items():
         if name:
@@ -172,14 +168,7 @@ def _column(cells: Sequence[str]) -> list[str]:
 
 
 def _scaled(number: float, digits: int, *, letters: str = "PTGMK", trimmed: bool = True) -> str:
-    """A number in the largest scale of which it is more than a tenth: 123456 is 0.123M.
-
-    Args:
-        number: A number of elements, flops or activations.
-        digits: Behind the point.
-        letters: Of the scales to choose from.
-        trimmed: Without zeros at the end.
-    """
+    """A number in the largest scale of which it exceeds a tenth: 123456 is 0.123M. Trimmed: no zeros at the end."""
     for letter in letters:
         if number > SCALES[letter] / 10:
             text = f"{number / SCALES[letter]:.{digits}f}"

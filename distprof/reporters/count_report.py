@@ -1,24 +1,57 @@
-"""Lines below the module tree of `Counts`: totals, coverage, and every operator that could not be counted."""
+"""`Counts` as text: the module tree, and below it totals, coverage and every operator that could not be counted."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from distprof.reporters.tree import TreeRow, paths_above
+from distprof.reporters.tree_report import TreeReport
+from distprof.reporters.tree_view import TreeView
 from distprof.units import percent, si, size
 
 if TYPE_CHECKING:
     from distprof.contract.rank_json import ParamCount
-    from distprof.counting.counts import Counts
+    from distprof.counting.counts import Counts, ModuleCount
 
+FLOPS_COLUMNS = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
+"""Column -> phase."""
 TITLES = {"forward": "forward", "backward": "backward", "recompute": "recomputed"}
 """Phase -> its word in the text."""
 
 
-def count_totals(counts: Counts) -> tuple[tuple[str, str], ...]:
-    """Label and text of every line."""
-    return (*_params(counts.params), *_work(counts), *counts.measured_lines(), *_other_work(counts),
-            *_coverage(counts), *_notes(counts))
+def count_report(counts: Counts, view: TreeView) -> TreeReport:
+    """One row per module, called or not, and the lines of totals."""
+    total = counts.flops
+    busy = {above for module in counts.modules if module.calls for above in (module.path, *paths_above(module.path))}
+    rows = tuple(_row(module, counts.measured(module.path), total, idle=module.path not in busy)
+                 for module in counts.modules)
+    footer = (*_params(counts.params), *_work(counts), *counts.measured_lines(), *_other_work(counts),
+              *_coverage(counts), *_notes(counts))
+    return TreeReport(rows=rows, view=view, footer=footer)
+
+
+def _row(module: ModuleCount, measured: Mapping[str, Any], total: int, *, idle: bool) -> TreeRow:
+    work = {"macs": module.macs["forward"], **{key: module.flops[phase] for key, phase in FLOPS_COLUMNS.items()},
+            "elements": module.elements, "io_bytes": module.io_bytes}
+    flops = sum(work[key] for key in FLOPS_COLUMNS)
+    return TreeRow(
+        path=module.path, class_name=module.class_name,
+        marks=("shared",) if module.shared else ("not called",) if idle else (),
+        values={"input_shapes": module.input_shapes, "output_shapes": module.output_shapes, "calls": module.calls,
+                "params": module.params.params, "trainable": trainable(module.params), **work,
+                "flops_share": flops / total if total else None,
+                "intensity": flops / work["io_bytes"] if work["io_bytes"] else None, **measured})
+
+
+def trainable(params: ParamCount) -> str | None:
+    """True, False or Partial, as a word; None without parameters."""
+    if not params.params:
+        return None
+    if params.trainable_params == params.params:
+        return "True"
+    return "Partial" if params.trainable_params else "False"
 
 
 def number(value: int) -> str:
