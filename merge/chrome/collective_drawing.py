@@ -13,6 +13,7 @@ import polars as pl
 from distprof.merge.blame.intervals import Intervals
 from distprof.merge.chrome.drawing import PROCESS, ArrowEnd, CounterValue, DrawnCollective, DrawnSlice
 from distprof.merge.clock.model import Clock
+from distprof.merge.run.group_ranks import with_lists
 from distprof.units import spans
 
 SHORTEST_NS, LONG_NS, SHARE = 10_000, 100_000, 0.01
@@ -95,7 +96,8 @@ def draw_collectives(rows: pl.DataFrame, clock: Clock, wanted: Mapping[int, Draw
         origin_ns: The instant that becomes 0: no arrow lies before it.
     """
     known = rows.filter(pl.col("arrival_ns").is_not_null(), pl.col("rank").is_in(list(wanted)))
-    shown = [row for row in map(_Row._make, known.sort("arrival_ns", "collective").select(_Row._fields).iter_rows())
+    listed = with_lists(known.sort("arrival_ns", "collective").select(_Row._fields))
+    shown = [row for row in map(_Row._make, listed.iter_rows())
              if _is_wanted(row, wanted[row.rank])]
     arrows = _arrows(shown, clock, wanted, origin_ns)
     threads = _threads(shown)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from distprof.errors import UsageError
+from distprof.merge.run.group_ranks import with_lists
 from distprof.units import spans
 
 LISTED = 8
@@ -60,8 +61,8 @@ def chosen(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
 
 def group_key() -> pl.Expr:
     """Text that is equal for rows of one process group: its name and its members."""
-    members = pl.col("group_ranks").list.eval(pl.element().cast(pl.String)).list.join(",")
-    return pl.concat_str(pl.col("group").fill_null(""), members.fill_null("?"), separator="|")
+    return pl.concat_str(pl.col("group").cast(pl.String).fill_null(""),
+                         pl.col("group_ranks").cast(pl.String).fill_null("?"), separator="|")
 
 
 def group_names(rows: pl.DataFrame) -> dict[str, list[str]]:
@@ -69,7 +70,7 @@ def group_names(rows: pl.DataFrame) -> dict[str, list[str]]:
     groups = rows.group_by(group_key().alias("key"), maintain_order=True).agg(
         pl.col("group", "group_description", "group_ranks").first())
     found = {}
-    for key, name, description, ranks in groups.iter_rows():
+    for key, name, description, ranks in with_lists(groups).iter_rows():
         names = [group_label(name, description, ranks), description, name]
         found[key] = list(dict.fromkeys(one for one in names if one))
     return found

@@ -26,16 +26,7 @@ def measured_collectives(matched: pl.DataFrame, clock: Clock, hosts: Mapping[int
         The rows on the clock of the run, collectives numbered by their first arrival.
     """
     rows = with_costs(_by_arrival(on_common_clock(clock, matched, TIMES)), clock, hosts)
-    # lists are most of the memory: they are not sorted, but made anew
-    names, members = rows.columns, _members(rows)
-    rows = rows.drop("group_ranks").sort("collective", "rank", maintain_order=True)
-    return rows.with_columns(members[rows["collective"]]).select(names)
-
-
-def _members(rows: pl.DataFrame) -> pl.Series:
-    """`group_ranks` of each collective."""
-    first = rows.select("collective").with_row_index("row").group_by("collective").agg(pl.col("row").first())
-    return rows["group_ranks"].gather(first.sort("collective")["row"])
+    return rows.sort("collective", "rank", maintain_order=True)
 
 
 def _by_arrival(rows: pl.DataFrame) -> pl.DataFrame:

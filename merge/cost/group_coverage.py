@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from distprof.merge.run.group_ranks import with_lists
+
 BY = ("group", "group_description", "group_ranks", "matched_by")
 
 
@@ -18,15 +20,13 @@ def group_coverage(rows: pl.DataFrame) -> pl.DataFrame:
         whole and agree, `partial` were found on some ranks or do not agree, `unmatched` on one rank only; and how many
         have a `mismatch`.
     """
-    members = rows.group_by(pl.col("group_ranks").hash().alias("members")).agg(pl.col("group_ranks").first())
-    each = rows.with_columns(pl.col("group_ranks").hash().alias("members")).group_by("collective").agg(
-        pl.col("group", "group_description", "members", "matched_by", "complete", "num_ranks", "mismatch").first())
+    each = rows.group_by("collective").agg(pl.col(*BY, "complete", "num_ranks", "mismatch").first())
     is_whole, is_lonely = pl.col("complete"), pl.col("num_ranks") == 1
-    found = each.group_by("group", "group_description", "members", "matched_by").agg(
+    found = each.group_by(BY).agg(
         pl.len().cast(pl.Int64).alias("num_collectives"),
         *(flag.sum().cast(pl.Int64).alias(name) for name, flag in (
             ("matched", is_whole), ("partial", ~is_whole & ~is_lonely), ("unmatched", ~is_whole & is_lonely),
             ("mismatched", pl.col("mismatch").is_not_null()))))
-    found = found.join(members, on="members", how="left", nulls_equal=True).drop("members")
-    return found.sort(pl.col("group_ranks").list.len(), "group", "matched_by", descending=[True, False, False],
-                      nulls_last=True).select(*BY, pl.exclude(BY))
+    return with_lists(found).sort(
+        pl.col("group_ranks").list.len(), "group", "matched_by", descending=[True, False, False],
+        nulls_last=True).select(*BY, pl.exclude(BY))

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import polars as pl
 
 from distprof.contract.ops import ROWS, CollectiveOp
+from distprof.merge.run.group_ranks import num_members, with_lists
 
 Bytes = npt.NDArray[np.float64]
 EXACT, EVEN, RING, STAR = "exact", "assumes an even split", "assumes a ring", "assumes a star"
@@ -67,16 +68,15 @@ def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _spread(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
     """What each rank of a group sends by all ops of a kind that have one root."""
-    some = rows.filter(pl.col("op") == op.name, pl.col("size_bytes").is_not_null(), pl.col("group_ranks").is_not_null(),
-                       pl.col("group_ranks").list.len() > 1)
+    some = rows.filter(pl.col("op") == op.name, pl.col("size_bytes").is_not_null(), pl.col("group_ranks").is_not_null())
     if some.is_empty():
         return pl.DataFrame(schema=COLUMNS)
     if op.traffic == "ring of all":
         some = _of_mean_size(some)
     if op.traffic == "to each":
-        known = some.filter(pl.col("split_bytes").list.len() == pl.col("group_ranks").list.len())
+        known = some.filter(pl.col("split_bytes").list.len() == num_members(pl.col("group_ranks")))
         parts = [_by_splits(known, op), _summed(some.join(known, on=["collective", "rank"], how="anti"), op)]
-        return pl.concat([part for part in parts if len(part)])
+        return pl.concat(parts)
     return _summed(some, op)
 
 
@@ -90,7 +90,8 @@ def _by_splits(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
     """By the splits of each rank, without what it keeps."""
     if rows.is_empty():
         return pl.DataFrame(schema=COLUMNS)
-    each = rows.select(pl.col("rank").alias("source"), pl.col("group_ranks").alias("target"), "split_bytes").explode(
+    each = with_lists(rows).select(
+        pl.col("rank").alias("source"), pl.col("group_ranks").alias("target"), "split_bytes").explode(
         "target", "split_bytes").filter(pl.col("source") != pl.col("target"))
     return each.group_by("source", "target").agg(
         pl.col("split_bytes").sum().cast(pl.Float64).alias("num_bytes"), pl.len().cast(pl.Int64).alias("num_ops"),
@@ -99,15 +100,14 @@ def _by_splits(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
 
 def _summed(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
     """Adds up sizes of equal groups first: there are few of them."""
-    by = ["rank", "members", "peer"]
-    lists = rows.select("rank", "collective", "peer", "size_bytes", "group_ranks").with_columns(
-        pl.col("group_ranks").hash().alias("members"))
-    sums = lists.group_by(by).agg(pl.col("size_bytes").sum(), pl.len().alias("count"), pl.col("group_ranks").first())
+    sums = with_lists(rows.group_by("rank", "peer", "group_ranks").agg(
+        pl.col("size_bytes").sum(), pl.len().alias("count")))
     basis, sent = _RULES[op.traffic or ""]
     found = [(rank, target, op.name, basis, num_bytes, count)
              for rank, peer, size, count, members in sums.select(
                  "rank", "peer", "size_bytes", "count", "group_ranks").iter_rows()
-             for target, num_bytes in sent(members, rank, peer, float(size)) if rank in members and num_bytes]
+             for target, num_bytes in sent(members, rank, peer, float(size))
+             if len(members) > 1 and rank in members and num_bytes]
     return pl.DataFrame(found, schema=COLUMNS, orient="row")
 
 

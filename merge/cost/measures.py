@@ -13,6 +13,7 @@ import polars as pl
 
 from distprof.contract.ops import POINT_TO_POINT, ROWS, WAITING_FOR_ALL
 from distprof.merge.clock.model import Clock
+from distprof.merge.run.group_ranks import num_members
 
 MEASURED = ("arrival_ns", "arrival_spread_ns", "late_rank", "end_spread_ns", "wait_ns", "transfer_ns",
             "clock_free_wait_ns", "clock_free_transfer_ns", "unsure", "disagrees", "algbw", "busbw", "between_hosts")
@@ -90,9 +91,8 @@ def _between_hosts(rows: pl.DataFrame, hosts: Mapping[int, Hashable]) -> pl.Seri
                          schema={"rank": pl.Int64, "host": pl.Int64})
     several, unknown = pl.col("host").drop_nulls().n_unique() > 1, pl.col("host").is_null().any()
     is_alone = _IS_PAIR.first() & (pl.col("num_ranks").first() < 2)
-    members = pl.col("num_members").first()
-    each = rows.select("collective", "rank", "op", "num_ranks", pl.col("group_ranks").list.len().cast(pl.Int64).alias(
-        "num_members")).join(known, on="rank", how="left")
+    members = num_members(pl.col("group_ranks").first())
+    each = rows.select("collective", "rank", "op", "num_ranks", "group_ranks").join(known, on="rank", how="left")
     lacks = is_alone | (~_IS_PAIR.first() & (members.is_null() | (pl.col("num_ranks").first() < members)))
     return each.group_by("collective").agg(
         pl.when(several).then(True).when(~unknown & ~lacks).then(False).alias("between_hosts")

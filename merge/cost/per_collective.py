@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from distprof.merge.cost.choice import group_key
+from distprof.merge.run.group_ranks import with_lists
 
 _OF_ALL = (
     "step", "group", "group_description", "dtype", "complete", "mismatch", "matched_by", "num_ranks",
@@ -27,8 +28,7 @@ def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
     is_sent = (pl.col("op") == "send").any()
     known = [pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
              for name in ("wait_ns", "transfer_ns")]
-    # lists of a million rows are large: those of the first row of each collective are looked up at the end
-    each = rows.drop("group_ranks").with_row_index("row").sort("collective", "rank", maintain_order=True).group_by(
+    each = rows.sort("collective", "rank", maintain_order=True).group_by(
         "collective", maintain_order=True).agg(
         pl.col("op").first(), is_sent.alias("is_sent"), (pl.col("op").min() != pl.col("op").max()).alias("is_mixed"),
         pl.col(_OF_ALL).first(), pl.col("sequence").min().alias("number"),
@@ -36,10 +36,10 @@ def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("arrival_ns").max().alias("last_arrival_ns"), pl.col("end_ns").max().alias("last_end_ns"),
         pl.col("end_ns").is_null().sum().alias("num_without_end"), *known, held.max().alias("longest_ns"),
         held.min().alias("shortest_ns"), pl.col("module_path", "phase", "peer", "asynchronous").first(),
-        pl.col("rank").alias("ranks"), pl.col("row").first(),
+        pl.col("rank").alias("ranks"), pl.col("group_ranks").first(),
     )
-    each = each.with_columns(_op(rows, each), rows["group_ranks"].gather(each["row"]))
-    return each.with_columns(group_key().alias("group_key")).drop("row", "is_sent", "is_mixed")
+    each = each.with_columns(_op(rows, each), group_key().alias("group_key")).drop("is_sent", "is_mixed")
+    return with_lists(each)
 
 
 def _op(rows: pl.DataFrame, each: pl.DataFrame) -> pl.Expr:

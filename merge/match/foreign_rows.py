@@ -1,7 +1,7 @@
 """Makes rows of collectives, like those that distprof records, from traces of other programs.
 
 NCCL's kernels say what they are where the profiler linked them to the call; else the call is looked up by the launch of
-the kernel. gloo says the op only. What a trace does not tell is null.
+the kernel. Slices of gloo have the name of the op only. What a trace does not show is null.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from distprof.merge.match.backend_names import UNKNOWN, dtype_of, item_bytes, op
 from distprof.merge.match.comm_events import STEP, CommEvent, CommEvents, EventKind, read_events
 from distprof.merge.match.matching import ALONE
 from distprof.merge.match.rank_rows import RankRows
+from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import TYPES
 from distprof.merge.run.trace_identity import Group
@@ -41,12 +42,12 @@ def foreign_rows(run: Run) -> RankRows:
     with ThreadPoolExecutor() as executor:
         found = dict(zip((rank.number for rank in ranks), executor.map(_rows, ranks), strict=True))
     tags = {"mp_size": run.mp_size, "dp_size": run.dp_size}
-    told = {rank: rows for rank, rows in found.items() if rows is not None}
-    if len({len({row[LANE] for row in filter(_is_lane, rows)}) for rows in told.values()}) > 1:
-        for row in (row for rows in told.values() for row in filter(_is_lane, rows)):
+    read = {rank: rows for rank, rows in found.items() if rows is not None}
+    if len({len({row[LANE] for row in filter(_is_lane, rows)}) for rows in read.values()}) > 1:
+        for row in (row for rows in read.values() for row in filter(_is_lane, rows)):
             row[LANE] = 0  # which stream of a rank is which of another is not known
-    return RankRows(frames={rank: pl.DataFrame([{**row, **tags} for row in rows], schema=SCHEMA)
-                            for rank, rows in told.items()})
+    table = pl.DataFrame([{**row, **tags} for rows in read.values() for row in rows], schema=SCHEMA)
+    return RankRows(rows=coded(table), ranks=list(read))
 
 
 def _rows(rank: Rank) -> list[dict[str, Any]] | None:
@@ -54,9 +55,9 @@ def _rows(rank: Rank) -> list[dict[str, Any]] | None:
     try:
         found = read_events(rank.trace)
     except DataError:
-        return None  # merging tells of it
-    told = _Told(found)
-    rows = [*told.of_kernels(), *told.of_gloo()]
+        return None  # merging reports it
+    rows_of = _RowsOf(found)
+    rows = [*rows_of.kernels(), *rows_of.gloo()]
     rows.sort(key=lambda row: row["start_ns"])
     streams = sorted({row[LANE] for row in rows if _is_lane(row)})
     return [{**row, "rank": rank.number, LANE: streams.index(row[LANE]) if _is_lane(row) else row[LANE]}
@@ -87,8 +88,8 @@ class _Enclosing:
         return events[place] if place >= 0 and at_ns <= events[place].end_ns else None
 
 
-class _Told:
-    """The rows that the events of one rank tell of."""
+class _RowsOf:
+    """Makes rows from the events of one rank."""
 
     def __init__(self, found: CommEvents) -> None:
         self._found = found
@@ -97,56 +98,56 @@ class _Told:
                        if (match := STEP.match(event.name))]
         self._step_starts = [start for start, _, _ in self._steps]
 
-    def of_kernels(self) -> Iterator[dict[str, Any]]:
+    def kernels(self) -> Iterator[dict[str, Any]]:
         """A row per kernel of NCCL."""
         calls, parameters, notes = (
             _Enclosing.of([event for event in self._found.events[kind] if op_of_event(event) or kind is EventKind.NOTE])
             for kind in (EventKind.CALL, EventKind.PARAMETERS, EventKind.NOTE))
         for kernel in self._found.events[EventKind.KERNEL]:
             at_ns, thread = self._found.launches.get(kernel.integers.get("correlation", -1), (None, 0))
-            call, told, note = (None, None, None) if at_ns is None else (
+            call, details, note = (None, None, None) if at_ns is None else (
                 side.at(thread, at_ns) for side in (calls, parameters, notes))
-            issued = call or told or note
-            yield self._row(kernel, kernel if "Collective name" in kernel.texts else told or kernel, note, call,
+            issued = call or details or note
+            yield self._row(kernel, kernel if "Collective name" in kernel.texts else details or kernel, note, call,
                             issued_ns=issued.start_ns if issued else None, at_ns=at_ns, lane=kernel.thread)
 
-    def of_gloo(self) -> Iterator[dict[str, Any]]:
+    def gloo(self) -> Iterator[dict[str, Any]]:
         """A row per slice of gloo's threads, joined with the call where the calls can only be these."""
         slices = self._found.events[EventKind.GLOO]
         calls = _calls_of(slices, self._found.events[EventKind.CALL]) if len(self._groups) <= 1 else {}
         for place, one in enumerate(slices):
             call = calls.get(place)
-            # the process group of each is not told; its threads are its own, but which are whose is not told either
+            # neither the process group of a slice is known, nor which threads belong to one group
             yield self._row(one, one, one, call, issued_ns=call.start_ns if call else None, at_ns=None, lane=0)
 
-    def _row(self, timed: CommEvent, told: CommEvent, note: CommEvent | None, call: CommEvent | None, *,
+    def _row(self, timed: CommEvent, details: CommEvent, note: CommEvent | None, call: CommEvent | None, *,
              issued_ns: int | None, at_ns: int | None, lane: int) -> dict[str, Any]:
-        op = _op(timed, told, note, call)
-        elements, dtype = _elements(op, told, note)
-        group = self._group(told)
-        in_group = group.ranks if group else _ranks_told(told)
+        op = _op(timed, details, note, call)
+        elements, dtype = _elements(op, details, note)
+        group = self._group(details)
+        in_group = group.ranks if group else _ranks_listed(details)
         sizes = item_bytes(dtype)
         num_bytes = 0 if op in WITHOUT_DATA else None if elements is None or sizes is None else elements * sizes
-        name = told.texts.get("Process Group Name") or (group.name if group else "") or None
+        name = details.texts.get("Process Group Name") or (group.name if group else "") or None
         return {
             "step": self._step(next(time for time in (issued_ns, at_ns, timed.start_ns) if time is not None)),
             "op": op, "group": name,
-            "group_description": told.texts.get("Process Group Description") or (group.description if group else "")
+            "group_description": details.texts.get("Process Group Description") or (group.description if group else "")
             or None,
-            "group_ranks": list(in_group) if in_group else None, "group_sequence": told.integers.get("Seq"),
+            "group_ranks": list(in_group) if in_group else None, "group_sequence": details.integers.get("Seq"),
             "num_elements": 0 if op in WITHOUT_DATA else elements, "size_bytes": num_bytes,
-            "dtype": None if op in WITHOUT_DATA else dtype, "peer": _peer(op, told),
-            "split_bytes": _splits(told, num_bytes, len(in_group or ())) if op == "all_to_all" else None,
+            "dtype": None if op in WITHOUT_DATA else dtype, "peer": _peer(op, details),
+            "split_bytes": _splits(details, num_bytes, len(in_group or ())) if op == "all_to_all" else None,
             "enqueue_ns": issued_ns, "start_ns": timed.start_ns, "end_ns": timed.end_ns, "timed_by": "timeline",
-            "comms_id": told.texts.get("Comms Id"),
+            "comms_id": details.texts.get("Comms Id"),
             LANE: None if in_group or name is not None else ALONE if self._groups else lane,
         }
 
-    def _group(self, told: CommEvent) -> Group | None:
-        name = told.texts.get("Process Group Name")
+    def _group(self, details: CommEvent) -> Group | None:
+        name = details.texts.get("Process Group Name")
         if name is not None:
             return self._groups.get(name)
-        size = told.integers.get("Group size")
+        size = details.integers.get("Group size")
         known = [group for group in self._groups.values() if size in (None, len(group.ranks))]
         if len(known) == 1:
             return known[0]
@@ -165,19 +166,19 @@ def op_of_event(event: CommEvent) -> str | None:
     return op_of(event.name.rpartition(":")[2])
 
 
-def _op(timed: CommEvent, told: CommEvent, note: CommEvent | None, call: CommEvent | None) -> str:
+def _op(timed: CommEvent, details: CommEvent, note: CommEvent | None, call: CommEvent | None) -> str:
     """What torch notes knows best: gloo says all_reduce of a reduce_scatter, and kernels of NCCL are made of sends."""
-    named = told.texts.get("Collective name")
+    named = details.texts.get("Collective name")
     found = (op_of(named) or named) if named else None
     for event in (call, note if note is not timed else None, timed):
         found = found or (op_of_event(event) if event is not None else None)
     return found or UNKNOWN
 
 
-def _elements(op: str, told: CommEvent, note: CommEvent | None) -> tuple[int | None, str | None]:
+def _elements(op: str, details: CommEvent, note: CommEvent | None) -> tuple[int | None, str | None]:
     """Elements of the input, of the output for a receive; and their type."""
-    dtype = dtype_of(told.texts.get("dtype"))
-    elements = told.integers.get("Out msg nelems" if op == "recv" else "In msg nelems")
+    dtype = dtype_of(details.texts.get("dtype"))
+    elements = details.integers.get("Out msg nelems" if op == "recv" else "In msg nelems")
     if elements is None and note is not None:
         shapes, types = (_listed(note.texts.get(key)) for key in ("Input Dims", "Input type"))
         if shapes and types and isinstance(shapes[0], list) and all(isinstance(size, int) for size in shapes[0]):
@@ -195,26 +196,27 @@ def _listed(text: str | None) -> list[Any] | None:
     return found if isinstance(found, list) and "..." not in found else None
 
 
-def _ranks_told(told: CommEvent) -> list[int] | None:
-    ranks = _listed(told.texts.get("Process Group Ranks"))
+def _ranks_listed(details: CommEvent) -> list[int] | None:
+    ranks = _listed(details.texts.get("Process Group Ranks"))
     if ranks and all(isinstance(rank, int) for rank in ranks):
         return ranks
-    start, stride, size = (told.integers.get(key) for key in ("Global rank start", "Global rank stride", "Group size"))
+    start, stride, size = (
+        details.integers.get(key) for key in ("Global rank start", "Global rank stride", "Group size"))
     if start is None or stride is None or size is None or stride < 1 or not 0 < size <= 1 << 20:
         return None
     return [start + stride * index for index in range(size)]
 
 
-def _peer(op: str, told: CommEvent) -> int | None:
+def _peer(op: str, details: CommEvent) -> int | None:
     """The profiler writes global ranks."""
     if op not in POINT_TO_POINT:
         return None
-    return told.integers.get("Dst Rank" if op == "send" else "Src Rank")
+    return details.integers.get("Dst Rank" if op == "send" else "Src Rank")
 
 
-def _splits(told: CommEvent, num_bytes: int | None, num_ranks: int) -> list[int] | None:
-    """Bytes to each rank by the rows of the first dimension that go there; None for an even split, that is not told."""
-    parts = _listed(told.texts.get("In split size"))
+def _splits(details: CommEvent, num_bytes: int | None, num_ranks: int) -> list[int] | None:
+    """Bytes to each rank by the rows of the first dimension that go there; None for an even split."""
+    parts = _listed(details.texts.get("In split size"))
     if not parts or num_bytes is None or len(parts) != num_ranks or not all(isinstance(one, int) for one in parts):
         return None
     rows = sum(parts)

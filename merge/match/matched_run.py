@@ -10,8 +10,7 @@ import polars as pl
 from distprof.contract.problems import Problem, Remark
 from distprof.merge.match.foreign_rows import foreign_rows, remarks_of
 from distprof.merge.match.matching import match
-from distprof.merge.match.rank_rows import RankRows
-from distprof.merge.match.recorded_rows import recorded_rows
+from distprof.merge.match.rank_rows import RankRows, recorded_rows
 from distprof.merge.run.run_model import Run
 
 
@@ -30,7 +29,7 @@ class MatchedRun:
 def match_run(run: Run) -> MatchedRun:
     """Reads the communication of every rank, once, and matches it."""
     found = rows_of_ranks(run)
-    rows = match(found.rows, ranks=sorted(found.frames), world_size=run.world_size)
+    rows = match(found.rows, ranks=found.ranks, world_size=run.world_size)
     return MatchedRun(rows=rows, problems=found.problems, remarks=remarks_of(rows) if run.kind == "traces" else [])
 
 

@@ -36,7 +36,7 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.
     """
     if rows.is_empty():
         return rows.with_columns(pl.lit(None, kind).alias(name) for name, kind in zip(
-            MATCHED, (pl.Int64, pl.String, pl.Int64, pl.Boolean, pl.String), strict=True))
+            MATCHED, (pl.Int64, pl.Categorical, pl.Int64, pl.Boolean, pl.Categorical), strict=True))
     coded = _coded(rows)
     is_pair = coded["op"].is_in(POINT_TO_POINT)
     coded = coded.with_columns(_corrected(coded, is_pair))
@@ -54,12 +54,12 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.
         methods[together] = np.array([METHODS.index(name) for name in method])[calls.group]
         taken = int(number.max()) + 1
     if len(pairs):
-        number[pairs] = transfer_numbers(coded.drop("group_ranks")[pairs]) + taken
+        number[pairs] = transfer_numbers(coded[pairs]) + taken
         methods[pairs] = METHODS.index("peer")
         taken = int(number.max()) + 1
     number[alone] = taken + np.arange(len(alone))
     matched = coded.with_columns(pl.Series("collective", number), pl.Series("place", place),
-                                 pl.Series(METHODS, dtype=pl.String)[methods].alias("matched_by"))
+                                 pl.Series(METHODS, dtype=pl.Categorical)[methods].alias("matched_by"))
     each = judged(matched, ranks=ranks, world_size=world_size)
     return pl.concat([rows, matched.select("collective", "matched_by"), each[number]], how="horizontal")
 
@@ -69,8 +69,7 @@ def _coded(rows: pl.DataFrame) -> pl.DataFrame:
     may_differ = ~pl.col("op").is_in(EQUAL_INPUTS)
     typed = rows.select("op", pl.when(pl.col("op") != "scatter").then("dtype"),
                         pl.when(~may_differ).then("size_bytes"))
-    # lists by their 64-bit hash: to compare those of a million rows takes seconds and a gigabyte
-    members = rows.select("group", pl.col("group_ranks").hash(), *(["lane"] if "lane" in rows.columns else []))
+    members = rows.select("group", "group_ranks", *(["lane"] if "lane" in rows.columns else []))
     sized = rows.select(
         _numbered(members, *members.columns).alias("group_id"), _numbered(rows, "op").alias("op_id"),
         _numbered(typed, "op", "dtype").alias("kind"), _numbered(typed, "op", "dtype", "size_bytes").alias("label"),

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.ops import EQUAL_INPUTS, POINT_TO_POINT, ROOTED
+from distprof.merge.run.group_ranks import num_members, with_lists
 from distprof.units import size, spans
 
 PER_COLLECTIVE = ("num_ranks", "complete", "mismatch")
@@ -34,25 +35,25 @@ def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl
         of_bad = rows.filter(pl.col("collective").is_in(odd["collective"].to_list()))
         _tell_differences(of_bad, odd, texts)
         _tell_absent(rows, of_bad, set(ranks), texts)
-    told: list[str | None] = [None] * len(each)
+    mismatches: list[str | None] = [None] * len(each)
     for number, found in texts.items():
-        told[number] = "; ".join(found) or None
-    return each.select("num_ranks").with_columns(complete.alias("complete"), pl.Series("mismatch", told, pl.String))
+        mismatches[number] = "; ".join(found) or None
+    return each.select("num_ranks").with_columns(
+        complete.alias("complete"), pl.Series("mismatch", mismatches, pl.Categorical))
 
 
 def _differing(rows: pl.DataFrame) -> pl.DataFrame:
     """Per collective: what it is, and which columns of its rows have several values, null aside."""
     values = {"ops": "op_id", "dtypes": "dtype_id", "sizes": "size_bytes", "roots": "root", "ranks": "rank"}
-    # lists and texts of a million rows are slow: lengths and numbers take their place
     some = rows.select(
         "collective", "op_id", "size_bytes", "rank", "matched_by",
-        pl.col("group_ranks").list.len().cast(pl.Int64).alias("num_members"),
-        pl.col("dtype").cast(pl.Categorical).to_physical().alias("dtype_id"),
+        "group_ranks", pl.col("dtype").to_physical().alias("dtype_id"),
         pl.when(pl.col("op").is_in(ROOTED)).then("peer").alias("root"),
         pl.col("op").is_in(POINT_TO_POINT).alias("is_pair"), pl.col("op").is_in(EQUAL_INPUTS).alias("must_be_equal"))
     return some.group_by("collective").agg(
         pl.len().cast(pl.Int64).alias("num_rows"),
-        pl.col("num_members", "is_pair", "must_be_equal", "matched_by").first(),
+        pl.col("is_pair", "must_be_equal", "matched_by").first(),
+        num_members(pl.col("group_ranks").first()).alias("num_members"),
         *((pl.col(column).min() != pl.col(column).max()).fill_null(False).alias(name)
           for name, column in values.items())).sort("collective")
 
@@ -120,9 +121,9 @@ def _tell_absent(rows: pl.DataFrame, odd: pl.DataFrame, ranks: set[int], texts: 
     each = odd.group_by("collective", maintain_order=True).agg(
         pl.col("op", "group_id", "place", "group_ranks", "peer", "rank", "matched_by").first(),
         pl.col("rank").alias("there"))
-    for one in each.iter_rows(named=True):
+    for one in with_lists(each).iter_rows(named=True):
         if one["matched_by"] is None:
-            texts[one["collective"]].append("its process group is not told")
+            texts[one["collective"]].append("its process group is not known")
             continue
         if one["op"] in POINT_TO_POINT:
             texts[one["collective"]] += _lonely(one, ranks) if len(one["there"]) < 2 else []

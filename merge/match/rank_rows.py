@@ -1,32 +1,34 @@
-"""Communication as each rank has it, before it is matched."""
+"""Communication as each rank has it, before it is matched: of a run directory, or of traces of other programs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from distprof.contract.problems import Problem
 from distprof.contract.tables import COLLECTIVES
-from distprof.merge.run.tables import empty
+from distprof.merge.run.group_ranks import coded
+from distprof.merge.run.run_model import Run
+from distprof.merge.run.tables import read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRows:
-    """One row per communication op of a rank, in the order in which the rank issued them.
+    """One row per communication op of a rank, in the order in which the rank issued them."""
 
-    The columns are those of `COLLECTIVES` and `comms_id`, the id that the backend gives to a collective; times are of
-    the rank's own clock. Of traces of other programs much may be null, and `lane` is there too: it keeps communicators
-    apart that have no name.
-    """
-
-    frames: Mapping[int, pl.DataFrame]
-    """By rank; of ranks that are not there nothing is known, of those without rows that they issued nothing."""
+    rows: pl.DataFrame
+    """Of all ranks: the columns of `COLLECTIVES` as `coded` makes them, and `comms_id`, the id that the backend gives
+    to a collective; times are of the rank's own clock. Of traces of other programs much may be null, and `lane` is
+    there too: it keeps communicators apart that have no name."""
+    ranks: Sequence[int]
+    """Those that could be read. One without rows issued nothing; of a rank that is not here nothing is known."""
     problems: Sequence[Problem] = ()
 
-    @property
-    def rows(self) -> pl.DataFrame:
-        """The rows of all ranks."""
-        nothing = empty(COLLECTIVES).with_columns(pl.lit(None, pl.String).alias("comms_id"))
-        return pl.concat(list(self.frames.values()) or [nothing])
+
+def recorded_rows(run: Run) -> RankRows:
+    """Rows of every rank of a run directory whose table can be read."""
+    found = read_table(run, COLLECTIVES, coded)
+    return RankRows(rows=found.rows.with_columns(comms_id=pl.lit(None, pl.Categorical)), ranks=found.ranks,
+                    problems=found.problems)

@@ -16,6 +16,7 @@ from distprof.contract.problems import MergeAlone, Problem, Remark, from_json
 from distprof.contract.summary import CLOCK_KEYS
 from distprof.errors import DataError
 from distprof.merge.run.discovery import is_recorded
+from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import UNREADABLE
 
@@ -26,7 +27,7 @@ class LoneMerge:
 
     run: Run
     collectives: pl.DataFrame
-    """`MERGED_COLLECTIVES`; times are on the common clock already."""
+    """`MERGED_COLLECTIVES`, `coded`; times are on the common clock already."""
     summary: Mapping[str, Any]
     """summary.json."""
 
@@ -62,9 +63,7 @@ def open_merge(path: Path) -> LoneMerge:
     if rows.is_empty() and summary["kind"] == "traces":
         raise DataError(f"expected collectives in the merge {path}, found none: it is of traces of another program",
                         hint="distprof comms reads the traces themselves, or merge them with --collectives")
-    texts = [column for column, kind in rows.schema.items() if kind == pl.Categorical]
-    return LoneMerge(run=_run(path, summary), collectives=rows.with_columns(pl.col(texts).cast(pl.String)),
-                     summary=summary)
+    return LoneMerge(run=_run(path, summary), collectives=coded(rows), summary=summary)
 
 
 def _run(path: Path, summary: Mapping[str, Any]) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,20 +27,20 @@ UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, 
 """What reading a damaged table raises; polars panics at some."""
 
 
+FILES_AT_ONCE = 32
+"""More take less time and more memory."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """A table of all ranks that have it."""
 
-    frames: Mapping[int, pl.DataFrame]
-    """By rank."""
-    table: Table
+    rows: pl.DataFrame
+    """Rank by rank."""
+    ranks: Sequence[int]
+    """Those whose file was read; it may have no rows."""
     problems: Sequence[FileUnreadable]
     """Files that are damaged; the others are read."""
-
-    @property
-    def rows(self) -> pl.DataFrame:
-        """The rows of all ranks."""
-        return pl.concat(list(self.frames.values()) or [empty(self.table)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +60,26 @@ def read_tables(run: Run) -> RecordedTables:
                           problems=[problem for one in (ops, steps, modules) for problem in one.problems])
 
 
-def read_table(run: Run, table: Table) -> Loaded:
-    """The rows of every rank that has the table."""
-    problems: list[FileUnreadable] = []
-    frames = {rank.number: _frame(rank, table, problems) for rank in run.ranks}
-    return Loaded(table=table, frames={rank: frame for rank, frame in frames.items() if frame is not None},
-                  problems=problems)
+def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows) -> Loaded:
+    """The rows of every rank that has the table; `prepared` makes them smaller before all are there."""
+    problems, parts, ranks = list[FileUnreadable](), [prepared(empty(table))], list[int]()
+    for start in range(0, len(run.ranks), FILES_AT_ONCE):
+        found = _frames(run.ranks[start:start + FILES_AT_ONCE], table, problems)
+        parts += [prepared(frame) for _, frame in found]
+        ranks += [rank for of, _ in found for rank in of]
+    return Loaded(rows=pl.concat(parts, rechunk=True), ranks=ranks, problems=problems)
+
+
+def _frames(ranks: Sequence[Rank], table: Table,
+            problems: list[FileUnreadable]) -> list[tuple[Sequence[int], pl.DataFrame]]:
+    """Rows and whose they are: of all these ranks together, or of one at a time where a file is missing or damaged."""
+    if all(rank.has(table) for rank in ranks):
+        try:
+            return [([rank.number for rank in ranks], _columns([rank.folder / table.file for rank in ranks], table))]
+        except UNREADABLE:
+            pass
+    each = [([rank.number], _frame(rank, table, problems)) for rank in ranks]
+    return [(number, frame) for number, frame in each if frame is not None]
 
 
 def empty(table: Table) -> pl.DataFrame:
@@ -78,15 +92,15 @@ def _frame(rank: Rank, table: Table, problems: list[FileUnreadable]) -> pl.DataF
     try:
         if file == STEP_LINES:
             return _steps_of_the_dead(rank)
-        return None if file is None else _columns(rank.folder / file, table)
+        return None if file is None else _columns([rank.folder / file], table)
     except UNREADABLE as error:
         problems.append(FileUnreadable(rank=rank.number, file=str(file), detail=str(error).splitlines()[0]))
         return None
 
 
-def _columns(path: Path, table: Table) -> pl.DataFrame:
+def _columns(paths: list[Path], table: Table) -> pl.DataFrame:
     """Columns that an older version did not write yet are null, where they may be."""
-    found = pl.read_parquet(path)
+    found = pl.read_parquet(paths)
     return found.select(
         (pl.lit(None) if column.nullable and column.name not in found.columns else pl.col(column.name))
         .cast(TYPES[column.type]).alias(column.name) for column in table.columns)

@@ -8,6 +8,7 @@ import polars as pl
 
 from distprof.contract.tables import COLLECTIVES
 from distprof.merge.match.matching import match
+from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.tables import TYPES
 
 SCHEMA = {column.name: TYPES[column.type] for column in COLLECTIVES.columns} | {"comms_id": pl.String()}
@@ -37,7 +38,8 @@ def frame(*calls: dict[str, Any]) -> pl.DataFrame:
     """Rows in the order in which they are given."""
     extra = {"lane": pl.Int64(), "truth": pl.Int64()}
     used = {"truth"}.union(*calls)
-    return pl.DataFrame(list(calls), schema=SCHEMA | {name: kind for name, kind in extra.items() if name in used})
+    return coded(pl.DataFrame(list(calls), schema=SCHEMA | {
+        name: kind for name, kind in extra.items() if name in used}))
 
 
 def matched(*calls: dict[str, Any], ranks: tuple[int, ...] | None = None, world_size: int = 2) -> pl.DataFrame:

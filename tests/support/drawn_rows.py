@@ -11,6 +11,7 @@ import polars as pl
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
 from distprof.contract.rank_json import RankJson
 from distprof.merge.clock.model import Alignment, Clock
+from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import TYPES
 
@@ -45,8 +46,8 @@ def collective(number: int, times_ms: Mapping[int, tuple[float, float]], **colum
 def frame(*collectives: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """The table, null where nothing was given."""
     schema = {column.name: TYPES[column.type] for column in MERGED_COLLECTIVES.columns}
-    return pl.DataFrame([{name: row.get(name) for name in schema} for rows in collectives for row in rows],
-                        schema=schema)
+    return coded(pl.DataFrame([{name: row.get(name) for name in schema} for rows in collectives for row in rows],
+                              schema=schema))
 
 
 def clock_of(num_ranks: int, *, uncertainty_ns: int | None = 0, clocks: int = 1) -> Clock:
