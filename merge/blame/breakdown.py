@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -56,3 +57,9 @@ def _steps_of(windows: pl.DataFrame, calls: RankCollectives, did: RankActivity, 
         overlapped_ns=pl.Series(overlapped, dtype=pl.Int64), communication_ns=pl.Series(communication, dtype=pl.Int64))
     ratio = pl.when(pl.col("communication_ns") > 0).then(pl.col("overlapped_ns") / pl.col("communication_ns"))
     return split.with_columns(overlap_ratio=ratio).select(list(SCHEMA))
+
+
+def mean_steps(breakdown: pl.DataFrame) -> list[dict[str, Any]]:
+    """A row per rank, mean over its steps; `overlap_ratio` is of all its communication."""
+    columns = ["duration_ns", *(f"{part}_ns" for part in PARTS), "overlapped_ns", "overlap_ratio"]
+    return breakdown.group_by("rank").agg(pl.col(columns).mean()).sort("rank").to_dicts()

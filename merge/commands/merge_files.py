@@ -20,7 +20,7 @@ from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.run.run_model import Run
-from distprof.merge.text.clock import clock_line
+from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import sentences, show_problems
 from distprof.merge.totals.description import problems_of, table_metadata, without_tables
 from distprof.reporters.page import Page
@@ -89,7 +89,7 @@ def _write_few_tables(found: MeasuredRun, folder: Path) -> dict[str, Any]:
     if found.collectives is not None:
         from distprof.merge.run.group_ranks import with_lists
         from distprof.merge.run.tables import write
-        from distprof.merge.totals.communication import communication
+        from distprof.merge.totals.summary import communication
 
         summary["communication"] = communication(found.run, found.clock, found.collectives, None)
         write(folder, MERGED_COLLECTIVES, with_lists(found.collectives), table_metadata(found.run))
@@ -103,13 +103,13 @@ def _write_tables(found: MeasuredRun, tables: RecordedTables, folder: Path) -> d
     from distprof.merge.run.tables import write
     from distprof.merge.totals.summary import reduce
 
-    reduction, metadata = reduce(found, tables), table_metadata(found.run)
-    write(folder, MERGED_MODULES, reduction.modules, metadata)
+    (summary, modules), metadata = reduce(found, tables), table_metadata(found.run)
+    write(folder, MERGED_MODULES, modules, metadata)
     if found.collectives is not None:
         write(folder, MERGED_COLLECTIVES, with_lists(found.collectives), metadata)
     write(folder, MERGED_STEPS, on_common_clock(found.clock, tables.steps, ("start_ns", "end_ns")), metadata)
-    write_json(folder / SUMMARY_JSON, reduction.summary)
-    return reduction.summary
+    write_json(folder / SUMMARY_JSON, summary)
+    return summary
 
 
 def _late(summary: dict[str, Any]) -> list[str]:

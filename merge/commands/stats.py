@@ -23,8 +23,7 @@ from distprof.merge.run.discovery import is_recorded, trace_times
 from distprof.merge.run.read_run import read_run
 from distprof.merge.run.tables import read_table, read_tables
 from distprof.merge.text import stats as stats_text
-from distprof.merge.totals.module_rows import module_dicts, module_rows
-from distprof.merge.totals.modules import reduce_modules
+from distprof.merge.totals.modules import module_dicts, module_rows, reduce_modules
 from distprof.merge.totals.summary import reduce
 from distprof.reporters.page import Page
 from distprof.reporters.tree_report import TreeReport
@@ -110,7 +109,7 @@ def _summary(path: Path) -> dict[str, Any]:
 def _computed(path: Path, peak: float | None = None) -> dict[str, Any]:
     found = measured_run(read_run(path))
     tables = read_tables(found.run)
-    return reduce(found.noting(tables.problems), tables, peak=peak).summary
+    return reduce(found.noting(tables.problems), tables, peak=peak)[0]
 
 
 def _refuse_traces(kind: str, path: Path, what: str) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
 
 from distprof.merge.blame.analysis import Analysis
+from distprof.merge.blame.breakdown import PARTS, mean_steps
 from distprof.merge.cost.coverage import Coverage
 from distprof.merge.cost.kinds import CollectiveKind
-from distprof.merge.text.breakdown import HEADER, breakdown_rows
-from distprof.merge.text.clock import clock_line
 from distprof.merge.text.culprits import culprit_lines, lines_of_summary
 from distprof.merge.text.hang import hang_lines
-from distprof.merge.text.precision import known_to, some
+from distprof.merge.text.phrases import clock_line, known_to, some
 from distprof.merge.text.problems import sentences
 from distprof.merge.text.timeline import collective_line, gigabytes
 from distprof.merge.totals.findings import Findings
@@ -22,6 +22,9 @@ from distprof.units import UNKNOWN, duration, percent, size, spans
 
 SHOWN_KINDS = 15
 SHOWN_MISMATCHES = 5
+MOST_RANKS = 16
+"""From more ranks on only the slowest, the median and the fastest have a row."""
+HEADER = ("step in ms", "step", *PARTS, "overlapped comm.")
 
 
 def summarise(found: Findings, page: Page) -> None:
@@ -111,6 +114,40 @@ def _steps(found: Findings, page: Page) -> None:
         page.line(f"the six parts add up to the {whole[1]}; waiting and moving: communication in which nothing is "
                   "computed; overlapped comm.: the rest of it")
     page.line()
+
+
+def breakdown_rows(breakdown: pl.DataFrame) -> list[tuple[str, ...]]:
+    """What each rank spends a step on; cells under `HEADER`."""
+    ranks = mean_steps(breakdown)
+    shown = [(f"rank {one['rank']}", one) for one in ranks]
+    if len(ranks) > MOST_RANKS:
+        by_time = sorted(ranks, key=lambda one: -one["duration_ns"])
+        picked = {"slowest": by_time[0], "median": by_time[len(by_time) // 2], "fastest": by_time[-1]}
+        shown = [(f"rank {one['rank']} ({why})", one) for why, one in picked.items()]
+    if len(ranks) > 1:
+        shown.append((f"mean of {len(ranks)}", _mean(ranks)))
+    return [_row(title, one) for title, one in shown]
+
+
+def _mean(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in ranks[0]:
+        known = [one[name] for one in ranks if one[name] is not None]
+        found[name] = sum(known) / len(known) if known else None
+    return found
+
+
+def _row(title: str, one: dict[str, Any]) -> tuple[str, ...]:
+    whole = one["duration_ns"]
+    parts = (_part(one[f"{part}_ns"], whole) for part in PARTS)
+    overlap = "-" if one["overlap_ratio"] is None else f"{one['overlapped_ns'] / 1e6:.2f}"
+    return title, UNKNOWN if whole is None else f"{whole / 1e6:.2f}", *parts, overlap
+
+
+def _part(ns: float | None, whole: float | None) -> str:
+    if ns is None or not whole:
+        return UNKNOWN
+    return f"{ns / 1e6:.2f} {100 * ns / whole:4.1f} %"
 
 
 def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from distprof.merge.blame.culprits import MATERIAL, OF_MODULES, SURE, Culprit, Explanation
-from distprof.merge.text.precision import brief
-from distprof.merge.text.ranks import victim_list
+from distprof.merge.text.phrases import brief, victim_list
 from distprof.units import percent
 
 WORTH_A_WORD = 0.1

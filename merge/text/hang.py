@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from distprof.merge.blame.hang import Hang, Hangs, Standing
-from distprof.merge.text.precision import brief
-from distprof.merge.text.ranks import rank_list
+from distprof.merge.text.phrases import brief, rank_list
 
 AT_ONCE_NS = 1_000_000_000
 """A rank that had waited for less may just have been ended there."""

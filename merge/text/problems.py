@@ -10,7 +10,7 @@ import msgspec
 
 from distprof.contract import problems as codes
 from distprof.contract.problems import Problem, Remark
-from distprof.merge.text.ranks import rank_list
+from distprof.merge.text.phrases import rank_list
 from distprof.reporters.page import Page
 from distprof.units import duration, spans
 

@@ -9,7 +9,7 @@ import polars as pl
 from distprof.contract.ops import POINT_TO_POINT
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import group_label
-from distprof.merge.text.precision import known_to
+from distprof.merge.text.phrases import known_to
 from distprof.merge.text.timeline import gigabytes, issued_in
 from distprof.reporters.page import Page
 from distprof.units import UNKNOWN, duration, size

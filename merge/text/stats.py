@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem, Remark, from_json
-from distprof.merge.text.clock import clock_line
+from distprof.contract.summary import MfuBasis, PeakUsed
 from distprof.merge.text.culprits import lines_of_summary
-from distprof.merge.text.mfu import mfu_line
+from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.reporters.tree_report import TreeReport
@@ -33,6 +35,14 @@ TIME_NAMES = {
     "optimizer_ns": "optimizer",
 }
 SHOWN_UNCOUNTED = 6
+WORK = "forward and backward FLOPs of a step, recomputation left out, causal attention in full"
+REMEDY = "pass one in FLOP/s with --peak (`distprof doctor --peak` measures it)"
+NO_MFU = {
+    "no_step": "a step of the count pass and one of the time pass are needed",
+    "no_device": f"rank {{rank}} did not record its device, so no peak can be looked up; {REMEDY}",
+    "no_dtype": f"rank {{rank}} did not record the dtype of the products, so no peak can be looked up; {REMEDY}",
+    "no_peak": f"no published peak of {{device}} in {{dtype}} is at hand; {REMEDY}",
+}
 
 
 def render(summary: Mapping[str, Any], path: Path, page: Page, *, top: int) -> str:
@@ -126,8 +136,23 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
     if flops is not None:
         rates.append(f"{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
     page.line("   ".join(rates))
-    page.line(mfu_line(step))
+    page.line(_mfu(step))
     page.line()
+
+
+def _mfu(step: Mapping[str, Any]) -> str:
+    """`MFU 31.2 % = forward and backward FLOPs ...`, from `step` of `summary.json`."""
+    basis = msgspec.convert(step["mfu_basis"], MfuBasis)
+    if step["mfu"] is None:
+        return "MFU unknown: " + NO_MFU[basis.code].format(rank=basis.rank, device=basis.device, dtype=basis.dtype)
+    return f"MFU {percent(step['mfu'])} = {WORK} / (step time x {'; '.join(map(_peak, basis.peaks))})"
+
+
+def _peak(one: PeakUsed) -> str:
+    rate = si(one.flops_per_second, "FLOP/s")
+    if one.source is None:
+        return f"{rate}, as given"
+    return f"{rate}, dense peak of {one.device} in {one.dtype}: {one.source}, {one.year}"
 
 
 def _ranks(summary: Mapping[str, Any], page: Page) -> None:

@@ -10,15 +10,12 @@ import msgspec
 
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import ClocksNotAligned, ClocksWrong, NoteOfRank, Problem, WallClockSet
-from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
+from distprof.contract.summary import QUANTITIES, STEP_KEYS, SUMMARY_KEYS, TIMES
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 
 SPREAD = ("mean", "min", "max", "min_rank", "max_rank")
 """Of a quantity over ranks."""
-STEP = ("time_ns", "before_forward_ns", "fwd_ns", "bwd_ns", "optimizer_ns", "samples_per_second", "flops_per_second",
-        "mfu", "mfu_basis")
-"""Of the mean step."""
 
 
 def described(run: Run, clock: Clock) -> dict[str, Any]:
@@ -49,18 +46,15 @@ def table_metadata(run: Run) -> dict[str, str]:
 
 def without_tables(run: Run, clock: Clock) -> dict[str, Any]:
     """The summary of traces of other programs, which have no tables: what needs them is null."""
-    found = {
+    return {
+        **dict.fromkeys(SUMMARY_KEYS),
         **described(run, clock),
         "per_gpu": {name: dict.fromkeys(SPREAD) for name in (*QUANTITIES, *TIMES)},
         "model": dict.fromkeys((*QUANTITIES, "unique_params")),
-        "step": dict.fromkeys(STEP),
-        "slowest_rank": None,
-        "communication": None,
+        "step": dict.fromkeys(STEP_KEYS),
         "modules": [],
-        "coverage_ratio": None,
         "uncounted_ops": [],
     }
-    return {key: found[key] for key in SUMMARY_KEYS}
 
 
 def problems_of(run: Run, clock: Clock) -> list[Problem]:

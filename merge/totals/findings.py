@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,7 @@ def findings_of(path: Path, choice: Choice) -> Findings:
                     communication=None if choice.is_of_some else communication)
 
 
-def _of_step(analysis: Analysis, step: int) -> Analysis | None:
+def _of_step(analysis: Analysis, step: int) -> Analysis:
     """The split of that step; culprits stay those of all steps, because one step proves no habit."""
-    breakdown = analysis.breakdown.filter(pl.col("step") == step)
-    return Analysis(breakdown=breakdown, culprits=analysis.culprits, steps=analysis.steps,
-                    remarks=[CulpritsOfAllSteps(first=analysis.steps[0], last=analysis.steps[-1])])
+    return replace(analysis, breakdown=analysis.breakdown.filter(pl.col("step") == step),
+                   remarks=[CulpritsOfAllSteps(first=analysis.steps[0], last=analysis.steps[-1])])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -10,29 +10,28 @@ import polars as pl
 
 from distprof.contract.problems import StepsUneven
 from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
+from distprof.contract.tables import EVENTS
+from distprof.merge.blame.analysis import analyse
+from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import RecordedTables
-from distprof.merge.totals.communication import communication
 from distprof.merge.totals.description import described
 from distprof.merge.totals.mfu import utilisation
 from distprof.merge.totals.modules import reduce_modules
-from distprof.merge.totals.totals import model_totals, per_rank, spread
+from distprof.merge.totals.totals import FLOPS_OF_PHASE, model_totals, per_rank, spread
 
 TOP_MODULES = 50
 """Modules that summary.json lists; all are in modules.parquet."""
+MOST_EVENTS = 5_000_000
+"""Events of all ranks up to which a summary looks at them; `distprof comms` looks at any number."""
+NAMED = 5
+"""Ranks that a summary lists, the most expensive first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduction:
-    """What merging computes from the tables."""
-
-    summary: dict[str, Any]
-    modules: pl.DataFrame
-
-
-def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = None) -> Reduction:
-    """Reduces the tables of all ranks.
+def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = None,
+           ) -> tuple[dict[str, Any], pl.DataFrame]:
+    """Reduces the tables of all ranks to the summary and the modules.
 
     Args:
         found: The run with its clock and collectives; its problems are part of the summary.
@@ -57,7 +56,7 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
         "coverage_ratio": coverage,
         "uncounted_ops": uncounted,
     }
-    return Reduction(summary={key: values[key] for key in SUMMARY_KEYS}, modules=modules)
+    return {key: values[key] for key in SUMMARY_KEYS}, modules
 
 
 def _unsteady(steps: pl.DataFrame) -> list[StepsUneven]:
@@ -71,26 +70,20 @@ def _unsteady(steps: pl.DataFrame) -> list[StepsUneven]:
 
 def _step(run: Run, ranks: pl.DataFrame, ops: pl.DataFrame, peak: float | None) -> dict[str, Any]:
     """The mean step of the time pass, and rates of the whole job."""
-    mean: dict[str, Any] = {name: ranks[name].mean() for name in (*TIMES, *FLOPS, "samples")}
+    mean: dict[str, Any] = {name: ranks[name].mean() for name in (*TIMES, *FLOPS_OF_PHASE, "samples")}
     time_ns = mean["step_ns"]
-    flops = [mean[name] for name in FLOPS]
+    flops = [mean[name] for name in FLOPS_OF_PHASE]
     known = time_ns and None not in flops
-    used = utilisation(run, ops, time_ns, peak)
+    mfu, basis = utilisation(run, ops, time_ns, peak)
     return {
         "time_ns": time_ns,
-        "before_forward_ns": mean["before_forward_ns"],
-        "fwd_ns": mean["fwd_ns"],
-        "bwd_ns": mean["bwd_ns"],
-        "optimizer_ns": mean["optimizer_ns"],
+        **{name: mean[name] for name in TIMES if name != "step_ns"},
         # model-parallel ranks work on the same samples
         "samples_per_second": mean["samples"] * run.dp_size / time_ns * 1e9 if time_ns and mean["samples"] else None,
         "flops_per_second": sum(flops) * run.world_size / time_ns * 1e9 if known else None,
-        "mfu": used.mfu,
-        "mfu_basis": msgspec.to_builtins(used.basis),
+        "mfu": mfu,
+        "mfu_basis": msgspec.to_builtins(basis),
     }
-
-
-FLOPS = ("fwd_flops", "bwd_flops", "recompute_flops")
 
 
 def _slowest(ranks: pl.DataFrame) -> dict[str, Any] | None:
@@ -128,3 +121,30 @@ def _coverage(ops: pl.DataFrame) -> tuple[float | None, list[dict[str, Any]]]:
     )
     covered = float(work.filter(pl.col("counted"))["io_bytes"].sum())
     return (covered / total if total else None), uncounted.to_dicts()
+
+
+def communication(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> dict[str, Any] | None:
+    """Steps looked at, mean share of waiting and moving in them, and culprits.
+
+    Args:
+        run: What was recorded.
+        clock: Of the run.
+        rows: `MERGED_COLLECTIVES` of it.
+        steps: Its `STEPS`; None for traces of other programs.
+
+    Returns:
+        `communication` of `summary.json`; None without collectives, and with more events than `MOST_EVENTS`.
+    """
+    if sum(rank.recorded.files.get(EVENTS.file) or 0 for rank in run.ranks if rank.recorded is not None) > MOST_EVENTS:
+        return None
+    if rows.is_empty():
+        return None
+    found = analyse(run, clock, rows, steps)
+    split = found.breakdown
+    total = int(split["duration_ns"].sum())
+    return {
+        "steps": found.steps,
+        **{f"{part}_ratio": int(split[f"{part}_ns"].sum()) / total if total else None
+           for part in ("waiting", "moving")},
+        "culprits": [{**asdict(one), "certain": one.certain} for one in found.culprits[:NAMED]],
+    }

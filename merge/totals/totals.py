@@ -13,7 +13,9 @@ import polars as pl
 from distprof.contract.summary import QUANTITIES, TIMES
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import RecordedTables
+from distprof.merge.totals.description import SPREAD
 
+PARAMS = ("params", "stored_params", "unique_params")
 FLOPS_OF_PHASE = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
 Spread = dict[str, float | int | None]
 
@@ -22,7 +24,7 @@ def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
     """One row per rank: `rank`, every quantity, every time; null where the rank did not record it."""
     return (
         pl.DataFrame([_params(rank) for rank in run.ranks],
-                     schema=dict.fromkeys(("rank", "params", "stored_params", "unique_params", "stage"), pl.Int64))
+                     schema=dict.fromkeys(("rank", *PARAMS, "stage"), pl.Int64))
         .join(_flops(tables.ops), on="rank", how="left")
         .join(_times(tables.steps), on="rank", how="left")
         .sort("rank")
@@ -31,13 +33,8 @@ def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
 
 def _params(rank: Rank) -> dict[str, int | None]:
     params = rank.recorded.params if rank.recorded is not None else None
-    return {
-        "rank": rank.number,
-        "params": params.params if params else None,
-        "stored_params": params.stored_params if params else None,
-        "unique_params": params.unique_params if params else None,
-        "stage": (rank.coordinates or {}).get("pp", 0),
-    }
+    return {"rank": rank.number, "stage": (rank.coordinates or {}).get("pp", 0),
+            **{name: getattr(params, name, None) for name in PARAMS}}
 
 
 def _flops(ops: pl.DataFrame) -> pl.DataFrame:
@@ -57,7 +54,7 @@ def spread(ranks: pl.DataFrame, quantity: str) -> Spread:
     """mean, min and max over ranks, and the ranks of the extremes; nulls where no rank has it."""
     known = ranks.filter(pl.col(quantity).is_not_null()).sort(quantity, "rank")
     if known.is_empty():
-        return dict.fromkeys(("mean", "min", "max", "min_rank", "max_rank"))
+        return dict.fromkeys(SPREAD)
     first, last = known.row(0, named=True), known.row(-1, named=True)
     return {"mean": as_whole(known[quantity].mean()), "min": as_whole(first[quantity]), "max": as_whole(last[quantity]),
             "min_rank": first["rank"], "max_rank": last["rank"]}

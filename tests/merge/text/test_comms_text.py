@@ -14,13 +14,11 @@ from distprof.merge.cost.choice import Choice, chosen, group_label
 from distprof.merge.cost.coverage import coverage
 from distprof.merge.cost.kinds import kinds
 from distprof.merge.cost.per_collective import per_collective
-from distprof.merge.text.breakdown import HEADER, breakdown_rows
-from distprof.merge.text.comms import coverage_line
+from distprof.merge.text.comms import HEADER, breakdown_rows, coverage_line
 from distprof.merge.text.culprits import culprit_lines
-from distprof.merge.text.precision import known_to
+from distprof.merge.text.phrases import known_to
 from distprof.merge.text.slowest import list_slowest
-from distprof.merge.text.timeline import draw_timeline
-from distprof.merge.text.timeline_bars import Axis, bars
+from distprof.merge.text.timeline import Axis, bars, draw_timeline
 from distprof.reporters.page import Page
 from support.drawn_rows import MS, clock_of, collective, frame, run_of
 

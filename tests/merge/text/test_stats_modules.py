@@ -8,7 +8,7 @@ import re
 import polars as pl
 import pytest
 
-from distprof.merge.totals.module_rows import module_rows
+from distprof.merge.totals.modules import module_rows
 from distprof.reporters.tree_report import TreeReport
 from distprof.reporters.tree_view import TreeView
 from distprof.units import duration, si

@@ -1,0 +1,97 @@
+"""Phrases that several screens share: lists of ranks, times within their uncertainty, the line on the clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from distprof.units import UNKNOWN, duration, spans
+
+LISTED = 6
+"""Ranks that are listed one by one."""
+UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
+NEVER_COMPARED = "?"
+"""Stands behind what rests on clocks that were never compared."""
+
+
+def known_to(ns: float | None, uncertainty_ns: int | None) -> str:
+    """A time that compares two ranks: no digit beyond what the clocks allow.
+
+    `1.234 ms` known to 0.1 ms is `1.2 ms`; what is smaller than the uncertainty is `< 0.5 ms`.
+    """
+    if ns is None:
+        return UNKNOWN
+    if uncertainty_ns is None:
+        return f"{duration(ns)} {NEVER_COMPARED}"
+    if abs(ns) <= uncertainty_ns and uncertainty_ns:
+        return f"< {brief(uncertainty_ns, digits=2)}"
+    size, unit = _unit(ns)
+    if unit == "ns" or not uncertainty_ns:
+        return duration(ns)
+    return f"{ns / size:.{min(max(math.ceil(-math.log10(uncertainty_ns / size)), 0), 2)}f} {unit}"
+
+
+def brief(ns: float, digits: int = 3) -> str:
+    """A duration in words: 20812345 -> `20.8 ms`."""
+    size, unit = _unit(ns)
+    value = ns / size
+    places = max(digits - len(f"{abs(value):.0f}"), 0) if unit != "ns" else 0
+    return f"{value:.{places}f} {unit}"
+
+
+def _unit(ns: float) -> tuple[float, str]:
+    return next((one for one in UNITS if abs(ns) >= one[0]), UNITS[-1])
+
+
+def some(number: int) -> str:
+    """`1 collective`, `2 collectives`."""
+    return f"{number} collective{'s' if number != 1 else ''}"
+
+
+def rank_list(ranks: Sequence[int]) -> str:
+    """`rank 1`, `ranks 0, 1 and 3`, `ranks 0-2, 8-63`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) <= LISTED:
+        return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    return f"ranks {spans(sorted(ranks))}"
+
+
+def victim_list(victims: Sequence[int], ranks: Collection[int], culprit: int) -> str:
+    """The same, with `all 63 others` where many ranks, and all but one, waited."""
+    if len(victims) > LISTED and set(victims) == set(ranks) - {culprit}:
+        return f"all {len(victims)} others"
+    return rank_list(victims)
+
+
+def clock_line(clock: Mapping[str, Any]) -> str:
+    """How the ranks were brought to one clock, within which uncertainty, and how the collectives agree with it.
+
+    Args:
+        clock: `clock` of `summary.json`.
+    """
+    if not clock["aligned"]:
+        return "clock: each rank's own, not aligned"
+    parts = [_basis(clock)]
+    if clock["method"] != "shared":
+        hosts = "1 host" if clock["num_hosts"] == 1 else f"{clock['num_hosts']} hosts"
+        parts = [f"{clock['num_clocks']} clocks on {hosts} aligned within {duration(clock['uncertainty_ns'])}", *parts]
+        if clock["excess_ns"]:
+            parts.append(f"drift uneven by {duration(clock['excess_ns'])}")
+    residual, causality = clock["residual_ns"], clock["causality"]
+    if residual is not None and causality is not None:
+        parts.append(f"{causality['num_collectives']} collectives end within {duration(residual['p95'])} (95 %), "
+                     f"{causality['violations'] or 'none'} before all ranks are in")
+    return f"clock: {'; '.join(parts)}"
+
+
+def _basis(clock: Mapping[str, Any]) -> str:
+    samples = clock["num_samples"]
+    if clock["method"] == "collectives":
+        return f"estimated from {clock['num_collectives']} collectives"
+    if clock["method"] == "samples":
+        return f"{samples} samples of clocks, taken while recording"
+    if len(clock["ranks"]) == 1:
+        return "one rank: nothing to align"
+    return "one host: all ranks read the same clock" + (f"; {samples} samples agree" if samples else "")
