@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -91,8 +91,7 @@ class Blame:
         # it may have been let go late the last time they met, or have begun the step late
         began_late = self._communication if self._met_before(meeting) is not None else UNKNOWN
         excess[began_late] = excess.get(began_late, 0) + _behind(left_ns, late)
-        shares = _explained(excess, _behind(meeting.arrival_ns, late),
-                            lambda label: label >= 0 and label != self._communication)
+        shares = _explained(excess, _behind(meeting.arrival_ns, late), self._communication)
         return self._resolved(int(meeting.ranks[late]), shares) if shares else None
 
     def _left_before(self, meeting: Meeting) -> Any | None:
@@ -144,7 +143,7 @@ def _excess(split: list[dict[int, int]], late: int) -> dict[int, float]:
     return {label: float(spent - median([one.get(label, 0) for one in others])) for label, spent in mine.items()}
 
 
-def _explained(excess: Mapping[int, float], late_ns: float, own: Callable[[int], bool]) -> dict[int, float]:
+def _explained(excess: Mapping[int, float], late_ns: float, communication: int) -> dict[int, float]:
     """Shares of a delay: the largest excess explains it first, then the next, until all of it is explained.
 
     What the rank did itself counts as one sum, so that an activity in which it was faster offsets one in which it was
@@ -153,13 +152,12 @@ def _explained(excess: Mapping[int, float], late_ns: float, own: Callable[[int],
     Args:
         excess: Time beyond that of the others by label.
         late_ns: The delay.
-        own: True for what the rank did itself.
+        communication: Its label, which like that of a wait is nothing that the rank did itself.
     """
-    mine = {label: part for label, part in excess.items() if own(label)}
+    mine = {label: part for label, part in excess.items() if label >= 0 and label != communication}
     whole = {label: part for label, part in excess.items() if label not in mine} | {None: sum(mine.values())}
     found = _largest_first(whole, late_ns)
-    inside = _largest_first(mine, found.pop(None, 0.0))
-    found |= inside
+    found |= _largest_first(mine, found.pop(None, 0.0))
     total = sum(found.values())
     return {label: part / total for label, part in found.items() if label is not None}
 

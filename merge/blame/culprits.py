@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from distprof.merge.blame.activities import Activity
-from distprof.merge.blame.blame import Cause, Shares
+from distprof.merge.blame.blame import Shares
 from distprof.merge.blame.significance import p_values
 from distprof.merge.blame.waiting import WaitingCosts
 
@@ -113,38 +113,23 @@ def culprits(costs: WaitingCosts, shares: Mapping[int, Shares], *, ranks: Sequen
 
 
 def _parts(costs: WaitingCosts, shares: Mapping[int, Shares]) -> Any:
-    """Rows of culprit, victim, step, activity and time. Collectives with one cause are done all at once."""
-    if not len(costs.collective):
-        return np.empty((0, 5))
-    order = np.argsort(costs.collective, kind="stable")
-    numbers, firsts = np.unique(costs.collective[order], return_index=True)
-    causes = [list(shares.get(number, {}).items()) for number in numbers.tolist()]
-    single = np.array([len(one) == 1 for one in causes], bool)
-    found = [np.empty((0, 5))]
-    found += [_of_several(causes[place], costs.where(order[firsts[place]:last])) for place, last in enumerate(
-        np.append(firsts[1:], len(order)).tolist()) if len(causes[place]) > 1]
-    if single.any():
-        names = np.array([_numbers(one[0][0]) if len(one) == 1 else (-1, -1) for one in causes])
-        place = np.searchsorted(numbers, costs.collective)
-        alone = costs.where(single[place])
-        who, what = names[place[single[place]]].T
-        found.append(np.stack((who, alone.rank, alone.step, what, alone.waited_ns), axis=-1)[who != alone.rank])
-    table = np.concatenate(found)
-    return table[(table[:, 0] >= 0) & (table[:, 4] > 0)]
-
-
-def _numbers(cause: Cause) -> tuple[int, int]:
-    return -1 if cause.rank is None else cause.rank, -1 if cause.activity is None else cause.activity
-
-
-def _of_several(causes: Sequence[tuple[Cause, float]], costs: WaitingCosts) -> Any:
-    who, what = np.array([_numbers(cause) for cause, _ in causes]).T
-    victim = costs.rank[:, None]
+    """Rows of culprit, victim, step, activity and time: each wait is split among the causes of its collective."""
+    numbers, places = np.unique(costs.collective, return_inverse=True)
+    causes = [shares.get(number, {}) for number in numbers.tolist()]
+    sizes = np.array([len(one) for one in causes], np.int64)
+    table = np.array([(-1 if who is None else who, -1 if what is None else what, part)
+                      for one in causes for (who, what), part in one.items()], float).reshape(-1, 3)
+    wait = np.repeat(np.arange(len(places)), sizes[places])
+    # of the rows of a wait the first is that of its collective's first cause
+    firsts = np.cumsum(sizes) - sizes
+    inside = np.arange(len(wait)) - np.repeat(np.cumsum(sizes[places]) - sizes[places], sizes[places])
+    who, what, part = table[firsts[places[wait]] + inside].T
+    victim = costs.rank[wait]
     # a share that leads back to the waiting rank goes to the other causes: no rank waits for itself
-    share = np.array([part for _, part in causes]) * (who != victim)
-    whole = share.sum(axis=1, keepdims=True)
-    time = np.divide(share, whole, out=np.zeros_like(share), where=whole > 0) * costs.waited_ns[:, None]
-    return np.stack(np.broadcast_arrays(who, victim, costs.step[:, None], what, time), axis=-1).reshape(-1, 5)
+    part = part * (who != victim)
+    whole = np.bincount(wait, part, len(places))[wait]
+    time = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0) * costs.waited_ns[wait]
+    return np.stack((who, victim, costs.step[wait], what, time), axis=-1)[(who >= 0) & (time > 0)]
 
 
 def _culprit(rank: int, waited: Any, ranks: Sequence[int], chance: float,

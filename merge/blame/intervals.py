@@ -34,11 +34,6 @@ class Intervals:
         """Length of all intervals in front of each one, and of all."""
         return np.concatenate(([0], np.cumsum(self.ends - self.starts)))
 
-    @property
-    def total_ns(self) -> int:
-        """Length of all together."""
-        return int(self._before[-1])
-
     def until(self, times: Any) -> Any:
         """How much of the set lies before each of these times."""
         times = np.asarray(times, np.int64)

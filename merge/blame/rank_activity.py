@@ -31,8 +31,6 @@ class RankActivity:
     """When an operator ran that is no communication; with a GPU, a kernel."""
     blocked: Intervals
     """Exposed communication: nothing was computed meanwhile."""
-    on_device: bool
-    """True where `computing` is what a GPU did."""
 
 
 def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Activities, *,
@@ -58,7 +56,7 @@ def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Acti
     if len(kernels):
         computing = _intervals(kernels)
         return RankActivity(lane=lane.under(_on_device(kernels, events, lane)), computing=computing,
-                     blocked=calls.running - computing, on_device=True)
+                            blocked=calls.running - computing)
     ours = events.filter((pl.col("category") == "cpu_op") & ~pl.any_horizontal(
         pl.col("name").str.starts_with(prefix) for prefix in COMMUNICATION))
     computing = _intervals(ours)
@@ -68,7 +66,7 @@ def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Acti
         kinds = [number for number, one in enumerate(activities.known)
                  if one.kind in CALLED or (one.kind == "backward" and one.where is not None)]
         pauses = pauses - lane.intervals(kinds)
-    return RankActivity(lane=lane, computing=computing, blocked=drawn - computing | pauses, on_device=False)
+    return RankActivity(lane=lane, computing=computing, blocked=drawn - computing | pauses)
 
 
 def _intervals(events: pl.DataFrame) -> Intervals:

@@ -14,9 +14,8 @@ from distprof.merge.cost.choice import Choice
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.text.comms import summarise
 from distprof.merge.text.comms_json import comms_data
-from distprof.merge.text.matrix import of_steps, show_matrix
+from distprof.merge.text.comms_tables import list_slowest, of_steps, show_matrix
 from distprof.merge.text.problems import show_problems
-from distprof.merge.text.slowest import list_slowest
 from distprof.merge.text.timeline import draw_timeline
 from distprof.merge.totals.description import problems_of
 from distprof.merge.totals.findings import Findings, findings_of

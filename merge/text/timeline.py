@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any
 
 import polars as pl
@@ -173,30 +173,26 @@ class Axis:
     end_ns: int
     width: int
 
+    @property
+    def span_ns(self) -> int:
+        """At least 1."""
+        return max(self.end_ns - self.start_ns, 1)
+
     def cell(self, at_ns: int) -> int:
         """The column of an instant."""
-        place = (at_ns - self.start_ns) * self.width // max(self.end_ns - self.start_ns, 1)
-        return min(max(int(place), 0), self.width - 1)
+        return min(max(int((at_ns - self.start_ns) * self.width // self.span_ns), 0), self.width - 1)
 
     def ruler(self) -> str:
         """Ticks with the time since the start: `|0        |5 ms     |10 ms`."""
-        step = self._tick_ns()
+        least_ns = self.span_ns * TICK_COLUMNS / self.width
+        ticks = (factor * 10 ** power for power in count() for factor in (1, 2, 5))
         line = ""
-        for at_ns in range(0, max(self.end_ns - self.start_ns, 1), step):
+        for at_ns in range(0, self.span_ns, next(tick for tick in ticks if tick >= least_ns)):
             text = f"|{_since(at_ns)}"
-            column = at_ns * self.width // max(self.end_ns - self.start_ns, 1)
+            column = at_ns * self.width // self.span_ns
             if column + len(text) <= self.width:
                 line = line.ljust(column) + text
         return line
-
-    def _tick_ns(self) -> int:
-        least = max(self.end_ns - self.start_ns, 1) * TICK_COLUMNS / self.width
-        power = 1
-        while True:
-            for factor in (1, 2, 5):
-                if factor * power >= least:
-                    return factor * power
-            power *= 10
 
 
 def _since(ns: int) -> str:

@@ -103,8 +103,7 @@ class Job:
         for rank in range(self.num_ranks):
             lane = ActivityLane.of(self.work[rank])
             blocked = calls[rank].in_flight if rank in calls else Intervals.of([], [])
-            did[rank] = RankActivity(lane=lane, computing=Intervals.of(lane.starts, lane.ends), blocked=blocked,
-                                     on_device=False)
+            did[rank] = RankActivity(lane=lane, computing=Intervals.of(lane.starts, lane.ends), blocked=blocked)
         return calls, did
 
     def _weighed(self, calls, did):

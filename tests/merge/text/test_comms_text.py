@@ -15,9 +15,9 @@ from distprof.merge.cost.coverage import coverage
 from distprof.merge.cost.kinds import kinds
 from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.text.comms import HEADER, breakdown_rows, coverage_line
+from distprof.merge.text.comms_tables import list_slowest
 from distprof.merge.text.culprits import culprit_lines
 from distprof.merge.text.phrases import known_to
-from distprof.merge.text.slowest import list_slowest
 from distprof.merge.text.timeline import Axis, bars, draw_timeline
 from distprof.reporters.page import Page
 from support.drawn_rows import MS, clock_of, collective, frame, run_of
