@@ -87,7 +87,8 @@ def weigh(rows: pl.DataFrame, calls: Mapping[int, RankCollectives], did: Mapping
 def explain(found: Sequence[Culprit], by_activity: Mapping[int, Mapping[int, float]], did: Mapping[int, RankActivity],
             windows: pl.DataFrame, activities: Activities, *, num_steps: int) -> list[Culprit]:
     """Culprits with what each spent more time on than the others; `windows` has start, end and samples of steps."""
-    spent, samples = _spent(did, windows, activities, num_steps), _samples(windows)
+    spent = _spent(did, windows, activities, num_steps)
+    samples = dict(windows.group_by("rank").agg(pl.col("samples").mean()).drop_nulls().iter_rows())
     return [replace(one, explanations=_with_batch(
         explanations_of(by_activity[one.rank], activities.known, spent, one.rank), one.rank, samples)) for one in found]
 
@@ -114,11 +115,6 @@ def _spent(did: Mapping[int, RankActivity], windows: pl.DataFrame, activities: A
                 times[activities.known[label]] = times.get(activities.known[label], 0.0) + spent / max(num_steps, 1)
         found[rank] = times
     return found
-
-
-def _samples(windows: pl.DataFrame) -> dict[int, float]:
-    means = windows.group_by("rank").agg(pl.col("samples").mean()).drop_nulls()
-    return dict(means.iter_rows())
 
 
 def _with_batch(explanations: list[Explanation], rank: int, samples: Mapping[int, float]) -> list[Explanation]:

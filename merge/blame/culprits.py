@@ -172,28 +172,17 @@ def explanations_of(costs: Mapping[int, float], known: Sequence[Activity],
 
 def _deepest(parts: Mapping[str | None, float]) -> str | None:
     """The deepest module in which most of it lies."""
-    total, path = sum(parts.values()), ""
-    if sum(cost for where, cost in parts.items() if where is not None) < MOST_OF * total:
-        return None
-    while True:
-        inside: dict[str, float] = defaultdict(float)
-        for where, cost in parts.items():
-            if where is not None and where != path and _is_in(where, path):
-                inside[_child(where, path)] += cost
-        best = max(inside, key=lambda one: inside[one], default=None)
-        if best is None or inside[best] < MOST_OF * total:
-            return path
-        path = best
+    inside: dict[str, float] = defaultdict(float)
+    for where, cost in parts.items():
+        names = where.split(".") if where else []
+        for depth in range(len(names) + 1) if where is not None else ():
+            inside[".".join(names[:depth])] += cost
+    # of two modules that hold more than half each, one lies in the other
+    return max((path for path, cost in inside.items() if cost >= MOST_OF * sum(parts.values())), key=len, default=None)
 
 
 def _is_in(where: str, path: str) -> bool:
     return not path or where == path or where.startswith(f"{path}.")
-
-
-def _child(where: str, path: str) -> str:
-    start = len(path) + 1 if path else 0
-    end = where.find(".", start)
-    return where if end < 0 else where[:end]
 
 
 def _time(times: Mapping[Activity, float], kind: str, where: str | None) -> float:

@@ -15,7 +15,7 @@ import msgspec
 from distprof.contract.ops import EQUAL_INPUTS
 from distprof.contract.paths import STUCK_JSON
 from distprof.contract.problems import FileUnreadable
-from distprof.contract.stuck import Failure, StackFrame, Stuck, StuckCollective, StuckGroup
+from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup
 from distprof.merge.cost.choice import group_label
 from distprof.merge.run.run_model import Run
 
@@ -158,11 +158,8 @@ def _standing(one: Stuck) -> Standing:
     frames = one.failure.frames if one.failure is not None else main.frames if main is not None else []
     mine = [frame for frame in frames if not any(part in frame.file for part in LIBRARY)]
     peers = [(call.op, call.peer) for call in one.open_calls if call.op in ("send", "recv") and call.peer is not None]
-    why = None if one.failure is None else _told(one.failure)
+    why = one.failure
+    failure = None if why is None else f"{why.type}: {why.message}".splitlines()[0].removesuffix(": ")
     return Standing(
-        rank=one.rank, why=one.why, cause=one.cause, frame=next(reversed(mine or frames), None), failure=why,
+        rank=one.rank, why=one.why, cause=one.cause, frame=next(reversed(mine or frames), None), failure=failure,
         module_path=one.module_path, phase=one.phase, peers=peers)
-
-
-def _told(failure: Failure) -> str:
-    return f"{failure.type}: {failure.message}".splitlines()[0].removesuffix(": ")

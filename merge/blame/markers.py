@@ -38,16 +38,13 @@ def markers(events: pl.DataFrame) -> list[Marker]:
     """Scopes of modules, autograd's functions, data loading and optimizer; outer ones before those inside.
 
     Args:
-        events: Rows of a rank's timeline.
+        events: Rows of a rank's timeline that take time, without those of steps and of gloo.
     """
-    slices = events.filter(pl.col("duration_ns") > 0)
-    paths = _paths_by_sequence(slices)
-    shown = slices.filter(
-        pl.col("name").str.starts_with(AUTOGRAD) | ((pl.col("category") == "user_annotation")
-        & ~pl.col("name").str.starts_with(GLOO) & ~pl.col("name").str.starts_with(STEP)))
+    paths = _paths_by_sequence(events)
+    shown = events.filter(pl.col("name").str.starts_with(AUTOGRAD) | (pl.col("category") == "user_annotation"))
     found = [_marker(start, duration, name, sequence, paths) for start, duration, name, sequence in shown.select(
         "start_ns", "duration_ns", "name", "sequence_number").iter_rows()]
-    found += _backwards([one for one in found if one.kind == "backward"],
+    found += _backwards(sorted(one for one in found if one.kind == "backward"),
                         sorted(one.start_ns for one in found if one.kind == "module"))
     return sorted(found, key=lambda one: (one.start_ns, -one.end_ns, one.name is not None))
 
@@ -73,12 +70,9 @@ def _paths_by_sequence(slices: pl.DataFrame) -> dict[int, str | None]:
         return {}
     stack: list[tuple[int, str]] = []
     found: dict[int, str | None] = {}
-    rows = pl.concat([
-        scopes.select("start_ns", end_ns=pl.col("start_ns") + pl.col("duration_ns"), name="name",
-                      sequence=pl.lit(-1, pl.Int64)),
-        made.select("start_ns", end_ns=pl.col("start_ns") + pl.col("duration_ns"), name=pl.lit("", pl.String),
-                    sequence="sequence_number"),
-    ]).sort("start_ns", pl.col("sequence"), maintain_order=True)
+    rows = pl.concat([scopes.with_columns(sequence_number=pl.lit(-1, pl.Int64)), made]).select(
+        "start_ns", (pl.col("start_ns") + pl.col("duration_ns")).alias("end_ns"), "name", "sequence_number").sort(
+        "start_ns", "sequence_number", maintain_order=True)
     for start, end, name, sequence in rows.iter_rows():
         while stack and stack[-1][0] <= start:
             stack.pop()
@@ -91,27 +85,21 @@ def _paths_by_sequence(slices: pl.DataFrame) -> dict[int, str | None]:
     return found
 
 
-def _backwards(functions: list[Marker], forwards: list[int]) -> Iterator[Marker]:
+def _backwards(functions: list[Marker], forwards: list[int]) -> list[Marker]:
     """From the first function of a backward pass to its last; a module that is called between ends it.
 
     What lies between two functions of autograd is part of backward too. Modules called inside a function belong to it:
     they are recomputed.
     """
-    run: list[Marker] = []
+    passes: list[list[Marker]] = [[]]
     place = 0
-    for one in sorted(functions):
+    for one in functions:
         while place < len(forwards) and forwards[place] < one.start_ns:
-            if run and forwards[place] >= max(before.end_ns for before in run[-2:]):
-                yield _joined(run)
-                run = []
+            if passes[-1] and forwards[place] >= max(before.end_ns for before in passes[-1][-2:]):
+                passes.append([])
             place += 1
-        run.append(one)
-    if run:
-        yield _joined(run)
-
-
-def _joined(run: list[Marker]) -> Marker:
-    return Marker(run[0].start_ns, max(one.end_ns for one in run), "backward", None)
+        passes[-1].append(one)
+    return [Marker(mine[0].start_ns, max(one.end_ns for one in mine), "backward", None) for mine in passes if mine]
 
 
 def scopes_to_intervals(found: list[Marker]) -> Iterator[tuple[int, int, Activity]]:

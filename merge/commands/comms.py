@@ -14,7 +14,7 @@ from distprof.merge.cost.choice import Choice
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.text.comms import summarise
 from distprof.merge.text.comms_json import comms_data
-from distprof.merge.text.comms_tables import list_slowest, of_steps, show_matrix
+from distprof.merge.text.comms_tables import list_slowest, show_matrix
 from distprof.merge.text.problems import show_problems
 from distprof.merge.text.timeline import draw_timeline
 from distprof.merge.totals.description import problems_of
@@ -70,7 +70,7 @@ def _render(found: Findings, view: View, path: Path) -> str:
         draw_timeline(found.rows, found.run, found.clock, page)
     if view.matrix:
         counted = found.rows.filter(pl.col("step").is_in(found.steps)) if found.steps else found.rows
-        show_matrix(bytes_between(counted), found.run.world_size, page, of_steps(found.steps))
+        show_matrix(bytes_between(counted), found.run.world_size, found.steps, page)
     _foot(found, path, view, page)
     return page.text()
 

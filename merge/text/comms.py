@@ -88,19 +88,15 @@ def _kinds(found: Findings, page: Page) -> None:
 
 def _kind(one: CollectiveKind, found: Findings) -> tuple[str, ...]:
     unsure_ns = found.clock.pair_uncertainty_ns(one.ranks)
+    hosts = UNKNOWN if one.between_hosts is None else "several" if one.between_hosts else "one"
     same = one.min_bytes == one.max_bytes
     sizes = UNKNOWN if one.max_bytes is None else size(one.max_bytes) if same else (
         f"{size(one.min_bytes)} - {size(one.max_bytes)}")
-    return (one.op, one.group, UNKNOWN if one.num_ranks is None else str(one.num_ranks), hosts(one.between_hosts),
+    return (one.op, one.group, UNKNOWN if one.num_ranks is None else str(one.num_ranks), hosts,
             UNKNOWN if one.calls_per_step is None else f"{one.calls_per_step:.3g}", sizes,
             *(known_to(ns, unsure_ns) for ns in (one.spread_median_ns, one.spread_max_ns, one.wait_ns,
                                                  one.transfer_ns)),
             gigabytes(one.algbw), gigabytes(one.busbw))
-
-
-def hosts(between: bool | None) -> str:  # noqa: FBT001 (a value of a table)
-    """Whether a group is within one host."""
-    return UNKNOWN if between is None else "several" if between else "one"
 
 
 def _steps(found: Findings, page: Page) -> None:
@@ -125,16 +121,9 @@ def breakdown_rows(breakdown: pl.DataFrame) -> list[tuple[str, ...]]:
         picked = {"slowest": by_time[0], "median": by_time[len(by_time) // 2], "fastest": by_time[-1]}
         shown = [(f"rank {one['rank']} ({why})", one) for why, one in picked.items()]
     if len(ranks) > 1:
-        shown.append((f"mean of {len(ranks)}", _mean(ranks)))
+        mean = pl.DataFrame(ranks, infer_schema_length=None).mean().row(0, named=True)
+        shown.append((f"mean of {len(ranks)}", mean))
     return [_row(title, one) for title, one in shown]
-
-
-def _mean(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in ranks[0]:
-        known = [one[name] for one in ranks if one[name] is not None]
-        found[name] = sum(known) / len(known) if known else None
-    return found
 
 
 def _row(title: str, one: dict[str, Any]) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ import polars as pl
 from distprof.contract.paths import FORMAT
 from distprof.merge.blame.breakdown import mean_steps
 from distprof.merge.blame.culprits import Culprit
-from distprof.merge.blame.hang import Hangs
 from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.cost.group_coverage import group_coverage
 from distprof.merge.cost.matrix import bytes_between
@@ -43,15 +42,11 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
         "culprits": None if analysis is None else [_culprit(one) for one in analysis.culprits],
-        "stuck": _stuck(found.hangs), "matrix": bytes_between(found.rows).to_dicts(),
+        "stuck": None if found.hangs is None else msgspec.to_builtins(
+            {"hangs": found.hangs.hangs, "ranks": list(found.hangs.standing.values())}),
+        "matrix": bytes_between(found.rows).to_dicts(),
         "bandwidths": bandwidths(found.rows).to_dicts(), "collectives": _collectives(found),
     }
-
-
-def _stuck(found: Hangs | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {"hangs": msgspec.to_builtins(found.hangs), "ranks": msgspec.to_builtins(list(found.standing.values()))}
 
 
 def _culprit(one: Culprit) -> dict[str, Any]:

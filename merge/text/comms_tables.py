@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -61,18 +62,19 @@ def _row(one: dict[str, Any], clock: Clock) -> tuple[str, ...]:
     )
 
 
-def show_matrix(between: pl.DataFrame, num_ranks: int, page: Page, what: str) -> None:
+def show_matrix(between: pl.DataFrame, num_ranks: int, steps: Sequence[int], page: Page) -> None:
     """Prints the table.
 
     Args:
         between: As `bytes_between` gives it.
         num_ranks: Of the job.
+        steps: Which are in it; none where all that was recorded is.
         page: Where to print.
-        what: Of which steps it is, in words.
     """
     if between.is_empty():
         page.line("bytes between ranks are unknown: no collective has sizes, groups and peers")
         return
+    what = f"step{'s' if len(steps) > 1 else ''} {spans(steps)} in all" if steps else "of all that was recorded"
     page.line(f"bytes that ranks send each other, {what}; row: sender, column: receiver" if num_ranks <= MOST_RANKS else
               f"the largest {SHOWN_PAIRS} of the bytes that ranks send each other, {what}")
     page.line()
@@ -89,20 +91,7 @@ def show_matrix(between: pl.DataFrame, num_ranks: int, page: Page, what: str) ->
             (f"rank {source}", f"rank {target}", size(num_bytes), str(num_ops), ", ".join(ops))
             for source, target, num_bytes, num_ops, ops in pairs.head(SHOWN_PAIRS).iter_rows()], left=2)
         page.line(f"... {max(len(pairs) - SHOWN_PAIRS, 0)} more of {len(pairs)} pairs: --json has all")
-    for line in basis_lines(between):
-        page.line(line)
-
-
-def basis_lines(between: pl.DataFrame) -> list[str]:
-    """Which numbers are exact, and which assume how libraries usually do it."""
-    found = []
+    # some numbers are exact, others assume how libraries usually do it
     for basis, ops, num_bytes in between.group_by("basis", maintain_order=True).agg(
             pl.col("op").unique(maintain_order=True), pl.col("num_bytes").sum()).sort("basis").iter_rows():
-        how = "known" if basis == EXACT else basis
-        found.append(f"{', '.join(ops)}: {how}, {size(num_bytes)} in all")
-    return found
-
-
-def of_steps(steps: list[int]) -> str:
-    """`steps 4-8`, `of all that was recorded`."""
-    return f"step{'s' if len(steps) > 1 else ''} {spans(steps)} in all" if steps else "of all that was recorded"
+        page.line(f"{', '.join(ops)}: {'known' if basis == EXACT else basis}, {size(num_bytes)} in all")

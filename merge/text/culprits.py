@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from distprof.merge.blame.culprits import MATERIAL, OF_MODULES, SURE, Culprit, Explanation
-from distprof.merge.text.phrases import brief, victim_list
+from distprof.merge.text.phrases import LISTED, brief, rank_list
 from distprof.units import percent
 
 WORTH_A_WORD = 0.1
@@ -18,7 +18,8 @@ NEEDED = 3
 
 
 def culprit_lines(culprits: Sequence[Culprit], num_steps: int, ranks: Collection[int]) -> Iterator[str]:
-    """A line per rank that others waited for; or why none is named.
+    """`rank 2 made ranks 0, 1 and 3 wait 22.3 ms a step (39.2 %): ...; p = 0.001`, a line per culprit; or why none is
+    named.
 
     Args:
         culprits: The most expensive first.
@@ -26,13 +27,13 @@ def culprit_lines(culprits: Sequence[Culprit], num_steps: int, ranks: Collection
         ranks: All that were recorded.
     """
     certain = [one for one in culprits if one.certain]
-    yield from (culprit_line(one, ranks) for one in certain)
-    if certain:
-        return
+    for one in certain:
+        chance = "" if one.p_value is None else f"; {_chance(one.p_value)}"
+        yield f"{_cost(one, ranks)}: {_causes(one.explanations)}{chance}"
     if not culprits:
         yield "no rank is known to have made others wait" if len(ranks) > 1 else "one rank: nobody waits"
-        return
-    yield doubt(culprits[0], num_steps, ranks)
+    elif not certain:
+        yield _doubt(culprits[0], num_steps, ranks)
 
 
 def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int]) -> Iterator[str]:
@@ -40,13 +41,7 @@ def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int]) -
     return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), len(communication["steps"]), ranks)
 
 
-def culprit_line(one: Culprit, ranks: Collection[int]) -> str:
-    """`rank 2 made ranks 0, 1 and 3 wait 22.3 ms a step (39.2 %): ...; p = 0.0001`."""
-    chance = "" if one.p_value is None else f"; {p_text(one.p_value)}"
-    return f"{_cost(one, ranks)}: {_causes(one.explanations)}{chance}"
-
-
-def doubt(one: Culprit, num_steps: int, ranks: Collection[int]) -> str:
+def _doubt(one: Culprit, num_steps: int, ranks: Collection[int]) -> str:
     """Why the rank that cost most is not called late."""
     if one.p_value is None:
         return (f"too few steps to tell habit from chance: {NEEDED} are needed (--steps trace=6 records more) and "
@@ -57,15 +52,17 @@ def doubt(one: Culprit, num_steps: int, ranks: Collection[int]) -> str:
     elif one.share < MATERIAL:
         why = f"this is below {MATERIAL:.0%} of a step".replace("%", " %")
     else:
-        why = f"this may be chance: {p_text(one.p_value)} is above {SURE}"
+        why = f"this may be chance: {_chance(one.p_value)} is above {SURE}"
     text = f"no rank stands out: {_cost(one, ranks)}, but {why}"
     is_much = one.share is None or one.share >= MATERIAL
     return f"{text}; its cause would be: {_causes(one.explanations)}" if is_much else text
 
 
 def _cost(one: Culprit, ranks: Collection[int]) -> str:
+    are_all = len(one.victims) > LISTED and set(one.victims) == set(ranks) - {one.rank}
+    victims = f"all {len(one.victims)} others" if are_all else rank_list(one.victims)
     share = "" if one.share is None else f" ({percent(one.share)})"
-    return f"rank {one.rank} made {victim_list(one.victims, ranks, one.rank)} wait {brief(one.cost_ns)} a step{share}"
+    return f"rank {one.rank} made {victims} wait {brief(one.cost_ns)} a step{share}"
 
 
 def _causes(explanations: Sequence[Explanation]) -> str:
@@ -90,7 +87,8 @@ def cause(one: Explanation) -> str:
         return f"{_against(one)} {one.where or 'on the host'}, outside of any module"
     subject = _subject(one)
     if one.ratio is not None and one.ratio >= 1.05:
-        return f"{subject} took {_ratio(one.ratio)} x the median rank ({_against(one)})"
+        ratio = f"{one.ratio:.0f}" if one.ratio >= 10 else f"{one.ratio:.1f}"
+        return f"{subject} took {ratio} x the median rank ({_against(one)})"
     return f"{subject} took {_against(one)}"
 
 
@@ -114,10 +112,6 @@ def _against(one: Explanation) -> str:
     return f"{mine} against {one.median_ns / size:.{places}f} {unit}"
 
 
-def _ratio(ratio: float) -> str:
-    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
-
-
-def p_text(p_value: float) -> str:
+def _chance(p_value: float) -> str:
     """`p = 0.003`, `p < 0.0001`."""
     return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.1g}" if p_value < 0.1 else f"p = {p_value:.2f}"

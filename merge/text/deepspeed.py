@@ -11,7 +11,6 @@ import polars as pl
 
 from distprof.errors import DataError
 from distprof.merge.run.read_run import read_run
-from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import read_tables
 from distprof.merge.totals.totals import model_totals, per_rank
 from distprof.reporters.deepspeed_layout import (
@@ -93,17 +92,14 @@ def deepspeed_text(path: Path, *, profile_step: int = 1, module_depth: int = -1,
     tree, ranks = ModuleTree(rows), per_rank(run, tables)
     params = model_totals(run, ranks)["params"]
     own = ranks.filter(pl.col("rank") == rank).to_dicts()[0]
-    top = summary_lines(tree.profile(""), ModelParams(plain=round(params or 0), expert=0), sizes=_sizes(run, own),
-                  times=_times(own), recompute_fwd_factor=recompute_fwd_factor)
+    sizes = JobSizes(world=run.world_size, data_parallel=run.dp_size, model_parallel=run.mp_size,
+                     batch=round(own["samples"]) if own["samples"] is not None else None)
+    top = summary_lines(tree.profile(""), ModelParams(plain=round(params or 0), expert=0), sizes=sizes,
+                        times=_times(own), recompute_fwd_factor=recompute_fwd_factor)
     levels = tree.levels()
     shown = levels if module_depth == -1 else levels[:module_depth]
     text = report_text(profile_step, top, top_modules_lines(shown, top_modules), tree.text() if detailed else None)
     return f"{text}\n{BASIS.format(rank=rank)}"
-
-
-def _sizes(run: Run, own: Row) -> JobSizes:
-    return JobSizes(world=run.world_size, data_parallel=run.dp_size, model_parallel=run.mp_size,
-                    batch=round(own["samples"]) if own["samples"] is not None else None)
 
 
 def _times(own: Row) -> StepSeconds | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distprof.units import UNKNOWN, duration, spans
@@ -56,13 +56,6 @@ def rank_list(ranks: Sequence[int]) -> str:
     if len(ranks) <= LISTED:
         return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
     return f"ranks {spans(sorted(ranks))}"
-
-
-def victim_list(victims: Sequence[int], ranks: Collection[int], culprit: int) -> str:
-    """The same, with `all 63 others` where many ranks, and all but one, waited."""
-    if len(victims) > LISTED and set(victims) == set(ranks) - {culprit}:
-        return f"all {len(victims)} others"
-    return rank_list(victims)
 
 
 def clock_line(clock: Mapping[str, Any]) -> str:

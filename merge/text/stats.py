@@ -188,8 +188,8 @@ def _modules(summary: Mapping[str, Any], page: Page, top: int) -> None:
     if any(module["recompute_time_ns_mean"] is not None for module in modules):
         times["recomputed"] = "recompute_time_ns_mean"
     rows = [
-        (_place(module, staged=staged),
-         module["class_name"], si(module["params_mean"]), si(module["fwd_macs_mean"]),
+        ((f"stage {module['stage']}: " if staged else "") + (module["module_path"] or "(root)"), module["class_name"],
+         si(module["params_mean"]), si(module["fwd_macs_mean"]),
          *(duration(module[column]) for column in times.values()),
          "-" if module["slowest_rank"] is None else str(module["slowest_rank"]))
         for module in modules
@@ -214,8 +214,3 @@ def _uncounted(summary: Mapping[str, Any], page: Page) -> None:
 
 def _problems(summary: Mapping[str, Any], page: Page) -> None:
     show_problems(from_json(Remark, summary["remarks"]), from_json(Problem, summary["problems"]), page)
-
-
-def _place(module: Mapping[str, Any], *, staged: bool) -> str:
-    path = module["module_path"] or "(root)"
-    return f"stage {module['stage']}: {path}" if staged else path

@@ -67,11 +67,10 @@ def _draw_step(rows: pl.DataFrame, step: int | None, run: Run, page: Page) -> No
     if axis is None:
         return
     drawn = bars(rows, shown, axis, arrivals=False)
-    ops = list(dict.fromkeys(rows["op"]))
     page.line(f"{'step not known' if step is None else f'step {step}'}: {some(rows['collective'].n_unique())}, "
               f"{duration(axis.end_ns - axis.start_ns)} from the first arrival to the last end"
               + (f"; {left_out}" if left_out else ""))
-    _draw(page, axis, [(labels[rank], drawn[rank], "") for rank in shown], ops)
+    _draw(page, axis, [(labels[rank], drawn[rank], "") for rank in shown], rows)
 
 
 def _draw_collective(rows: pl.DataFrame, run: Run, clock: Clock, page: Page) -> None:
@@ -90,7 +89,7 @@ def _draw_collective(rows: pl.DataFrame, run: Run, clock: Clock, page: Page) -> 
     if one["mismatch"]:
         page.line(f"mismatch: {one['mismatch']}", style="red")
     lines = [(labels[rank], drawn.get(rank, " " * axis.width), notes.get(rank, "is not in it")) for rank in shown]
-    _draw(page, axis, lines, list(dict.fromkeys(rows["op"])))
+    _draw(page, axis, lines, rows)
 
 
 def collective_line(one: dict[str, Any], unsure_ns: int | None) -> str:
@@ -155,13 +154,13 @@ def _width(page: Page, labels: dict[int, str], right: int = 0) -> int:
     return max(page.width - max(map(len, labels.values()), default=0) - 2 - right, NARROWEST)
 
 
-def _draw(page: Page, axis: Axis, lines: Sequence[tuple[str, str, str]], ops: Sequence[str]) -> None:
+def _draw(page: Page, axis: Axis, lines: Sequence[tuple[str, str, str]], rows: pl.DataFrame) -> None:
     left = max(len(label) for label, _, _ in lines) + 2
     page.line(" " * left + axis.ruler())
     for label, drawn, note in lines:
         pieces = [("".join(run), STYLES.get(letter, "green")) for letter, run in groupby(drawn)]
         page.marked([(label.ljust(left), None), *pieces, (f"  {note}" if note else "", None)])
-    page.line(" " * left + legend(ops, "".join(drawn for _, drawn, _ in lines)))
+    page.line(" " * left + legend(list(dict.fromkeys(rows["op"])), "".join(drawn for _, drawn, _ in lines)))
     page.line()
 
 

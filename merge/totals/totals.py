@@ -22,11 +22,16 @@ Spread = dict[str, float | int | None]
 
 def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
     """One row per rank: `rank`, every quantity, every time; null where the rank did not record it."""
+    flops = [pl.col("flops").filter(pl.col("phase") == phase).sum().alias(name)
+             for name, phase in FLOPS_OF_PHASE.items()]
+    macs = pl.col("macs").filter(pl.col("phase") == "forward").sum().alias("fwd_macs")
+    times = [pl.col(column).mean().alias(name) for name, column in TIMES.items()]
+    timed = tables.steps.filter(pl.col("pass") == "time").group_by("rank").agg(*times, pl.col("samples").mean())
     return (
         pl.DataFrame([_params(rank) for rank in run.ranks],
                      schema=dict.fromkeys(("rank", *PARAMS, "stage"), pl.Int64))
-        .join(_flops(tables.ops), on="rank", how="left")
-        .join(_times(tables.steps), on="rank", how="left")
+        .join(tables.ops.group_by("rank").agg(*flops, macs), on="rank", how="left")
+        .join(timed, on="rank", how="left")
         .sort("rank")
     )
 
@@ -35,19 +40,6 @@ def _params(rank: Rank) -> dict[str, int | None]:
     params = rank.recorded.params if rank.recorded is not None else None
     return {"rank": rank.number, "stage": (rank.coordinates or {}).get("pp", 0),
             **{name: getattr(params, name, None) for name in PARAMS}}
-
-
-def _flops(ops: pl.DataFrame) -> pl.DataFrame:
-    sums = [pl.col("flops").filter(pl.col("phase") == phase).sum().alias(name)
-            for name, phase in FLOPS_OF_PHASE.items()]
-    macs = pl.col("macs").filter(pl.col("phase") == "forward").sum().alias("fwd_macs")
-    return ops.group_by("rank").agg(*sums, macs)
-
-
-def _times(steps: pl.DataFrame) -> pl.DataFrame:
-    timed = steps.filter(pl.col("pass") == "time")
-    means = [pl.col(column).mean().alias(name) for name, column in TIMES.items()]
-    return timed.group_by("rank").agg(*means, pl.col("samples").mean())
 
 
 def spread(ranks: pl.DataFrame, quantity: str) -> Spread:
