@@ -69,10 +69,7 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, categories: str | None,
                    without_python: bool, min_duration: str | None, max_size: str | None,
                    format_: Any, align: Any, collectives: bool | None) -> MergeOptions:
-    from distprof.merge.chrome.budget import num_bytes
-    from distprof.merge.chrome.number_ranges import NumberRanges
-    from distprof.merge.chrome.options import MergeOptions
-    from distprof.merge.chrome.selection_options import duration_ns, window_ns
+    from distprof.merge.chrome.options import MergeOptions, NumberRanges, duration_ns, num_bytes, window_ns
 
     return MergeOptions(
         ranks=NumberRanges.of(ranks, "--ranks") if ranks is not None else None,

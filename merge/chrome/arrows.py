@@ -34,15 +34,6 @@ class Ends:
     """bool: the row is the slice itself, by its `bind_id`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slices:
-    """Slices, a row each."""
-
-    thread: Any
-    start_ns: Any
-    end_ns: Any
-
-
 def complete_arrows(ends: Ends, owner: Any) -> tuple[Any, Any]:
     """Which ends of arrows lead somewhere, and which need another id.
 
@@ -93,22 +84,24 @@ def _arrows(phases: list[int]) -> Iterator[list[int]]:
         yield running
 
 
-def owners(ends: Ends, slices: Slices, order: Any) -> Any:
+def owners(ends: Ends, thread: Any, start_ns: Any, end_ns: Any, order: Any) -> Any:
     """The slice that each end belongs to, int64: the one around it, or the next one; -1 where there is none.
 
     Args:
         ends: Of arrows. Those that are slices themselves have none.
-        slices: Of the trace.
+        thread: Of each slice of the trace.
+        start_ns: Likewise.
+        end_ns: Likewise.
         order: Slices by thread, start and longest first.
     """
     found = np.full(len(ends.thread), -1)
-    threads = slices.thread.take(order)
+    threads = thread.take(order)
     for number in np.unique(ends.thread[~ends.is_slice]).tolist():
         mine = np.flatnonzero((ends.thread == number) & ~ends.is_slice)
         mine = mine[np.argsort(ends.at_ns[mine], kind="stable")]
         theirs = order[slice(*np.searchsorted(threads, np.array((number, number + 1), threads.dtype)))]
-        starts, at_ns, next_ones = slices.start_ns.take(theirs), ends.at_ns[mine], ends.binds_next[mine]
-        around = ENGINE.find_innermost(starts, slices.end_ns.take(theirs), at_ns)
+        starts, at_ns, next_ones = start_ns.take(theirs), ends.at_ns[mine], ends.binds_next[mine]
+        around = ENGINE.find_innermost(starts, end_ns.take(theirs), at_ns)
         if next_ones.any():
             following = np.searchsorted(starts, at_ns, "right")
             around = np.where(next_ones, np.where(following < len(starts), following, -1), around)

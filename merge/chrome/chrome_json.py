@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,9 +15,9 @@ import msgspec
 from isal import igzip, isal_zlib
 
 from distprof.contract.paths import FORMAT, TRACE_JSON
-from distprof.merge.chrome.chrome_events import collective_events, counter_events, slice_event
-from distprof.merge.chrome.rank_counts import RankCounts
-from distprof.merge.chrome.rank_events import DecidedEvents, RankEvents
+from distprof.merge.chrome.drawing import DRAWN, PROCESS, CounterValue, DrawnCollective, DrawnSlice
+from distprof.merge.chrome.numbering import Lanes
+from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
@@ -27,6 +27,8 @@ BETWEEN = b",\n"
 LEVEL = 1
 GZIP = 31
 """wbits of a deflate stream with a gzip header."""
+FIRST_ARROW = 1 << 52
+"""Ids of arrows between ranks start here; those within ranks are below, and a double holds twice as many exactly."""
 
 
 class ChromeJson:
@@ -37,19 +39,16 @@ class ChromeJson:
         self._is_empty = True
 
     def begin(self) -> None:
-        """Opens the file."""
         self._file = self._path.open("wb")
         self._file.write(_compressed(HEAD))
 
     def rank_writer(self, plan: RankPlan) -> ChromeRank:
-        """Writes a part of the file."""
         return ChromeRank(self._part(plan))
 
     def _part(self, plan: RankPlan) -> Path:
         return self._path.with_name(f".rank{plan.rank}.part")
 
     def add(self, plan: RankPlan, counts: RankCounts) -> None:
-        """Appends the part."""
         part = self._part(plan)
         if counts.num_events:
             self._separate()
@@ -82,14 +81,12 @@ class ChromeRank:
         self._path = path
 
     def begin(self, events: RankEvents) -> None:
-        """Opens the file."""
         self._events, self._file = events, self._path.open("wb")
         # no name and no time in the header: the same input gives the same bytes
         self._packer = isal_zlib.compressobj(LEVEL, wbits=GZIP)
         self._is_empty = True
 
     def add(self, events: DecidedEvents) -> None:
-        """Writes the events that stay."""
         self._write(events.json())
 
     def _write(self, text: bytes | memoryview) -> None:
@@ -114,8 +111,44 @@ class ChromeRank:
         yield from lanes.describe()
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
+
+
+def microseconds(ns: int) -> msgspec.Raw:
+    """As Chrome has times, exact to the nanosecond."""
+    return msgspec.Raw(b"%d.%03d" % divmod(ns, 1000))
+
+
+def slice_event(what: DrawnSlice, pid: int, tid: int, origin_ns: int,
+                args: dict[str, Any] | None = None) -> dict[str, object]:
+    """A slice; what lies before the origin is cut."""
+    start_ns = max(what.start_ns - origin_ns, 0)
+    return {"ph": "X", "cat": DRAWN, "name": what.name, "pid": pid, "tid": tid, "ts": microseconds(start_ns),
+            "dur": microseconds(max(what.end_ns - origin_ns - start_ns, 0)), **({} if args is None else {"args": args})}
+
+
+def collective_events(drawn: Iterable[DrawnCollective], lanes: Lanes, origin_ns: int) -> Iterator[dict[str, object]]:
+    """Slices on threads of the rank's first process, with the ends of arrows behind the slices they belong to."""
+    for one in drawn:
+        thread = lanes.extra(one.thread)
+        yield slice_event(one.slice, thread.pid, thread.tid, origin_ns, one.args)
+        for part in one.parts:
+            yield slice_event(part, thread.pid, thread.tid, origin_ns)
+        for arrow in one.arrows:
+            yield {"ph": arrow.phase, "cat": DRAWN, "name": "waited for", "id": FIRST_ARROW + arrow.number,
+                   "pid": thread.pid, "tid": thread.tid, "ts": microseconds(arrow.at_ns - origin_ns),
+                   **({"bp": "e"} if arrow.phase == "f" else {})}
+
+
+def counter_events(samples: Sequence[CounterValue], pid: int, origin_ns: int) -> Iterator[dict[str, object]]:
+    """A process of its own, above those of the ranks, with its counters."""
+    if not samples:
+        return
+    for name, args in (("process_name", {"name": PROCESS}), ("process_sort_index", {"sort_index": -1})):
+        yield {"ph": "M", "name": name, "pid": pid, "args": args}
+    for sample in samples:
+        yield {"ph": "C", "cat": DRAWN, "name": sample.what, "pid": pid,
+               "ts": microseconds(max(sample.at_ns - origin_ns, 0)), "args": {sample.state: sample.value}}
 
 
 def _metadata(run: Run, clock: Clock, plans: Plans, all_counts: Sequence[RankCounts]) -> dict[str, Any]:

@@ -13,8 +13,7 @@ import pyarrow as pa
 from distprof.contract.columns import Column
 from distprof.contract.merged_tables import EVENT_ARGS, MERGED_EVENTS
 from distprof.contract.parquet import schema_of
-from distprof.merge.chrome.rank_counts import RankCounts
-from distprof.merge.chrome.rank_events import DecidedEvents, RankEvents
+from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
@@ -87,11 +86,9 @@ class EventTables:
         self._folder = folder / MERGED_EVENTS.file
 
     def begin(self) -> None:
-        """Makes the folder."""
         self._folder.mkdir()
 
     def rank_writer(self, plan: RankPlan) -> EventTable:
-        """Writes the table of a rank."""
         return EventTable(self._folder / f"rank{plan.rank:05d}.parquet")
 
     def add(self, plan: RankPlan, counts: RankCounts) -> None:
@@ -110,7 +107,6 @@ class EventTable:
         self._path = path
 
     def begin(self, events: RankEvents) -> None:
-        """Opens the file."""
         scanner, steps, plan = events.scanner, events.steps, events.plan
         self._schema = schema_of(MERGED_EVENTS, plan.table_metadata)
         self._file = _open(self._path, self._schema)
@@ -159,12 +155,10 @@ class EventTable:
         return True
 
     def end(self) -> None:
-        """Writes what is left."""
         if self._num_rows:
             self._flush()
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
     def _flush(self) -> None:

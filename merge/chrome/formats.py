@@ -1,16 +1,64 @@
-"""The formats of `distprof merge --format`, a row each. What a format does is in the files of its outputs."""
+"""The formats of `distprof merge --format`, a row each, and what a format is made of.
+
+An `Output` for the run gives a `RankWriter` for each rank. What is in the merged trace is decided before, once for all
+formats: `RankPlan` of each rank, `RankEvents` of its events. A format, in a file of its own, writes that down.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from distprof.contract.merged_tables import MERGED_EVENTS
 from distprof.contract.paths import TRACE_JSON, TRACE_TAR
 
 if TYPE_CHECKING:
-    from distprof.merge.chrome.output import NewOutput
+    from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
+    from distprof.merge.chrome.rank_plans import Plans, RankPlan
+    from distprof.merge.clock.model import Clock
+    from distprof.merge.run.run_model import Run
+
+
+class RankWriter(Protocol):
+    """Writes the events of one rank, in a worker, to which it travels before `begin`: it can be pickled until then."""
+
+    @property
+    def integers(self) -> Sequence[str]:
+        """Keys of `args` whose integers it wants as columns of the scanner; no other writer has the same."""
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """Keys of `args` whose texts it wants as columns, likewise."""
+
+    def begin(self, events: RankEvents) -> None:
+        """Opens its files, empty: damage may have made an earlier pass useless."""
+
+    def add(self, events: DecidedEvents) -> None:
+        """Writes the next events."""
+
+    def end(self) -> None:
+        """Writes what comes behind the last ones, like what the merge draws itself."""
+
+    def close(self) -> None:
+        """Closes its files, also where the pass failed."""
+
+
+class Output(Protocol):
+    """Writes the merged trace in one format. Ranks are written side by side, then added in their order."""
+
+    def begin(self) -> None:
+        """Opens its files."""
+
+    def rank_writer(self, plan: RankPlan) -> RankWriter | None:
+        """The writer for a rank; None where the format takes the rank's file as it is."""
+
+    def add(self, plan: RankPlan, counts: RankCounts) -> None:
+        """Takes in a rank that was written, ranks ascending; counts of 0 where the file is taken as it is."""
+
+    def end(self, counts: Sequence[RankCounts]) -> None:
+        """Writes what comes behind the ranks, and closes its files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,20 +67,21 @@ class Format:
 
     files: tuple[str, ...]
     """Files and folders that it writes; first the one that a user opens."""
-    outputs: Callable[[], Sequence[NewOutput]]
-    """Imports and gives those who write them: what they need takes a while to import."""
+    outputs: Callable[[], Sequence[Callable[[Path, Run, Clock, Plans], Output]]]
+    """Imports their classes, which takes a while. Each is made of the folder that takes in the files, the run, its
+    clock, and what is decided of its ranks."""
     chooses_events: bool = True
     """False where files are taken as they are, so that no events can be left out."""
 
 
-def _chrome() -> Sequence[NewOutput]:
+def _chrome() -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
     from distprof.merge.chrome.chrome_json import ChromeJson
     from distprof.merge.chrome.events_table import EventTables
 
     return ChromeJson, EventTables
 
 
-def _perfetto_tar() -> Sequence[NewOutput]:
+def _perfetto_tar() -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
     from distprof.merge.chrome.perfetto_tar import PerfettoTar
 
     return (PerfettoTar,)

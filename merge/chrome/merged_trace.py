@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from distprof.contract.problems import Problem
 from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.chrome.options import MergeOptions
-from distprof.merge.chrome.output import RankWriter
-from distprof.merge.chrome.rank_counts import RankCounts
+from distprof.merge.chrome.rank_events import RankCounts
 from distprof.merge.chrome.rank_plans import RankPlan, plan_ranks
 from distprof.merge.chrome.rank_surveys import Progress, RankSurvey, RankSurveys, losses_of
 from distprof.merge.chrome.rank_writer import write_rank
@@ -74,10 +73,10 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     for output in outputs:
         output.begin()
     # not in a list: a writer that is done holds the room of its rank, and goes away
-    jobs = ((plan, [writer for output in outputs if (writer := output.rank_writer(plan)) is not None])
-            for plan in plans.ranks)
+    writers = ([writer for output in outputs if (writer := output.rank_writer(plan)) is not None]
+               for plan in plans.ranks)
     counts = list[RankCounts]()
-    for plan, one in zip(plans.ranks, reading.map(_write_rank, jobs), strict=True):
+    for plan, one in zip(plans.ranks, reading.map(write_rank, plans.ranks, writers), strict=True):
         for output in outputs:
             output.add(plan, one)
         counts.append(one)
@@ -88,11 +87,6 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     return MergedTrace(path=path, counts=counts if form.chooses_events else (), num_ranks=len(counts),
                        remarks=plans.remarks, num_bytes=path.stat().st_size,
                        problems=list(_found_damaged(plans.ranks, counts)))
-
-
-def _write_rank(job: tuple[RankPlan, Sequence[RankWriter]]) -> RankCounts:
-    plan, writers = job
-    return write_rank(plan, writers) if writers else RankCounts(rank=plan.rank)
 
 
 def _found_damaged(plans: Sequence[RankPlan], counts: Sequence[RankCounts]) -> Iterator[Problem]:

@@ -1,17 +1,60 @@
-"""All options of a merge. Those that choose events are in `selection_options.py`, formats in `formats.py`."""
+"""The options of a merge, and how their values are read from the command line."""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from distprof.merge.chrome.selection_options import SelectionOptions
+from distprof.errors import UsageError
 from distprof.merge.clock.model import Align
+
+SECONDS: Mapping[str, float] = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
+BYTES: Mapping[str, int] = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+                            "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class NumberRanges:
+    """Whole numbers, like ranks or steps: `0-7,64`."""
+
+    spans: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, text: str, flag: str) -> NumberRanges:
+        """Reads `0-7,64`.
+
+        Raises:
+            UsageError: It is something else.
+        """
+        spans = []
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+            first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+            if first > last:
+                raise UsageError(f"expected numbers and spans for {flag}, found {text!r}", hint=f"{flag} 0-7,64")
+            spans.append((first, last))
+        return cls(tuple(sorted(spans)))
+
+    def __contains__(self, number: int) -> bool:
+        return any(first <= number <= last for first, last in self.spans)
+
+    def __str__(self) -> str:
+        return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in self.spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeOptions(SelectionOptions):
-    """What goes into the merge and how."""
+class MergeOptions:
+    """What goes into the merge and how; by default all ranks and events."""
 
+    ranks: NumberRanges | None = None
+    steps: NumberRanges | None = None
+    window_ns: tuple[int, int] | None = None
+    """Start and end, counted from the first event of all ranks."""
+    categories: frozenset[str] | None = None
+    without_python: bool = False
+    min_duration_ns: int = 0
     max_bytes: int | None = None
     """Of the merged trace as text, which is what a viewer has to read."""
     format: str = "chrome"
@@ -20,3 +63,50 @@ class MergeOptions(SelectionOptions):
     """How the ranks are brought to one clock."""
     collectives: bool | None = None
     """Whether collectives are drawn and tabled; None: where distprof recorded the run."""
+
+    @property
+    def choose_events(self) -> bool:
+        """True where events of a rank are left out."""
+        return bool(self.steps or self.window_ns or self.categories is not None or self.without_python
+                    or self.min_duration_ns)
+
+
+def duration_ns(text: str, flag: str) -> int:
+    """`1.2s`, `300us`, `4` (seconds) as ns.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ns|us|ms|s|m|)\s*", text)
+    if match is None:
+        raise UsageError(f"expected a duration for {flag}, found {text!r}", hint="like 1.2s, 300ms, 50us or 10ns")
+    return round(float(match[1]) * SECONDS[match[2]] * 1e9)
+
+
+def window_ns(text: str, flag: str = "--window") -> tuple[int, int]:
+    """`1.2s:1.5s` as ns from the first event on; either end may be missing.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    first, colon, last = text.partition(":")
+    if not colon:
+        raise UsageError(f"expected a start and an end for {flag}, found {text!r}", hint=f"{flag} 1.2s:1.5s")
+    start = duration_ns(first, flag) if first.strip() else 0
+    end = duration_ns(last, flag) if last.strip() else 2**62
+    if start >= end:
+        raise UsageError(f"expected an end behind the start for {flag}, found {text!r}", hint=f"{flag} 1.2s:1.5s")
+    return start, end
+
+
+def num_bytes(text: str, flag: str) -> int:
+    """`1GB`, `500 MiB` as bytes.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text.lower())
+    found = float(match[1]) * BYTES[match[2]] if match is not None and match[2] in BYTES else math.nan
+    if not found >= 1:
+        raise UsageError(f"expected a size for {flag}, found {text!r}", hint="like 1GB, 500MB or 2GiB")
+    return int(found)

@@ -12,7 +12,7 @@ import msgspec
 
 from distprof.contract.paths import TRACE_TAR
 from distprof.errors import DataError
-from distprof.merge.chrome.rank_counts import RankCounts
+from distprof.merge.chrome.rank_events import RankCounts
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
@@ -30,7 +30,6 @@ class PerfettoTar:
         self._attributes: dict[str, str | int] = {"distprof.run_id": run.run_id, "distprof.world_size": run.world_size}
 
     def begin(self) -> None:
-        """Writes the manifest."""
         self._archive = tarfile.open(self._path, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
         manifest = msgspec.json.format(msgspec.json.encode(_manifest(self._plans, self._attributes)), indent=1)
         _add(self._archive, MANIFEST, len(manifest), io.BytesIO(manifest))
@@ -47,7 +46,6 @@ class PerfettoTar:
         _add(self._archive, _member(plan), plan.survey.num_bytes, _Text(plan))
 
     def end(self, counts: Sequence[RankCounts]) -> None:
-        """Closes the archive."""
         self._archive.close()
 
 

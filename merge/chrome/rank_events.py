@@ -3,22 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from distprof.merge.chrome.drawing import DrawnSlice
 from distprof.merge.chrome.numbering import Lanes, NumberedThread
-from distprof.merge.chrome.rank_counts import RankCounts
 from distprof.merge.chrome.rank_plans import RankPlan, Steps
 from distprof.merge.chrome.survey import NAMES_OF, timeless
+from distprof.merge.scan.chrome_file import Losses
 from distprof.merge.scan.engine import Scanner
 from distprof.merge.scan.event_phases import BEGIN, FLOWS, META, PAIRED, SLICE
 from distprof.merge.scan.scanned_columns import NONE, Text
 
+SENTENCES = {
+    "num_left_out": "events are left out, as the options say",
+    "num_side": "slices overlap others of their thread and stand in a lane beside it",
+    "num_cut": "slices that stick out of each other are cut, by 1 us at most where a lane beside them is free",
+    "num_hanging": "ends of arrows lie in no slice or lack their other end, and are left out",
+    "num_without_duration": "slices have no duration and got 0",
+    "num_moved": "events before the common origin were moved onto it",
+    "num_repaired": "events were no strict JSON and were repaired",
+}
+"""What `distprof merge` prints behind a count that is not 0."""
 IDS_PER_RANK = 1 << 32
 """Flow and async ids of a rank: with fewer than 2^20 ranks they are below those of arrows between ranks."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RankCounts:
+    """How many events of a rank were read, written, changed and left out; `SENTENCES` has more on some."""
+
+    rank: int
+    num_slices: int = 0
+    num_events: int = 0
+    num_read: int = 0
+    """Events of the rank's own trace, metadata included."""
+    num_bytes: int = 0
+    """Text of it, decompressed."""
+    num_moved: int = 0
+    num_side: int = 0
+    num_cut: int = 0
+    num_left_out: int = 0
+    num_hanging: int = 0
+    num_bad_times: int = 0
+    """Events without a time or a phase, left out."""
+    num_without_duration: int = 0
+    losses: Losses = field(default_factory=Losses)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """Top-level keys of the rank's file except the events."""
+
+    @property
+    def num_repaired(self) -> int:
+        """Events that were no strict JSON."""
+        return self.losses.repaired_events
 
 
 class OtherThreadsError(Exception):
@@ -144,7 +183,7 @@ class RankEvents:
         if not selection.is_all:
             keep &= is_meta | FLOWS[phase] | PAIRED[phase] | selection.kept(
                 scanner.column("ts_ns") + self.plan.survey.base_ns, scanner.column("dur_ns"),
-                scanner.column("category"), is_slice, selection.unwanted_categories(scanner.categories))
+                scanner.column("category"), is_slice, scanner.categories)
         keep[self._mine(layout.left_out_rows)] = False
         keep, hanging = keep.astype(np.uint8), self._mine(layout.hanging_rows)
         keep[hanging] = np.where(FLOWS[phase[hanging]], 0, 2)

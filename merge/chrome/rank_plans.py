@@ -11,15 +11,12 @@ import numpy as np
 
 from distprof.contract.tables import STEPS
 from distprof.errors import DataError, UsageError
-from distprof.merge.chrome.budget import WithinBudget, by_importance, within_budget
 from distprof.merge.chrome.drawing import BYTES_DRAWN, DRAWN, CounterValue, DrawnCollective
 from distprof.merge.chrome.formats import FORMATS
-from distprof.merge.chrome.number_ranges import NumberRanges
 from distprof.merge.chrome.numbering import NUMBERS_PER_RANK
-from distprof.merge.chrome.options import MergeOptions
+from distprof.merge.chrome.options import MergeOptions, NumberRanges
 from distprof.merge.chrome.rank_surveys import RankSurvey
-from distprof.merge.chrome.selection import EventSelection
-from distprof.merge.chrome.selection_options import SelectionOptions
+from distprof.merge.chrome.selection import EventSelection, WithinBudget, by_importance, within_budget
 from distprof.merge.chrome.survey import ALL, Survey
 from distprof.merge.clock.model import Clock, RankClock
 from distprof.merge.run.run_model import Rank, Run
@@ -74,13 +71,7 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
                collectives: pl.DataFrame | None = None, recorded: pl.DataFrame | None = None) -> Plans:
     """Brings all ranks to one clock and decides what of each is written.
 
-    Args:
-        run: What was recorded.
-        clock: Of the run.
-        read: Ranks with their surveys.
-        options: What goes in and how.
-        collectives: `MERGED_COLLECTIVES` of the run, to be drawn.
-        recorded: `STEPS` of the ranks, where they recorded some.
+    Args are those of `merge_traces`; `recorded` are its `steps`.
 
     Raises:
         DataError: A trace has more threads than there are numbers.
@@ -105,7 +96,8 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
     return Plans(origin_ns=origin_ns, remarks=remarks, counters=drawn.counters if drawn is not None else [],
                  counters_pid=pid, ranks=[
         RankPlan(trace=one.trace, rank=one.rank.number, title=_title(one.rank), survey=one.survey,
-                 clock=clocks[one.rank.number], origin_ns=origin_ns, tags=_tags(run, one.rank),
+                 tags={"rank": one.rank.number, "mp_size": run.mp_size, "dp_size": run.dp_size},
+                 clock=clocks[one.rank.number], origin_ns=origin_ns,
                  steps=steps[one.rank.number], numbers=numbers, table_metadata=table_metadata(run),
                  selection=selections[one.rank.number],
                  collectives=drawn.ranks.get(one.rank.number, []) if drawn is not None else [])
@@ -156,7 +148,7 @@ def _numbers(read: list[RankSurvey], num_drawn: int) -> int:
 def _choice(read: list[RankSurvey], steps: Mapping[int, Steps], options: MergeOptions,
             collectives: pl.DataFrame | None) -> tuple[WithinBudget | None, list[str]]:
     """Ranks and steps that fit into --max-size; None where all do."""
-    rows = _rows_by_rank(collectives)
+    rows = {} if collectives is None else dict(collectives["rank"].value_counts().iter_rows())
     sizes = {one.rank.number: one.survey.num_bytes + rows.get(one.rank.number, 0) * BYTES_DRAWN for one in read}
     if options.max_bytes is None or sum(sizes.values()) <= options.max_bytes:
         return None, []
@@ -175,10 +167,6 @@ def _choice(read: list[RankSurvey], steps: Mapping[int, Steps], options: MergeOp
         remarks.append("of these only steps "
                        + ", ".join(f"{step} ({why})" for step, why in sorted(choice.steps.items())))
     return choice, remarks
-
-
-def _rows_by_rank(collectives: pl.DataFrame | None) -> dict[int, int]:
-    return {} if collectives is None else dict(collectives["rank"].value_counts().iter_rows())
 
 
 def _late(collectives: pl.DataFrame | None) -> int | None:
@@ -215,7 +203,7 @@ def _wanted(spans: NumberRanges | None, steps: Mapping[int, Steps],
     return found
 
 
-def _selection(options: SelectionOptions, steps: list[tuple[int, int]] | None, clock: RankClock,
+def _selection(options: MergeOptions, steps: list[tuple[int, int]] | None, clock: RankClock,
                first_ns: int) -> EventSelection:
     windows = steps
     if options.window_ns is not None:
@@ -224,10 +212,6 @@ def _selection(options: SelectionOptions, steps: list[tuple[int, int]] | None, c
             (start, end)]) if max(start, first) < min(end, last)]
     return EventSelection(windows_ns=None if windows is None else tuple(windows), categories=options.categories,
                      without_python=options.without_python, min_duration_ns=options.min_duration_ns)
-
-
-def _tags(run: Run, rank: Rank) -> dict[str, int]:
-    return {"rank": rank.number, "mp_size": run.mp_size, "dp_size": run.dp_size}
 
 
 def _title(rank: Rank) -> str:

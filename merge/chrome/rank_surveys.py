@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from distprof.contract.problems import EventsDamaged, EventsLeftOut, Problem, TraceCut, TraceDamaged, TraceLeftOut
 from distprof.errors import DataError, UsageError
-from distprof.merge.chrome.selection_options import SelectionOptions
+from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.survey import Survey, survey_trace
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.scan.chrome_file import Losses
@@ -19,7 +19,6 @@ from distprof.merge.scan.trace_file import TraceFile
 from distprof.units import spans
 
 Progress = Callable[[float], None]
-Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
@@ -44,7 +43,7 @@ class Readings:
 class RankSurveys:
     """Reads every trace that the options ask for, in workers that begin at once; the second pass uses them too."""
 
-    def __init__(self, run: Run, options: SelectionOptions) -> None:
+    def __init__(self, run: Run, options: MergeOptions) -> None:
         """Begins.
 
         Raises:
@@ -73,14 +72,12 @@ class RankSurveys:
             found.append(RankSurvey(rank=rank, trace=trace, survey=survey))
         return Readings(ranks=found, problems=problems)
 
-    def map(self, work: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """Runs jobs in the same workers; results in order."""
-        futures: list[Future[Result]] = [self._executor.submit(work, job) for job in jobs]
-        for future in futures:
-            yield future.result()
+    def map(self, work: Callable[..., Result], *arguments: Iterable[Any]) -> Iterator[Result]:
+        """Like the built-in `map`, in the same workers."""
+        return self._executor.map(work, *arguments)
 
 
-def _traces(run: Run, options: SelectionOptions) -> list[tuple[Rank, TraceFile]]:
+def _traces(run: Run, options: MergeOptions) -> list[tuple[Rank, TraceFile]]:
     found = [(rank, rank.trace) for rank in run.ranks if rank.trace is not None]
     if options.ranks is None or not found:
         return found

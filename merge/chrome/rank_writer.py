@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from distprof.merge.chrome.output import RankWriter
-from distprof.merge.chrome.rank_counts import RankCounts
-from distprof.merge.chrome.rank_events import OtherThreadsError, RankEvents
+from distprof.merge.chrome.formats import RankWriter
+from distprof.merge.chrome.rank_events import OtherThreadsError, RankCounts, RankEvents
 from distprof.merge.chrome.rank_plans import RankPlan
 from distprof.merge.chrome.survey import Survey, survey_trace
 from distprof.merge.scan.chrome_file import ChromeFile
@@ -17,11 +16,13 @@ from distprof.merge.scan.gunzip import READ_BYTES
 
 
 def write_rank(plan: RankPlan, writers: Sequence[RankWriter]) -> RankCounts:
-    """Has the events of a rank written, by all writers in one pass.
+    """Has the events of a rank written, by all writers in one pass; without a writer nothing is read.
 
     Raises:
         DataError: The file is no Chrome trace.
     """
+    if not writers:
+        return RankCounts(rank=plan.rank)
     if not plan.selection.is_all:
         plan = replace(plan, survey=survey_trace(plan.trace, plan.selection, base_ns=plan.survey.base_ns))
     try:

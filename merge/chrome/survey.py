@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from distprof.merge.chrome.layout import Layout
-from distprof.merge.chrome.overlaps import LayoutFinder
+from distprof.merge.chrome.layout import Layout, LayoutFinder
 from distprof.merge.chrome.selection import EventSelection
 from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
@@ -24,8 +22,6 @@ from distprof.merge.scan.thread_ids import thread_of
 from distprof.merge.scan.trace_file import TraceFile
 
 ALL = EventSelection()
-LATEST_NS = 1 << 62
-"""Times beyond are none: there has to be room to add."""
 SHORTEST = 7
 """Bytes of an event with anything in it, at least."""
 NAMES_OF = frozenset(("process_name", "process_labels", "process_sort_index", "thread_name", "thread_sort_index"))
@@ -63,7 +59,6 @@ class Survey:
     threads: list[tuple[str, str]] = field(default_factory=list)
     """Process and thread as the file names them, JSON text, in order of appearance."""
     meta: list[NamingEvent] = field(default_factory=list)
-    phases: Counter[str] = field(default_factory=Counter)
     steps: list[tuple[str, int, int]] = field(default_factory=list)
     """Steps that torch.profiler marked: name, start, end; base included."""
     layout: Layout = field(default_factory=Layout)
@@ -91,9 +86,6 @@ def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: 
     for text in file.scanned():
         phase = scanner.column("phase")
         survey.bad_times += int(np.count_nonzero(timeless(scanner)))
-        counts = np.bincount(phase)
-        for code in np.flatnonzero(counts).tolist():
-            survey.phases[chr(code)] += int(counts[code])
         survey.meta += _meta(scanner, text, np.flatnonzero(phase == META))
         steps.look()
         rows.add(text, survey.num_events)

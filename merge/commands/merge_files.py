@@ -15,7 +15,7 @@ from distprof.errors import DataError
 from distprof.files import write_json
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
-from distprof.merge.chrome.rank_counts import SENTENCES
+from distprof.merge.chrome.rank_events import SENTENCES
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.chrome.overlaps import _by_thread_and_start
+from distprof.merge.chrome.layout import _by_thread_and_start
 from distprof.merge.scan import compiled, plain
 from support.engines import ENGINES, needs_compiled
 
