@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from distprof.contract.columns import Column, Table
 from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_EVENTS, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem, Remark
-from distprof.contract.tables import RANK_TABLES, TAGS
+from distprof.contract.tables import RANK_TABLES, TAGS, Column, Table
 
 PAGE = Path(__file__).parent / "run-directory.md"
 

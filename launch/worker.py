@@ -62,7 +62,7 @@ class Worker:
 
     def _start(self) -> None:
         try:
-            from distprof.recording.record import record
+            from distprof.recording.recorder import record
 
             self._context = record(os.environ["DISTPROF_OUT"], steps=os.environ["DISTPROF_STEPS"])
             self._context.__enter__()
@@ -97,7 +97,7 @@ class Worker:
             return
         failed = error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
         if failed and error is not None:
-            from distprof.recording.record import active
+            from distprof.recording.recorder import active
 
             for recorder in active():
                 recorder.close(f"{type(error).__name__} in the script", error)

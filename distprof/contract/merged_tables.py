@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from distprof.contract.columns import Column, Table, int64, real, text
 from distprof.contract.tables import (
     COLLECTIVES,
     CORRELATION,
@@ -13,6 +12,11 @@ from distprof.contract.tables import (
     STEPS,
     TAGS,
     TIME_COLUMNS,
+    Column,
+    Table,
+    int64,
+    real,
+    text,
 )
 
 EVENT_ARGS = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distprof.contract.columns import Column, Table
+from distprof.contract.tables import Column, Table
 from distprof.files import write_whole
 
 TYPES: dict[str, Any] = {

@@ -12,8 +12,13 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from distprof.contract.rank_json import Status
+
 ClockReason = Literal["asked", "hosts_unknown", "no_samples", "samples_do_not_join", "too_few_collectives"]
 """Why ranks are not on the common clock. asked: by `--align none`."""
+Inferred = Literal["label", "order", "group", "none"]
+"""How collectives were matched. label: by their order of op, type and size; order: of their ops alone; group: they have
+no process group and are taken for those of all ranks; none: not at all, as nothing says in which group they were."""
 
 
 def _code(name: str) -> str:
@@ -28,10 +33,13 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True, tag_field="code", tag=_c
     """Nothing is missing, but it matters for reading the numbers."""
 
 
-class Other(Problem, frozen=True):
-    """What has no code of its own, like the message of an exception."""
+class Unreadable(Problem, frozen=True):
+    """A file or folder cannot be read, or not to its end."""
 
     detail: str
+    file: str | None = None
+    """None where `detail` names it."""
+    rank: int | None = None
 
 
 class RanksMissing(Problem, frozen=True):
@@ -41,25 +49,12 @@ class RanksMissing(Problem, frozen=True):
     world_size: int
 
 
-class FolderUnreadable(Problem, frozen=True):
-    """The folder of a rank cannot be read and was left out."""
-
-    folder: str
-    detail: str
-
-
 class Unfinished(Problem, frozen=True):
-    """A rank did not finish recording: it was killed, had no disk space left, or still runs."""
+    """A rank recorded a part only: it wrote down why, was killed, had no disk space left, or still runs."""
 
     rank: int
+    status: Status
     steps: int
-
-
-class RankFailed(Problem, frozen=True):
-    """A rank recorded a part only, and wrote down why."""
-
-    rank: int
-    status: str
     why: str | None
 
 
@@ -68,14 +63,6 @@ class FilesMissing(Problem, frozen=True):
 
     rank: int
     files: tuple[str, ...]
-
-
-class FileUnreadable(Problem, frozen=True):
-    """A table or another file of a rank is damaged and was left out."""
-
-    rank: int
-    file: str
-    detail: str
 
 
 class NoteOfRank(Problem, frozen=True):
@@ -89,12 +76,6 @@ class AttemptsDiffer(Problem, frozen=True):
     """Ranks are of different attempts of torchrun."""
 
     attempts: tuple[int, ...]
-
-
-class TraceUnreadable(Problem, frozen=True):
-    """A file looks like a trace and cannot be read."""
-
-    detail: str
 
 
 class TraceWithoutRank(Problem, frozen=True):
@@ -112,57 +93,25 @@ class SeveralTraces(Problem, frozen=True):
 
 
 class WorldSizesDiffer(Problem, frozen=True):
-    """Traces disagree on the world size."""
+    """Traces disagree on the world size, or there is a rank that is not below it."""
 
     ranks_by_size: dict[int, tuple[int, ...]]
-
-
-class WorldSizeTooSmall(Problem, frozen=True):
-    """A rank is not below the world size that the traces state."""
-
-    world_size: int
     highest_rank: int
 
 
-class TraceLeftOut(Problem, frozen=True):
-    """The trace of a rank is not in the merged trace."""
-
-    rank: int
-    detail: str
-
-
 class TraceDamaged(Problem, frozen=True):
-    """A part of the trace of a rank cannot be read."""
+    """A part of the trace of a rank, or all of it, is not in the merged trace."""
 
     rank: int
     file: str
-    detail: str
-
-
-class TraceCut(Problem, frozen=True):
-    """The trace of a rank ends too early."""
-
-    rank: int
-    file: str
-    lost_bytes: int
-    num_events: int
-
-
-class EventsDamaged(Problem, frozen=True):
-    """Text between the events of a trace is no JSON."""
-
-    rank: int
-    file: str
-    places: int
-    lost_bytes: int
-
-
-class EventsLeftOut(Problem, frozen=True):
-    """Events have no phase, or a time that is not a number."""
-
-    rank: int
-    file: str
-    num_events: int
+    what: Literal["all", "container", "end", "places", "events"]
+    """What is lost; container: bytes of a compressed file; places: text between events that is no JSON; events: those
+    that have no phase, or a time that is not a number."""
+    num_events: int = 0
+    """Events that are lost, and of `end` those that are whole."""
+    places: int = 0
+    lost_bytes: int = 0
+    detail: str = ""
 
 
 class ClocksNotAligned(Problem, frozen=True):
@@ -216,30 +165,10 @@ class WorldSizeFromRanks(Remark, frozen=True):
     """True where traces state something else."""
 
 
-class MatchedByLabel(Remark, frozen=True):
-    """Collectives were matched by their order of op, type and size."""
+class MatchingInferred(Remark, frozen=True):
+    """Traces do not show which collectives of several ranks are one."""
 
-    num_rows: int
-    total: int
-
-
-class MatchedByOrder(Remark, frozen=True):
-    """Collectives were matched by the order of their ops alone."""
-
-    num_rows: int
-    total: int
-
-
-class GroupUnknown(Remark, frozen=True):
-    """Collectives without a process group are taken for collectives of all ranks."""
-
-    num_rows: int
-    total: int
-
-
-class NotMatched(Remark, frozen=True):
-    """Collectives of which nothing says in which group they were issued."""
-
+    what: Inferred
     num_rows: int
     total: int
 

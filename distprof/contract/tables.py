@@ -1,10 +1,55 @@
-"""The tables that a rank writes: for each column its meaning, unit and source."""
+"""How a table of the run directory is described, and those that a rank writes: meaning, unit and source of columns."""
 
 from __future__ import annotations
 
-from distprof.contract.columns import Column, Table, int64, real, text
+from dataclasses import dataclass
+from typing import Any, Literal
+
 from distprof.contract.mesh import MODEL_PARALLEL
 from distprof.contract.passes import PASSES
+
+TableRow = dict[str, Any]
+"""One row of a table: column -> value; columns that are missing are null."""
+Type = Literal["int64", "float64", "bool", "string", "category", "list<int64>"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    type: Type
+    """`category` is a dictionary-encoded string."""
+    doc: str
+    """Meaning, unit and source."""
+    nullable: bool = False
+    """True where a value may be unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One parquet file of the run directory."""
+
+    file: str
+    doc: str
+    columns: tuple[Column, ...]
+
+    def names(self) -> list[str]:
+        """Column names in file order."""
+        return [column.name for column in self.columns]
+
+
+def int64(name: str, doc: str, *, nullable: bool = False) -> Column:
+    return Column(name=name, type="int64", doc=doc, nullable=nullable)
+
+
+def text(name: str, doc: str, *, nullable: bool = False) -> Column:
+    return Column(name=name, type="category", doc=doc, nullable=nullable)
+
+
+def real(name: str, doc: str, *, nullable: bool = False) -> Column:
+    return Column(name=name, type="float64", doc=doc, nullable=nullable)
+
 
 WAIT_SLICE = "Work.wait"
 """Name of the slices in which a thread waits for a collective."""
@@ -23,16 +68,6 @@ _MODULE_PATH = text(
     "Null: outside of every module.",
     nullable=True,
 )
-_FLOP_COLUMNS = (
-    int64("fwd_macs", "Multiply-accumulates of one step's forward calls, submodules included; count pass.",
-         nullable=True),
-    int64("fwd_flops", "FLOPs of one step's forward calls (2 per MAC), submodules included; count pass.",
-         nullable=True),
-    int64("bwd_flops", "FLOPs of one step's backward, submodules included; count pass.", nullable=True),
-    int64("recompute_flops", "FLOPs of forward calls repeated in backward (activation checkpointing); count pass.",
-         nullable=True),
-)
-
 TIME_COLUMNS = (
     real("fwd_time_ns", "Measured time of the forward calls of a step, submodules included; time pass. Null "
           "where the module was not called.", nullable=True),
@@ -67,7 +102,13 @@ MODULES = Table(
         int64("buffer_bytes", "Bytes of `buffers`."),
         text("dtype", "Element type of most of `params`, like float32.", nullable=True),
         real("calls", "Forward calls a step, recomputation apart; time pass, else count pass.", nullable=True),
-        *_FLOP_COLUMNS,
+        int64("fwd_macs", "Multiply-accumulates of one step's forward calls, submodules included; count pass.",
+             nullable=True),
+        int64("fwd_flops", "FLOPs of one step's forward calls (2 per MAC), submodules included; count pass.",
+             nullable=True),
+        int64("bwd_flops", "FLOPs of one step's backward, submodules included; count pass.", nullable=True),
+        int64("recompute_flops", "FLOPs of forward calls repeated in backward (activation checkpointing); count pass.",
+             nullable=True),
         *TIME_COLUMNS,
     ),
 )

@@ -44,11 +44,15 @@ class Identity:
         )
 
 
+def in_process_group() -> bool:
+    """True where this process is in a process group of torch."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
 def _from_process_group() -> tuple[int, int] | None:
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed.get_rank(), distributed.get_world_size()
+    return (distributed.get_rank(), distributed.get_world_size()) if distributed and in_process_group() else None
 
 
 def versions() -> dict[str, str]:

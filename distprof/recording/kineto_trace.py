@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from distprof.contract.columns import TableRow
-from distprof.recording.communication.backend_events import BackendEvent, is_backend_event
+from distprof.contract.tables import TableRow
+from distprof.recording.communication.collective_call import BackendEvent, is_backend_event
 
 MOST_SHAPES = 30
 """The profiler lists the shapes of that many tensors of a list."""

@@ -54,10 +54,6 @@ class PassSwitch:
         if compiled and self.current.slowed_by_compilation:
             self._note(f"torch.compile was at work in a step of the {self.running} pass, and that step is in the means")
 
-    def restart_step(self) -> None:
-        """The step begins only now."""
-        self.current.restart_step()
-
     def optimizer_begins(self) -> None:
         """Called in front of every optimizer.step()."""
         self.phase = "optimizer"

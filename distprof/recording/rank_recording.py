@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from distprof.contract.columns import TableRow
 from distprof.contract.passes import PASS_NAMES
 from distprof.contract.paths import FORMAT, RUN_JSON
-from distprof.contract.rank_json import RankJson, RunJson, Status
-from distprof.contract.tables import MODULES, STEPS
+from distprof.contract.rank_json import ParamCount, RankJson, Status
+from distprof.contract.tables import MODULES, STEPS, TableRow
 from distprof.errors import UsageError
+from distprof.model.modules import ModuleMap, Site
+from distprof.model.params import count_params
 from distprof.process.identity import Identity, device_name, tf32, versions
 from distprof.process.topology import Topology, detect, from_sizes, unnamed_axis
 from distprof.recording.clock.client import ClockRecorder
-from distprof.recording.module_params import ModuleParams
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
-from distprof.recording.rank_folder import RankFolder
-from distprof.recording.run_directory import make_run_directory, run_id_in, run_id_of, this_launch
+from distprof.recording.run_directory import RankFolder, make_run_directory, run_id_in, run_id_of, this_launch
 
 
 class RankRecording:
@@ -34,23 +33,14 @@ class RankRecording:
         self._sizes = sizes
         self._plan = plan
         self._force = force
-        self._identity = Identity.read()
+        self.identity = Identity.read()
+        """As far as it is known by now."""
         self._folder: RankFolder | None = None
         self._topology: Topology | None = None
         self._params = ModuleParams()
         self._steps: list[TableRow] = []
         self._notes: list[str] = []
         self.clock = ClockRecorder()
-
-    @property
-    def rank(self) -> int:
-        """Global rank, as far as it is known by now."""
-        return self._identity.rank
-
-    @property
-    def world_size(self) -> int:
-        """Ranks of the job, likewise."""
-        return self._identity.world_size
 
     @property
     def rank_folder(self) -> Path | None:
@@ -61,7 +51,7 @@ class RankRecording:
 
     def say(self, message: str) -> None:
         """One line on stderr."""
-        sys.stderr.write(f"distprof: rank {self._identity.rank}: {message}\n")  # one write: ranks share the stream
+        sys.stderr.write(f"distprof: rank {self.identity.rank}: {message}\n")  # one write: ranks share the stream
         sys.stderr.flush()
 
     def note(self, message: str) -> None:
@@ -71,37 +61,35 @@ class RankRecording:
 
     def open(self) -> None:
         """Claims the rank's folder if the rank is known: under torchrun it is, else when a process group exists."""
-        self._identity = Identity.read()
-        if "RANK" in os.environ or self._identity.world_size > 1:
+        self.identity = Identity.read()
+        if "RANK" in os.environ or self.identity.world_size > 1:
             self._claim()
 
     def _claim(self) -> RankFolder:
         """The rank's folder; rank 0 makes the run directory where no launcher did."""
         if self._folder is None:
-            self._identity = Identity.read()
+            self.identity = Identity.read()
             self._run_id = run_id_of(os.environ, self._run)
-            if self._identity.rank == 0 and run_id_in(self._run / RUN_JSON) != self._run_id:
-                make_run_directory(self._run, self._launch(), force=self._force)
-            self._folder = RankFolder(self._run, self._identity.rank, run_id=self._run_id,
-                                      attempt=self._identity.attempt, force=self._force, tags=self.tags)
+            if self.identity.rank == 0 and run_id_in(self._run / RUN_JSON) != self._run_id:
+                launch = this_launch(run_id=self._run_id, plan=str(self._plan), sizes=self._sizes,
+                                     world_size=self.identity.world_size)
+                make_run_directory(self._run, launch, force=self._force)
+            self._folder = RankFolder(self._run, self.identity.rank, run_id=self._run_id,
+                                      attempt=self.identity.attempt, force=self._force, tags=self.tags)
             self._folder.write_rank(self._rank_json("recording", None))
         return self._folder
-
-    def _launch(self) -> RunJson:
-        return this_launch(run_id=self._run_id, plan=str(self._plan), world_size=self._identity.world_size,
-                           sizes=self._sizes)
 
     def tags(self) -> dict[str, Any]:
         """Rank, sizes and ids, which every file carries."""
         topology = self._known_topology()
-        return {"format": FORMAT, "run_id": self._run_id, "rank": self._identity.rank,
-                "world_size": self._identity.world_size, "mp_size": topology.mp_size, "dp_size": topology.dp_size,
+        return {"format": FORMAT, "run_id": self._run_id, "rank": self.identity.rank,
+                "world_size": self.identity.world_size, "mp_size": topology.mp_size, "dp_size": topology.dp_size,
                 "topology": dict(topology.sizes), "coordinates": dict(topology.coordinates)}
 
     def _known_topology(self) -> Topology:
         if self._topology is None:
-            self._identity = Identity.read()
-            rank, world_size = self._identity.rank, self._identity.world_size
+            self.identity = Identity.read()
+            rank, world_size = self.identity.rank, self.identity.world_size
             try:
                 self._topology = (
                     replace(from_sizes(self._sizes, rank=rank, world_size=world_size), unnamed_axis=unnamed_axis())
@@ -164,7 +152,7 @@ class RankRecording:
     def _rank_json(self, status: Status, why: str | None) -> RankJson:
         known = self._topology
         return RankJson(
-            run_id=self._run_id, status=status, why=why, notes=list(self._notes), **asdict(self._identity),
+            run_id=self._run_id, status=status, why=why, notes=list(self._notes), **asdict(self.identity),
             topology=dict(known.sizes) if known else None, coordinates=dict(known.coordinates) if known else None,
             topology_source=known.source if known else None,
             mp_size=known.mp_size if known else None, dp_size=known.dp_size if known else None,
@@ -177,3 +165,40 @@ class RankRecording:
         names = [step["pass"] for step in self._steps]
         return {name: names.count(name) for name in PASS_NAMES}
 
+
+class ModuleParams:
+    """Parameters of this rank, in all and by module, counted while the modules are alive."""
+
+    def __init__(self) -> None:
+        self.total: ParamCount | None = None
+        """Over all root modules; None before the first count."""
+        self._by_site: dict[Site, TableRow] = {}
+
+    def measure(self, modules: ModuleMap, topology: Callable[[], Topology]) -> None:
+        """Counts if modules are new since the last time.
+
+        Called between two steps, when FSDP has its shards in place.
+        """
+        sites = list(modules.sites())
+        if not sites or len(sites) == len(self._by_site):
+            return
+        where, roots = topology(), modules.roots()
+        self.total = count_params((p for root in roots for p in root.parameters()), where,
+                                  (b for root in roots for b in root.buffers()))
+        self._by_site = {}
+        for site in sites:
+            module = site.module()
+            if module is not None:
+                own = count_params(module.parameters(recurse=False), where).params
+                self._by_site[site] = _columns(count_params(module.parameters(), where, module.buffers()), own)
+
+    def columns(self, sites: Sequence[Site]) -> list[TableRow]:
+        """The first columns of modules.parquet, one row per site."""
+        return [{"module_path": site.path, "class_name": site.class_name, "depth": site.depth,
+                 **self._by_site.get(site, _columns(ParamCount(), 0))} for site in sites]
+
+
+def _columns(numbers: ParamCount, own_params: int) -> TableRow:
+    same = ("params", "stored_params", "trainable_params", "param_bytes", "buffers", "buffer_bytes")
+    return {**{name: getattr(numbers, name) for name in same}, "own_params": own_params,
+            "dtype": max(numbers.dtypes, key=numbers.dtypes.__getitem__, default=None)}

@@ -1,4 +1,4 @@
-"""The recorder of one rank: it finds the steps of the training script and switches the passes of the plan.
+"""`distprof.record` and the recorder of one rank: it finds the steps of the script and switches the passes.
 
 It walks through the passes of the plan once and removes everything when the last is done. It never raises into the
 script: a failure ends the recording with one line on stderr.
@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,38 +24,29 @@ from distprof.contract.rank_json import Status
 from distprof.errors import DistprofError
 from distprof.model.compiled import never_compile
 from distprof.model.scopes import Frame
-from distprof.recording.current_step import CurrentStep
-from distprof.recording.hang.watch import HangWatch, Progress
+from distprof.process.topology import requested
+from distprof.recording.hang.watch import HangWatch
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
 from distprof.recording.rank_recording import RankRecording
-from distprof.recording.steps import StepFinder
+from distprof.recording.steps import CurrentStep, StepFinder
 from distprof.recording.termination import TerminationWatch
 
 
 class Recorder:
-    """Records the steps of this process into one rank folder of a run directory.
+    """Records the steps of this process into one rank folder of a run directory, as `record` describes it."""
 
-    Args:
-        run: The run directory; rank 0 makes it where no launcher did.
-        plan: Which steps are recorded, and how.
-        sizes: Model-parallel sizes; they win over the device mesh.
-        force: Replaces what another run left of this rank.
-    """
-
-    def __init__(self, run: Path, *, plan: StepPlan | None = None, sizes: Mapping[str, int] | None = None,
-                 force: bool = False) -> None:
-        self.plan = plan or StepPlan()
+    def __init__(self, run: Path, *, plan: StepPlan, sizes: Mapping[str, int], force: bool) -> None:
+        self.plan = plan
         self.recording = False
         """True from `start` until the last pass is done."""
-        self._rank = RankRecording(run, sizes=sizes or {}, plan=self.plan, force=force)
+        self._rank = RankRecording(run, sizes=sizes, plan=plan, force=force)
         self._finder = StepFinder()
         self._step = CurrentStep()
         self._passes = PassSwitch(
             self._guarded, before_root=self._before_root, note=self._rank.note, tags=self._rank.tags,
             step=lambda: self._step.number)
-        self._hang = HangWatch(self._rank, self._passes, lambda: Progress(
-            recording=self.recording, step=self._step.number, began_ns=self._step.began_ns))
+        self._hang = HangWatch(self._rank, self._passes, self._step, lambda: self.recording)
         self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)
         self._lock = threading.RLock()
         self._handles: list[Any] = []
@@ -90,7 +82,7 @@ class Recorder:
         os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
         self._watch.start()
         self._handles = [
-            register_optimizer_step_pre_hook(self._guarded(self._before_optimizer)),
+            register_optimizer_step_pre_hook(self._guarded(lambda *_: self._passes.optimizer_begins())),
             register_optimizer_step_post_hook(self._guarded(self._after_optimizer)),
         ]
         self._rank.open()
@@ -107,7 +99,7 @@ class Recorder:
         if listening:
             self._passes.scopes.add(self._step)
         self._step.begin(listening=listening)
-        self._passes.restart_step()  # what we wrote since the last one is part of neither
+        self._passes.current.restart_step()  # what we wrote since the last one is part of neither
 
     def _end_step(self) -> None:
         with self._lock:  # the thread that watches for SIGTERM writes the same files
@@ -136,9 +128,6 @@ class Recorder:
             self._passes.switch(None)
             self._rank.flush(self._passes, status="recording")
 
-    def _before_optimizer(self, *_: Any) -> None:
-        self._passes.optimizer_begins()
-
     def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
         self._passes.optimizer_ends()
         if self._finder.after_optimizer(optimizer):
@@ -155,7 +144,7 @@ class Recorder:
             self._rank.clock.sample() if self.plan.pass_of(0) != WAIT else self._rank.clock.meet()
             # what the script did before its first forward call is no part of the first step
             self._step.restart()
-            self._passes.restart_step()
+            self._passes.current.restart_step()
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -254,3 +243,49 @@ class Recorder:
 
         never_compile(guarded)
         return guarded
+
+
+_active: list[Recorder] = []
+
+
+@contextmanager
+def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), force: bool = False,  # noqa: B008
+           sizes: Mapping[str, int] | None = None) -> Iterator[Recorder]:
+    """Records this process into a run directory; every rank of a job calls it with the same path.
+
+    Inside `distprof run` the recorder that runs already is used, so a script may have both.
+
+    Args:
+        out: The run directory; made if it does not exist.
+        steps: Steps of each pass, like "wait=2,count=1,time=3,trace=6".
+        force: Replaces a run that is there.
+        sizes: Model-parallel sizes like {"tp": 2}; without them they come from the device mesh.
+
+    Yields:
+        The recorder; `rec.step()` ends a step where no optimizer does.
+
+    Raises:
+        UsageError: `steps` is no plan, or a DISTPROF_ variable gives no size.
+    """
+    if _active:
+        yield _active[-1]
+        return
+    plan = StepPlan.parse(steps) if isinstance(steps, str) else steps
+    recorder = Recorder(Path(out), plan=plan, force=force,
+                        sizes={**requested(os.environ), **(sizes or {})})
+    _active.append(recorder)
+    try:
+        if not os.environ.get("DISTPROF_DISABLE"):
+            recorder.start()
+        yield recorder
+    except BaseException as error:
+        recorder.close(f"{type(error).__name__} in the script", error)
+        raise
+    finally:
+        recorder.close()
+        _active.remove(recorder)
+
+
+def active() -> list[Recorder]:
+    """The recorder that runs in this process, if any."""
+    return list(_active)

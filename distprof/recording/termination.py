@@ -20,12 +20,8 @@ from typing import Any
 
 STOP = 0
 """Byte in the pipe that ends the thread; no signal has this number."""
-
-
 GRACE_S = 1.5
 """How long the main thread has to flush by itself, timeline included, before a thread does without it."""
-
-
 INTERRUPT_GRACE_S = 5.0
 """How long the main thread has to react to a SIGINT before it is taken to hang in C."""
 
@@ -68,9 +64,7 @@ class TerminationWatch:
         if self._pipe is None or self._stopped or threading.current_thread() is not threading.main_thread():
             return
         self._stopped = True
-        signal.set_wakeup_fd(-1)
-        if signal.getsignal(signal.SIGTERM) == self._on_signal:
-            signal.signal(signal.SIGTERM, self._previous)
+        self._restore()
         os.write(self._pipe[1], bytes([STOP]))
         self.resume()
 
@@ -85,12 +79,15 @@ class TerminationWatch:
             os.close(end)
         self._pipe = None
 
+    def _restore(self) -> None:
+        signal.set_wakeup_fd(-1)
+        if signal.getsignal(signal.SIGTERM) == self._on_signal:
+            signal.signal(signal.SIGTERM, self._previous)
+
     def _forget(self) -> None:
         # a forked data loader worker shares the pipe: its signals are not ours
         if self._pipe is not None:
-            signal.set_wakeup_fd(-1)
-            if signal.getsignal(signal.SIGTERM) == self._on_signal:
-                signal.signal(signal.SIGTERM, self._previous)
+            self._restore()
 
     def _on_signal(self, number: int, frame: Any) -> None:
         # the main thread got here by itself; then the script's own handler has its turn, or the signal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.contract.columns import Column, Table, int64, real, text
+from distprof.contract.tables import Column, Table, int64, real, text
 
 COUNT_KEYS: dict[str, str] = {
     "format": "1; increases when a key changes its meaning.",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distprof.contract.columns import Table
 from distprof.contract.parquet import schema_of, write_table
+from distprof.contract.tables import Table
 from distprof.errors import OutputError
 from distprof.reporters.count_dict import count_dict
 from distprof.reporters.count_schema import COUNT_MODULES, COUNT_OPS, JSON_COLUMNS

@@ -14,7 +14,7 @@ import msgspec
 
 from distprof.contract.ops import EQUAL_INPUTS
 from distprof.contract.paths import STUCK_JSON
-from distprof.contract.problems import FileUnreadable
+from distprof.contract.problems import Unreadable
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup
 from distprof.merge.cost.choice import group_label
 from distprof.merge.run.run_model import Run
@@ -79,21 +79,21 @@ class Hangs:
     standing: dict[int, Standing]
 
 
-def hangs_of(run: Run) -> tuple[Hangs | None, list[FileUnreadable]]:
+def hangs_of(run: Run) -> tuple[Hangs | None, list[Unreadable]]:
     """Reads the reports of the ranks.
 
     Returns:
         Where the ranks got stuck, None where none did; and reports that cannot be read.
     """
     found: dict[int, Stuck] = {}
-    problems: list[FileUnreadable] = []
+    problems: list[Unreadable] = []
     for rank in run.ranks:
         path = rank.folder / STUCK_JSON
         if rank.recorded is not None and path.is_file():
             try:
                 found[rank.number] = msgspec.json.decode(path.read_bytes(), type=Stuck)
             except (msgspec.MsgspecError, OSError) as error:
-                problems.append(FileUnreadable(rank=rank.number, file=STUCK_JSON, detail=str(error)))
+                problems.append(Unreadable(rank=rank.number, file=STUCK_JSON, detail=str(error)))
     return (hangs(found) if found else None), problems
 
 

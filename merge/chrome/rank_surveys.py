@@ -8,7 +8,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from distprof.contract.problems import EventsDamaged, EventsLeftOut, Problem, TraceCut, TraceDamaged, TraceLeftOut
+from distprof.contract.problems import TraceDamaged
 from distprof.errors import DataError, UsageError
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.survey import Survey, survey_trace
@@ -36,7 +36,7 @@ class Readings:
     """All ranks whose traces can be read."""
 
     ranks: list[RankSurvey]
-    problems: list[Problem]
+    problems: list[TraceDamaged]
     """Traces that cannot be read, and what is lost of the others."""
 
 
@@ -61,12 +61,12 @@ class RankSurveys:
 
     def read(self, progress: Progress = lambda _: None) -> Readings:
         """Waits for all of it."""
-        found, problems = list[RankSurvey](), list[Problem]()
+        found, problems = list[RankSurvey](), list[TraceDamaged]()
         for done, ((rank, trace), future) in enumerate(zip(self._traces, self._found, strict=True), 1):
             survey = future.result()
             progress(done / len(self._traces))
             if isinstance(survey, DataError):
-                problems.append(TraceLeftOut(rank=rank.number, detail=str(survey.args[0])))
+                problems.append(TraceDamaged(rank=rank.number, file=trace.name, what="all", detail=str(survey.args[0])))
                 continue
             problems += damages(rank.number, trace, survey)
             found.append(RankSurvey(rank=rank, trace=trace, survey=survey))
@@ -106,18 +106,19 @@ def _survey(trace: TraceFile) -> Survey | DataError:
         return error
 
 
-def damages(rank: int, trace: TraceFile, survey: Survey) -> Iterator[Problem]:
+def damages(rank: int, trace: TraceFile, survey: Survey) -> Iterator[TraceDamaged]:
     """What is lost of a trace."""
     if survey.damage is not None:
-        yield TraceDamaged(rank=rank, file=trace.name, detail=str(survey.damage))
+        yield TraceDamaged(rank=rank, file=trace.name, what="container", detail=str(survey.damage))
     yield from losses_of(rank, trace, survey.losses, survey.num_events)
     if survey.bad_times:
-        yield EventsLeftOut(rank=rank, file=trace.name, num_events=survey.bad_times)
+        yield TraceDamaged(rank=rank, file=trace.name, what="events", num_events=survey.bad_times)
 
 
-def losses_of(rank: int, trace: TraceFile, losses: Losses, num_events: int) -> Iterator[Problem]:
+def losses_of(rank: int, trace: TraceFile, losses: Losses, num_events: int) -> Iterator[TraceDamaged]:
     """What is lost of the text of a trace."""
     if losses.is_cut:
-        yield TraceCut(rank=rank, file=trace.name, lost_bytes=losses.lost_bytes, num_events=num_events)
+        yield TraceDamaged(rank=rank, file=trace.name, what="end", lost_bytes=losses.lost_bytes, num_events=num_events)
     elif losses.damaged_events:
-        yield EventsDamaged(rank=rank, file=trace.name, places=losses.damaged_events, lost_bytes=losses.lost_bytes)
+        yield TraceDamaged(rank=rank, file=trace.name, what="places", places=losses.damaged_events,
+                           lost_bytes=losses.lost_bytes)

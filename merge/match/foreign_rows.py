@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.ops import COLLECTIVE_OPS, POINT_TO_POINT, WITHOUT_DATA, gloo_names
-from distprof.contract.problems import GroupUnknown, MatchedByLabel, MatchedByOrder, NotMatched, Remark
+from distprof.contract.problems import Inferred, MatchingInferred
 from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError
 from distprof.merge.match.backend_names import UNKNOWN, dtype_of, item_bytes, op_of
@@ -243,12 +243,12 @@ def _calls_of(slices: Sequence[CommEvent], calls: Sequence[CommEvent]) -> dict[i
             for place, call in zip(places, issued[kind], strict=True)}
 
 
-def remarks_of(rows: pl.DataFrame) -> list[Remark]:
+def remarks_of(rows: pl.DataFrame) -> list[MatchingInferred]:
     """What of matched rows is inferred."""
     if rows.is_empty():
         return []
     count = Counter(rows["matched_by"].to_list())
     no_group = rows.filter(pl.col("group_ranks").is_null(), pl.col("matched_by") != "peer").height
-    found = ((MatchedByLabel, count["label"]), (MatchedByOrder, count["order"]), (GroupUnknown, no_group),
-             (NotMatched, count[None]))
-    return [remark(num_rows=number, total=len(rows)) for remark, number in found if number]
+    found: dict[Inferred, int] = {
+        "label": count["label"], "order": count["order"], "group": no_group, "none": count[None]}
+    return [MatchingInferred(what=what, num_rows=number, total=len(rows)) for what, number in found.items() if number]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON
-from distprof.contract.problems import FilesLeftOut, TraceUnreadable
+from distprof.contract.problems import FilesLeftOut, Unreadable
 from distprof.errors import DataError
 from distprof.merge.run.rank_names import natural, rank_in
 from distprof.merge.run.trace_head import read_head
@@ -42,7 +42,7 @@ class Discovery:
     """What lies at the given paths."""
 
     candidates: list[Candidate] = field(default_factory=list)
-    problems: list[TraceUnreadable] = field(default_factory=list)
+    problems: list[Unreadable] = field(default_factory=list)
     """Files that should be traces and cannot be read."""
     skipped: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """What files are instead of traces -> their names."""
@@ -136,8 +136,8 @@ def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, 
         found.problems.append(_unreadable(error))
 
 
-def _unreadable(error: DataError) -> TraceUnreadable:
-    return TraceUnreadable(detail=f"{error.args[0]} ({error.hint})" if error.hint else str(error.args[0]))
+def _unreadable(error: DataError) -> Unreadable:
+    return Unreadable(detail=f"{error.args[0]} ({error.hint})" if error.hint else str(error.args[0]))
 
 
 def _look_into(archive: Archive, found: Discovery, *, named: bool) -> None:
@@ -145,7 +145,7 @@ def _look_into(archive: Archive, found: Discovery, *, named: bool) -> None:
     for reader in archive:
         _read(reader, PurePosixPath(reader.trace.member or ""), inside, named=named, asked=False)
     if archive.damage is not None:
-        found.problems.append(TraceUnreadable(detail=archive.damage))
+        found.problems.append(Unreadable(detail=archive.damage))
     found.candidates.extend(sorted(inside.candidates, key=lambda one: natural(str(one.where))))
 
 
@@ -163,7 +163,7 @@ def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named:
             modified_ns=reader.trace.path.stat().st_mtime_ns))
     elif head.cut or asked or reader.damage is not None:
         damage = f"; the file {reader.damage}" if reader.damage is not None else ""
-        found.problems.append(TraceUnreadable(
+        found.problems.append(Unreadable(
             detail=f"expected a Chrome trace in {name}, found {head.instead}{damage}"))
     else:
         found.skipped[head.instead].append(name)

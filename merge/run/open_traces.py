@@ -8,14 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from distprof.contract.mesh import mp_size_of
-from distprof.contract.problems import (
-    Problem,
-    RanksMissing,
-    Remark,
-    WorldSizeFromRanks,
-    WorldSizesDiffer,
-    WorldSizeTooSmall,
-)
+from distprof.contract.problems import Problem, RanksMissing, Remark, WorldSizeFromRanks, WorldSizesDiffer
 from distprof.errors import DataError
 from distprof.merge.run.discovery import Candidate, Discovery, discover, first_few
 from distprof.merge.run.mesh_of_groups import Mesh, mesh_of
@@ -70,12 +63,10 @@ def _world_size(chosen: Mapping[int, Candidate], problems: list[Problem], remark
         if len(chosen) > 1:
             remarks.append(WorldSizeFromRanks(world_size=highest, contradicted=False))
         return highest
-    if len(told) > 1:
-        problems.append(WorldSizesDiffer(ranks_by_size={size: _stating(chosen, size) for size in sorted(told)}))
-    size = max(told)
-    if size < highest:
-        problems.append(WorldSizeTooSmall(world_size=size, highest_rank=highest - 1))
-    return max(size, highest)
+    if len(told) > 1 or max(told) < highest:
+        problems.append(WorldSizesDiffer(ranks_by_size={size: _stating(chosen, size) for size in sorted(told)},
+                                         highest_rank=highest - 1))
+    return max(*told, highest)
 
 
 def _stating(chosen: Mapping[int, Candidate], size: int) -> tuple[int, ...]:

@@ -10,16 +10,7 @@ from pathlib import Path
 
 from distprof.contract.mesh import SIZE_FLAGS
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, TRACE_JSON
-from distprof.contract.problems import (
-    AttemptsDiffer,
-    FilesMissing,
-    FolderUnreadable,
-    Other,
-    Problem,
-    RankFailed,
-    RanksMissing,
-    Unfinished,
-)
+from distprof.contract.problems import AttemptsDiffer, FilesMissing, Problem, RanksMissing, Unfinished, Unreadable
 from distprof.contract.rank_json import RankJson, RunJson, read
 from distprof.errors import DataError, FormatError
 from distprof.merge.run.run_model import Rank, Run
@@ -48,7 +39,7 @@ def recorded_run(path: Path) -> Run:
     folders, left_out = _folders(path)
     if not folders:
         raise DataError(f"expected rank folders like rank00000 in {path}, found none that can be read"
-                        + "".join(f"; {one.folder}: {one.detail}" for one in left_out),
+                        + "".join(f"; {one.file}: {one.detail}" for one in left_out),
                         hint="only directories written by distprof run or distprof.record can be read")
     problems += left_out
     _check_same_run(folders, about)
@@ -82,25 +73,25 @@ def _about(path: Path, problems: list[Problem]) -> RunJson | None:
     except FormatError:
         raise
     except DataError as error:
-        problems.append(Other(detail=str(error.args[0])))
+        problems.append(Unreadable(detail=str(error.args[0])))
         return None
 
 
-def _folders(path: Path) -> tuple[list[_Folder], list[FolderUnreadable]]:
+def _folders(path: Path) -> tuple[list[_Folder], list[Unreadable]]:
     """Every rank that can be read; a folder that cannot is a problem, not the end."""
     found: dict[int, _Folder] = {}
-    left_out: list[FolderUnreadable] = []
+    left_out: list[Unreadable] = []
     for folder in sorted(child for child in path.iterdir() if FOLDER.fullmatch(child.name) and child.is_dir()):
         if not (folder / RANK_JSON).exists():
             detail = f"it has no {RANK_JSON}" if any(folder.iterdir()) else "it is empty"
-            left_out.append(FolderUnreadable(folder=folder.name, detail=detail))
+            left_out.append(Unreadable(file=folder.name, detail=detail))
             continue
         try:
             one = _Folder(path=folder, content=read(folder / RANK_JSON, RankJson))
         except FormatError:
             raise
         except DataError as error:
-            left_out.append(FolderUnreadable(folder=folder.name, detail=str(error.args[0])))
+            left_out.append(Unreadable(file=folder.name, detail=str(error.args[0])))
             continue
         rank = one.content.rank
         other = found.setdefault(rank, one)
@@ -146,10 +137,9 @@ def _sizes(ranks: Sequence[RankJson], world_size: int) -> tuple[int, int]:
 
 def _problems_of(folder: _Folder) -> list[Problem]:
     content, found = folder.content, list[Problem]()
-    if content.status == "recording":
-        found.append(Unfinished(rank=content.rank, steps=_steps_written(folder)))
-    elif content.status != "complete":
-        found.append(RankFailed(rank=content.rank, status=content.status, why=content.why))
+    if content.status != "complete":
+        found.append(Unfinished(rank=content.rank, status=content.status, steps=_steps_written(folder),
+                                why=content.why))
     lost = [name for name in content.files if not (folder.path / name).is_file()]
     if lost:
         found.append(FilesMissing(rank=content.rank, files=tuple(lost)))

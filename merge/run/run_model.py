@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from distprof.contract.columns import Table
 from distprof.contract.mesh import AXES
 from distprof.contract.problems import Problem, Remark
 from distprof.contract.rank_json import RankJson
+from distprof.contract.tables import Table
 from distprof.merge.scan.trace_file import TraceFile
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import polars as pl
 
-from distprof.contract.columns import Table
 from distprof.contract.parquet import write_arrow
 from distprof.contract.paths import STEP_LINES
-from distprof.contract.problems import FileUnreadable
-from distprof.contract.tables import MODULES, OPS, STEPS
+from distprof.contract.problems import Unreadable
+from distprof.contract.tables import MODULES, OPS, STEPS, Table
 from distprof.merge.run.run_model import Rank, Run
 
 TYPES: dict[str, pl.DataType] = {
@@ -39,7 +38,7 @@ class Loaded:
     """Rank by rank."""
     ranks: Sequence[int]
     """Those whose file was read; it may have no rows."""
-    problems: Sequence[FileUnreadable]
+    problems: Sequence[Unreadable]
     """Files that are damaged; the others are read."""
 
 
@@ -50,7 +49,7 @@ class RecordedTables:
     steps: pl.DataFrame
     ops: pl.DataFrame
     modules: pl.DataFrame
-    problems: Sequence[FileUnreadable]
+    problems: Sequence[Unreadable]
 
 
 def read_tables(run: Run) -> RecordedTables:
@@ -62,7 +61,7 @@ def read_tables(run: Run) -> RecordedTables:
 
 def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows) -> Loaded:
     """The rows of every rank that has the table; `prepared` makes them smaller before all are there."""
-    problems, parts, ranks = list[FileUnreadable](), [prepared(empty(table))], list[int]()
+    problems, parts, ranks = list[Unreadable](), [prepared(empty(table))], list[int]()
     for start in range(0, len(run.ranks), FILES_AT_ONCE):
         found = _frames(run.ranks[start:start + FILES_AT_ONCE], table, problems)
         parts += [prepared(frame) for _, frame in found]
@@ -71,7 +70,7 @@ def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.Dat
 
 
 def _frames(ranks: Sequence[Rank], table: Table,
-            problems: list[FileUnreadable]) -> list[tuple[Sequence[int], pl.DataFrame]]:
+            problems: list[Unreadable]) -> list[tuple[Sequence[int], pl.DataFrame]]:
     """Rows and whose they are: of all these ranks together, or of one at a time where a file is missing or damaged."""
     if all(rank.has(table) for rank in ranks):
         try:
@@ -87,14 +86,14 @@ def empty(table: Table) -> pl.DataFrame:
     return pl.DataFrame(schema={column.name: TYPES[column.type] for column in table.columns})
 
 
-def _frame(rank: Rank, table: Table, problems: list[FileUnreadable]) -> pl.DataFrame | None:
+def _frame(rank: Rank, table: Table, problems: list[Unreadable]) -> pl.DataFrame | None:
     file = table.file if rank.has(table) else STEP_LINES if table is STEPS else None
     try:
         if file == STEP_LINES:
             return _steps_of_the_dead(rank)
         return None if file is None else _columns([rank.folder / file], table)
     except UNREADABLE as error:
-        problems.append(FileUnreadable(rank=rank.number, file=str(file), detail=str(error).splitlines()[0]))
+        problems.append(Unreadable(rank=rank.number, file=str(file), detail=str(error).splitlines()[0]))
         return None
 
 

@@ -1,4 +1,4 @@
-"""Problems and remarks in sentences: one row per code."""
+"""Problems and remarks in sentences: one row per code, and per kind of it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from distprof.merge.text.phrases import rank_list
 from distprof.reporters.page import Page
 from distprof.units import duration, spans
 
-SENTENCES: dict[type[Problem | Remark], str] = {
-    codes.Other: "{detail}",
+SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
+    codes.Unreadable: "{rank:of_rank}{file:unreadable}{detail}",
     codes.RanksMissing: "{ranks:ranks} of {world_size} missing",
-    codes.FolderUnreadable: "{folder} was left out: {detail}",
-    codes.Unfinished: "rank {rank} did not finish recording (killed, out of disk, or still running): {steps} steps are "
-                      "there",
-    codes.RankFailed: "rank {rank} is {status}: {why}",
+    codes.Unfinished: {
+        "recording": "rank {rank} did not finish recording (killed, out of disk, or still running): {steps} steps are "
+                     "there",
+        "partial": "rank {rank} is partial: {why}",
+        "failed": "rank {rank} is failed: {why}",
+    },
     codes.FilesMissing: "rank {rank} lacks {files:names}",
-    codes.FileUnreadable: "rank {rank}: {file} cannot be read: {detail}",
     codes.NoteOfRank: "rank {rank}: {detail}",
     codes.AttemptsDiffer: "ranks are of different attempts of torchrun: {attempts:names}",
-    codes.TraceUnreadable: "{detail}",
     codes.TraceWithoutRank: "{file} was left out: nothing in it or in its name says of which rank it is",
     codes.SeveralTraces: "rank {rank} has several traces: the newest, {used}, is merged, and {left_out:first} left out",
-    codes.WorldSizesDiffer: "traces disagree on the world size: {ranks_by_size:sizes}",
-    codes.WorldSizeTooSmall: "traces state a world size of {world_size}, but there is a rank {highest_rank}",
-    codes.TraceLeftOut: "rank {rank} is not in the merged trace: {detail}",
-    codes.TraceDamaged: "rank {rank}: {file} {detail}",
-    codes.TraceCut: "rank {rank}: {file} ends too early: {num_events} events are whole, {lost_bytes} bytes are lost",
-    codes.EventsDamaged: "rank {rank}: {file} is damaged at {places} places: {lost_bytes} bytes are lost",
-    codes.EventsLeftOut: "rank {rank}: {num_events} events of {file} were left out: they have no phase, or a time that "
-                         "is not a number",
+    codes.WorldSizesDiffer: "the world size in the traces is not clear: {ranks_by_size:sizes}, and the highest rank is "
+                            "{highest_rank}",
+    codes.TraceDamaged: {
+        "all": "rank {rank} is not in the merged trace: {detail}",
+        "container": "rank {rank}: {file} {detail}",
+        "end": "rank {rank}: {file} ends too early: {num_events} events are whole, {lost_bytes} bytes are lost",
+        "places": "rank {rank}: {file} is damaged at {places} places: {lost_bytes} bytes are lost",
+        "events": "rank {rank}: {num_events} events of {file} were left out: they have no phase, or a time that is not "
+                  "a number",
+    },
     codes.ClocksNotAligned: "clocks are not aligned ({ranks:ranks}): {reason:reason}{note:note}",
     codes.ClocksWrong: "clocks are wrong: {violations} of {num_collectives} collectives end on a rank before all are "
                        "in, by up to {largest_ns:ns}; the uncertainty of the clocks explains {allowed_ns:ns}",
@@ -43,20 +45,23 @@ SENTENCES: dict[type[Problem | Remark], str] = {
     codes.FilesLeftOut: "{num_files:files} left out: {instead} ({files:names})",
     codes.RanksFromNames: "{contradicted:same_rank}ranks are from {names:source} in the file names",
     codes.WorldSizeFromRanks: "{contradicted:world_size}, so it is taken as {world_size}: the highest rank plus one",
-    codes.MatchedByLabel: "{num_rows} of {total} rows of collectives are matched by their order of op, type and size: "
-                          "the traces have neither ids nor comparable sequence numbers",
-    codes.MatchedByOrder: "{num_rows} of {total} rows of collectives are matched by the order of their ops alone: the "
-                          "traces have no types and sizes",
-    codes.GroupUnknown: "{num_rows} of {total} rows of collectives have no process group: they are taken for "
-                        "collectives of all ranks",
-    codes.NotMatched: "{num_rows} of {total} rows of collectives are not matched: their ranks are in several process "
-                      "groups, and nothing says in which of them they were issued",
+    codes.MatchingInferred: {
+        "label": "{num_rows} of {total} rows of collectives are matched by their order of op, type and size: the "
+                 "traces have neither ids nor comparable sequence numbers",
+        "order": "{num_rows} of {total} rows of collectives are matched by the order of their ops alone: the traces "
+                 "have no types and sizes",
+        "group": "{num_rows} of {total} rows of collectives have no process group: they are taken for collectives of "
+                 "all ranks",
+        "none": "{num_rows} of {total} rows of collectives are not matched: their ranks are in several process groups, "
+                "and nothing says in which of them they were issued",
+    },
     codes.StepsUneven: "timed steps differ: the longest took {ratio:.0f} x the median one, and the mean includes both; "
                        "compilation or warm-up? (--steps wait=... waits longer)",
     codes.FirstStepLeftOut: "step {step} is left out: the profiler warms up in it",
     codes.CulpritsOfAllSteps: "culprits are of all steps: {first}-{last}",
     codes.MergeAlone: "this is a merge without the folders of its ranks: it does not hold what steps were spent on",
 }
+"""Where a code has several, they are chosen by its field `what` or `status`."""
 CLOCK_REASONS: dict[codes.ClockReason | None, str] = {
     "asked": "--align none",
     "hosts_unknown": "the hosts of the ranks are not known, and no offsets were measured",
@@ -67,6 +72,8 @@ CLOCK_REASONS: dict[codes.ClockReason | None, str] = {
 }
 FORMATS: dict[str, Callable[[Any], str]] = {
     "ns": duration,
+    "of_rank": lambda rank: "" if rank is None else f"rank {rank}: ",
+    "unreadable": lambda file: "" if file is None else f"{file} cannot be read: ",
     "ranks": rank_list,
     "names": lambda names: ", ".join(map(str, names)),
     "first": lambda names: f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are",
@@ -91,7 +98,10 @@ class _Sentences(Formatter):
 
 def sentence(one: Problem | Remark) -> str:
     """What a code with its fields means."""
-    return _Sentences().vformat(SENTENCES[type(one)], (), msgspec.structs.asdict(one))
+    fields, words = msgspec.structs.asdict(one), SENTENCES[type(one)]
+    if isinstance(words, dict):
+        words = words[fields.get("what") or fields["status"]]
+    return _Sentences().vformat(words, (), fields)
 
 
 def sentences(found: Iterable[Problem | Remark]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 import distprof
-from distprof.recording.rank_folder import RankFolder
+from distprof.recording.run_directory import RankFolder
 from support.jobs import EXAMPLES
 from support.left_behind import traces_of_us
 from support.models import Inplace

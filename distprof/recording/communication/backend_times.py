@@ -1,14 +1,16 @@
-"""Gives labelled calls their start and end, by the work of the backends on the timeline."""
+"""Gives labelled calls their start and end, by the work of the backends on the timeline.
+
+Kernels of a GPU carry group and sequence; gloo's events are joined in `gloo_times`.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from distprof.recording.communication.backend_events import GLOO, BackendEvent
-from distprof.recording.communication.collective_call import CollectiveCall
+from distprof.contract.ops import COLLECTIVE_OPS, POINT_TO_POINT
+from distprof.recording.communication.collective_call import GLOO, BackendEvent, CollectiveCall, fill_times
 from distprof.recording.communication.gloo_times import time_on_caller, time_queues
-from distprof.recording.communication.kernel_times import time_kernels
 
 
 def time_calls(calls: Sequence[CollectiveCall], events: Iterable[BackendEvent]) -> None:
@@ -22,4 +24,41 @@ def time_calls(calls: Sequence[CollectiveCall], events: Iterable[BackendEvent]) 
             kernels.append(event)
     time_on_caller(calls, lanes)
     time_queues(calls, lanes)
-    time_kernels(calls, kernels)
+    _time_kernels(calls, kernels)
+
+
+def _time_kernels(calls: Sequence[CollectiveCall], kernels: Sequence[BackendEvent]) -> None:
+    """Joins kernels with calls by group and sequence; calls that NCCL gathers into one launch share a kernel."""
+    together: dict[tuple[str | None, int | None], list[BackendEvent]] = defaultdict(list)
+    single: dict[str | None, list[BackendEvent]] = defaultdict(list)
+    for kernel in kernels:
+        if kernel.collective in POINT_TO_POINT:  # numbered apart from collectives
+            single[kernel.group].append(kernel)
+        else:
+            together[kernel.group, kernel.sequence].append(kernel)
+    for call in calls:
+        if call.on_device and call.op not in POINT_TO_POINT:
+            found = together.get((call.group, call.group_sequence), [])
+            if found and all(_is_of(call, kernel) for kernel in found):
+                fill_times(call, found)
+    for group, found in single.items():
+        _time_single(group, calls, found)
+
+
+def _is_of(call: CollectiveCall, kernel: BackendEvent) -> bool:
+    name = (kernel.collective or "").replace("_", "")
+    agrees = (not name or name == "coalesced" or call.op.replace("_", "") in name
+              or name in COLLECTIVE_OPS[call.op].nccl)
+    return agrees and kernel.start_ns >= call.enqueue_ns
+
+
+def _time_single(group: str | None, calls: Sequence[CollectiveCall], kernels: Sequence[BackendEvent]) -> None:
+    """Sends and receives in order of their numbers, where there is a kernel for each and none besides."""
+    mine = [call for call in calls if call.on_device and call.group == group and call.op in POINT_TO_POINT]
+    ordered = sorted(kernels, key=lambda kernel: kernel.sequence or 0)
+    numbers = [kernel.sequence for kernel in ordered]
+    if (len(mine) == len(ordered) and None not in numbers and len(set(numbers)) == len(numbers)
+            and all(kernel.collective == call.op and kernel.start_ns >= call.enqueue_ns
+                    for call, kernel in zip(mine, ordered, strict=True))):
+        for call, kernel in zip(mine, ordered, strict=True):
+            fill_times(call, [kernel])

@@ -1,32 +1,24 @@
-"""One communication op of this rank, labelled when it is called and timed when its end is known."""
+"""One communication op of this rank, and the work that a backend did for it.
+
+A call is labelled when it is made; its times follow from the work of the backend on the timeline.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from distprof.contract.stuck import OpenCall
 
-@dataclass(slots=True, kw_only=True)
-class CollectiveCall:
-    """One communication op on this rank; the fields up to `timed_by` are columns of collectives.parquet."""
+GLOO = "gloo:"
+"""Begins the names of gloo's events."""
 
-    op: str
-    group: str
+
+class CollectiveCall(OpenCall, kw_only=True):
+    """One communication op on this rank; fields of `OpenCall` and those up to `timed_by` are columns of its table."""
+
     group_description: str
-    group_ranks: list[int]
-    sequence: int
-    group_sequence: int
-    num_elements: int
-    size_bytes: int
-    dtype: str | None
-    peer: int | None
-    tag: int | None
     split_bytes: list[int] | None
-    asynchronous: bool
-    module_path: str | None
-    phase: str | None
-    step: int
-    enqueue_ns: int
     start_ns: int | None = None
     end_ns: int | None = None
     timed_by: str | None = None
@@ -44,3 +36,34 @@ class CollectiveCall:
     """Elements of each piece of work that gloo makes of the call; none for what blocks or is point-to-point."""
     on_device: bool = False
     """True where a kernel on a GPU does it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendEvent:
+    """One piece of work of a backend."""
+
+    name: str
+    thread: int | str
+    start_ns: int
+    end_ns: int | None
+    """None where it had not ended when the timeline did."""
+    elements: int | None = None
+    """Elements of the inputs, where known."""
+    group: str | None = None
+    sequence: int | None = None
+    collective: str | None = None
+
+
+def is_backend_event(name: str, group: object) -> bool:
+    """True for events of a communication backend: those of gloo by name, kernels by the group that they carry."""
+    return name.startswith(GLOO) or (group is not None and name.lower().startswith(("nccl", "rccl")))
+
+
+def fill_times(call: CollectiveCall, events: Sequence[BackendEvent]) -> None:
+    """Sets start, end and `timed_by` of a call from the events that are its work."""
+    call.start_ns = min(event.start_ns for event in events)
+    if call.end_ns is not None and call.runner is not None:
+        return  # our callback runs inside the event: its time is nearer to the end of the op
+    ends = [event.end_ns for event in events if event.end_ns is not None]
+    if len(ends) == len(events):
+        call.end_ns, call.timed_by = max(ends), "timeline"

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from distprof.contract.ops import POINT_TO_POINT, gloo_names
-from distprof.recording.communication.backend_events import GLOO, BackendEvent, fill_times
-from distprof.recording.communication.collective_call import CollectiveCall
+from distprof.recording.communication.collective_call import GLOO, BackendEvent, CollectiveCall, fill_times
 
 SLACK_NS = 20_000
 """By how much the clock of the timeline may differ from the one that calls read."""
+NUM_THREADS = 2
+"""Threads that gloo has for a group."""
+MOST_UNKNOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +30,6 @@ class _Work:
     call: CollectiveCall
     elements: int
 
-
-NUM_THREADS = 2
-"""Threads that gloo has for a group."""
-MOST_UNKNOWN = 8
 
 Found = list[tuple[_Work, BackendEvent]]
 Lanes = dict[int | str, list[BackendEvent]]
@@ -85,9 +83,9 @@ def _time_group(queued: list[CollectiveCall], possible: list[Lanes], calls: Sequ
     found: Found = []
     if _nothing_between(queued, calls):
         ways = [_in_order(queued, lanes, anchors) for lanes in possible]
-        whole = [way.found for way in ways if way.whole]
+        whole = [joined for joined, is_whole in ways if is_whole]
         if len(possible) == 1 or len(whole) == 1:
-            found = whole[0] if whole else ways[0].found
+            found = whole[0] if whole else ways[0][0]
     parts: dict[int, list[BackendEvent]] = defaultdict(list)
     for work, event in found:
         parts[id(work.call)].append(event)
@@ -124,20 +122,12 @@ def _nothing_between(queued: list[CollectiveCall], calls: Sequence[CollectiveCal
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """Events of some threads, read as the work of a group."""
-
-    found: Found
-    whole: bool
-    """True where every piece of work has its event and every event its piece."""
-
-
-def _in_order(queued: list[CollectiveCall], lanes: Lanes, anchors: Mapping[int, BackendEvent]) -> _Way:
+def _in_order(queued: list[CollectiveCall], lanes: Lanes, anchors: Mapping[int, BackendEvent]) -> (
+        tuple[Found, bool]):
     """Joins between points at which nothing was in the queue: there must be as many events as pieces of work.
 
     Work from before the first call, or work that had not ended when the timeline did, makes numbers differ: what it
-    touches stays unknown, the rest is not shifted.
+    touches stays unknown, the rest is not shifted. True with it where every piece of work has its event.
     """
     events = sorted((event for lane in lanes.values() for event in lane), key=lambda event: event.start_ns)
     starts = [event.start_ns for event in events]
@@ -154,7 +144,7 @@ def _in_order(queued: list[CollectiveCall], lanes: Lanes, anchors: Mapping[int, 
         if known_empty or all(_is_over(call, until) for call in part):
             found += _walk(works, between, anchors)
             since, begin, known_empty = until or 0, index, True
-    return _Way(found=found, whole=begin == len(queued))
+    return found, begin == len(queued)
 
 
 def _ends_after(event: BackendEvent, until_ns: int | None) -> bool:

@@ -10,8 +10,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,20 +19,17 @@ import torch.distributed as dist
 from distprof.contract.ops import OP_OF_C10D, POINT_TO_POINT, WITHOUT_DATA
 from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name
-from distprof.recording.communication.c10d_operators import BLOCKING, ArgumentPlaces, works_of
 from distprof.recording.communication.collective_call import CollectiveCall
 
+INPUTS = ("input_tensor", "input_tensors", "input_list", "inputs", "input", "tensors", "tensor")
+"""Names that c10d operators give to the tensors that a rank puts in."""
+OUTPUTS = ("output_tensors", "output_lists")
+PEERS = ("dst", "src", "root_rank")
+BLOCKING = ("monitored_barrier_",)
+"""Operators that return when the op is over."""
+MANY_WORKS = ("reduce_scatter_", "reduce_scatter_tensor_coalesced_")
+"""Operators that gloo takes apart: a piece of work per input."""
 MOST_PENDING = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
-    """A process group, as labels name it."""
-
-    this: weakref.ref[Any]
-    name: str
-    description: str
-    ranks: list[int]
 
 
 Pending = tuple[CollectiveCall, Any]
@@ -50,7 +46,8 @@ class CollectiveRecorder:
         self._before = guard(self._look_at_pending)
         self._label = guard(self._on_call)
         self._counts: dict[tuple[str, bool], int] = defaultdict(int)
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, tuple[weakref.ref[Any], list[int]]] = {}
+        """By name: the group and its ranks."""
         self._runners: dict[str, set[int]] = defaultdict(set)
         self._pending: list[Pending] = []
         self._waited_for: dict[int, CollectiveCall] = {}
@@ -88,57 +85,54 @@ class CollectiveRecorder:
 
     def _kernel(self, overload: Any) -> Callable[..., Any]:
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-        arguments = ArgumentPlaces.of(overload)
         operator = overload._schema.name.removeprefix("c10d::")
+        names = [argument.name for argument in overload._schema.arguments]
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
             self._before()
             enqueue_ns = time.time_ns()
             output = overload.redispatch(keys & after, *args, **kwargs)
-            self._label(operator, arguments, (enqueue_ns, time.time_ns()), args, kwargs, output)
+            times = (enqueue_ns, time.time_ns())
+            self._label(operator, dict(zip(names, args, strict=False)) | kwargs, times, output)
             return output
 
         return kernel
 
-    def _on_call(self, operator: str, arguments: ArgumentPlaces, times: tuple[int, int], args: Sequence[Any],
-                 kwargs: dict[str, Any], output: Any) -> None:
-        def given(place: tuple[int, str] | None, default: Any = None) -> Any:
-            if place is None:
-                return default
-            return args[place[0]] if place[0] < len(args) else kwargs.get(place[1], default)
-
+    def _on_call(self, operator: str, given: Mapping[str, Any], times: tuple[int, int], output: Any) -> None:
+        """Labels a call; `given` has its arguments by name, without those left at their default."""
         op = OP_OF_C10D[operator]
-        process_group: Any = dist.ProcessGroup.unbox(given(arguments.group))
-        group = self._group(process_group)
+        process_group: Any = dist.ProcessGroup.unbox(given["process_group"])
+        group, ranks = process_group.group_name, self._ranks_of(process_group)
         frame = self._scopes.current
         step, phase = self._where()
-        data = [] if op in WITHOUT_DATA else _flat(given(arguments.data))
+        data = [] if op in WITHOUT_DATA else _flat(_first(given, INPUTS))
         elements = [tensor.numel() for tensor in data]
         sizes = [number * tensor.element_size() for number, tensor in zip(elements, data, strict=True)]
-        peer = given(arguments.peer)
-        kind = (group.name, op in POINT_TO_POINT)
-        first = data[0] if data else next(iter(_flat(given(arguments.outputs))), None)
+        peer, splits = _first(given, PEERS), given.get("input_split_sizes")
+        works = elements if operator in MANY_WORKS else [sum(elements)]
+        kind = (group, op in POINT_TO_POINT)
+        first = data[0] if data else next(iter(_flat(_first(given, OUTPUTS))), None)
         call = CollectiveCall(
             op=op,
-            group=group.name,
-            group_description=group.description,
-            group_ranks=group.ranks,
+            group=group,
+            group_description=process_group.group_desc,
+            group_ranks=ranks,
             sequence=self._counts[kind],
             group_sequence=process_group._get_sequence_number_for_group(),
             num_elements=sum(elements),
             size_bytes=sum(sizes),
             dtype=dtype_name(first.dtype) if first is not None else None,
-            peer=group.ranks[peer] if peer is not None and 0 <= peer < len(group.ranks) else None,
-            tag=given(arguments.tag),
-            split_bytes=_split_bytes(given(arguments.splits), data, sizes, group) if op == "all_to_all" else None,
-            asynchronous=bool(given(arguments.asynchronous, operator not in BLOCKING)),
+            peer=ranks[peer] if peer is not None and 0 <= peer < len(ranks) else None,
+            tag=given.get("tag"),
+            split_bytes=_split_bytes(splits, data, sizes, len(ranks)) if op == "all_to_all" else None,
+            asynchronous=bool(given.get("async_op", operator not in BLOCKING)),
             module_path=frame.site.path if frame is not None else None,
             phase=phase or _phase(frame),
             step=step,
             enqueue_ns=times[0],
             returned_ns=times[1],
             thread=threading.get_native_id(),
-            work_elements=() if op in POINT_TO_POINT or operator in BLOCKING else works_of(operator, elements),
+            work_elements=() if op in POINT_TO_POINT or operator in BLOCKING else tuple(works),
             on_device=first is not None and first.is_cuda,
         )
         self._counts[kind] += 1
@@ -151,14 +145,11 @@ class CollectiveRecorder:
         elif not call.on_device:  # an NCCL future is done before the kernel is; to ask may break a graph capture
             self._follow(call, output[-1] if isinstance(output, tuple) else output)
 
-    def _group(self, process_group: Any) -> _Group:
-        name = process_group.group_name
-        known = self._groups.get(name)
-        if known is None or known.this() is not process_group:
-            known = self._groups[name] = _Group(
-                this=weakref.ref(process_group), name=name, description=process_group.group_desc,
-                ranks=dist.get_process_group_ranks(process_group))
-        return known
+    def _ranks_of(self, group: Any) -> list[int]:
+        known = self._groups.get(group.group_name)
+        if known is None or known[0]() is not group:
+            known = self._groups[group.group_name] = weakref.ref(group), dist.get_process_group_ranks(group)
+        return known[1]
 
     def _follow(self, call: CollectiveCall, boxed: Any) -> None:
         try:
@@ -214,21 +205,25 @@ class CollectiveRecorder:
             return  # some works of gloo have no future
 
 
+def _first(given: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return next((given[name] for name in names if name in given), None)
+
+
 def _flat(data: Any) -> list[torch.Tensor]:
     if isinstance(data, torch.Tensor):
         return [data]
     return [tensor for part in data or () for tensor in _flat(part)]
 
 
-def _split_bytes(splits: Sequence[int] | None, data: list[torch.Tensor], sizes: list[int], group: _Group) -> (
-        list[int] | None):
+def _split_bytes(splits: Sequence[int] | None, data: list[torch.Tensor], sizes: list[int],
+                 num_ranks: int) -> list[int] | None:
     """Bytes to each rank of the group: by its own tensor, by rows of one tensor, or in equal parts."""
     if splits is None:
-        return sizes if len(sizes) == len(group.ranks) else None
+        return sizes if len(sizes) == num_ranks else None
     if splits:
         rows = data[0].shape[0] if data and data[0].dim() else 0
         return [sizes[0] * split // rows if rows else 0 for split in splits]
-    return [sum(sizes) // len(group.ranks)] * len(group.ranks)
+    return [sum(sizes) // num_ranks] * num_ranks
 
 
 def _source(call: CollectiveCall, work: Any) -> int | None:

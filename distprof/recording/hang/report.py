@@ -20,6 +20,7 @@ import torch
 from distprof.contract.paths import FORMAT, STUCK_JSON
 from distprof.contract.stuck import Failure, StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.files import write_whole
+from distprof.process.identity import in_process_group
 from distprof.recording.termination import TerminationWatch
 
 MOST_COLLECTIVES = 50
@@ -110,8 +111,7 @@ def is_communication(error: BaseException) -> bool:
 
 def last_called() -> dict[str, tuple[int | None, int | None]]:
     """Of each process group, the number of the last collective called and of the last one completed."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if not in_process_group():
         return {}
     status = _flight_recorder(collectives=False)["pg_status"]
     return {name: (_number(one.get("last_enqueued_collective")), _number(one.get("last_completed_collective")))
@@ -120,15 +120,14 @@ def last_called() -> dict[str, tuple[int | None, int | None]]:
 
 def process_groups(notes: list[str]) -> list[StuckGroup]:
     """The process groups of this rank and their last collectives; what is missing goes into `notes`."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if not in_process_group():
         return []
     recorded = _flight_recorder_in_time(notes)
     of_group: dict[str, list[Any]] = {}
     for entry in recorded.get("entries", []):
         of_group.setdefault(entry["process_group"][0], []).append(entry)
     status = recorded.get("pg_status", {})
-    world = distributed.distributed_c10d._world
+    world: Any = torch.distributed.distributed_c10d._world
     return [_group(group, list(ranks), world.pg_map.get(group, (None,))[0], status.get(group.group_name, {}),
                    of_group.get(group.group_name, []))
             for group, ranks in list(world.pg_group_ranks.items())]
@@ -191,29 +190,19 @@ def threads() -> list[StuckThread]:
         thread = known.get(ident)
         name = thread.name if thread is not None else ""
         if (ident != here or ident == main) and not name.startswith("distprof-"):
-            frames = [one for one in _interrupted(_frames(frame)) if ident != here or not _is_ours(one)]
+            frames = _frames(frame)
+            # below our signal handler: what the script was doing
+            end = next((place for place, one in enumerate(frames) if one.function == HANDLER), len(frames))
+            frames = [one for one in frames[:end] if ident != here or RECORDING not in Path(one.file).parents]
             found.append(StuckThread(name=name, native_id=thread.native_id if thread is not None else None,
                                      main=ident == main, frames=frames))
     return sorted(found, key=lambda thread: not thread.main)
 
 
-def _interrupted(frames: list[StackFrame]) -> list[StackFrame]:
-    """The frames below our signal handler: what the script was doing."""
-    place = next((index for index, frame in enumerate(frames) if frame.function == HANDLER), len(frames))
-    return frames[:place]
-
-
-def _is_ours(frame: StackFrame) -> bool:
-    return RECORDING in Path(frame.file).parents
-
-
-def _frames(frame: FrameType | None) -> list[StackFrame]:
-    frames = []
-    while frame is not None:
-        frames.append(StackFrame(file=frame.f_code.co_filename, line=frame.f_lineno or 0,
-                                 function=frame.f_code.co_qualname))
-        frame = frame.f_back
-    return frames[::-1]
+def _frames(innermost: FrameType) -> list[StackFrame]:
+    found = [StackFrame(file=frame.f_code.co_filename, line=line or 0, function=frame.f_code.co_qualname)
+             for frame, line in traceback.walk_stack(innermost)]
+    return found[::-1]
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,42 +19,40 @@ import msgspec
 from distprof.contract.stuck import OpenCall, Stuck
 from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.hang.report import HangReport, failure_of, is_communication, last_called
-from distprof.recording.hang.watchdog import Watchdog, limit_s
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
+from distprof.recording.steps import CurrentStep
 
+LONGEST_SLEEP_S = 10.0
+LEAST_LIMIT_S = 30.0
+STEPS = 20
+"""Times the longest step so far."""
+AFTERWARDS_S = 300.0
+"""Without a collective, after the last pass."""
 INTERRUPTED_FOR_NS = 60_000_000_000
 """An exception that ends the script this soon after a SIGINT is taken for its consequence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """Progress of the recorder."""
-
-    recording: bool
-    step: int
-    began_ns: int
-    """When the step began; 0 before the first."""
 
 
 class HangWatch:
     """Watches one recorder."""
 
-    def __init__(self, rank: RankRecording, switch: PassSwitch, progress: Callable[[], Progress]) -> None:
+    def __init__(self, rank: RankRecording, switch: PassSwitch, step: CurrentStep,
+                 recording: Callable[[], bool]) -> None:
         self._rank = rank
         self._switch = switch
-        self._progress = progress
+        self._step = step
+        self._recording = recording
         self._longest_ns = 0
         self._ending = False
         self._interrupted: Stuck | None = None
         self._report = HangReport(lambda: rank.rank_folder, self._about)
-        self._watchdog = Watchdog(self._look, self._limit_s, self._on_hang, self._report.remove)
+        self._over = threading.Event()
         self.stays = "DISTPROF_RUN_ID" in os.environ
         """True where the job is watched after the last pass, too: it was launched by distprof."""
 
     def start(self) -> None:
         """Begins to watch."""
-        self._watchdog.start()
+        threading.Thread(target=self._watch, name="distprof-watchdog", daemon=True).start()
 
     def step_ended(self, duration_ns: int) -> None:
         """A step ended: the limit follows the longest one."""
@@ -92,7 +89,7 @@ class HangWatch:
         def first() -> Stuck | None:
             return None if self._ending else found()
 
-        if self._progress().recording or self.stays:
+        if self._recording() or self.stays:
             self._ending = self._report.write(first) or self._ending
 
     def complete(self, rename: Callable[[], None]) -> None:
@@ -104,39 +101,62 @@ class HangWatch:
 
     def stop(self) -> None:
         """Ends the watching; the file stays if the process ends because of the hang."""
-        self._watchdog.stop()
+        self._over.set()
         if not self._ending:
             self._report.remove()
 
+    def _watch(self) -> None:
+        seen, since, reported = self._look(), time.monotonic(), False
+        while not self._over.wait(min(LONGEST_SLEEP_S, self._limit_s() / 4)):
+            try:
+                now = self._look()
+                if now != seen:
+                    seen, since = now, time.monotonic()
+                    if reported:
+                        self._report.remove()
+                        reported = False
+                elif not reported and time.monotonic() - since >= self._limit_s():
+                    reported = True
+                    self._on_hang(time.monotonic() - since)
+            except Exception:  # noqa: BLE001 (to look is never a reason to fail)
+                continue
+
     def _look(self) -> Hashable:
-        progress = self._progress()
-        if progress.recording:
-            return progress.step
+        """A value that changes if and only if there is progress."""
+        if self._recording():
+            return self._step.number
         # without process groups no rank waits for another
         return tuple(sorted(last_called().items())) or time.monotonic()
 
     def _limit_s(self) -> float:
-        return limit_s(self._longest_ns / 1e9 if self._progress().recording else None)
+        """Seconds without progress after which the rank is taken to hang."""
+        try:
+            given = float(os.environ.get("DISTPROF_HANG_SECONDS", ""))
+        except ValueError:
+            given = 0.0
+        if given > 0:
+            return given
+        return max(LEAST_LIMIT_S, STEPS * self._longest_ns / 1e9) if self._recording() else AFTERWARDS_S
 
     def _on_hang(self, seconds: float) -> None:
-        recording = self._progress().recording
+        recording = self._recording()
         if recording or self.stays:
             what = "step has ended" if recording else "collective has been called"
             why = f"no {what} for {seconds:.1f} s"
             written = self._report.write(lambda: None if self._ending else self._report.take("watchdog", why))
-            if written and recording and self._rank.world_size > 1:
+            if written and recording and self._rank.identity.world_size > 1:
                 self._rank.say(f"no step has ended for {seconds:.0f} s: stuck.json in {self._rank.rank_folder} shows "
                                f"where this rank is")
 
     def _about(self) -> dict[str, Any]:
-        progress = self._progress()
+        recording = self._recording()
         frame = self._switch.scopes.current_on(threading.main_thread().ident or 0)
         phase = None if frame is None else "recompute" if frame.recompute else "forward"
         return {
-            "rank": self._rank.rank, "world_size": self._rank.world_size,
-            "recording": progress.recording, "step": progress.step, "pass_name": self._switch.running,
+            "rank": self._rank.identity.rank, "world_size": self._rank.identity.world_size,
+            "recording": recording, "step": self._step.number, "pass_name": self._switch.running,
             "phase": self._switch.phase or phase, "module_path": frame.site.path if frame is not None else None,
-            "since_ns": progress.began_ns or None if progress.recording else None,
+            "since_ns": self._step.began_ns or None if recording else None,
             "open_calls": [_open_call(call) for call in self._switch.open_calls()],
         }
 

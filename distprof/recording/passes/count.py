@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from distprof.contract.columns import TableRow
-from distprof.contract.tables import OPS
+from distprof.contract.tables import OPS, TableRow
 from distprof.counting.count_pass import CountPass
 from distprof.model.compiled import ForcedEager
 from distprof.model.modules import Site
 from distprof.recording.passes.protocol import Pass, PassContext
-from distprof.recording.rank_folder import RankFolder
+from distprof.recording.run_directory import RankFolder
 
 SUMMED_COLUMNS = ("calls", "macs", "flops", "causal_macs", "recompute_macs", "elements", "estimate_flops", "io_bytes",
                   "read_bytes", "write_bytes")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distprof.contract.columns import TableRow
+from distprof.contract.tables import TableRow
 from distprof.model.modules import Site
 from distprof.model.scopes import Guard, ModuleScopes
 from distprof.recording.communication.collective_call import CollectiveCall
-from distprof.recording.rank_folder import RankFolder
+from distprof.recording.run_directory import RankFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 
-from distprof.contract.columns import TableRow
 from distprof.contract.paths import TRACE_JSON
-from distprof.contract.tables import COLLECTIVES, EVENTS, TAGS
+from distprof.contract.tables import COLLECTIVES, EVENTS, TAGS, TableRow
 from distprof.recording.communication.backend_times import time_calls
 from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.communication.labels import CollectiveRecorder
-from distprof.recording.communication.work_waits import WorkWaits
 from distprof.recording.passes.protocol import Pass, PassContext
-from distprof.recording.rank_folder import RankFolder
-from distprof.recording.timeline import Timeline
+from distprof.recording.run_directory import RankFolder
+from distprof.recording.timeline import Timeline, WorkWaits
 
 
 class TraceSteps(Pass):

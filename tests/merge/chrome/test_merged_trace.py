@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from distprof.contract.problems import TraceLeftOut
+from distprof.contract.problems import TraceDamaged
 from distprof.merge.chrome.merged_trace import merge_traces
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import RankSurveys
@@ -161,7 +161,8 @@ def test_a_damaged_rank_is_named_and_the_others_are_merged(run, tmp_path):
         found = merge_traces(opened, recorded_clock(opened), readings.ranks, reading, out, options)
     assert [one.rank for one in found.counts] == [0, 1, 3] and not found.problems and not opened.problems
     (problem,) = readings.problems
-    assert isinstance(problem, TraceLeftOut) and problem.rank == 2 and "empty file" in problem.detail
+    assert isinstance(problem, TraceDamaged) and (problem.rank, problem.what) == (2, "all")
+    assert "empty file" in problem.detail
     done = distprof("merge", "--force", "--strict", broken)
     assert done.returncode == 3 and "rank 2 is not in the merged trace" in done.stderr
     for rank in (0, 1, 3):

@@ -17,7 +17,7 @@ from distprof.merge.clock.by_samples import SampledRank, clock_by_samples
 from distprof.merge.clock.fit import fit_line
 from distprof.merge.clock.model import Alignment, Clock, RankClock
 from distprof.merge.clock.recorded_clock import stepped_by_ns
-from distprof.recording.clock.question import compared
+from distprof.recording.clock.exchange import compared
 from support.jobs import ROOT
 
 DLRM = ROOT.parent / "shared" / "traces" / "dlrm8" / "kineto"

@@ -55,7 +55,7 @@ def test_an_empty_rank_folder_counts_as_missing(run):
     (run / "rank00001").mkdir()
     done = distprof("merge", run)
     assert done.returncode == 0
-    assert "rank00001 was left out: it is empty" in done.stdout and "rank 1 of 4 missing" in done.stdout
+    assert "rank00001 cannot be read: it is empty" in done.stdout and "rank 1 of 4 missing" in done.stdout
 
 
 def test_a_rank_of_another_run_is_refused(run):

@@ -14,7 +14,6 @@ from distprof.contract.problems import (
     SeveralTraces,
     TraceWithoutRank,
     WorldSizesDiffer,
-    WorldSizeTooSmall,
 )
 from distprof.merge.run.ranking import Naming
 from distprof.merge.run.read_run import read_run
@@ -83,10 +82,10 @@ def test_missing_ranks_and_world_sizes_that_differ_are_said(tmp_path):
     write(tmp_path / "c.json", kineto(6, 8))
     run = read_run(tmp_path)
     assert run.world_size == 8 and run.missing == [1, 2, 3, 4, 7]
-    assert list(run.problems) == [WorldSizesDiffer(ranks_by_size={4: (0,), 8: (5, 6)}),
+    assert list(run.problems) == [WorldSizesDiffer(ranks_by_size={4: (0,), 8: (5, 6)}, highest_rank=6),
                             RanksMissing(ranks=(1, 2, 3, 4, 7), world_size=8)]
     write(tmp_path / "d.json", kineto(9, 8))
-    assert WorldSizeTooSmall(world_size=8, highest_rank=9) in read_run(tmp_path).problems
+    assert WorldSizesDiffer(ranks_by_size={4: (0,), 8: (5, 6, 9)}, highest_rank=9) in read_run(tmp_path).problems
 
 
 def test_what_is_no_trace_is_left_out_and_said(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from string import Formatter
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -14,13 +14,16 @@ from distprof.contract.problems import (
     ClocksNotAligned,
     ClocksWrong,
     FilesLeftOut,
+    MatchingInferred,
     MergeAlone,
-    Other,
     Problem,
     RanksFromNames,
     RanksMissing,
     Remark,
     SeveralTraces,
+    TraceDamaged,
+    Unfinished,
+    Unreadable,
     WorldSizeFromRanks,
     WorldSizesDiffer,
     from_json,
@@ -32,9 +35,18 @@ CODES = [*Problem.__subclasses__(), *Remark.__subclasses__()]
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.__struct_config__.tag)
 def test_every_code_has_a_sentence_with_its_fields(code):
-    parts = list(Formatter().parse(SENTENCES[code]))
+    words = SENTENCES[code]
+    parts = [part for one in (words.values() if isinstance(words, dict) else (words,))
+             for part in Formatter().parse(one)]
     assert {field for _, field, _, _ in parts if field} <= {*code.__struct_fields__}
     assert {spec for _, field, spec, _ in parts if field and spec} <= {*FORMATS, ".0f"}
+
+
+@pytest.mark.parametrize(("code", "field"), [
+    (Unfinished, "status"), (TraceDamaged, "what"), (MatchingInferred, "what")])
+def test_every_kind_of_a_code_has_a_sentence(code, field):
+    kinds = set(get_args(get_type_hints(code)[field])) - {"complete"}
+    assert kinds == set(SENTENCES[code])
 
 
 def test_codes_differ():
@@ -44,14 +56,23 @@ def test_codes_differ():
 @pytest.mark.parametrize(("one", "data", "text"), [
     (RanksMissing(ranks=(1, 2, 5), world_size=8), {"code": "ranks_missing", "ranks": [1, 2, 5], "world_size": 8},
      "ranks 1, 2 and 5 of 8 missing"),
-    (Other(detail="what an exception said"), {"code": "other", "detail": "what an exception said"},
-     "what an exception said"),
+    (Unreadable(detail="what an exception said"),
+     {"code": "unreadable", "detail": "what an exception said", "file": None, "rank": None}, "what an exception said"),
+    (Unreadable(detail="it is cut", file="ops.parquet", rank=3),
+     {"code": "unreadable", "detail": "it is cut", "file": "ops.parquet", "rank": 3},
+     "rank 3: ops.parquet cannot be read: it is cut"),
+    (Unfinished(rank=1, status="recording", steps=4, why=None),
+     {"code": "unfinished", "rank": 1, "status": "recording", "steps": 4, "why": None},
+     "rank 1 did not finish recording (killed, out of disk, or still running): 4 steps are there"),
+    (TraceDamaged(rank=0, file="a.json", what="places", places=2, lost_bytes=9),
+     {"code": "trace_damaged", "rank": 0, "file": "a.json", "what": "places", "num_events": 0, "places": 2,
+      "lost_bytes": 9, "detail": ""}, "rank 0: a.json is damaged at 2 places: 9 bytes are lost"),
     (SeveralTraces(rank=0, used="b.json", left_out=("a.json",)),
      {"code": "several_traces", "rank": 0, "used": "b.json", "left_out": ["a.json"]},
      "rank 0 has several traces: the newest, b.json, is merged, and a.json is left out"),
-    (WorldSizesDiffer(ranks_by_size={4: (0,), 8: (5, 6)}),
-     {"code": "world_sizes_differ", "ranks_by_size": {"4": [0], "8": [5, 6]}},
-     "traces disagree on the world size: 4 in rank 0, 8 in ranks 5-6"),
+    (WorldSizesDiffer(ranks_by_size={4: (0,), 8: (5, 6)}, highest_rank=8),
+     {"code": "world_sizes_differ", "ranks_by_size": {"4": [0], "8": [5, 6]}, "highest_rank": 8},
+     "the world size in the traces is not clear: 4 in rank 0, 8 in ranks 5-6, and the highest rank is 8"),
     (ClocksNotAligned(ranks=(1,), reason="asked", note=None),
      {"code": "clocks_not_aligned", "ranks": [1], "reason": "asked", "note": None},
      "clocks are not aligned (rank 1): --align none"),

@@ -17,9 +17,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from distprof.process.identity import Identity
 from distprof.recording.clock import client as clock
 from distprof.recording.clock.client import TOTAL_S, ClockRecorder
-from distprof.recording.clock.place import FAN_OUT, Place
-from distprof.recording.clock.question import MEETING_S
-from distprof.recording.clock.store import PREFIX
+from distprof.recording.clock.exchange import MEETING_S
+from distprof.recording.clock.peers import FAN_OUT, PREFIX, Place
 
 
 def test_time_for_comparing_is_limited_for_a_meeting_and_for_a_recording(monkeypatch):

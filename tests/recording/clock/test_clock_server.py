@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.recording.clock.server import ANSWER, ASK, ClockResponder
+from distprof.recording.clock.exchange import ANSWER, ASK, ClockResponder
 
 
 @pytest.fixture(params=[False, True])
@@ -66,7 +66,7 @@ def test_who_does_not_know_the_token_is_told_nothing(responder):
 
 
 def test_more_clients_than_a_job_has_are_turned_away(responder, monkeypatch):
-    monkeypatch.setattr("distprof.recording.clock.server.MAX_CLIENTS", 3)
+    monkeypatch.setattr("distprof.recording.clock.exchange.MAX_CLIENTS", 3)
     with connect(responder) as one, connect(responder) as other, connect(responder) as third:
         for client in (one, other):
             client.sendall(responder.token.encode())

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.recording.communication.backend_events import BackendEvent
 from distprof.recording.communication.backend_times import time_calls
-from distprof.recording.communication.collective_call import CollectiveCall
+from distprof.recording.communication.collective_call import BackendEvent, CollectiveCall
 from distprof.recording.kineto_trace import read_trace
 
 MAIN, FIRST, SECOND = 100, 201, 202

@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from distprof.contract.columns import TableRow
 from distprof.contract.passes import PASS_NAMES
-from distprof.contract.tables import OPS
+from distprof.contract.tables import OPS, TableRow
 from distprof.model.modules import ModuleMap, Site
 from distprof.model.scopes import ModuleScopes
 from distprof.recording import pass_switch
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
-from distprof.recording.rank_folder import RankFolder
+from distprof.recording.run_directory import RankFolder
 from support.recording import train
 
 

@@ -1,15 +1,22 @@
-"""The tree in which ranks compare their clocks: which rank asks which."""
+"""Which rank asks which for its clock, a tree, and the store of torch's process group in which they find each other."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from distprof.process.identity import Identity
 
 FAN_OUT = 32
 """Hosts that ask the same one."""
+PREFIX = "distprof/clock"
+"""In front of our keys."""
+DISCARD = 9
+"""A port to which nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +58,28 @@ class Place:
     def remote(self) -> bool:
         """True where ranks of other hosts may ask this one."""
         return self.world_size > self.local_world_size
+
+
+def open_store() -> Any:
+    """The store of the default group, under a prefix of our own."""
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+    return PrefixStore(PREFIX, _get_default_store())
+
+
+def store_hosts(store: Any) -> list[str]:
+    """The host of the store, which every rank reaches already: as a rule that of rank 0."""
+    host = getattr(store._underlying_non_prefix_store, "host", None)
+    return [host] if host else []
+
+
+def own_addresses(store: Any) -> list[str]:
+    """The address of the network interface that leads to the store."""
+    found = []
+    for host in store_hosts(store):
+        with contextlib.suppress(OSError):
+            family, _, _, _, where = socket.getaddrinfo(host, DISCARD, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(where)  # sends nothing
+                found.append(str(probe.getsockname()[0]))
+    return found
