@@ -11,12 +11,31 @@ from collections.abc import Hashable, Mapping
 import numpy as np
 import polars as pl
 
+from distprof.contract.ops import BOUNDING_CLOCKS, WITHOUT_DATA
 from distprof.merge.clock.fit import Fit, fit_line
 from distprof.merge.clock.model import Alignment, Check, Clock
 
 ENOUGH = 20
 """Collectives of two hosts from which on their clocks are compared."""
 COLUMNS = ("collective", "rank", "start_ns", "end_ns")
+
+
+def synchronising(rows: pl.DataFrame) -> pl.DataFrame:
+    """The columns `COLUMNS` of the collectives that no rank leaves before the last has entered.
+
+    Args:
+        rows: As `match` gives them.
+    """
+    rows = rows.select("collective", "rank", "matched_by", "complete", "mismatch", "op", "size_bytes", "start_ns",
+                       "enqueue_ns", "end_ns", "num_ranks")  # lists and texts of a million rows are large
+    certain = pl.col("matched_by").is_in(("id", "sequence"))
+    # order alone does not show which of alike ones a rank lacks: then nothing that rests on it counts
+    certain |= pl.lit(bool(rows.filter(~certain)["complete"].all()))
+    return rows.filter(
+        certain, pl.col("complete") | pl.col("mismatch").is_null(), pl.col("op").is_in(BOUNDING_CLOCKS),
+        (pl.col("size_bytes").is_null() | (pl.col("size_bytes") > 0)) | pl.col("op").is_in(WITHOUT_DATA),
+        pl.col("end_ns").is_not_null().all().over("collective"), pl.col("num_ranks") > 1,
+    ).select("collective", "rank", pl.coalesce("start_ns", "enqueue_ns").alias("start_ns"), "end_ns")
 
 
 def clock_by_collectives(table: pl.DataFrame, hosts: Mapping[int, Hashable], *, precision_ns: int = 1) -> Clock:

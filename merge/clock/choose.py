@@ -33,8 +33,11 @@ def choose_clock(run: Run, recorded: Clock, align: Align, matched: pl.DataFrame 
     if matched is None or not needs_collectives(run, recorded, align):
         clock = recorded if recorded.method == "shared" else unaligned(recorded)
         return replace(clock, check=clock.unchecked)
-    from distprof.merge.clock.by_collectives import check_clock, clock_by_collectives  # polars takes a while to import
-    from distprof.merge.clock.synchronising import synchronising
+    from distprof.merge.clock.by_collectives import (  # polars takes a while to import
+        check_clock,
+        clock_by_collectives,
+        synchronising,
+    )
 
     table, clock = synchronising(matched), recorded
     if align == "none" and recorded.method != "shared":

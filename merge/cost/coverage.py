@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from distprof.merge.run.group_ranks import with_lists
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
@@ -20,14 +22,14 @@ class Coverage:
     num_alone: int
     """Found on one rank of several."""
     num_unmatched: int
-    """Calls that were not looked for on other ranks: nothing tells of which group they are."""
+    """Calls that were not looked for on other ranks: their group is unknown."""
     matched_by: Mapping[str, int]
     """Collectives by how their rows were found."""
     num_mismatches: int
     num_without_end: int
     """Collectives whose end is not known on some rank."""
     num_unsure: int
-    """Collectives of which the clocks do not tell who came last."""
+    """Collectives whose clocks are not sure enough to show who came last."""
     num_spreads: int
     """Collectives whose arrival spread is known."""
     num_disagreeing: int
@@ -58,3 +60,29 @@ def coverage(collectives: pl.DataFrame) -> Coverage:
         num_without_end=count(pl.col("num_without_end") > 0),
         num_unsure=count(pl.col("unsure")), num_spreads=count(pl.col("arrival_spread_ns").is_not_null()),
         num_disagreeing=count(pl.col("disagrees")))
+
+
+BY = ("group", "group_description", "group_ranks", "matched_by")
+
+
+def group_coverage(rows: pl.DataFrame) -> pl.DataFrame:
+    """Counts collectives by how far they were found on all ranks.
+
+    Args:
+        rows: As `match` gives them, or `MERGED_COLLECTIVES`.
+
+    Returns:
+        A row per `BY` (members sorted first by their number, most first): `num_collectives`; of these `matched` are
+        whole and agree, `partial` were found on some ranks or do not agree, `unmatched` on one rank only; and how many
+        have a `mismatch`.
+    """
+    each = rows.group_by("collective").agg(pl.col(*BY, "complete", "num_ranks", "mismatch").first())
+    is_whole, is_lonely = pl.col("complete"), pl.col("num_ranks") == 1
+    found = each.group_by(BY).agg(
+        pl.len().cast(pl.Int64).alias("num_collectives"),
+        *(flag.sum().cast(pl.Int64).alias(name) for name, flag in (
+            ("matched", is_whole), ("partial", ~is_whole & ~is_lonely), ("unmatched", ~is_whole & is_lonely),
+            ("mismatched", pl.col("mismatch").is_not_null()))))
+    return with_lists(found).sort(
+        pl.col("group_ranks").list.len(), "group", "matched_by", descending=[True, False, False],
+        nulls_last=True).select(*BY, pl.exclude(BY))

@@ -41,7 +41,7 @@ class CollectiveKind:
     busbw: float | None
     between_hosts: bool | None
     num_unsure: int
-    """Calls of which the clocks do not tell who came last."""
+    """Calls whose clocks are not sure enough to show who came last."""
 
 
 def kinds(collectives: pl.DataFrame, num_steps: int) -> list[CollectiveKind]:

@@ -28,7 +28,7 @@ STEP = re.compile(r"ProfilerStep#([0-9]{1,18})")
 
 
 class EventKind(IntEnum):
-    """What an event tells."""
+    """What an event is."""
 
     NONE = 0
     KERNEL = 1

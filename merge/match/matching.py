@@ -1,6 +1,6 @@
 """Finds which rows of different ranks are one collective, or a send and its receive.
 
-Only what the ranks themselves say is used, no time: so it holds whatever their clocks show.
+Times are not used, so that matches hold whatever the clocks of the ranks show.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distprof.merge.match.send_recv import transfer_numbers
 MATCHED = ("collective", "matched_by", "num_ranks", "complete", "mismatch")
 """Columns that matching adds."""
 METHODS = ("id", "sequence", "label", "order", "peer", None)
-"""Values of `matched_by`; None where nothing tells the group of a row, and it stays alone."""
+"""Values of `matched_by`; None where the group of a row is unknown, and it stays alone."""
 ALONE = -1
 """`lane` of such a row."""
 
@@ -27,7 +27,7 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.
     """Finds the collective that each row belongs to.
 
     Args:
-        rows: As `rows_of` gives them; those of a rank in the order of issue.
+        rows: As in `RankRows`; those of a rank in the order of issue.
         ranks: Of which it is known what they did, with rows or without.
         world_size: Ranks of the job.
 

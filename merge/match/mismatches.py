@@ -33,8 +33,8 @@ def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl
     texts: dict[int, list[str]] = defaultdict(list)
     if len(odd):
         of_bad = rows.filter(pl.col("collective").is_in(odd["collective"].to_list()))
-        _tell_differences(of_bad, odd, texts)
-        _tell_absent(rows, of_bad, set(ranks), texts)
+        _add_differences(of_bad, odd, texts)
+        _add_absent(rows, of_bad, set(ranks), texts)
     mismatches: list[str | None] = [None] * len(each)
     for number, found in texts.items():
         mismatches[number] = "; ".join(found) or None
@@ -71,13 +71,13 @@ def _flagged(each: pl.DataFrame, world_size: int) -> pl.DataFrame:
                                | pl.col("matched_by").is_null()).alias("is_bad"))
 
 
-def _tell_differences(rows: pl.DataFrame, odd: pl.DataFrame, texts: dict[int, list[str]]) -> None:
-    for flag, column, tell in DIFFERENCES:
+def _add_differences(rows: pl.DataFrame, odd: pl.DataFrame, texts: dict[int, list[str]]) -> None:
+    for flag, column, sentence in DIFFERENCES:
         wanted = odd.filter(pl.col(flag))["collective"]
         if len(wanted):
             some = rows.filter(pl.col("collective").is_in(wanted.to_list()), pl.col(column).is_not_null())
             for key, part in some.group_by("collective", maintain_order=True):
-                texts[int(key[0])].append(tell(_ranks_by(part, column)))
+                texts[int(key[0])].append(sentence(_ranks_by(part, column)))
 
 
 def _ranks_by(rows: pl.DataFrame, column: str) -> list[tuple[Any, list[int]]]:
@@ -100,10 +100,10 @@ def _ops_differ(found: list[tuple[Any, list[int]]]) -> str:
 
 
 def _values_differ(what: str, shown: Callable[[Any], str]) -> Callable[[list[tuple[Any, list[int]]]], str]:
-    def tell(found: list[tuple[Any, list[int]]]) -> str:
+    def sentence(found: list[tuple[Any, list[int]]]) -> str:
         return f"{what} differ: " + ", ".join(f"{shown(value)} on {ranks_named(ranks)}" for value, ranks in found)
 
-    return tell
+    return sentence
 
 
 DIFFERENCES: tuple[tuple[str, str, Callable[[list[tuple[Any, list[int]]]], str]], ...] = (
@@ -112,10 +112,10 @@ DIFFERENCES: tuple[tuple[str, str, Callable[[list[tuple[Any, list[int]]]], str]]
     ("bad_size", "size_bytes", _values_differ("sizes", size)),
     ("bad_root", "peer", _values_differ("roots", str)),
 )
-"""Column of `judged` that finds it, the column that differs, and how it is told."""
+"""Column of `judged` that finds it, the column that differs, and the sentence about it."""
 
 
-def _tell_absent(rows: pl.DataFrame, odd: pl.DataFrame, ranks: set[int], texts: dict[int, list[str]]) -> None:
+def _add_absent(rows: pl.DataFrame, odd: pl.DataFrame, ranks: set[int], texts: dict[int, list[str]]) -> None:
     """Names the ranks that are there and did not take part."""
     spans_of = _recorded_places(rows)
     each = odd.group_by("collective", maintain_order=True).agg(

@@ -151,9 +151,8 @@ def _look_into(archive: Archive, found: Discovery, *, named: bool) -> None:
 
 def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named: bool, asked: bool) -> None:
     name = reader.trace.name
-    told = named or rank_in(where) is not None
     try:
-        head = read_head(reader, through=not told)
+        head = read_head(reader, through=not named and rank_in(where) is None)
     except DataError as error:
         found.problems.append(_unreadable(error))
         return

@@ -13,7 +13,7 @@ from distprof.merge.run.trace_identity import Group
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """Sizes of the axes, where one rank stands, and which groups told."""
+    """Sizes of the axes, where one rank stands, and the groups they were found by."""
 
     sizes: dict[str, int]
     coordinates: dict[str, int]

@@ -23,10 +23,10 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
 
     Args:
         paths: Folders, traces and archives.
-        naming: How to tell ranks, where the traces do not.
+        naming: Where ranks are taken from if the traces do not hold them.
 
     Raises:
-        DataError: There is no trace, or nothing tells which rank each is of.
+        DataError: There is no trace, or no file shows which rank it is of.
         UsageError: `naming` makes no sense.
     """
     by = naming or Naming()
@@ -58,15 +58,15 @@ def _world_size(chosen: Mapping[int, Candidate], problems: list[Problem], remark
     if any(one.identity.rank not in (None, rank) for rank, one in chosen.items()):
         remarks.append(WorldSizeFromRanks(world_size=highest, contradicted=True))
         return highest
-    told = Counter(one.identity.world_size for one in chosen.values() if one.identity.world_size is not None)
-    if not told:
+    stated = Counter(one.identity.world_size for one in chosen.values() if one.identity.world_size is not None)
+    if not stated:
         if len(chosen) > 1:
             remarks.append(WorldSizeFromRanks(world_size=highest, contradicted=False))
         return highest
-    if len(told) > 1 or max(told) < highest:
-        problems.append(WorldSizesDiffer(ranks_by_size={size: _stating(chosen, size) for size in sorted(told)},
+    if len(stated) > 1 or max(stated) < highest:
+        problems.append(WorldSizesDiffer(ranks_by_size={size: _stating(chosen, size) for size in sorted(stated)},
                                          highest_rank=highest - 1))
-    return max(*told, highest)
+    return max(*stated, highest)
 
 
 def _stating(chosen: Mapping[int, Candidate], size: int) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ def _stating(chosen: Mapping[int, Candidate], size: int) -> tuple[int, ...]:
 
 
 def _meshes(chosen: Mapping[int, Candidate], world_size: int) -> dict[int, Mesh]:
-    """The mesh of each rank where all of them tell the same sizes; else none."""
+    """The mesh of each rank where all of them have the same sizes; else none."""
     meshes = {rank: mesh_of(one.identity.groups, rank=rank, world_size=world_size) for rank, one in chosen.items()}
     known = {rank: mesh for rank, mesh in meshes.items() if mesh is not None}
     alike = len({tuple(mesh.sizes.items()) for mesh in known.values()}) == 1

@@ -15,7 +15,7 @@ RANK = re.compile(r"(?<![a-z])(?:([a-z]+)[-_])?rank[-_.= ]?(\d{1,7})(?!\d)", re.
 PARTIAL = ("local", "node", "group", "tp", "pp", "dp", "cp", "ep", "mp", "moe")
 """Words before `rank` with which it is not the global rank."""
 WORKER = re.compile(r"(?<![a-z])worker[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
-"""worker3_step_12.<ms>: what TensorBoard's handler is often told to call a rank."""
+"""worker3_step_12.<ms>: how scripts often name a rank to TensorBoard's handler."""
 AXIS = re.compile(r"(?<![a-z])(pp|dp|tp)(?:[-_]?rank)?[-_]?(\d{1,5})(?!\d)", re.IGNORECASE)
 """dp0_pp0_tp1, TP-3-DP-0: inference servers name the place of a rank."""
 STEP_FOLDER = re.compile(r"(iteration|iter|step|epoch|cycle|global_step)[-_]?\d+$", re.IGNORECASE)
@@ -24,22 +24,22 @@ Place = Mapping[str, int]
 
 
 def rank_in(path: PurePosixPath) -> int | None:
-    """The rank that a file name tells, else that of the nearest folder above it."""
+    """The rank in a file name, else that of the nearest folder above it."""
     for name in (SUFFIX.sub("", path.name), *reversed(path.parts[:-1])):
-        told = [int(rank) for before, rank in RANK.findall(name) if before.lower() not in PARTIAL]
-        told += [int(rank) for rank in WORKER.findall(name)]
-        if told:
-            return told[0]
+        ranks = [int(rank) for before, rank in RANK.findall(name) if before.lower() not in PARTIAL]
+        ranks += [int(rank) for rank in WORKER.findall(name)]
+        if ranks:
+            return ranks[0]
     return None
 
 
 def place_in(path: PurePosixPath) -> Place:
-    """Coordinates that a file name tells: axis -> index; empty where it tells none."""
+    """Coordinates in a file name: axis -> index; empty where it has none."""
     return {axis.lower(): int(index) for axis, index in AXIS.findall(SUFFIX.sub("", path.name))}
 
 
 def ranks_of_places(places: Sequence[Place]) -> list[int] | None:
-    """Ranks of files that name their place, tp fastest; None where the places do not tell them apart.
+    """Ranks of files that name their place, tp fastest; None where two have one place.
 
     With data-parallel attention the tp index counts all ranks of a stage and dp is a part of it, so dp is left out
     where pp and tp are enough.
@@ -47,10 +47,10 @@ def ranks_of_places(places: Sequence[Place]) -> list[int] | None:
     if not all("tp" in place for place in places) and not all("dp" in place for place in places):
         return None
     for axes in (("pp", "tp"), ("dp", "pp", "tp")):
-        told = [tuple(place.get(axis, 0) for axis in axes) for place in places]
-        if len(set(told)) == len(told):
-            sizes = [max(column) + 1 for column in zip(*told, strict=True)]
-            return [_flat(index, sizes) for index in told] if math.prod(sizes) <= MOST_RANKS else None
+        indices = [tuple(place.get(axis, 0) for axis in axes) for place in places]
+        if len(set(indices)) == len(indices):
+            sizes = [max(column) + 1 for column in zip(*indices, strict=True)]
+            return [_flat(index, sizes) for index in indices] if math.prod(sizes) <= MOST_RANKS else None
     return None
 
 
@@ -72,7 +72,7 @@ def shape(name: str) -> str:
 
 
 def suggested_pattern(names: Sequence[str]) -> str | None:
-    """A regular expression with one group that tells these files apart by a number from 0 on; None if there is none."""
+    """A regular expression whose one group is another number, from 0 on, in each file; None if there is none."""
     if len(names) < 2 or len({shape(name) for name in names}) > 1:
         return None
     for column in range(len(NUMBER.findall(names[0]))):

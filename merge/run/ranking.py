@@ -28,7 +28,7 @@ SHOWN_FILES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """How ranks are told where the traces do not; at most one of the two."""
+    """Where ranks are taken from if the traces do not hold them; at most one of the two."""
 
     pattern: str | None = None
     """A regular expression that is searched in each path; its group is the rank."""
@@ -47,7 +47,7 @@ def numbered(candidates: Sequence[Candidate], naming: Naming, problems: list[Pro
     """A rank for each file; files without one are left out where others have one.
 
     Raises:
-        DataError: Nothing tells the rank of any file.
+        DataError: No file shows its rank.
         UsageError: `naming` makes no sense.
     """
     if naming.in_order and naming.pattern is not None:
@@ -61,7 +61,7 @@ def numbered(candidates: Sequence[Candidate], naming: Naming, problems: list[Pro
     if len(candidates) == 1 and ranks == [None] and naming.pattern is None:
         return [(0, candidates[0])]
     if all(rank is None for rank in ranks):
-        raise _untold(candidates, naming)
+        raise _no_rank(candidates, naming)
     problems += [TraceWithoutRank(file=one.trace.name)
                  for rank, one in zip(ranks, candidates, strict=True) if rank is None]
     return [(rank, one) for rank, one in zip(ranks, candidates, strict=True) if rank is not None]
@@ -86,7 +86,7 @@ def _by_pattern(candidates: Iterable[Candidate], pattern: str) -> list[int | Non
 
 
 def _by_themselves(candidates: Sequence[Candidate], remarks: list[Remark]) -> list[int | None]:
-    """Traces first; file names where traces do not tell, or tell several the same rank, and names tell them apart."""
+    """Traces first; file names where ranks in traces are missing or not unique, and those in names are."""
     names = [rank_in(one.where) for one in candidates]
     own = [name if one.identity.rank is None else one.identity.rank
            for one, name in zip(candidates, names, strict=True)]
@@ -107,7 +107,7 @@ def _clash(ranks: Sequence[int | None]) -> bool:
     return None in ranks or len(set(ranks)) < len(ranks)
 
 
-def _untold(candidates: Sequence[Candidate], naming: Naming) -> DataError:
+def _no_rank(candidates: Sequence[Candidate], naming: Naming) -> DataError:
     names = [one.trace.name for one in candidates]
     if naming.pattern is not None:
         return DataError(f"expected the rank in the paths by --rank-pattern {naming.pattern!r}, found it in none of "

@@ -46,7 +46,7 @@ class Head:
 
 
 def read_head(reader: ChunkReader, *, through: bool) -> Head:
-    """Reads as little of a trace as tells what it is.
+    """Reads a file only until it is clear what it is.
 
     Args:
         reader: Fresh, of any chunk size.

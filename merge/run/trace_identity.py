@@ -46,14 +46,14 @@ def identity_of(values: Mapping[str, Any]) -> TraceIdentity:
 
 
 def _group(config: Any) -> Group | None:
-    """None where the ranks of the group are not told, or not all of them."""
+    """None where not all ranks of the group are listed."""
     known = _mapping(config)
     ranks = [_whole(rank) for rank in _list(known.get("ranks"))]
-    told = [rank for rank in ranks if rank is not None]
+    known_ranks = [rank for rank in ranks if rank is not None]
     size = _whole(known.get("pg_size"))
-    if not told or len(told) != len(ranks) or size not in (None, len(told)):
+    if not known_ranks or len(known_ranks) != len(ranks) or size not in (None, len(ranks)):
         return None
-    return Group(description=str(known.get("pg_desc", "")), ranks=tuple(told),
+    return Group(description=str(known.get("pg_desc", "")), ranks=tuple(known_ranks),
                  name=str(known.get("pg_name", "")))
 
 

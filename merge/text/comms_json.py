@@ -12,7 +12,7 @@ from distprof.contract.paths import FORMAT
 from distprof.merge.blame.breakdown import mean_steps
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.cost.bandwidth import bandwidths
-from distprof.merge.cost.group_coverage import group_coverage
+from distprof.merge.cost.coverage import group_coverage
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.totals.description import problems_of
 from distprof.merge.totals.findings import Findings

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.cost.group_coverage import group_coverage
+from distprof.merge.cost.coverage import group_coverage
 from distprof.merge.match.matching import ALONE, MATCHED, match
 from support.comm_rows import SCHEMA, call, frame, matched, numbered
 

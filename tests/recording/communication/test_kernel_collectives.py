@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distprof.merge.clock.synchronising import synchronising
+from distprof.merge.clock.by_collectives import synchronising
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.match.matched_run import match_run
 from distprof.merge.run.read_run import read_run
