@@ -15,7 +15,7 @@ from distprof.counting.count_pass import CountPass, OpKey
 from distprof.counting.counts import Counts, ModuleCount, OpCount
 from distprof.counting.invocation import Invocation
 from distprof.errors import UsageError
-from distprof.formulas.cost import Cost
+from distprof.formulas.operator_cost import Cost
 from distprof.model.isolation import undisturbed
 from distprof.model.modules import ModuleMap, Site
 from distprof.model.params import count_params

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from distprof import formulas
 from distprof.counting.torch_functions import FunctionPass
 from distprof.formulas.composite_operators import run_parts
-from distprof.formulas.cost import Cost
+from distprof.formulas.operator_cost import Cost
 from distprof.model.call_paths import CallPath, mark_nodes, owner_of_running_node
 from distprof.model.compiled import hidden_operators
 from distprof.model.modules import Site

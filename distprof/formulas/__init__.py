@@ -17,12 +17,12 @@ from torch.utils.flop_counter import flop_registry
 from distprof.formulas.attention import ATTENTION
 from distprof.formulas.bytes_moved import bytes_moved
 from distprof.formulas.convolution import CONVOLUTION
-from distprof.formulas.cost import Cost, Macs, OperatorKind
 from distprof.formulas.element_counts import element_count
 from distprof.formulas.estimates import ESTIMATES
 from distprof.formulas.flex_attention import FLEX
 from distprof.formulas.matmul import MATMUL, NESTED_MATMUL
 from distprof.formulas.operator_call import MacsFormula, OperatorCall, name_of
+from distprof.formulas.operator_cost import Cost, Macs, OperatorKind
 from distprof.formulas.operator_kinds import kind_without_formula
 from distprof.formulas.quantized import QUANTIZED
 from distprof.formulas.recurrent import RECURRENT

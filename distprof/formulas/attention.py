@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from torch._subclasses.fake_tensor import FakeTensor
 
-from distprof.formulas.cost import Macs
 from distprof.formulas.operator_call import MacsFormula, OperatorCall
+from distprof.formulas.operator_cost import Macs
 
 BEYOND = 2**62
 """Size of an unlimited window."""

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from distprof.formulas.cost import OperatorKind
 from distprof.formulas.operator_call import OperatorCall, name_of
+from distprof.formulas.operator_cost import OperatorKind
 from distprof.model.tensors import tensors
 
 OVERWRITING = frozenset({

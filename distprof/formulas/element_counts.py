@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from distprof.formulas.cost import OperatorKind
+from distprof.formulas.operator_cost import OperatorKind
 from distprof.model.tensors import tensors
 
 BY_INPUT: frozenset[OperatorKind] = frozenset({"norm", "pool", "loss", "softmax", "reduction"})

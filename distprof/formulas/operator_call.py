@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from distprof.formulas.cost import Macs
+from distprof.formulas.operator_cost import Macs
 
 HIGHER_ORDER = {
     "higher_order::flex_attention": (

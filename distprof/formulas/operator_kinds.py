@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from distprof.formulas.cost import OperatorKind
 from distprof.formulas.operator_call import name_of
+from distprof.formulas.operator_cost import OperatorKind
 
 _NAMES: dict[OperatorKind, str] = {
     "norm": """native_layer_norm layer_norm native_batch_norm batch_norm _native_batch_norm_legit

@@ -16,8 +16,8 @@ from distprof.formulas.attention import (
     packed_pairs,
 )
 from distprof.formulas.convolution import convolution, one_way_backward
-from distprof.formulas.cost import Macs
 from distprof.formulas.operator_call import MacsFormula, OperatorCall
+from distprof.formulas.operator_cost import Macs
 
 SHORT = {"query": "q", "key": "k", "value": "v"}
 

@@ -27,7 +27,7 @@ def comms(run: Path, *, op: str | None, group: str | None, step: int | None, slo
 
     RUN is a run directory, or traces that torch.profiler wrote.
     """
-    from distprof.launch.memory import reuse_memory
+    from distprof.launch.merge_memory import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.comms import View

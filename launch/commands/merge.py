@@ -53,7 +53,7 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 
     RUN is a run directory, a folder of traces that torch.profiler wrote, or such traces and tar archives of them.
     """
-    from distprof.launch.memory import reuse_memory
+    from distprof.launch.merge_memory import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.merge import merge as merge_run

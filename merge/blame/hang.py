@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from distprof.contract.ops import EQUAL_INPUTS
+from distprof.contract.collective_ops import EQUAL_INPUTS
 from distprof.contract.paths import STUCK_JSON
 from distprof.contract.problems import Unreadable
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup

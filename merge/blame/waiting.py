@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.contract.ops import POINT_TO_POINT
+from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.merge.blame.activities import Activities, ActivityLane
 from distprof.merge.blame.intervals import Intervals
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 import numpy as np
 import polars as pl
 
-from distprof.contract.ops import BOUNDING_CLOCKS, WITHOUT_DATA
+from distprof.contract.collective_ops import BOUNDING_CLOCKS, WITHOUT_DATA
 from distprof.merge.clock.fit import Fit, fit_line
 from distprof.merge.clock.model import Alignment, Check, Clock
 

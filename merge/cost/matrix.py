@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from distprof.contract.ops import ROWS, CollectiveOp
+from distprof.contract.collective_ops import ROWS, CollectiveOp
 from distprof.merge.run.group_ranks import num_members, with_lists
 
 Bytes = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 
 import polars as pl
 
-from distprof.contract.ops import POINT_TO_POINT, ROWS, WAITING_FOR_ALL
+from distprof.contract.collective_ops import POINT_TO_POINT, ROWS, WAITING_FOR_ALL
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.group_ranks import num_members
 

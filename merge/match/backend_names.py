@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distprof.contract.ops import ROWS
+from distprof.contract.collective_ops import ROWS
 
 SEND_RECV = "send_recv"
 """For a kernel of NCCL that is named after sends and receives, of which any op may be made."""

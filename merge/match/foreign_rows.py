@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.ops import COLLECTIVE_OPS, POINT_TO_POINT, WITHOUT_DATA, gloo_names
+from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WITHOUT_DATA, gloo_names
 from distprof.contract.problems import Inferred, MatchingInferred
 from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError

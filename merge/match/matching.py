@@ -10,7 +10,7 @@ from collections.abc import Collection
 import numpy as np
 import polars as pl
 
-from distprof.contract.ops import EQUAL_INPUTS, POINT_TO_POINT
+from distprof.contract.collective_ops import EQUAL_INPUTS, POINT_TO_POINT
 from distprof.merge.match.groups import NONE, Calls, Integers, keys_of, occurrence, pack
 from distprof.merge.match.mismatches import judged
 from distprof.merge.match.send_recv import transfer_numbers

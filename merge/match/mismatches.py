@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.ops import EQUAL_INPUTS, POINT_TO_POINT, ROOTED
+from distprof.contract.collective_ops import EQUAL_INPUTS, POINT_TO_POINT, ROOTED
 from distprof.merge.run.group_ranks import num_members, with_lists
 from distprof.units import size, spans
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON
 from distprof.contract.problems import FilesLeftOut, Unreadable
 from distprof.errors import DataError
-from distprof.merge.run.rank_names import natural, rank_in
+from distprof.merge.run.rank_from_name import natural, rank_in
 from distprof.merge.run.trace_head import read_head
 from distprof.merge.run.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.archives import MEMBER_SUFFIXES, Archive

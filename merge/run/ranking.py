@@ -12,7 +12,7 @@ from typing import Literal
 from distprof.contract.problems import Problem, RanksFromNames, Remark, SeveralTraces, TraceWithoutRank
 from distprof.errors import DataError, UsageError
 from distprof.merge.run.discovery import Candidate, first_few
-from distprof.merge.run.rank_names import (
+from distprof.merge.run.rank_from_name import (
     STEP_FOLDER,
     natural,
     place_in,

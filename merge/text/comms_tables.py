@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.ops import POINT_TO_POINT
+from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import group_label
 from distprof.merge.cost.matrix import EXACT, matrix_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.ops import ROWS
+from distprof.contract.collective_ops import ROWS
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import group_label
 from distprof.merge.cost.per_collective import per_collective

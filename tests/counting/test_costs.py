@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from distprof import formulas
-from distprof.formulas.cost import Cost, OperatorKind
+from distprof.formulas.operator_cost import Cost, OperatorKind
 from distprof.formulas.operator_kinds import kind_without_formula
 from support.counter import Counter
 

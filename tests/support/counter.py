@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from distprof import formulas
 from distprof.formulas.composite_operators import run_parts
-from distprof.formulas.cost import Cost
+from distprof.formulas.operator_cost import Cost
 
 
 class Counter(TorchDispatchMode):

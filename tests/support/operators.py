@@ -10,7 +10,7 @@ from functools import cache
 import torch
 
 from distprof import formulas
-from distprof.formulas.cost import Cost
+from distprof.formulas.operator_cost import Cost
 
 SCHEMAS = {
     # Dao-AILab/flash-attention, flash_attn/flash_attn_interface.py

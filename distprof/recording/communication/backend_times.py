@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from distprof.contract.ops import COLLECTIVE_OPS, POINT_TO_POINT
+from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
 from distprof.recording.communication.collective_call import GLOO, BackendEvent, CollectiveCall, fill_times
 from distprof.recording.communication.gloo_times import time_on_caller, time_queues
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from distprof.contract.ops import POINT_TO_POINT, gloo_names
+from distprof.contract.collective_ops import POINT_TO_POINT, gloo_names
 from distprof.recording.communication.collective_call import GLOO, BackendEvent, CollectiveCall, fill_times
 
 SLACK_NS = 20_000

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distprof.contract.ops import OP_OF_C10D, POINT_TO_POINT, WITHOUT_DATA
+from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT, WITHOUT_DATA
 from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name
 from distprof.recording.communication.collective_call import CollectiveCall

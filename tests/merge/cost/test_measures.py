@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.contract.ops import COLLECTIVE_OPS, POINT_TO_POINT, WAITING_FOR_ALL, bus_factor
+from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WAITING_FOR_ALL, bus_factor
 from distprof.merge.clock.model import Alignment, Clock
 from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.cost.measures import MEASURED, with_costs

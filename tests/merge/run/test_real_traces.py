@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from distprof.contract.summary import SUMMARY_KEYS
-from distprof.merge.run.rank_names import ranks_of_places
+from distprof.merge.run.rank_from_name import ranks_of_places
 from distprof.merge.run.trace_identity import identity_of
 from support.jobs import SCRIPTS, distprof, torchrun
 from support.kineto_files import DLRM, GLOO, kineto, names_in, needs_shared, plain, write

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 import torch
 
-from distprof.contract.ops import OP_OF_C10D
+from distprof.contract.collective_ops import OP_OF_C10D
 from support.attempts import most_hold
 from support.jobs import EXAMPLES, ROOT, SCRIPTS, record_run
 

@@ -13,7 +13,7 @@ from distprof.contract.problems import (
     WorldSizeFromRanks,
 )
 from distprof.errors import UsageError
-from distprof.merge.run.rank_names import place_in, rank_in, suggested_pattern
+from distprof.merge.run.rank_from_name import place_in, rank_in, suggested_pattern
 from distprof.merge.run.ranking import Naming
 from distprof.merge.run.read_run import read_run
 from distprof.merge.run.trace_identity import identity_of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from distprof.contract import ops
-from distprof.contract.ops import ROWS
+from distprof.contract import collective_ops
+from distprof.contract.collective_ops import ROWS
 from distprof.merge.cost.matrix import _RULES
 from distprof.merge.match.backend_names import op_of
 
@@ -24,8 +24,8 @@ from pathlib import Path
 
 path, row = Path(sys.argv[1]), sys.argv[2]
 text = path.read_text()
-module = types.ModuleType("distprof.contract.ops")
-sys.modules["distprof.contract.ops"] = module
+module = types.ModuleType("distprof.contract.collective_ops")
+sys.modules["distprof.contract.collective_ops"] = module
 exec(compile(text.replace("ROWS = (", "ROWS = (" + row, 1), str(path), "exec"), module.__dict__)
 
 from support.comm_rows import call, matched
@@ -59,7 +59,7 @@ def test_every_row_has_everything():
         assert (row.traffic is None) == (not row.has_data) == (row.bus_factor is None)
     for field in ("name", "letter", "keyword"):
         assert len({getattr(row, field) for row in ROWS}) == len(ROWS)
-    assert len(ops.OP_OF_C10D) == sum(len(row.c10d) for row in ROWS)
+    assert len(collective_ops.OP_OF_C10D) == sum(len(row.c10d) for row in ROWS)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -69,8 +69,8 @@ def test_the_names_of_a_row_lead_to_it(row):
 
 
 def test_a_new_row_is_all_that_a_new_op_takes():
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(Path(ops.__file__)), NEW_ROW], capture_output=True,
-                          text=True, env={"PYTHONPATH": ":".join(sys.path)})
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(Path(collective_ops.__file__)), NEW_ROW],
+                          capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)})
     assert done.returncode == 0, done.stderr
     names, costs, mismatch, matrix, drawn = done.stdout.splitlines()
     assert names == "mix mix mix mixing"
