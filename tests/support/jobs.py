@@ -22,8 +22,8 @@ Command = Callable[..., subprocess.CompletedProcess]
 
 
 def clean_environ() -> dict[str, str]:
-    """The environment without what a torchrun or an earlier run may have left."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    """The environment without what a torchrun, an earlier run or a test worker (a terminal's size) may have left."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS", "LINES")
     kept = {name: value for name, value in os.environ.items()
             if name not in names and not name.startswith(("DISTPROF_", "TORCHELASTIC_", "PET_"))}
     return kept | {"OMP_NUM_THREADS": "1"}
