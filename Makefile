@@ -39,7 +39,7 @@ lint: $(VENV)/.test ## ruff, mypy --strict, import contracts
 quick-tests: $(VENV)/.test
 	+$(PYTEST) -m 'not job and not stress'
 
-check: $(VENV)/.test ## lint and all tests that start no job: within 90 seconds
+check: $(VENV)/.test ## lint and all tests that start no job
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync quick-tests lint
 
 test: check ## all tests
