@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support import perfetto
 from support.jobs import EXAMPLES, merged, record_run
 from support.processes import adopt_orphans, children, is_job, left_after
 from support.recordings import Recordings
@@ -55,6 +56,7 @@ def _nothing_runs_on() -> Iterator[None]:
     adopt_orphans()
     before = set(children())
     yield
+    perfetto.close()
     assert left_after(30, before) == []
 
 
