@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from torch import nn
@@ -67,13 +67,20 @@ class Measurement:
 
     def profiles(self) -> dict[int, ModuleProfile]:
         """Work and time of all modules as they are now, by id; a shared module has the calls of all that share it."""
+        return self._profiles(self.model.modules())
+
+    def profile_of(self, module: nn.Module) -> ModuleProfile:
+        """The same of one module."""
+        return self._profiles([module])[id(module)]
+
+    def _profiles(self, modules: Iterable[nn.Module]) -> dict[int, ModuleProfile]:
         amounts, seconds = self.record.amounts(), self.record.seconds()
 
         def duration(module: nn.Module) -> float:
             return seconds.get(id(module), 0) or sum(map(duration, module.children()))
 
         found = {}
-        for module in self.model.modules():
+        for module in modules:
             work = [amounts[id(below)] for below in module.modules() if id(below) in amounts]
             params = self.params.get(id(module), ParamCounts())
             found[id(module)] = ModuleProfile(
@@ -91,7 +98,7 @@ def _profile_of(module: nn.Module) -> ModuleProfile:
     if measurement is None or not any(sub is module for sub in measurement.model.modules()):
         raise UsageError(f"expected a module of a model that is being profiled, found a {type(module).__name__}",
                          hint=HINT)
-    return measurement.profiles()[id(module)]
+    return measurement.profile_of(module)
 
 
 def get_module_flops(module: nn.Module) -> int:
