@@ -9,6 +9,9 @@ PIP    := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --quiet --disable-
 # two workers; tests of one file stay together, with what they share
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
+# every process of the tests would compile our modules anew
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo check test lint quick-tests test-wheel test-plain bench stress picture clean
 
@@ -37,13 +40,13 @@ lint: $(VENV)/.test ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 quick-tests: $(VENV)/.test
-	+$(PYTEST) -m 'not job and not stress'
+	+$(PYTEST) -m 'not job and not long and not stress'
 
-check: $(VENV)/.test ## lint and all tests that start no job
+check: $(VENV)/.test ## lint and the quick tests, which start no job
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync quick-tests lint
 
 test: check ## all tests
-	$(PYTEST) -m 'job and not stress'
+	$(PYTEST) -m '(job or long) and not stress'
 
 test-wheel: $(VENV)/.test ## all tests, with the package as pip installs it
 	rm -rf build/wheel

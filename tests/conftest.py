@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,11 @@ from support.jobs import EXAMPLES, merged, record_run
 from support.processes import adopt_orphans, children, is_job, left_after
 from support.recordings import Recordings
 
+# workers of pytest share the processors; torch reads this when it is imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # the same examples in every run, and no limit of time: what fails here fails everywhere; `make stress` looks for more
-settings.register_profile("check", deadline=None, derandomize=True, database=None, max_examples=50,
+settings.register_profile("check", deadline=None, derandomize=True, database=None, max_examples=30,
                           suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("stress", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("check")
@@ -27,6 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "recordings" in getattr(item, "fixturenames", ()):
             item.add_marker("job")
+
+
+def pytest_collection_finish() -> None:
+    """Hides what was imported from the garbage collector, which would walk it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 class JobsAreMarked:

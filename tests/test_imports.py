@@ -44,16 +44,13 @@ def test_the_tree_of_modules_of_a_run_imports_no_torch(ddp):
     assert "torch" not in loaded(COMMAND, "stats", "--modules", ddp)
 
 
-def test_counting_imports_what_renders_only_when_it_renders():
-    assert not {"polars", "rich"} & loaded("import distprof.counting.count")
+@pytest.mark.long
+def test_counting_and_recording_import_nothing_that_reads_tables_or_renders():
+    assert not {"polars", "rich"} & loaded("import distprof.counting.count, distprof.recording.recorder")
 
 
 def test_merging_imports_no_torch(ddp):
     assert "torch" not in loaded(COMMAND, "merge", "--force", ddp)
-
-
-def test_recording_imports_no_polars():
-    assert "polars" not in loaded("import distprof.recording.recorder")
 
 
 def test_the_contract_imports_nothing_of_others():
@@ -80,6 +77,7 @@ def test_merge_and_launch_are_links_to_the_top_level_folders():
         assert (ROOT / name / "__init__.py").is_file()
 
 
+@pytest.mark.long
 def test_the_wheel_holds_everything_under_distprof(tmp_path):
     subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT],
                    check=True, capture_output=True)

@@ -14,7 +14,7 @@ from torch import nn
 
 from distprof.compat import deepspeed as ours
 from distprof.errors import DistprofError
-from support.side_by_side import CASES, Case, Sensors, profile, rand
+from support.side_by_side import CASES, LARGE, Case, Sensors, profile, rand
 
 LATENCY = re.compile(r"\S+ [KMGTmu]?s = \S+% latency, \S+ [KMGTmu]?FLOPS")
 
@@ -29,7 +29,8 @@ def layout(text: str) -> list[str]:
     return ["REMARK" if line.startswith(("Note: 1. ", "2. ", "3. ")) else line for line in lines]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] if name in LARGE else [])
+                                  for name in CASES])
 def test_equal_to_the_package(deepspeed_package, name: str) -> None:
     case = CASES[name]
     if name == "lstm":  # the package divides by the latency of a root without one

@@ -68,6 +68,7 @@ def test_the_names_of_a_row_lead_to_it(row):
     assert all(op_of(name) == row.name for name in row.c10d)
 
 
+@pytest.mark.long
 def test_a_new_row_is_all_that_a_new_op_takes():
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(Path(collective_ops.__file__)), NEW_ROW],
                           capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)})

@@ -13,6 +13,8 @@ import distprof
 from distprof.peers import deepspeed, ptflops
 from support.zoo import image, torchvision_model, transformers_model
 
+pytestmark = pytest.mark.long
+
 TOKENS = torch.ones(1, 128, dtype=torch.long)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import distprof
-from support.zoo import TOTALS, image, torchvision_counts, torchvision_model, transformers_model
+from support.zoo import EVERY_MODEL, TOTALS, image, torchvision_counts, torchvision_model, transformers_model
 
 MORE_FLOPS = {
     "vit_b_32": 8_818_372_608, "vit_l_16": 123_109_425_152, "swin_t": 8_981_133_312, "swin_v2_t": 9_876_928_512,
@@ -23,7 +23,7 @@ LARGER_SIBLINGS = {"convnext_base", "densenet169", "efficientnet_v2_s", "resnet3
 ROWS = torch.randn(8, 2, 64)
 
 
-@pytest.mark.parametrize("name", TOTALS)
+@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_forward(name):
     counts = torchvision_counts(name)
     assert (counts.macs, counts.params.params) == (TOTALS[name]["core_macs"], TOTALS[name]["params"])
@@ -32,13 +32,15 @@ def test_forward(name):
     assert not counts.uncounted
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MORE_FLOPS)
 def test_more_forward(name):
     assert torchvision_counts(name).flops == MORE_FLOPS[name]
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.stress] if name in LARGER_SIBLINGS else []) for name in TOTALS])
+    pytest.param(*model.values, marks=pytest.mark.stress if model.values[0] in LARGER_SIBLINGS else model.marks)
+    for model in EVERY_MODEL])
 def test_training_is_three_times_forward(name):
     counts = distprof.count(torchvision_model(name), image(name, grad=True), backward=True)
     assert counts.forward_flops == 2 * TOTALS[name]["core_macs"]
@@ -46,6 +48,7 @@ def test_training_is_three_times_forward(name):
     assert counts.recompute_flops == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "first", "total"), [
     ("alexnet", "features.0", 4_144_577_280), ("resnet18", "conv1", 10_648_412_160),
     ("resnet50", "conv1", 24_299_077_632), ("vgg16", "features.0", 92_648_177_664),
@@ -59,6 +62,7 @@ def test_an_image_needs_no_gradient(name, first, total):
     assert counts.flops == (total or counts.flops)
 
 
+@pytest.mark.long
 def test_vit_in_training():
     counts = distprof.count(torchvision_model("vit_b_16").train(), image("vit_b_16"), backward=True)
     assert (counts.forward_flops, counts.model_flops) == (35_127_656_448, 105_151_758_336)
@@ -72,6 +76,7 @@ EXPLICIT = {"position_ids": torch.arange(128)[None], "attention_mask": torch.zer
 """What decoders would otherwise look into tensors for, which have no values on meta."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_bert(attention):
     model = transformers_model("BertModel", "BertConfig", attn_implementation=attention)
@@ -80,6 +85,7 @@ def test_bert(attention):
     assert (counts.forward_flops, counts.model_flops) == (22_348_431_360, 67_042_934_784)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "config", "kwargs", "size", "params", "forward"), [
     ("BertForSequenceClassification", "BertConfig", {}, 2, 109_483_778, 44_696_868_864),
     ("GPT2LMHeadModel", "GPT2Config", EXPLICIT, 1, 124_439_808, 32_228_179_968),

@@ -86,6 +86,7 @@ def counted(done: subprocess.CompletedProcess) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.job
 def test_the_command_counts_what_the_function_counts(run):
     sys.path.insert(0, str(EXAMPLES))
     try:
@@ -169,6 +170,7 @@ def test_a_mistyped_flag_is_one_line(run, flags, words):
     assert done.returncode in (1, 2) and words in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.job
 def test_debug_shows_where_the_model_raised(folder):
     done = distprof("--debug", "count", "models_here:broken", cwd=folder)
     assert done.returncode == 1 and 'raise ValueError("no weights here' in done.stderr
@@ -181,6 +183,7 @@ def test_depth_top_and_sort_are_those_of_the_table(run):
     assert [line.split()[1] for line in text.splitlines()[3:5]] == ["layers", "head"]
 
 
+@pytest.mark.job
 @pytest.mark.parametrize(("environ", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_a_terminal_gets_its_width_and_colours_unless_it_refuses_them(environ, coloured):
     ours, theirs = pty.openpty()

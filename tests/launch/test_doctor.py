@@ -14,6 +14,7 @@ from distprof.units import duration, percent, si, size
 from support.jobs import distprof
 
 
+@pytest.mark.job
 def test_a_healthy_machine_is_told_so(tmp_path):
     done = distprof("doctor", "--out", tmp_path)
     assert done.returncode == 0, done.stdout
@@ -23,6 +24,7 @@ def test_a_healthy_machine_is_told_so(tmp_path):
     assert "gloo" in done.stdout and "Next: distprof run" in done.stdout
 
 
+@pytest.mark.job
 def test_a_place_that_takes_no_files_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     done = distprof("doctor", "--json", "--out", tmp_path / "file")
@@ -31,6 +33,7 @@ def test_a_place_that_takes_no_files_is_told(tmp_path):
     assert [one["topic"] for one in found["findings"] if one["level"] == "fail"] == ["write"]
 
 
+@pytest.mark.job
 def test_measured_peaks_say_how_and_are_rates_of_this_machine(tmp_path):
     done = distprof("doctor", "--peak", "--json", "--out", tmp_path)
     assert done.returncode == 0, done.stderr

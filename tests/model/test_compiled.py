@@ -86,7 +86,7 @@ def record(run, way, *, warmup: int, steps: str, breaks: bool = False) -> tuple[
     return Recorded(run), compiled
 
 
-@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("breaks", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("warmup", [0, 1], ids=["compiled under recording", "compiled before"])
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_compiled_twice_and_counts_are_those_of_the_code(tmp_path, way, warmup, breaks):

@@ -16,7 +16,7 @@ import distprof
 from distprof.compat.fvcore.module_sums import ModuleNames, sum_by_module
 from distprof.peers import fvcore, fvcore_rules
 from support.products import PRODUCTS, rand
-from support.zoo import TOTALS, torchvision_counts, transformers_model
+from support.zoo import EVERY_MODEL, TOTALS, torchvision_counts, transformers_model
 
 SIZES = {
     "vit_b_16": Counter({"aten::mul": 1}),
@@ -33,7 +33,7 @@ def sums(counts) -> tuple[Counter, Counter]:
     return found.counted[""], found.unsupported[""]
 
 
-@pytest.mark.parametrize("name", TOTALS)
+@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_published_totals(name):
     counts, published = torchvision_counts(name), TOTALS[name]
     by_operator, unsupported = sums(counts)
@@ -42,7 +42,7 @@ def test_published_totals(name):
     assert unsupported + SIZES.get(name, Counter()) == published["fvcore_unsupported"]
 
 
-@pytest.mark.parametrize("name", TOTALS)
+@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_the_convention_has_every_contraction(name):
     counts = torchvision_counts(name)
     right, exact = fvcore.peer_lines(counts, exact=False), fvcore.peer_lines(counts)
@@ -53,6 +53,7 @@ def test_the_convention_has_every_contraction(name):
     assert differs == any(line.reason for line in exact) == (name in ("vit_b_16", "maxvit_t"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "attention", "expected"), [
     (1, "sdpa", 10_884_513_792), (1, "eager", 11_186_503_680), (2, "classifier", 22_373_010_432),
 ])

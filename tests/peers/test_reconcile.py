@@ -76,6 +76,7 @@ def test_an_unknown_peer_is_refused_before_the_model_runs():
     assert caught.value.hint == "one of deepspeed, fvcore, ptflops"
 
 
+@pytest.mark.job
 def test_from_the_command_line(tmp_path):
     (tmp_path / "net.py").write_text(
         "from torch import nn, ones\ndef make(): return nn.Sequential(nn.Linear(4, 2), nn.ReLU()), ones(3, 4)\n")

@@ -112,6 +112,7 @@ def test_nothing_takes_time_on_the_meta_device():
         assert distprof.count(*fake).flops == 32
 
 
+@pytest.mark.job
 def test_from_the_command_line(tmp_path):
     (tmp_path / "net.py").write_text("import torch\ndef make(): return torch.nn.Linear(4, 2), torch.ones(3, 4)\n")
     done = command("profile", "net.py:make", "--backward", "--runs", 2, cwd=tmp_path)
@@ -126,6 +127,7 @@ def test_a_profile_says_in_short_what_it_is():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+@pytest.mark.job
 def test_a_device_that_is_not_there_is_told(tmp_path):
     (tmp_path / "net.py").write_text("import torch\ndef make(): return torch.nn.Linear(4, 2), torch.ones(3, 4)\n")
     done = command("profile", "net.py:make", "--device", "cuda", cwd=tmp_path)

@@ -173,6 +173,7 @@ def test_the_text_says_what_the_dictionary_says():
     assert f"{torch.get_num_threads()} threads" in lines["device"] and "resident set" in lines["memory"]
 
 
+@pytest.mark.long
 def test_memory_is_the_rise_of_the_resident_set_or_unknown():
     code = ("import json, torch, distprof\n"
             "def model(): torch.ones(50_000_000).sum()\n"

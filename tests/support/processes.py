@@ -12,10 +12,10 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def is_job(command: Iterable[object]) -> bool:
-    """Whether a command line records, or starts ranks: `distprof run`, torchrun, or one of tests/scripts."""
+    """Whether a command line is `distprof` with a command, torchrun, or one of tests/scripts."""
     words = [str(word) for word in command]
     return ("torch.distributed.run" in words or any(word.startswith(SCRIPTS) for word in words)
-            or words[1:4] == ["-m", "distprof", "run"])
+            or words[1:3] == ["-m", "distprof"])
 
 
 def adopt_orphans() -> None:

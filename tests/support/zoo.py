@@ -18,10 +18,15 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import distprof
+from support.operators import define_libraries
 
 TOTALS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "data" / "torchvision_totals.json").read_text())["models"]
 """Model -> counter -> its total."""
+QUICK = {"alexnet", "mobilenet_v2", "resnet18", "vit_b_16"}
+"""One model of each kind of layers."""
+EVERY_MODEL = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in TOTALS]
+"""All models with totals, for tests that look at each."""
 _libraries: list[torch.library.Library] = []
 
 
@@ -34,6 +39,7 @@ def _has_torchvision() -> bool:
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
         return False
+    define_libraries()  # those of its operators that formulas know get their arguments from there
     source = (Path(spec.origin).parent / "_meta_registrations.py").read_text()
     library = torch.library.Library("torchvision", "FRAGMENT")
     for name in sorted(set(re.findall(r'register_(?:meta|fake)\("(?:torchvision::)?(\w+)"', source))):

@@ -295,6 +295,7 @@ def test_a_closed_or_full_output_is_no_bug_of_ours(run):
         assert code is None or done.returncode in (code, 141)
 
 
+@pytest.mark.job
 def test_an_unknown_command_suggests_one():
     done = distprof("mrege", "x")
     assert done.returncode == 2 and "did you mean `distprof merge`?" in done.stderr

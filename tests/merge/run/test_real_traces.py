@@ -117,6 +117,7 @@ def test_the_command_takes_the_ways_to_tell_ranks(tmp_path):
 
 
 @needs_shared
+@pytest.mark.long
 def test_a_real_gpu_job_of_eight_ranks(tmp_path):
     done = distprof("merge", DLRM, "--out", tmp_path / "out")
     assert done.returncode == 0 and "8 of 8 ranks" in done.stdout, done.stderr

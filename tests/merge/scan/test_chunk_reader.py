@@ -85,7 +85,7 @@ def test_of_a_damaged_file_nothing_before_the_damage_is_lost(folder, at, bit):
     content[at] ^= 1 << bit
     text, reader = read(folder / "a.json.gz", bytes(content))
     # a byte at a time zlib loses only what the byte it stumbles over would have given
-    whole, fed = b"", zlib.decompressobj(wbits=31)
+    whole, fed = bytearray(), zlib.decompressobj(wbits=31)
     try:
         for byte in content:
             if fed.eof:

@@ -75,7 +75,7 @@ def in_chunks(text: bytes, ends: list[int]) -> list[bytes]:
 
 
 @needs_compiled
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=40)
 @given(traces | repetitive_traces() | loose_traces, st.lists(st.integers(0, 4000), max_size=4), OPTIONS)
 def test_both_engines_read_the_same(text, ends, options):
     chunks = in_chunks(b"[" + text, ends)
@@ -85,7 +85,7 @@ def test_both_engines_read_the_same(text, ends, options):
 
 
 @needs_compiled
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=40)
 @given(damaged_traces(), OPTIONS)
 def test_both_engines_read_the_same_of_what_neither_finds_damaged(text, options):
     (events, losses), (others, other_losses) = (read(engine, [b"[" + text], options) for engine in (compiled, plain))
@@ -104,7 +104,7 @@ def test_a_window_may_end_anywhere(engine, text, options):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(text=st.one_of(st.binary(max_size=200), st.text('{}[],:"\\ \n01-e.trufalsn').map(str.encode)), options=OPTIONS)
 def test_any_bytes_are_read_to_their_end(engine, text, options):
     for given_text in (text, b'{"ts":' + text):

@@ -51,6 +51,7 @@ def test_a_trace_of_several_members_is_read_to_its_end(tmp_path):
     assert done.returncode == 0 and "9 slices" in done.stdout and "incomplete" not in done.stdout, done.stdout
 
 
+@pytest.mark.long
 def test_memory_is_that_of_a_chunk_and_not_of_the_trace(tmp_path):
     """Who decompresses a trace whole, or makes an object of each event, needs several times its text."""
     events = b",".join(json.dumps(slice_of(f"name {number}", number, 1, args={"x": "y" * 1000})).encode()
@@ -124,6 +125,7 @@ def test_the_archive_takes_ranks_and_no_choice_of_events(tmp_path):
     assert "Perfetto 58" in " ".join(distprof("merge", "--help").stdout.split())
 
 
+@pytest.mark.long
 def test_a_bomb_is_left_out_where_a_size_is_given(tmp_path):
     """1 MB that holds 1 GB: memory stays flat, and with --max-size the others are merged."""
     bomb = b'{"traceEvents":[' + b" " * (300 << 20) + b"]}"
