@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support import perfetto
-from support.jobs import EXAMPLES, merged, record_run
+from support.jobs import EXAMPLES, SCRIPTS, merged, record_run
 from support.processes import adopt_orphans, children, is_job, left_after
 from support.recordings import Recordings
 
@@ -87,6 +87,16 @@ def ddp(recordings: Recordings) -> Path:
 def tp(recordings: Recordings) -> Path:
     """2-way tensor parallel x 2-way data parallel, merged."""
     return recordings.get("tp", lambda out: _demo(out, "train_tp.py"))
+
+
+@pytest.fixture(scope="session")
+def sharded(recordings: Recordings) -> Path:
+    """FSDP2 on 2 ranks, merged; a step is traced."""
+    def record(out: Path) -> None:
+        record_run(out, 2, SCRIPTS / "sharded.py", flags=("--steps", "wait=1,count=1,time=1,trace=1"))
+        merged(out)
+
+    return recordings.get("sharded", record)
 
 
 def _demo(out: Path, example: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from distprof.errors import UsageError
 from distprof.launch.deepspeed_config import FlopsProfilerSection, read_section
 from distprof.recording.plan import StepPlan
-from support.jobs import distprof
+from support.jobs import SCRIPTS, called, distprof
 
 SCRIPT = """
 import torch
@@ -94,9 +94,8 @@ def test_comments_are_read_as_the_package_reads_them(tmp_path: Path, monkeypatch
     assert read_section(path).plan() == StepPlan(wait=4)
 
 
-@pytest.mark.job
 def test_no_such_file(tmp_path: Path) -> None:
-    done = distprof("run", "--config", tmp_path / "none.json", "train.py", cwd=tmp_path)
+    done = called("run", "--config", tmp_path / "none.json", SCRIPTS / "job.py")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
 
@@ -135,7 +134,7 @@ def test_the_report_goes_to_a_file(tmp_path: Path) -> None:
     assert "DeepSpeed" not in done.stdout
 
 
-@pytest.mark.job
+@pytest.mark.stress
 def test_a_job_that_ends_too_early_keeps_its_exit_code(tmp_path: Path) -> None:
     done = job(tmp_path, {"enabled": True, "profile_step": 50})
     assert done.returncode == 0

@@ -1,9 +1,8 @@
-"""fvcore's flops for a counted call: published totals, single operators by hand and beside the package."""
+"""fvcore's flops for a counted call: a language model, single operators by hand and beside the package."""
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 
 import pytest
 import torch
@@ -13,44 +12,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import distprof
-from distprof.compat.fvcore.module_sums import ModuleNames, sum_by_module
 from distprof.peers import fvcore, fvcore_rules
+from support.fvcore_sums import sums
 from support.products import PRODUCTS, rand
-from support.zoo import EVERY_MODEL, TOTALS, torchvision_counts, transformers_model
-
-SIZES = {
-    "vit_b_16": Counter({"aten::mul": 1}),
-    "swin_t": Counter({"aten::rsub": 24, "aten::mul": 24, "aten::pow": 12}),
-    "swin_v2_t": Counter({"aten::mul": 36, "aten::rsub": 24, "aten::numel": 12}),
-    "maxvit_t": Counter({"aten::mul": 22}),
-}
-"""Arithmetic on sizes, which a trace takes for operators."""
-
-
-def sums(counts) -> tuple[Counter, Counter]:
-    """What the drop-in has for the whole model: flops by operator, and calls of operators without a rule."""
-    found = sum_by_module(counts, ModuleNames(nn.Module()), fvcore_rules.FLOPS, fvcore_rules.FREE, "owner")
-    return found.counted[""], found.unsupported[""]
-
-
-@pytest.mark.parametrize("name", EVERY_MODEL)
-def test_published_totals(name):
-    counts, published = torchvision_counts(name), TOTALS[name]
-    by_operator, unsupported = sums(counts)
-    assert by_operator == published["fvcore_by_operator"]
-    assert sum(line.flops for line in fvcore.peer_lines(counts)) == published["fvcore"]
-    assert unsupported + SIZES.get(name, Counter()) == published["fvcore_unsupported"]
-
-
-@pytest.mark.parametrize("name", EVERY_MODEL)
-def test_the_convention_has_every_contraction(name):
-    counts = torchvision_counts(name)
-    right, exact = fvcore.peer_lines(counts, exact=False), fvcore.peer_lines(counts)
-    assert sum(line.macs for line in right) == TOTALS[name]["core_macs"] == counts.macs
-    assert sum(line.flops - line.macs for line in right) == sum(line.flops - line.macs for line in exact)
-    assert not any(line.reason for line in right)
-    differs = sum(line.macs for line in exact) != counts.macs
-    assert differs == any(line.reason for line in exact) == (name in ("vit_b_16", "maxvit_t"))
+from support.zoo import transformers_model
 
 
 @pytest.mark.long

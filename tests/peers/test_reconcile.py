@@ -85,5 +85,3 @@ def test_from_the_command_line(tmp_path):
         ["distprof", "48"], ["torch.nn.functional.relu", "+6"], ["deepspeed", "54"]]
     data = json.loads(command("reconcile", "net.py:make", "--peer", "fvcore", "--json", cwd=tmp_path).stdout)
     assert (data["ours"], data["theirs"], data["unit"], data["differences"]) == (24, 24, "macs", [])
-    wrong = command("reconcile", "net.py:make", "--peer", "thop", cwd=tmp_path)
-    assert wrong.returncode == 2 and "one of deepspeed, fvcore, ptflops" in wrong.stderr

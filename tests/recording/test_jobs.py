@@ -78,7 +78,7 @@ def test_ranks_that_learn_who_they_are_later_leave_the_same_files(tmp_path, pipe
     assert json.loads((out / "merged" / "summary.json").read_text())["problems"] == []
 
 
-@pytest.mark.parametrize("flags", [(), ("--tp", 2)])
+@pytest.mark.parametrize("flags", [(), pytest.param(("--tp", 2), marks=pytest.mark.stress)])
 def test_a_mesh_without_names_is_tensor_parallel_where_parameters_are_sharded(tmp_path, flags):
     out = tmp_path / "run"
     record_run(out, 2, SCRIPTS / "unnamed_mesh.py", flags=("--steps", "wait=1,count=1,time=1,trace=0", *flags))
@@ -98,7 +98,8 @@ def test_a_restarted_job_is_recorded_in_its_last_attempt(tmp_path):
         assert json.loads((out / f"rank{rank:05d}" / "rank.json").read_text())["attempt"] == 1
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [
+    (signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.stress)])
 def test_a_job_that_is_told_to_end_keeps_its_timeline(tmp_path, number, code):
     out, mark = tmp_path / "run", tmp_path / "mark"
     job = subprocess.Popen(
@@ -153,10 +154,8 @@ def test_the_page_of_the_run_directory_is_made_from_the_contract():
     assert (ROOT / "docs" / "run-directory.md").read_text() == page
 
 
-def test_an_fsdp2_job_counts_what_the_model_counts_alone(tmp_path, monkeypatch):
-    out = tmp_path / "run"
-    record_run(out, 2, SCRIPTS / "sharded.py", flags=SHORT)
-    found = json.loads(distprof("stats", "--json", merged(out)).stdout)
+def test_an_fsdp2_job_counts_what_the_model_counts_alone(sharded, monkeypatch):
+    found = json.loads(distprof("stats", "--json", sharded).stdout)
     monkeypatch.syspath_prepend(ROOT / "examples")
     from train_ddp import Transformer
 
@@ -171,6 +170,6 @@ def test_an_fsdp2_job_counts_what_the_model_counts_alone(tmp_path, monkeypatch):
     # a block runs again but for its last product, whose result backward does not need
     again = alone["layers.1"]["fwd_flops"] - alone["layers.1.mlp.2"]["fwd_flops"]
     assert per_gpu["recompute_flops"] == again > 0
-    modules = json.loads(distprof("stats", "--modules", "--json", out).stdout)["modules"]
+    modules = json.loads(distprof("stats", "--modules", "--json", sharded).stdout)["modules"]
     assert {row["module_path"] for row in modules} == set(alone), "wrappers are no modules of their own"
     assert found["uncounted_ops"] == []

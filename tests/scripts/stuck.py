@@ -1,7 +1,7 @@
 """Two or more ranks get stuck in front of step STEP: `stuck.py HOW STEP MARK`.
 
 absent: rank 1 sleeps and never enters the all_reduce of the others. sizes: rank 1 brings another size. ops: rank 1
-enters a barrier instead. timeout: rank 1 sleeps and the others give up after eight seconds. pause: rank 1 sleeps until
+enters a barrier instead. timeout: rank 1 sleeps and the others give up after five seconds. pause: rank 1 sleeps until
 there is a file MARK.go, then all go on. A rank writes MARK.RANK when it stands, or where it cannot stand before.
 """
 
@@ -20,7 +20,7 @@ how, stop, mark = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 group = dist.new_group(list(range(dist.get_world_size())), group_desc="checks",
-                       timeout=timedelta(seconds=8 if how == "timeout" else 600))
+                       timeout=timedelta(seconds=5 if how == "timeout" else 600))
 model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

@@ -36,14 +36,16 @@ def distprof(*arguments: object, cwd: Path | None = None, **environ: str):
     """
     words = [str(argument) for argument in arguments]
     if words[0] in ("merge", "stats", "comms") and cwd is None and not environ:
-        return _called(words)
+        return called(*words)
     return subprocess.run([sys.executable, "-m", "distprof", *words], cwd=cwd, timeout=PATIENCE_S,
                           capture_output=True, text=True, env=clean_environ() | environ, check=False)
 
 
-def _called(words: list[str]) -> subprocess.CompletedProcess:
+def called(*arguments: object) -> subprocess.CompletedProcess:
+    """The command line in this process; of `run` only what starts no rank."""
     from distprof.launch.cli import main
 
+    words = [str(argument) for argument in arguments]
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
         main(words)

@@ -114,7 +114,8 @@ def test_a_damaged_file_is_a_problem_and_no_end(tmp_path):
 @pytest.mark.job
 @pytest.mark.parametrize(("how", "words"), [
     ("absent", "rank 1 never entered: it is at stuck.py:"),
-    ("ops", "called differently: rank 1 called barrier where ranks 0 and 2 called all_reduce")])
+    pytest.param("ops", "called differently: rank 1 called barrier where ranks 0 and 2 called all_reduce",
+                 marks=pytest.mark.stress)])
 def test_comms_says_first_what_a_real_job_hangs_in(tmp_path, how, words):
     out, mark = tmp_path / "run", tmp_path / "mark"
     job = subprocess.Popen(

@@ -45,10 +45,10 @@ def check_breakdown(found: Analysis) -> None:
 
 @pytest.mark.parametrize(("causes", "rank", "kind", "where"), [
     ("module", 2, "forward", "layers.1.mlp"),
-    ("backward", 2, "backward", "layers.1.mlp"),
-    ("loader", 1, "data", None),
-    ("host", 2, "host", "between forward and backward"),
-    ("optimizer", 1, "optimizer", None),
+    pytest.param("loader", 1, "data", None, marks=pytest.mark.stress),
+    pytest.param("backward", 2, "backward", "layers.1.mlp", marks=pytest.mark.stress),
+    pytest.param("host", 2, "host", "between forward and backward", marks=pytest.mark.stress),
+    pytest.param("optimizer", 1, "optimizer", None, marks=pytest.mark.stress),
 ])
 def test_the_late_rank_and_its_cause(tmp_path, causes, rank, kind, where):
     found = analysed(tmp_path / "run", causes, milliseconds=200)

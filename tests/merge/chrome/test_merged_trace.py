@@ -177,11 +177,11 @@ def fresh(path: Path) -> Path:
     return path
 
 
-def test_both_engines_write_the_same(run, tmp_path):
+def test_both_engines_write_the_same(tp, tmp_path):
     """Without a C compiler events and tables are as they are with one, by processes instead of threads."""
     outs = [tmp_path / name for name in ("compiled", "plain")]
     for out, environ in zip(outs, ({}, {PLAIN: "1"}), strict=True):
-        done = distprof("merge", run, "--out", out, **environ)
+        done = distprof("merge", tp, "--out", out, **environ)
         assert done.returncode == 0, done.stderr
         assert ("the plain Python engine" in done.stderr) == (bool(environ) or not is_built())
     traces = [json.loads(gzip.decompress((out / "trace.json.gz").read_bytes())) for out in outs]

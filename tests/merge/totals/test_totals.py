@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -32,11 +31,8 @@ def unsharded(recordings) -> dict:
 
 @pytest.fixture(scope="module")
 def ddp_by_size(recordings, ddp) -> dict[int, dict]:
-    def record(out: Path, size: int) -> None:
-        record_run(out, size, EXAMPLES / "train_ddp.py", "--steps", 1, flags=COUNT_ONLY)
-
-    return {4: summary(ddp)} | {
-        size: summary(recordings.get(f"ddp{size}", partial(record, size=size))) for size in (1, 2)}
+    return {4: summary(ddp), 1: summary(recordings.get("ddp1", lambda out: record_run(
+        out, 1, EXAMPLES / "train_ddp.py", "--steps", 1, flags=COUNT_ONLY)))}
 
 
 def test_model_totals_are_mp_size_times_per_gpu(tp):
@@ -57,14 +53,13 @@ def test_tensor_parallel_work_is_that_of_the_unsharded_model(tp, unsharded):
 
 
 def test_data_parallelism_changes_neither_per_gpu_numbers_nor_model_totals(ddp_by_size):
-    for size in (2, 4):
-        for quantity in QUANTITIES:
-            for level in ("per_gpu", "model"):
-                ours, alone = ddp_by_size[size][level][quantity], ddp_by_size[1][level][quantity]
-                if level == "per_gpu":
-                    ours, alone = ours["mean"], alone["mean"]
-                assert ours == alone, (size, quantity)
-        assert ddp_by_size[size]["model"]["unique_params"] == ddp_by_size[1]["model"]["params"]
+    for quantity in QUANTITIES:
+        for level in ("per_gpu", "model"):
+            ours, alone = ddp_by_size[4][level][quantity], ddp_by_size[1][level][quantity]
+            if level == "per_gpu":
+                ours, alone = ours["mean"], alone["mean"]
+            assert ours == alone, quantity
+    assert ddp_by_size[4]["model"]["unique_params"] == ddp_by_size[1]["model"]["params"]
 
 
 def test_counts_are_those_of_an_independent_count(ddp_by_size):

@@ -15,15 +15,14 @@ import torch
 
 from distprof.contract.collective_ops import OP_OF_C10D
 from support.attempts import most_hold
-from support.jobs import EXAMPLES, ROOT, SCRIPTS, record_run
+from support.jobs import EXAMPLES, SCRIPTS, record_run
 
 ONE_STEP = ("--steps", "wait=1,count=0,time=1,trace=1")
 WAIT_FOR_ALL = ("all_reduce", "barrier", "all_gather", "reduce_scatter", "all_to_all")
 
 
-def recorded(out: Path, nproc: int, script: Path, *arguments: object, steps: tuple[str, ...] = ONE_STEP) -> (
-        pl.DataFrame):
-    record_run(out, nproc, script, *arguments, flags=steps)
+def recorded(out: Path, nproc: int, script: Path) -> pl.DataFrame:
+    record_run(out, nproc, script, flags=ONE_STEP)
     return tables(out)
 
 
@@ -64,25 +63,22 @@ def test_every_operator_of_torch_is_listened_to():
     assert known - {"check_for_nan"} == set(OP_OF_C10D)
 
 
-@pytest.mark.job
-def test_ddp_reduces_every_gradient_once_a_step(tmp_path):
+def test_ddp_reduces_every_gradient_once_a_step(ddp):
     from train_ddp import Transformer
 
-    steps = ("--steps", "wait=2,count=0,time=0,trace=3")
-    rows = recorded(tmp_path / "run", 4, EXAMPLES / "train_ddp.py", "--steps", 6, steps=steps)
+    rows = tables(ddp)
     gradients = 4 * parameters(Transformer())
     assert set(rows["op"]) == {"all_reduce"} and set(rows["phase"]) == {"backward"}
     assert {tuple(ranks) for ranks in rows["group_ranks"].to_list()} == {(0, 1, 2, 3)}
     sums = rows.group_by("rank", "step").agg(pl.col("size_bytes").sum(), pl.len())
-    assert sums.height == 4 * 3 and set(sums["size_bytes"]) == {gradients} and sums["len"].n_unique() == 1
+    assert sums.height == 4 * 2 and set(sums["size_bytes"]) == {gradients} and sums["len"].n_unique() == 1
     are_timed(rows)
 
 
-@pytest.mark.job
-def test_fsdp2_gathers_shards_and_scatters_gradients(tmp_path):
+def test_fsdp2_gathers_shards_and_scatters_gradients(sharded):
     from train_ddp import Transformer
 
-    rows = recorded(tmp_path / "run", 2, SCRIPTS / "sharded.py")
+    rows = tables(sharded)
     model = Transformer(vocabulary=50, width=32, heads=4, depth=2, length=16)
 
     def shard(named) -> int:
@@ -104,11 +100,10 @@ def test_fsdp2_gathers_shards_and_scatters_gradients(tmp_path):
     are_timed(rows)
 
 
-@pytest.mark.job
-def test_tensor_and_data_parallel_groups_carry_what_they_must(tmp_path):
+def test_tensor_and_data_parallel_groups_carry_what_they_must(tp):
     from train_tp import build
 
-    rows = recorded(tmp_path / "run", 4, EXAMPLES / "train_tp.py", "--steps", 4)
+    rows = tables(tp).filter(pl.col("step") == pl.col("step").max())
     model, batch, length, width, vocabulary, depth = build(128), 8, 64, 128, 1000, 4
     activation = 4 * batch * length * width
     split = sum(parameter.numel() for name, parameter in model.named_parameters() if "head" in name or any(
@@ -195,14 +190,12 @@ def test_those_in_flight_together_keep_the_order_of_the_queue(tmp_path):
     most_hold(attempt, tmp_path, of=5, at_least=4)
 
 
-@pytest.mark.job
-def test_the_events_join_forward_with_backward(tmp_path):
-    record_run(tmp_path / "run", 2, ROOT / "tests" / "scripts" / "job.py", "plain", 4, flags=ONE_STEP)
-    events = pl.read_parquet(tmp_path / "run" / "rank00000" / "events.parquet").with_columns(
+def test_the_events_join_forward_with_backward(ddp):
+    events = pl.read_parquet(ddp / "rank00000" / "events.parquet").with_columns(
         pl.col("name", "category").cast(pl.String)).filter(pl.col("category") == "cpu_op")
     forward = events.filter((pl.col("forward_thread") == 0) & (pl.col("name") == "aten::addmm"))
     backward = events.filter((pl.col("forward_thread") > 0) & (pl.col("name") == "AddmmBackward0"))
-    assert forward.height == backward.height == 2 and events["external_id"].null_count() == 0
+    assert forward.height == backward.height > 2 and events["external_id"].null_count() == 0
     assert set(forward["sequence_number"]) == set(backward["sequence_number"])
     pairs = forward.join(backward, on="sequence_number", suffix="_of_backward")
-    assert pairs.height == 2 and (pairs["start_ns"] < pairs["start_ns_of_backward"]).all()
+    assert pairs.height == forward.height and (pairs["start_ns"] < pairs["start_ns_of_backward"]).all()

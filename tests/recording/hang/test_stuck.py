@@ -14,13 +14,14 @@ import pytest
 
 from distprof.contract.paths import STUCK_JSON
 from distprof.contract.stuck import Stuck, StuckGroup
-from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, wait_for
+from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, wait_for
 
 pytestmark = pytest.mark.job
 
 SHORT = "wait=0,count=1,time=1,trace=2"
 DURING, AFTERWARDS = 3, 6
 """Steps: in the trace pass, and two steps after the last."""
+DURING_AND_AFTERWARDS = pytest.mark.parametrize("stop", [DURING, pytest.param(AFTERWARDS, marks=pytest.mark.stress)])
 
 
 class Job:
@@ -91,7 +92,7 @@ def says_who_never_entered(waits: Stuck, absent: Stuck, stop: int) -> None:
     assert inside.function == "oversleep" and inside.file.endswith("stuck.py")
 
 
-@pytest.mark.parametrize("stop", [DURING, AFTERWARDS])
+@DURING_AND_AFTERWARDS
 def test_sigterm_finds_who_never_entered(start, stop):
     job = start("absent", stop)
     job.end(signal.SIGTERM)
@@ -118,7 +119,7 @@ def test_sigint_is_seen_where_the_main_thread_hangs(start):
     assert checks(waits).last_called == DURING + 1 and checks(absent).last_called == DURING
 
 
-@pytest.mark.parametrize("stop", [DURING, AFTERWARDS])
+@DURING_AND_AFTERWARDS
 def test_the_watchdog_was_there_before_a_sigkill(start, stop):
     job = start("absent", stop, DISTPROF_HANG_SECONDS="3")
     folders = [job.folder(rank) for rank in (0, 1)]
@@ -136,7 +137,7 @@ def test_the_watchdog_was_there_before_a_sigkill(start, stop):
     assert all((folder / STUCK_JSON).exists() for folder in folders)
 
 
-@pytest.mark.parametrize("stop", [DURING, AFTERWARDS])
+@DURING_AND_AFTERWARDS
 def test_a_job_that_goes_on_leaves_nothing(start, stop):
     job = start("pause", stop, DISTPROF_HANG_SECONDS="3")
     job.wait_for(job.folder(0) / STUCK_JSON)
@@ -175,9 +176,3 @@ def test_different_sizes_are_an_error_that_shows_them(start):
     assert told and all(stuck.cause in ("error", "signal") for stuck in told.values())
     for rank, stuck in told.items():
         assert checks(stuck).collectives[DURING].input_sizes == [[5 if rank else 3]]
-
-
-def test_an_error_of_the_script_itself_is_no_hang(tmp_path):
-    out = tmp_path / "run"
-    distprof("run", "--out", out, "--steps", "wait=1,count=1,time=1,trace=9", SCRIPTS / "job.py", "raises", 3)
-    assert not list(out.glob(f"*/{STUCK_JSON}"))
