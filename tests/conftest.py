@@ -99,6 +99,21 @@ def sharded(recordings: Recordings) -> Path:
     return recordings.get("sharded", record)
 
 
+@pytest.fixture(scope="session")
+def two_late_ranks(recordings: Recordings) -> Path:
+    """tp2 x dp2: rank 1 delays its pair by a module, rank 2 its own by loading data; 200 ms each."""
+    return recordings.get("two_late_ranks", lambda out: record_run(
+        out, 4, SCRIPTS / "stragglers.py", "mesh,module,loader", 200, 12,
+        flags=("--steps", "wait=2,count=0,time=0,trace=9")))
+
+
+@pytest.fixture(scope="session")
+def alone(recordings: Recordings) -> Path:
+    """The demo job on one rank, counted."""
+    return recordings.get("alone", lambda out: record_run(
+        out, 1, EXAMPLES / "train_ddp.py", "--steps", 1, flags=("--steps", "wait=0,count=1,time=0,trace=0")))
+
+
 def _demo(out: Path, example: str) -> None:
     record_run(out, 4, EXAMPLES / example, "--steps", 9, flags=("--steps", "wait=2,count=1,time=3,trace=2"))
     merged(out)

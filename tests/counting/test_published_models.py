@@ -36,7 +36,8 @@ BLOOM = {"hidden_size": 2048, "n_layer": 24, "n_head": 16, "vocab_size": 250_880
 
 @pytest.mark.parametrize(("name", "config", "sizes", "params", "giga_macs"), [
     ("LlamaForCausalLM", "LlamaConfig", {}, 6_738_415_616, 850.00),
-    ("LlamaForCausalLM", "LlamaConfig", {"vocab_size": 49_953}, 6_885_486_592, 859.41),
+    pytest.param("LlamaForCausalLM", "LlamaConfig", {"vocab_size": 49_953}, 6_885_486_592, 859.41,
+                 marks=pytest.mark.stress),
     ("GPTNeoXModel", "GPTNeoXConfig", PYTHIA, 1_311_625_216, 156.23),
     ("GPTNeoXModel", "GPTNeoXConfig", PYTHIA | {
         "hidden_size": 5120, "num_hidden_layers": 36, "num_attention_heads": 40, "intermediate_size": 20_480,

@@ -19,8 +19,9 @@ NO_INPUT_GRADIENT = {"swin_v2_t": 5_529_600}
 """FLOPs of layers whose input is a constant of the model, where backward stops: a table of 225 x 2 coordinates in 12
 blocks, linear to 512."""
 LARGER_SIBLINGS = {
-    "convnext_base", "densenet169", "efficientnet_v2_m", "efficientnet_v2_s", "googlenet", "mnasnet1_0", "mobilenet_v3_large",
-    "regnet_y_1_6gf", "resnet34", "resnet50", "swin_t", "vgg16", "vit_b_32", "vit_l_16", "wide_resnet50_2"}
+    "convnext_base", "densenet169", "efficientnet_v2_m", "efficientnet_v2_s", "googlenet", "mnasnet1_0",
+    "mobilenet_v3_large", "regnet_y_1_6gf", "resnet34", "resnet50", "swin_t", "vgg16", "vit_b_32", "vit_l_16",
+    "wide_resnet50_2"}
 """Models of the same layers as others here, mostly with more of them."""
 ROWS = torch.randn(8, 2, 64)
 

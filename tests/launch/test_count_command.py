@@ -184,7 +184,8 @@ def test_depth_top_and_sort_are_those_of_the_table(run):
 
 
 @pytest.mark.job
-@pytest.mark.parametrize(("environ", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+@pytest.mark.parametrize(("environ", "coloured"), [
+    ({}, True), pytest.param({"NO_COLOR": "1"}, False, marks=pytest.mark.stress)])
 def test_a_terminal_gets_its_width_and_colours_unless_it_refuses_them(environ, coloured):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 72, 0, 0))

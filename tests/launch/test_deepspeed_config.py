@@ -141,7 +141,7 @@ def test_a_job_that_ends_too_early_keeps_its_exit_code(tmp_path: Path) -> None:
     assert "no report: expected a counted step" in done.stderr
 
 
-@pytest.mark.job
+@pytest.mark.stress
 def test_a_section_that_is_not_enabled_is_said(tmp_path: Path) -> None:
     done = job(tmp_path, {"profile_step": 5}, "--steps", "wait=0,count=1,time=0,trace=0", steps=2)
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -101,9 +102,8 @@ def test_force_does_not_delete_what_is_no_run(tmp_path):
 
 
 @pytest.mark.job
-def test_a_directory_in_use_needs_force_which_replaces_the_run_and_leaves_other_files(tmp_path):
-    out = tmp_path / "run"
-    assert distprof("run", "--out", out, SCRIPTS / "arguments.py").returncode == 0
+def test_a_directory_in_use_needs_force_which_replaces_the_run_and_leaves_other_files(tmp_path, alone):
+    out = Path(shutil.copytree(alone, tmp_path / "run"))
     refused = called("run", "--out", out, SCRIPTS / "arguments.py")
     assert refused.returncode == 1 and "--force" in refused.stderr and len(refused.stderr.splitlines()) == 1
     (out / "rank00009").mkdir()
@@ -163,7 +163,7 @@ def test_a_script_without_torch_runs_and_one_line_says_that_nothing_was_recorded
 
 @pytest.mark.job
 def test_recording_can_be_disabled(tmp_path):
-    done = distprof("run", "--out", tmp_path / "run", SCRIPTS / "job.py", "fine", DISTPROF_DISABLE="1")
+    done = distprof("run", "--out", tmp_path / "run", SCRIPTS / "arguments.py", DISTPROF_DISABLE="1")
     assert done.returncode == 0, done.stderr
     assert not list((tmp_path / "run").glob("rank*"))
 

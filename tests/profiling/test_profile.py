@@ -15,6 +15,7 @@ from distprof.errors import UsageError
 from distprof.peaks.published import Peak
 from distprof.peaks.roofline import roofline
 from support.isolated import Raises, state
+from support.jobs import called
 from support.jobs import distprof as command
 from support.models import Checkpointed, Residual, Sleepy
 
@@ -127,9 +128,8 @@ def test_a_profile_says_in_short_what_it_is():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-@pytest.mark.job
 def test_a_device_that_is_not_there_is_told(tmp_path):
     (tmp_path / "net.py").write_text("import torch\ndef make(): return torch.nn.Linear(4, 2), torch.ones(3, 4)\n")
-    done = command("profile", "net.py:make", "--device", "cuda", cwd=tmp_path)
+    done = called("profile", f"{tmp_path / 'net.py'}:make", "--device", "cuda")
     assert done.returncode == 2 and "expected a CUDA device for --device cuda, found none" in done.stderr
     assert len(done.stderr.splitlines()) == 1

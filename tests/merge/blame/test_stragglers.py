@@ -28,6 +28,10 @@ SLEEP_NS = 20e6
 def analysed(out: Path, causes: str, *, milliseconds: int = 20) -> Analysis:
     record_run(out, 4, SCRIPTS / "stragglers.py", causes, milliseconds, 12, flags=("--steps", PLAN),
                ARRIVALS=str(out.parent))
+    return analysis_of(out)
+
+
+def analysis_of(out: Path) -> Analysis:
     found = measured_run(read_run(out))
     rows, steps = found.collectives, read_table(found.run, STEPS)
     assert not found.run.problems and not steps.problems
@@ -43,12 +47,13 @@ def check_breakdown(found: Analysis) -> None:
     assert parts.sum_horizontal().to_list() == pytest.approx(found.breakdown["duration_ns"].to_list(), rel=0.01)
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(("causes", "rank", "kind", "where"), [
     ("module", 2, "forward", "layers.1.mlp"),
-    pytest.param("loader", 1, "data", None, marks=pytest.mark.stress),
-    pytest.param("backward", 2, "backward", "layers.1.mlp", marks=pytest.mark.stress),
-    pytest.param("host", 2, "host", "between forward and backward", marks=pytest.mark.stress),
-    pytest.param("optimizer", 1, "optimizer", None, marks=pytest.mark.stress),
+    ("loader", 1, "data", None),
+    ("backward", 2, "backward", "layers.1.mlp"),
+    ("host", 2, "host", "between forward and backward"),
+    ("optimizer", 1, "optimizer", None),
 ])
 def test_the_late_rank_and_its_cause(tmp_path, causes, rank, kind, where):
     found = analysed(tmp_path / "run", causes, milliseconds=200)
@@ -64,9 +69,8 @@ def named(found: Analysis) -> dict[int, Culprit]:
     return {one.rank: one for one in found.culprits if one.certain and one.share and one.share > 0.1}
 
 
-def test_two_causes_in_different_groups(tmp_path):
-    """tp2 x dp2: rank 1 delays its pair by a module, rank 2 its own by loading data."""
-    late = named(analysed(tmp_path / "run", "mesh,module,loader", milliseconds=200))
+def test_two_causes_in_different_groups(two_late_ranks):
+    late = named(analysis_of(two_late_ranks))
     assert {1, 2} <= set(late)
     assert (late[1].explanations[0].where, late[2].explanations[0].kind) == ("layers.1.mlp", "data")
     assert 0 in late[1].victims and 3 in late[2].victims

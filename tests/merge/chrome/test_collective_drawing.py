@@ -18,7 +18,7 @@ from distprof.merge.chrome.collective_drawing import DrawOptions, draw_collectiv
 from distprof.merge.chrome.drawing import BYTES_DRAWN, PROCESS, CounterValue, DrawnSlice
 from distprof.merge.chrome.rank_events import IDS_PER_RANK
 from support.drawn_rows import MS, clock_of, collective, frame
-from support.jobs import SCRIPTS, distprof, merged, record_run
+from support.jobs import distprof, merged
 from support.perfetto import ERRORS, ask, rank_of
 
 NESTED = """select slice.name as name, slice.ts as ts, slice.dur as dur, parent.name as parent, parent.ts as parent_ts,
@@ -93,11 +93,8 @@ def test_ids_of_arrows_between_ranks_are_nobody_elses_and_exact_in_a_double():
 
 
 @pytest.fixture(scope="module")
-def run(recordings) -> Path:
-    """tp2 x dp2: rank 1 is late by a module, rank 2 by loading data; 200 ms each."""
-    return merged(recordings.get("drawn", lambda out: record_run(
-        out, 4, SCRIPTS / "stragglers.py", "mesh,module,loader", 200, 6,
-        flags=("--steps", "wait=1,count=0,time=0,trace=4"))))
+def run(two_late_ranks) -> Path:
+    return merged(two_late_ranks)
 
 
 @pytest.fixture(scope="module")

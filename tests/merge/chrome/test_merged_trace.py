@@ -181,7 +181,7 @@ def test_both_engines_write_the_same(tp, tmp_path):
     """Without a C compiler events and tables are as they are with one, by processes instead of threads."""
     outs = [tmp_path / name for name in ("compiled", "plain")]
     for out, environ in zip(outs, ({}, {PLAIN: "1"}), strict=True):
-        done = distprof("merge", tp, "--out", out, **environ)
+        done = distprof("merge", tp, "--ranks", "0-1", "--out", out, **environ)
         assert done.returncode == 0, done.stderr
         assert ("the plain Python engine" in done.stderr) == (bool(environ) or not is_built())
     traces = [json.loads(gzip.decompress((out / "trace.json.gz").read_bytes())) for out in outs]
@@ -190,9 +190,9 @@ def test_both_engines_write_the_same(tp, tmp_path):
     assert tables[0].equals(tables[1]) and len(tables[0]) > 4000
 
 
-def test_the_usual_script_fails_the_same_checks(run, tmp_path):
+def test_the_usual_script_fails_the_same_checks(tp, tmp_path):
     output = tmp_path / "usual.json"
-    usual_merge(rank_traces(run), output)
+    usual_merge(rank_traces(tp), output)
     bad = ask(output, ERRORS, FLOWS, THREADS)
     crossing = [row for row in bad.results[1] if row["source"] != row["target"]]
     assert crossing, "arrows join slices of different ranks"

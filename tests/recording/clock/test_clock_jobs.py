@@ -48,11 +48,8 @@ def test_the_clock_is_a_line_of_merge_and_stats(ddp):
     assert "Invalid value for '--align'" in distprof("merge", "--align", "guess", ddp).stderr
 
 
-@pytest.mark.job
-def test_a_job_without_a_process_group_compares_nothing(tmp_path):
-    assert distprof("run", "--out", tmp_path / "run", "--steps", "wait=0,count=1,time=0,trace=0",
-                    SCRIPTS / "job.py", "fine", "2").returncode == 0
-    info = rank_json(tmp_path / "run", 0)
+def test_a_job_of_one_rank_compares_nothing(alone):
+    info = rank_json(alone, 0)
     assert (info["clock_sync"], info["clock_note"]) == ([], None)
 
 
