@@ -12,7 +12,7 @@ from distprof.contract.problems import FirstStepLeftOut, Remark
 from distprof.merge.blame.activities import Activities, Activity, ActivityLane
 from distprof.merge.blame.blame import Blame
 from distprof.merge.blame.breakdown import step_breakdown
-from distprof.merge.blame.culprits import OF_MODULES, Culprit, Explanation, culprits, explanations_of
+from distprof.merge.blame.culprits import OF_MODULES, Culprit, Explanation, culprits, explained
 from distprof.merge.blame.rank_activity import RankActivity, rank_activity
 from distprof.merge.blame.rank_slices import slices_of_rank, step_windows
 from distprof.merge.blame.waiting import RankCollectives, collectives_by_rank, matter, meetings, waiting_costs
@@ -90,7 +90,7 @@ def explain(found: Sequence[Culprit], by_activity: Mapping[int, Mapping[int, flo
     spent = _spent(did, windows, activities, num_steps)
     samples = dict(windows.group_by("rank").agg(pl.col("samples").mean()).drop_nulls().iter_rows())
     return [replace(one, explanations=_with_batch(
-        explanations_of(by_activity[one.rank], activities.known, spent, one.rank), one.rank, samples)) for one in found]
+        explained(one, by_activity[one.rank], activities.known, spent), one.rank, samples)) for one in found]
 
 
 def _lane(did: RankActivity | None, calls: RankCollectives, activities: Activities) -> ActivityLane:

@@ -22,7 +22,9 @@ OF_MODULES = ("forward", "backward", "recompute")
 HALF = 0.5
 """A rank that waited less than this part of what another did is no victim."""
 MOST_OF = 0.8
-"""Share of a cause that the module which is named for it has to explain."""
+"""Share of a cause that the module which is named for it has to explain, and of a cost that its causes have to."""
+NOTICEABLE = 0.3
+"""Part of what a cause shall explain by which its time has to exceed that of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,41 @@ def _culprit(rank: int, waited: Any, ranks: Sequence[int], chance: float,
     return Culprit(rank=rank, victims=names, cost_ns=cost, total_ns=float(means.sum()),
                    share=cost / float(np.mean(steps)) if steps else None, each_step_ns=each.tolist(),
                    p_value=None if np.isnan(chance) else float(chance), explanations=[])
+
+
+def explained(culprit: Culprit, costs: Mapping[int, float], known: Sequence[Activity],
+              spent: Mapping[int, Mapping[Activity, float]]) -> list[Explanation]:
+    """Explains the cost of a rank by what it spent more time on than the others.
+
+    Where communication overlaps with work, what a rank was late by shows only at the last collective of a step, behind
+    an activity that took as long on the others. Such an activity explains nothing: what took longer in the step does,
+    where that is enough to explain the cost.
+
+    Args:
+        culprit: The rank and its cost.
+        costs: Cost a step by number of the activity, -1 where none is known.
+        known: Activities by number.
+        spent: Time a step by rank and activity.
+    """
+    found = _that_took_longer(explanations_of(costs, known, spent, culprit.rank), culprit.cost_ns)
+    if sum(one.share for one in found if one.spent_ns is not None) >= MOST_OF or culprit.rank not in spent:
+        return found
+    longer = {number: time for number, activity in enumerate(known)
+              if (time := _excess(activity, spent, culprit.rank)) > 0}
+    if sum(longer.values()) < MOST_OF * culprit.cost_ns:
+        return found
+    return _that_took_longer(explanations_of(longer, known, spent, culprit.rank), culprit.cost_ns)
+
+
+def _that_took_longer(found: Sequence[Explanation], cost_ns: float) -> list[Explanation]:
+    """Those without times, and those with an excess over the others that is a good part of what they shall explain."""
+    return [one for one in found if one.spent_ns is None or one.median_ns is None
+            or one.spent_ns - one.median_ns >= NOTICEABLE * one.share * cost_ns]
+
+
+def _excess(activity: Activity, spent: Mapping[int, Mapping[Activity, float]], rank: int) -> float:
+    others = [times.get(activity, 0.0) for other, times in spent.items() if other != rank]
+    return spent[rank].get(activity, 0.0) - float(np.median(others)) if others else 0.0
 
 
 def explanations_of(costs: Mapping[int, float], known: Sequence[Activity],
