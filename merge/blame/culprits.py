@@ -198,13 +198,25 @@ def explanations_of(costs: Mapping[int, float], known: Sequence[Activity],
         by_kind[activity.kind][activity.where] = by_kind[activity.kind].get(activity.where, 0.0) + cost
     found, total = [], sum(costs.values())
     for kind, parts in by_kind.items():
-        where = _deepest(parts) if kind in OF_MODULES else max(parts, key=lambda one: parts[one])
+        if kind in OF_MODULES:
+            where = _deepest(_longer(kind, known, spent, rank) or parts)
+        else:
+            where = max(parts, key=lambda one: parts[one])
         mine = _time(spent.get(rank, {}), kind, where)
         others = [_time(times, kind, where) for other, times in spent.items() if other != rank]
         found.append(Explanation(kind=kind, where=where, share=sum(parts.values()) / total,
                                  spent_ns=mine if kind != "unknown" else None,
                                  median_ns=float(np.median(others)) if others and kind != "unknown" else None))
     return sorted(found, key=lambda one: -one.share)
+
+
+def _longer(kind: str, known: Sequence[Activity], spent: Mapping[int, Mapping[Activity, float]],
+            rank: int) -> dict[str | None, float]:
+    """By how much a rank was longer in each activity of a kind than the others."""
+    if rank not in spent:
+        return {}
+    each = {one.where: _excess(one, spent, rank) for one in known if one.kind == kind}
+    return {where: time for where, time in each.items() if time > 0}
 
 
 def _deepest(parts: Mapping[str | None, float]) -> str | None:

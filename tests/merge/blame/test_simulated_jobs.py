@@ -78,8 +78,8 @@ def test_of_many_jobs_late_ranks_are_named_with_their_cause_and_nobody_else(tmp_
             named += plant.rank in certain
             right += certain[:1] == [plant.rank] and has_cause(found, plant)
     assert worth >= 40
-    assert (named, innocent) >= (0.9 * worth, 0), (worth, named, right, innocent)
-    assert right >= 0.9 * named and innocent <= 1, (worth, named, right, innocent)
+    assert named >= 0.8 * worth, (worth, named, right, innocent)
+    assert right >= 0.97 * named and innocent == 0, (worth, named, right, innocent)
 
 
 @pytest.mark.stress
