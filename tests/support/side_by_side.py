@@ -72,6 +72,7 @@ def decoder() -> nn.Module:
 IDS = torch.arange(32).reshape(2, 16)
 
 LARGE = ("bert", "convnext_tiny", "efficientnet_b0", "gpt2", "llama", "swin_t", "vit_b_16")
+"""Cases that take a second or more."""
 CASES: dict[str, Case] = {
     "sensors": Case(Sensors, (torch.ones(4, 3, 22),)),
     "lstm": Case(lambda: nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True), (torch.ones(2, 5, 3),)),
