@@ -161,6 +161,7 @@ def explained(culprit: Culprit, costs: Mapping[int, float], known: Sequence[Acti
         known: Activities by number.
         spent: Time a step by rank and activity.
     """
+    spent = _peers(spent, culprit.rank)
     found = _that_took_longer(explanations_of(costs, known, spent, culprit.rank), culprit.cost_ns)
     if sum(one.share for one in found if one.spent_ns is not None) >= MOST_OF or culprit.rank not in spent:
         return found
@@ -169,6 +170,14 @@ def explained(culprit: Culprit, costs: Mapping[int, float], known: Sequence[Acti
     if sum(longer.values()) < MOST_OF * culprit.cost_ns:
         return found
     return _that_took_longer(explanations_of(longer, known, spent, culprit.rank), culprit.cost_ns)
+
+
+def _peers(spent: Mapping[int, Mapping[Activity, float]], rank: int) -> Mapping[int, Mapping[Activity, float]]:
+    """The rank and those that run mostly the same modules; another stage of a pipeline is nothing to compare with."""
+    modules = {other: {activity for activity in times if activity.kind in OF_MODULES and activity.where}
+               for other, times in spent.items()}
+    mine = modules.get(rank, set())
+    return {other: spent[other] for other, theirs in modules.items() if 2 * len(mine & theirs) >= len(mine | theirs)}
 
 
 def _that_took_longer(found: Sequence[Explanation], cost_ns: float) -> list[Explanation]:

@@ -52,6 +52,15 @@ def test_the_cause_is_what_took_longer_and_not_what_came_last(tmp_path, kind, wh
     assert all(one.spent_ns > one.median_ns for one in first.explanations if one.spent_ns is not None)
 
 
+@pytest.mark.parametrize(("kind", "where"), [("data", None), ("optimizer", None), ("forward", "stage.0")])
+def test_another_stage_of_a_pipeline_is_nothing_to_compare_with(tmp_path, kind, where):
+    plant = Plant(2, kind, where, 4_000_000)
+    found = analysed(simulated("pp_dp", 8, 1, 1, plant), tmp_path / "run", "pp_dp")
+    assert [one.rank for one in found.culprits if one.certain] == [2]
+    causes = [(one.kind, one.where) for one in found.culprits[0].explanations if one.share > 0.1]
+    assert causes == [(kind, where)]
+
+
 def planted(random: np.random.Generator, name: str) -> tuple[int, Plant]:
     num_ranks = int(random.choice([8, 16] if name == "tp_dp" else [4, 8]))
     kind = str(random.choice(KINDS))

@@ -162,6 +162,26 @@ def pipeline(job: Maker, microbatches: int = 4) -> None:
     job.end_step()
 
 
+def pp_dp(job: Maker, stages: int = 2, microbatches: int = 4) -> None:
+    """A pipeline a replica; the ranks of a stage sum up their gradients, in two buckets."""
+    for rank in range(job.num_ranks):
+        stage, first = rank % stages, rank - rank % stages
+        job.work(rank, "data", None, 200 * US)
+        for phase, ns, step in (("forward", FORWARD_NS, 1), ("backward", BACKWARD_NS, -1)):
+            for batch in range(microbatches):
+                if 0 <= stage - step < stages:
+                    _message(job, rank, rank - step, rank, (phase, batch, first))
+                job.work(rank, phase, f"stage.{stage}", ns)
+                if 0 <= stage + step < stages:
+                    _message(job, rank, rank, rank + step, (phase, batch, first))
+        replicas = tuple(range(stage, job.num_ranks, stages))
+        for key in [job.call(rank, ("bucket", number), "all_reduce", replicas, 4 << 20, BUCKET_NS, phase="backward")
+                    for number in range(2)]:
+            job.wait(rank, key, shown=False)
+        _end_step(job, rank)
+    job.end_step()
+
+
 def rooted(job: Maker) -> None:
     """Rank 0 sends buffers to all at the start of a step, and sums up the loss at its end; gradients in between."""
     everybody = tuple(range(job.num_ranks))
@@ -178,7 +198,8 @@ def rooted(job: Maker) -> None:
     job.end_step()
 
 
-SHAPES: dict[str, Shape] = {"ddp": ddp, "tp_dp": tp_dp, "fsdp": fsdp, "pipeline": pipeline, "rooted": rooted}
+SHAPES: dict[str, Shape] = {"ddp": ddp, "tp_dp": tp_dp, "fsdp": fsdp, "pipeline": pipeline,
+                            "pp_dp": pp_dp, "rooted": rooted}
 
 
 def programs(shape: Shape, num_ranks: int, num_steps: int, seed: int, *, plants: Sequence[Plant] = (),
