@@ -1,17 +1,20 @@
-"""Runs programs of ranks event by event: threads, the queue of each process group, and its lanes."""
+"""Runs programs of ranks event by event: the thread of each rank, its loader, and the backend between ranks."""
 
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple
 
-from support.simulator.program import Call, Group, Instruction, Key, Program, StepEnd, Wait, Work
+from support.simulator.backend import Backend, Moved
+from support.simulator.loader import Loader
+from support.simulator.program import Call, Fetch, Group, Instruction, Program, StepEnd, Wait, Work
+
+__all__ = ["Done", "Moved", "Simulation"]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """An instruction and when the thread was in it; ns since the job began."""
 
     instruction: Instruction
@@ -19,24 +22,23 @@ class Done:
     end_ns: int
 
 
-@dataclass(slots=True)
-class Moved:
-    """A collective on one rank."""
+class _Thread:
+    """Where a rank is in its program."""
 
-    call: Call
-    rank: int
-    called_ns: int
-    began_ns: int = -1
-    ended_ns: int = -1
-    moves: bool = False
+    __slots__ = ("at", "began_ns", "blocked", "left_ns", "loader", "moving", "number", "program", "rank", "since_ns")
 
-
-@dataclass(slots=True)
-class _Queue:
-    """What one rank has handed to the backend for one group: first in, first out."""
-
-    free: int
-    waiting: deque[Moved] = field(default_factory=deque)
+    def __init__(self, rank: int, program: Program) -> None:
+        self.rank, self.program, self.at = rank, program, 0
+        self.began_ns = 0
+        """When the instruction began that is under way."""
+        self.blocked: Moved | None = None
+        self.left_ns = 0.0
+        """Work that was left at `since_ns`, of a thread that is not slowed down; 0: none is under way."""
+        self.since_ns = 0
+        self.number = 0
+        """Of the event that ends the work; others are void, for the speed has changed."""
+        self.moving = 0
+        self.loader = Loader()
 
 
 class Simulation:
@@ -45,94 +47,129 @@ class Simulation:
     Args:
         programs: Of each rank.
         lanes: How many collectives of a group a rank moves at once: 1 as NCCL, 2 as gloo.
+        slowdown: How much longer a thread works while its backend moves data, as a part: they share a core.
     """
 
-    def __init__(self, programs: Sequence[Program], *, lanes: int = 1) -> None:
+    def __init__(self, programs: Sequence[Program], *, lanes: int = 1, slowdown: float = 0.0) -> None:
         self.programs = programs
         self.done: list[list[Done]] = [[] for _ in programs]
         self.moved: list[list[Moved]] = [[] for _ in programs]
         """Of each rank, in the order of its calls."""
-        self._at = [0] * len(programs)
-        self._queues: dict[tuple[int, Group], _Queue] = defaultdict(lambda: _Queue(lanes))
-        self._there: dict[Key, dict[int, Moved]] = defaultdict(dict)
-        self._begun: dict[Key, int] = defaultdict(int)
-        self._blocked: dict[tuple[int, Key], int] = {}
-        self._heap: list[tuple[int, int, Callable[[int], None]]] = []
-        self._number = 0
-        for rank in range(len(programs)):
-            self._later(0, lambda now, rank=rank: self._advance(rank, now))
-        while self._heap:
-            now, _, act = heapq.heappop(self._heap)
-            act(now)
-        stuck = [rank for rank, program in enumerate(programs) if self._at[rank] < len(program)]
-        assert not stuck, f"ranks {stuck} never end"
+        self._step_ends: list[list[int]] = [[] for _ in programs]
+        self._slowdown = slowdown
+        self._heap: list[tuple[int, int, Callable[[Any, int], None], Any]] = []
+        self._numbers = count()
+        self._threads = [_Thread(rank, program) for rank, program in enumerate(programs)]
+        self._backend = Backend(lanes, self._later, self._moves, self._ended)
+        self._run()
 
     def step_ends(self, rank: int) -> list[int]:
         """When each step ended."""
-        return [one.end_ns for one in self.done[rank] if isinstance(one.instruction, StepEnd)]
+        return self._step_ends[rank]
 
     def step_ns(self, rank: int) -> float:
         """Mean of all steps but the first."""
-        ends = self.step_ends(rank)
+        ends = self._step_ends[rank]
         return (ends[-1] - ends[0]) / (len(ends) - 1)
 
-    def _later(self, when: int, act: Callable[[int], None]) -> None:
-        self._number += 1
-        heapq.heappush(self._heap, (when, self._number, act))
+    def ranks_with(self, rank: int) -> list[int]:
+        """The ranks that a rank meets, those that they meet, and so on."""
+        groups = {one.call.group: None for moved in self.moved for one in moved}
+        found: set[int] = {rank}
+        left: list[Group] = list(groups)
+        while touched := [group for group in left if not found.isdisjoint(group)]:
+            left = [group for group in left if found.isdisjoint(group)]
+            found.update(*touched)
+        return sorted(found)
 
-    def _advance(self, rank: int, now: int) -> None:
-        while self._at[rank] < len(self.programs[rank]):
-            one = self.programs[rank][self._at[rank]]
-            if isinstance(one, Wait) and self._there[one.key][rank].ended_ns < 0:
-                self._blocked[rank, one.key] = now
+    def _run(self) -> None:
+        for thread in self._threads:
+            self._later(0, self._advance, thread)
+        while self._heap:
+            now, _, act, argument = heapq.heappop(self._heap)
+            act(argument, now)
+        stuck = [thread.rank for thread in self._threads if thread.at < len(thread.program)]
+        assert not stuck, f"ranks {stuck} never end"
+
+    def _later(self, when: int, act: Callable[[Any, int], None], argument: Any) -> None:
+        heapq.heappush(self._heap, (when, next(self._numbers), act, argument))
+
+    def _advance(self, thread: _Thread, now: int) -> None:
+        """Goes on from the next instruction up to one that takes time."""
+        program, done = thread.program, self.done[thread.rank]
+        while thread.at < len(program):
+            one = program[thread.at]
+            kind, end = type(one), now
+            if kind is Wait and self._waits(thread, one, now):
                 return
-            self._at[rank] += 1
-            if isinstance(one, Call):
-                self._hand_over(Moved(one, rank, now), now)
-            end = now + (one.ns if isinstance(one, Work) else one.call_ns if isinstance(one, Call) else 0)
-            self.done[rank].append(Done(one, now, end))
+            if kind is Work:
+                self._work(thread, one.ns, now)
+                return
+            if kind is Call:
+                end += one.call_ns
+                self._call(thread.rank, one, now)
+            elif kind is Fetch:
+                end = thread.loader.fetch(one, now)
+            elif kind is StepEnd:
+                self._step_ends[thread.rank].append(now)
+            thread.at += 1
+            done.append(Done(one, now, end))
             if end > now:
-                self._later(end, lambda then: self._advance(rank, then))
+                self._later(end, self._advance, thread)
                 return
 
-    def _hand_over(self, moved: Moved, now: int) -> None:
-        self.moved[moved.rank].append(moved)
-        self._there[moved.call.key][moved.rank] = moved
-        queue = self._queues[moved.rank, moved.call.group]
-        queue.waiting.append(moved)
-        self._take(queue, now)
+    def _call(self, rank: int, call: Call, now: int) -> None:
+        moved = Moved(call, rank, now)
+        self.moved[rank].append(moved)
+        self._backend.hand_over(moved, now)
 
-    def _take(self, queue: _Queue, now: int) -> None:
-        while queue.free and queue.waiting:
-            moved = queue.waiting.popleft()
-            queue.free -= 1
-            self._later(now + moved.call.latency_ns, lambda then, moved=moved: self._begin(moved, then))
+    def _waits(self, thread: _Thread, wait: Wait, now: int) -> bool:
+        """True where the thread stands still from now on."""
+        moved = self._backend.of(wait.key, thread.rank)
+        first = moved.wait_start_ns < 0
+        if first:
+            moved.wait_start_ns = now
+        if moved.ended_ns >= 0:
+            moved.wait_end_ns = now if first else moved.wait_end_ns
+            return False
+        thread.blocked, thread.began_ns = moved, now
+        return True
 
-    def _begin(self, moved: Moved, now: int) -> None:
-        moved.began_ns = now
-        there, call = self._there[moved.call.key], moved.call
-        self._begun[call.key] += 1
-        if call.meets:
-            if self._begun[call.key] == len(call.group):
-                self._move(list(there.values()), now)
-            return
-        root = there.get(call.root)
-        if root is None or root.began_ns < 0:
-            return
-        self._move([one for one in there.values() if one.began_ns >= 0 and not one.moves], now)
+    def _ended(self, moved: Moved, now: int) -> None:
+        thread = self._threads[moved.rank]
+        if thread.blocked is moved:
+            thread.blocked = None
+            moved.wait_end_ns = now
+            self._finish(thread, now)
 
-    def _move(self, ready: Sequence[Moved], now: int) -> None:
-        for one in ready:
-            one.moves = True
-            self._later(now + one.call.ns, lambda then, one=one: self._end(one, then))
+    def _finish(self, thread: _Thread, now: int) -> None:
+        self.done[thread.rank].append(Done(thread.program[thread.at], thread.began_ns, now))
+        thread.at += 1
+        self._advance(thread, now)
 
-    def _end(self, moved: Moved, now: int) -> None:
-        moved.ended_ns = now
-        queue = self._queues[moved.rank, moved.call.group]
-        queue.free += 1
-        self._take(queue, now)
-        since = self._blocked.pop((moved.rank, moved.call.key), None)
-        if since is not None:
-            self.done[moved.rank].append(Done(self.programs[moved.rank][self._at[moved.rank]], since, now))
-            self._at[moved.rank] += 1
-            self._advance(moved.rank, now)
+    # --- work, and what slows it down -----------------------------------------------------------------------------
+
+    def _work(self, thread: _Thread, ns: int, now: int) -> None:
+        thread.began_ns, thread.left_ns = now, float(ns)
+        self._go_on(thread, now)
+
+    def _go_on(self, thread: _Thread, now: int) -> None:
+        thread.since_ns, thread.number = now, thread.number + 1
+        end = now + max(round(thread.left_ns * self._pace(thread)), 0)
+        self._later(end, self._work_ends, (thread, thread.number))
+
+    def _pace(self, thread: _Thread) -> float:
+        return 1 + self._slowdown if thread.moving else 1
+
+    def _work_ends(self, which: tuple[_Thread, int], now: int) -> None:
+        thread, number = which
+        if thread.number == number:
+            thread.left_ns = 0
+            self._finish(thread, now)
+
+    def _moves(self, rank: int, now: int, more: int) -> None:
+        thread = self._threads[rank]
+        pace, thread.moving = self._pace(thread), thread.moving + more
+        if thread.left_ns and pace != self._pace(thread):
+            thread.left_ns -= min((now - thread.since_ns) / pace, thread.left_ns - 1e-3)
+            self._go_on(thread, now)

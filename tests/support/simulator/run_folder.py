@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from distprof.contract import rank_json
-from distprof.contract.parquet import write_table
+from distprof.contract.mesh import MODEL_PARALLEL
+from distprof.contract.parquet import schema_of
 from distprof.contract.paths import RANK_JSON, rank_folder
 from distprof.contract.rank_json import RankJson
-from distprof.contract.tables import COLLECTIVES, EVENTS, STEPS, WAIT_SLICE, Table
-from support.simulator.engine import Done, Moved, Simulation
-from support.simulator.program import Group, StepEnd, Wait, Work
+from distprof.contract.tables import COLLECTIVES, EVENTS, STEPS, Table
+from support.simulator.engine import Moved, Simulation
+from support.simulator.program import Group
+from support.simulator.shapes.axis import Axis
+from support.simulator.timeline import Timeline
 
 BEGAN_NS = 1_795_000_000_000_000_000
 """When the job began; ns since the epoch."""
-Row = dict[str, Any]
 POINT_TO_POINT = ("send", "recv")
+Columns = Mapping[str, pa.Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +34,20 @@ class Recorder:
     """How well a job is recorded."""
 
     mp_size: int = 1
+    mesh: Mapping[str, Axis] = field(default_factory=dict)
+    """Axes by name, as in the contract; empty: dp and tp, of which tp has `mp_size` ranks."""
     clock_off_ns: Mapping[int, int] = field(default_factory=dict)
     """By rank, how far its clock is ahead of the truth; each such rank is a host of its own."""
+    clock_error_ns: Mapping[int, int] = field(default_factory=dict)
+    """The same for ranks that are on the host of the others, as far as anybody knows: nobody corrects it."""
     late_end_ns: int = 0
     """Ends of collectives are noted later than they are, by up to so much."""
+    records_waits: bool = True
+    """Whether it is noted when a thread waited for a collective, hidden waits too."""
+    hides_waits: frozenset[int] = frozenset()
+    """Ranks whose waits leave no slice."""
+    misses_waits: frozenset[int] = frozenset()
+    """Ranks whose waits leave nothing at all."""
     seed: int = 0
 
     def write(self, job: Simulation, folder: Path) -> Path:
@@ -41,87 +56,110 @@ class Recorder:
             self._write_rank(job, rank, folder / rank_folder(rank))
         return folder
 
+    def axes(self) -> Mapping[str, Axis]:
+        """The mesh."""
+        return self.mesh or {"dp": Axis(self.mp_size), "tp": Axis(1, self.mp_size)}
+
     def _write_rank(self, job: Simulation, rank: int, folder: Path) -> None:
         folder.mkdir(parents=True)
-        world, ends = len(job.programs), job.step_ends(rank)
-        tags = {"rank": rank, "mp_size": self.mp_size, "dp_size": world // self.mp_size}
-        began_ns = BEGAN_NS + self.clock_off_ns.get(rank, 0)
-        tables: dict[Table, list[Row]] = {
-            COLLECTIVES: self._collectives(job.moved[rank], ends, began_ns),
-            EVENTS: events(job.done[rank], ends, began_ns), STEPS: steps(ends, began_ns)}
-        for table, rows in tables.items():
-            whole = [dict.fromkeys(table.names()) | row for row in rows]
-            write_table(folder, table, whole, tags=tags, metadata={})
+        known = self._rank_json(rank, len(job.programs), len(job.step_ends(rank)))
+        tables = self._tables(job, rank)
+        for table, columns in tables.items():
+            known.files[table.file] = _write(folder, table, columns, {
+                "rank": rank, "mp_size": known.mp_size or 1, "dp_size": known.dp_size or 1})
+        rank_json.write(folder / RANK_JSON, known)
+
+    def _tables(self, job: Simulation, rank: int) -> dict[Table, Columns]:
+        ends = job.step_ends(rank)
+        began_ns = BEGAN_NS + self.clock_off_ns.get(rank, 0) + self.clock_error_ns.get(rank, 0)
+        hides_waits = rank in self.hides_waits or rank in self.misses_waits
+        return {COLLECTIVES: self._collectives(job.moved[rank], rank, ends, began_ns),
+                EVENTS: Timeline(job.done[rank], hides_waits=hides_waits).columns(ends, began_ns),
+                STEPS: steps(ends, began_ns)}
+
+    def _rank_json(self, rank: int, world: int, num_steps: int) -> RankJson:
         host = f"host{rank}" if rank in self.clock_off_ns else "host"
-        rank_json.write(folder / RANK_JSON, RankJson(
+        sizes = {name: axis.size or world // axis.stride for name, axis in self.axes().items()}
+        mp_size = prod(size for name, size in sizes.items() if name in MODEL_PARALLEL)
+        return RankJson(
             run_id="simulated", status="complete", rank=rank, world_size=world, host=host, boot_id=host,
-            topology={"dp": world // self.mp_size, "tp": self.mp_size},
-            coordinates={"dp": rank // self.mp_size, "tp": rank % self.mp_size}, topology_source="simulated",
-            mp_size=self.mp_size, dp_size=world // self.mp_size, num_steps=len(ends), passes={"trace": len(ends)},
-            files={table.file: len(rows) for table, rows in tables.items()}))
+            topology=sizes, coordinates={name: axis.position(world, rank) for name, axis in self.axes().items()},
+            topology_source="simulated", mp_size=mp_size, dp_size=world // mp_size, num_steps=num_steps,
+            passes={"trace": num_steps}, files={})
 
-    def _collectives(self, moved: Sequence[Moved], ends: Sequence[int], began_ns: int) -> list[Row]:
-        random, taken = np.random.default_rng([self.seed, 77]), Counter[tuple[Group, bool]]()
-        rows = []
-        for one in moved:
-            call, is_pair = one.call, one.call.op in POINT_TO_POINT
-            sequence, of_torch = taken[call.group, is_pair], taken.total()
-            taken[call.group, is_pair] += 1
-            late = int(random.integers(self.late_end_ns)) if self.late_end_ns else 0
-            peer = next((rank for rank in call.group if rank != one.rank), None) if is_pair else call.root
-            rows.append({
-                "step": step_of(one.called_ns, ends), "op": call.op, "group": str(call.group),
-                "group_description": f"group of {len(call.group)}", "group_ranks": list(call.group),
-                "sequence": sequence, "group_sequence": of_torch, "num_elements": call.num_bytes // 4,
-                "size_bytes": call.num_bytes, "dtype": "float32", "peer": peer, "asynchronous": True,
-                "enqueue_ns": began_ns + one.called_ns, "start_ns": began_ns + one.began_ns,
-                "end_ns": began_ns + one.ended_ns + late, "timed_by": "timeline", "module_path": call.where,
-                "phase": call.phase})
-        return rows
+    def _collectives(self, moved: Sequence[Moved], rank: int, ends: Sequence[int], began_ns: int) -> Columns:
+        """Columns of `COLLECTIVES` that are not null."""
+        calls = [one.call for one in moved]
+        called, began, ended = (np.array([getattr(one, name) for one in moved], np.int64) for name in (
+            "called_ns", "began_ns", "ended_ns"))
+        late = np.random.default_rng([self.seed, 77, rank]).integers(max(self.late_end_ns, 1), size=len(moved))
+        peers = [_other_side(one) for one in moved]
+        names = {
+            "op": [call.op for call in calls], "phase": [call.phase for call in calls],
+            "module_path": [call.where for call in calls], "timed_by": ["timeline"] * len(calls),
+            "dtype": ["float32"] * len(calls)}
+        return {
+            "step": pa.array(np.searchsorted(ends, called, "right")), **_groups([call.group for call in calls]),
+            **{name: pa.array(texts, pa.string()) for name, texts in names.items()}, **_numbers(moved),
+            "size_bytes": pa.array([call.num_bytes for call in calls], pa.int64()),
+            "num_elements": pa.array([call.num_bytes // 4 for call in calls], pa.int64()),
+            "peer": pa.array(peers, pa.int64()), "asynchronous": pa.repeat(True, len(calls)),
+            "enqueue_ns": pa.array(began_ns + called), "start_ns": pa.array(began_ns + began),
+            "end_ns": pa.array(began_ns + ended + late), **self._waits(moved, rank, began_ns)}
 
-
-def step_of(ns: int, ends: Sequence[int]) -> int:
-    """The step that was under way."""
-    return int(np.searchsorted(ends, ns, "right"))
-
-
-def steps(ends: Sequence[int], began_ns: int) -> list[Row]:
-    """Rows of `STEPS`."""
-    return [{"step": number, "pass": "trace", "start_ns": began_ns + start, "end_ns": began_ns + end,
-             "duration_ns": end - start, "forward_calls": 1}
-            for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
+    def _waits(self, moved: Sequence[Moved], rank: int, began_ns: int) -> Columns:
+        if "wait_start_ns" not in COLLECTIVES.names() or not self.records_waits or rank in self.misses_waits:
+            return {}
+        return {name: pa.array([began_ns + ns if ns >= 0 else None for ns in (
+            getattr(one, name) for one in moved)], pa.int64()) for name in ("wait_start_ns", "wait_end_ns")}
 
 
-def events(done: Sequence[Done], ends: Sequence[int], began_ns: int) -> list[Row]:
-    """Rows of `EVENTS`, as torch's profiler names what a thread does."""
-    rows: list[Row] = []
-    nodes: dict[str | None, int] = {}
-    for one in done:
-        what, place = one.instruction, {"start_ns": began_ns + one.start_ns, "duration_ns": one.end_ns - one.start_ns,
-                                        "step": step_of(one.start_ns, ends), "process": "1", "thread": "1"}
-        if isinstance(what, StepEnd):
-            nodes.clear()
-        elif isinstance(what, Wait) and what.shown:
-            rows.append({"name": WAIT_SLICE, "category": "user_annotation", **place})
-        elif isinstance(what, Work):
-            nodes.setdefault(what.where, len(rows))
-            rows += [{**slice_, **place} for slice_ in _slices(what, nodes[what.where])]
-    return rows
+def steps(ends: Sequence[int], began_ns: int) -> Columns:
+    """Columns of `STEPS` that are not null."""
+    until = np.array(ends, np.int64)
+    since = np.concatenate([[0], until[:-1]])
+    return {"step": pa.array(np.arange(len(ends))), "pass": pa.repeat("trace", len(ends)),
+            "start_ns": pa.array(began_ns + since), "end_ns": pa.array(began_ns + until),
+            "duration_ns": pa.array(until - since), "forward_calls": pa.array(np.ones(len(ends), np.int64))}
 
 
-def _slices(work: Work, node: int) -> list[Row]:
-    operator = {"category": "cpu_op", "forward_thread": 0}
-    match work.kind:
-        case "forward":
-            return [{"name": f"{work.where} [Layer]", "category": "user_annotation"},
-                    {"name": "aten::addmm", "sequence_number": node, **operator}]
-        case "backward":
-            return [{"name": "autograd::engine::evaluate_function: AddmmBackward0", "category": "cpu_op",
-                     "sequence_number": node, "forward_thread": 1}]
-        case "data":
-            return [{"name": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
-                     "category": "user_annotation"}, {"name": "aten::stack", **operator}]
-        case "optimizer":
-            return [{"name": "Optimizer.step#SGD.step", "category": "user_annotation"},
-                    {"name": "aten::_foreach_add_", **operator}]
-    return []
+def _other_side(moved: Moved) -> int | None:
+    call = moved.call
+    if call.op not in POINT_TO_POINT:
+        return call.root
+    return call.peer if call.peer is not None else next(rank for rank in call.group if rank != moved.rank)
+
+
+def _groups(groups: Sequence[Group]) -> Columns:
+    """Columns that describe groups; each is written out once, then taken by number."""
+    numbers: dict[Group, int] = {}
+    taken = pa.array([numbers.setdefault(group, len(numbers)) for group in groups], pa.int64())
+    distinct = {"group": pa.array([str(group) for group in numbers], pa.string()),
+                "group_description": pa.array([f"group of {len(group)}" for group in numbers], pa.string()),
+                "group_ranks": pa.array([list(group) for group in numbers], pa.list_(pa.int64()))}
+    return {name: column.take(taken) for name, column in distinct.items()}
+
+
+def _numbers(moved: Sequence[Moved]) -> Columns:
+    """Sequence numbers in a group: ours, where messages are apart, and torch's."""
+    taken = Counter[tuple[Group, bool]]()
+    ours, of_torch = [], []
+    for one in moved:
+        group, is_pair = one.call.group, one.call.op in POINT_TO_POINT
+        ours.append(taken[group, is_pair])
+        of_torch.append(taken[group, True] + taken[group, False])
+        taken[group, is_pair] += 1
+    return {"sequence": pa.array(ours, pa.int64()), "group_sequence": pa.array(of_torch, pa.int64())}
+
+
+def _write(folder: Path, table: Table, columns: Columns, tags: Mapping[str, int]) -> int:
+    """Without a sync to disk, which recording does and which takes longest here; the number of rows."""
+    schema, num_rows = schema_of(table, {}), len(next(iter(columns.values())))
+    arrays = []
+    for column in schema:
+        values = pa.repeat(tags[column.name], num_rows) if column.name in tags else columns.get(column.name)
+        values = pa.nulls(num_rows, column.type) if values is None else values
+        arrays.append(values.dictionary_encode() if pa.types.is_string(values.type) and pa.types.is_dictionary(
+            column.type) else values.cast(column.type))
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), folder / table.file, compression="zstd")
+    return num_rows
