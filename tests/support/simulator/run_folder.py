@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distprof.contract import rank_json
 from distprof.contract.mesh import MODEL_PARALLEL
 from distprof.contract.parquet import schema_of
 from distprof.contract.paths import RANK_JSON, rank_folder
@@ -67,7 +67,7 @@ class Recorder:
         for table, columns in tables.items():
             known.files[table.file] = _write(folder, table, columns, {
                 "rank": rank, "mp_size": known.mp_size or 1, "dp_size": known.dp_size or 1})
-        rank_json.write(folder / RANK_JSON, known)
+        (folder / RANK_JSON).write_bytes(msgspec.json.encode(known))
 
     def _tables(self, job: Simulation, rank: int) -> dict[Table, Columns]:
         ends = job.step_ends(rank)
@@ -96,8 +96,8 @@ class Recorder:
         peers = [_other_side(one) for one in moved]
         names = {
             "op": [call.op for call in calls], "phase": [call.phase for call in calls],
-            "module_path": [call.where for call in calls], "timed_by": ["timeline"] * len(calls),
-            "dtype": ["float32"] * len(calls)}
+            "module_path": [call.where for call in calls], "dtype": ["float32"] * len(calls),
+            "timed_by": ["future" if self.late_end_ns else "timeline"] * len(calls)}
         return {
             "step": pa.array(np.searchsorted(ends, called, "right")), **_groups([call.group for call in calls]),
             **{name: pa.array(texts, pa.string()) for name, texts in names.items()}, **_numbers(moved),

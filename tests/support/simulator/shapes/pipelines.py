@@ -99,3 +99,21 @@ class Pipeline:
             sent.append(key)
         else:
             job.wait(rank, key, shown=self.shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageGradients:
+    """The ranks of a stage sum up the gradients of its chunks behind the last microbatch."""
+
+    pipeline: Pipeline
+    replicas: Axis
+    shown: bool = False
+
+    def __call__(self, job: Maker, rank: int) -> None:
+        stages = self.pipeline.axis.group(job.num_ranks, rank)
+        mine = self.pipeline.chunks[stages.index(rank)::len(stages)]
+        group = self.replicas.group(job.num_ranks, rank)
+        keys = [job.call(rank, ("gradients", bucket.after, chunk), "all_reduce", group, bucket.num_bytes, bucket.ns,
+                         phase="backward") for chunk, model in enumerate(mine) for bucket in model.buckets]
+        for key in keys:
+            job.wait(rank, key, shown=self.shown)
