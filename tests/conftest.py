@@ -93,7 +93,7 @@ def tp(recordings: Recordings) -> Path:
 def sharded(recordings: Recordings) -> Path:
     """FSDP2 on 2 ranks, merged; a step is traced."""
     def record(out: Path) -> None:
-        record_run(out, 2, SCRIPTS / "sharded.py", flags=("--steps", "wait=1,count=1,time=1,trace=1"))
+        record_run(out, 2, SCRIPTS / "sharded.py", flags=("--steps", "wait=1,count=1,time=1,trace=1,arrivals=0"))
         merged(out)
 
     return recordings.get("sharded", record)
@@ -104,7 +104,7 @@ def two_late_ranks(recordings: Recordings) -> Path:
     """tp2 x dp2: rank 1 delays its pair by a module, rank 2 its own by loading data; 200 ms each."""
     return recordings.get("two_late_ranks", lambda out: record_run(
         out, 4, SCRIPTS / "stragglers.py", "mesh,module,loader", 200, 12,
-        flags=("--steps", "wait=2,count=0,time=0,trace=9")))
+        flags=("--steps", "wait=2,count=0,time=0,trace=9,arrivals=0")))
 
 
 @pytest.fixture(scope="session")
@@ -115,5 +115,5 @@ def alone(recordings: Recordings) -> Path:
 
 
 def _demo(out: Path, example: str) -> None:
-    record_run(out, 4, EXAMPLES / example, "--steps", 9, flags=("--steps", "wait=2,count=1,time=3,trace=2"))
+    record_run(out, 4, EXAMPLES / example, "--steps", 9, flags=("--steps", "wait=2,count=1,time=3,trace=2,arrivals=0"))
     merged(out)

@@ -16,6 +16,14 @@ class PassRow:
     steps: int
     """Number of steps if the user gives none."""
     doc: str
+    with_few_ranks: tuple[tuple[int, int], ...] = ()
+    """(ranks, steps), ascending: so many steps for at most so many ranks."""
+    optional: bool = False
+    """True where a job may end at any step of it and is recorded completely."""
+
+    def steps_of(self, num_ranks: int) -> int:
+        """Number of steps if the user gives none."""
+        return next((steps for most, steps in self.with_few_ranks if num_ranks <= most), self.steps)
 
 
 PASSES = (
@@ -24,5 +32,8 @@ PASSES = (
     PassRow(name="time", steps=3, doc="Module timers alone are on."),
     # the profiler warms up in the first step; fewer do not suffice to tell habit from chance
     PassRow(name="trace", steps=6, doc="The profiler is on, and every collective is labelled."),
+    # what happens in every third step is told from chance by the product of ranks and steps
+    PassRow(name="arrivals", steps=20, with_few_ranks=((1, 0), (3, 32)), optional=True,
+            doc="Collectives are labelled, and nothing else is on."),
 )
 PASS_NAMES = tuple(row.name for row in PASSES)

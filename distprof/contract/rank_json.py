@@ -105,7 +105,7 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     mp_size: int | None = None
     dp_size: int | None = None
     plan: str = ""
-    """Steps of each pass, like wait=2,count=1,time=3,trace=6."""
+    """Steps of each pass, like wait=2,count=1,time=3,trace=6,arrivals=20."""
     num_steps: int | None = None
     """Steps that were recorded."""
     passes: dict[str, int] = {}
@@ -135,7 +135,8 @@ class RunJson(msgspec.Struct, frozen=True, kw_only=True):
     argv: list[str] = []
     working_directory: str = ""
     steps: str = ""
-    """The plan, like wait=2,count=1,time=3,trace=6."""
+    """The plan, like wait=2,count=1,time=3,trace=6,arrivals=20; without what depends on a number of ranks that was not
+    known."""
     world_size: int | None = None
     """None where torchrun decided it at run time."""
     given_sizes: dict[str, int] = {}

@@ -130,7 +130,7 @@ class Stuck(msgspec.Struct, kw_only=True):
     """When the last step ended or, after the last pass, a collective was last called."""
     groups: list[StuckGroup]
     open_calls: list[OpenCall]
-    """Trace pass only, CPU tensors only, without reduce_scatter."""
+    """Trace and arrivals passes only, CPU tensors only, without reduce_scatter."""
     threads: list[StuckThread]
     failure: Failure | None = None
     notes: list[str] = []

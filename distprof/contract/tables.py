@@ -142,7 +142,8 @@ OPS = Table(
 
 COLLECTIVES = Table(
     file="collectives.parquet",
-    doc="One row per communication op this rank took part in during the trace pass, in the order it was issued.",
+    doc="One row per communication op this rank took part in during the trace and arrivals passes, in the order it was "
+        "issued.",
     columns=(
         *TAGS,
         int64("step", "Step of the run, from 0."),
@@ -150,8 +151,8 @@ COLLECTIVES = Table(
         text("group", "Name of the process group."),
         text("group_description", "Description of the process group: default_pg, mesh_tp, ..."),
         Column(name="group_ranks", type="list<int64>", doc="Global ranks of the group."),
-        int64("sequence", "Number of the collective in its group, from 0 at the start of the trace pass; "
-             "point-to-point ops are numbered apart."),
+        int64("sequence", "Number of the collective in its group, from 0 at the start of the trace pass (or of the "
+             "arrivals pass, where nothing is traced); point-to-point ops are numbered apart."),
         int64("group_sequence", "Sequence number that torch keeps for the group (gloo counts send and receive too)."),
         int64("num_elements", "Elements of the input on this rank."),
         int64("size_bytes", "Bytes of the input on this rank (of the output for receive)."),
@@ -165,10 +166,15 @@ COLLECTIVES = Table(
         int64("enqueue_ns", "When this rank called the op; ns since the epoch, this rank's clock."),
         int64("start_ns", "When the backend began with it: a thread of gloo took it out of its queue, a kernel of NCCL "
              "began. Null where the timeline does not show it.", nullable=True),
-        int64("end_ns", "When the op had completed on this rank. Null where neither timeline nor backend show it.",
-             nullable=True),
-        text("timed_by", "What `end_ns` comes from: timeline (exact), or future (a callback, late by the time that "
-              "the interpreter was busy with other things).", nullable=True),
+        int64("end_ns", "When the op had completed on this rank. Null where neither timeline nor backend nor a wait "
+             "show it.", nullable=True),
+        text("timed_by", "What `end_ns` comes from: timeline (exact); future (a callback, late by the time that the "
+              "interpreter was busy with other things); or wait (`wait_end_ns`, where that was earlier than the "
+              "callback or there was none).", nullable=True),
+        int64("wait_start_ns", "When a thread of this rank began to wait for the op; ns since the epoch, this rank's "
+              "clock. Of several waits the first counts. Null: no thread is known to have waited.", nullable=True),
+        int64("wait_end_ns", "When that wait ended. A thread that works with a GPU goes on at once, and its stream "
+              "waits.", nullable=True),
         _MODULE_PATH,
         text("phase", "forward, backward, recompute or optimizer: what the rank was doing. Null: none of them.",
               nullable=True),
@@ -194,6 +200,12 @@ STEPS = Table(
         int64("forward_calls", "Root forward calls that ended in this step.", nullable=True),
         int64("samples", "Sum over root forward calls of the first dimension of the first tensor input. Null where "
              "no tensor was passed, and in a wait pass that did not listen.", nullable=True),
+        int64("cpu_ns", "Time that the thread of the steps was on a processor; trace and arrivals pass.",
+             nullable=True),
+        int64("switched_out", "How often it lost its processor to another thread while it could have gone on; trace "
+             "and arrivals pass.", nullable=True),
+        int64("run_queue_ns", "Time that it could have run and had no processor; trace and arrivals pass. Null where "
+             "the kernel does not tell.", nullable=True),
     ),
 )
 

@@ -8,6 +8,7 @@ from typing import Any
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, Guard, ModuleScopes
 from distprof.recording.communication.collective_call import CollectiveCall
+from distprof.recording.communication.labels import CollectiveRecorder
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
 
@@ -23,10 +24,14 @@ class PassSwitch:
         """`optimizer` inside optimizer.step(), else None."""
         self.running: str | None = None
         """The pass that is on."""
+        self.labels_collectives = False
+        """True once a pass that does was on."""
         self._note = note
         self._compilations = 0
-        context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, step=step,
-                              phase=lambda: self.phase)
+        self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phase), guard)
+        """One for all passes: it numbers collectives without a gap."""
+        context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, phase=lambda: self.phase,
+                              collectives=self.collectives)
         self._passes: dict[str | None, Pass] = {kind.name: kind(context) for kind in PASS_CLASSES}
         self._off = Pass(context)
 
@@ -45,6 +50,7 @@ class PassSwitch:
         ending, self.running = self.current, None
         ending.stop()
         self.running = name
+        self.labels_collectives |= self.current.labels_collectives
         self.current.start()
 
     def next_step(self) -> None:
@@ -65,5 +71,5 @@ class PassSwitch:
         self.current.optimizer_ends()
 
     def open_calls(self) -> list[CollectiveCall]:
-        """Collectives that have not ended, as far as the passes see them."""
-        return [call for one in self.passes for call in one.open_calls()]
+        """Collectives that have not ended, as far as that is seen."""
+        return self.collectives.open_calls()

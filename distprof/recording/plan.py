@@ -1,4 +1,4 @@
-"""How many steps each pass records, like `wait=2,count=1,time=3,trace=6`."""
+"""How many steps each pass records, like `wait=2,count=1,time=3,trace=6,arrivals=20`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from distprof.contract.passes import PASS_NAMES, PASSES, WAIT
 from distprof.errors import UsageError
 
 EXAMPLE = "--steps " + ",".join(f"{row.name}={row.steps}" for row in PASSES)
+OPTIONAL = tuple(row.name for row in PASSES if row.optional)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -16,7 +17,7 @@ class StepPlan:
     """Number of steps spent in each pass; passes follow each other in the order of the contract."""
 
     steps: dict[str, int]
-    """By pass, in that order."""
+    """By pass, in that order; without those that depend on a number of ranks which is not known."""
 
     def __init__(self, **steps: int) -> None:
         """Takes steps by pass; passes that are not named keep their default.
@@ -26,12 +27,13 @@ class StepPlan:
         """
         for name in steps:
             _check_name(name)
-        object.__setattr__(self, "steps", {row.name: steps.get(row.name, row.steps) for row in PASSES})
+        known = [row for row in PASSES if row.name in steps or not row.with_few_ranks]
+        object.__setattr__(self, "steps", {row.name: steps.get(row.name, row.steps) for row in known})
         negative = [name for name, number in self.steps.items() if number < 0]
         if negative:
             raise UsageError(f"expected steps of 0 or more, found {negative[0]}={self.steps[negative[0]]}")
         if self.num_steps == self.steps[WAIT]:
-            zeros = ", ".join(f"{name}=0" for name in PASS_NAMES if name != WAIT)
+            zeros = ", ".join(f"{name}=0" for name in self.steps if name != WAIT)
             raise UsageError(f"expected at least one recorded step, found {zeros}", hint=f"for example {EXAMPLE}")
 
     @classmethod
@@ -54,10 +56,19 @@ class StepPlan:
     def __str__(self) -> str:
         return ",".join(f"{name}={number}" for name, number in self.steps.items())
 
+    def for_ranks(self, num_ranks: int) -> StepPlan:
+        """The plan of a job with that many ranks."""
+        return StepPlan(**{row.name: self.steps.get(row.name, row.steps_of(num_ranks)) for row in PASSES})
+
     @property
     def num_steps(self) -> int:
         """Steps of all passes."""
         return sum(self.steps.values())
+
+    @property
+    def num_required(self) -> int:
+        """Steps after which a recording is complete."""
+        return sum(number for name, number in self.steps.items() if name not in OPTIONAL)
 
     def pass_of(self, step: int) -> str | None:
         """Pass of a step counted from 0; None after the last."""

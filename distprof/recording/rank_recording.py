@@ -12,13 +12,14 @@ from typing import Any
 from distprof.contract.passes import PASS_NAMES
 from distprof.contract.paths import FORMAT, RUN_JSON
 from distprof.contract.rank_json import ParamCount, RankJson, Status
-from distprof.contract.tables import MODULES, STEPS, TableRow
+from distprof.contract.tables import COLLECTIVES, MODULES, STEPS, TableRow
 from distprof.errors import UsageError
 from distprof.model.modules import ModuleMap, Site
 from distprof.model.params import count_params
 from distprof.process.identity import Identity, device_name, tf32, versions
 from distprof.process.topology import Topology, detect, from_sizes, unnamed_axis
 from distprof.recording.clock.client import ClockRecorder
+from distprof.recording.communication.collective_rows import collective_rows
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
 from distprof.recording.run_directory import RankFolder, make_run_directory, run_id_in, run_id_of, this_launch
@@ -41,6 +42,11 @@ class RankRecording:
         self._steps: list[TableRow] = []
         self._notes: list[str] = []
         self.clock = ClockRecorder()
+
+    @property
+    def plan(self) -> StepPlan:
+        """For as many ranks as are known by now."""
+        return self._plan.for_ranks(self.identity.world_size)
 
     @property
     def rank_folder(self) -> Path | None:
@@ -71,7 +77,7 @@ class RankRecording:
             self.identity = Identity.read()
             self._run_id = run_id_of(os.environ, self._run)
             if self.identity.rank == 0 and run_id_in(self._run / RUN_JSON) != self._run_id:
-                launch = this_launch(run_id=self._run_id, plan=str(self._plan), sizes=self._sizes,
+                launch = this_launch(run_id=self._run_id, plan=str(self.plan), sizes=self._sizes,
                                      world_size=self.identity.world_size)
                 make_run_directory(self._run, launch, force=self._force)
             self._folder = RankFolder(self._run, self.identity.rank, run_id=self._run_id,
@@ -109,7 +115,7 @@ class RankRecording:
 
         Args:
             switch: The passes.
-            status: `recording` where more steps follow.
+            status: `recording` where more steps follow that are needed.
             why: Why steps are missing.
             elsewhere: True on another thread than that of the steps, which hangs.
         """
@@ -123,6 +129,8 @@ class RankRecording:
             folder.write_rows(STEPS, self._step_rows(switch))
         for one in switch.passes:
             one.write(folder, self._steps, ended=ended, elsewhere=elsewhere)
+        if ended and switch.labels_collectives:
+            folder.write_rows(COLLECTIVES, collective_rows(switch.collectives.calls))
         folder.write_rank(self._rank_json(status, why))
 
     def _module_rows(self, switch: PassSwitch) -> list[TableRow]:
@@ -156,7 +164,7 @@ class RankRecording:
             topology=dict(known.sizes) if known else None, coordinates=dict(known.coordinates) if known else None,
             topology_source=known.source if known else None,
             mp_size=known.mp_size if known else None, dp_size=known.dp_size if known else None,
-            plan=str(self._plan), num_steps=len(self._steps), passes=self._passes(),
+            plan=str(self.plan), num_steps=len(self._steps), passes=self._passes(),
             params=self._params.total,
             device_name=device_name(), tf32=tf32(), versions=versions(), clock=list(self.clock.pairs),
             clock_sync=self.clock.samples_until_now(), clock_note=self.clock.note)

@@ -37,7 +37,6 @@ class Recorder:
     """Records the steps of this process into one rank folder of a run directory, as `record` describes it."""
 
     def __init__(self, run: Path, *, plan: StepPlan, sizes: Mapping[str, int], force: bool) -> None:
-        self.plan = plan
         self.recording = False
         """True from `start` until the last pass is done."""
         self._rank = RankRecording(run, sizes=sizes, plan=plan, force=force)
@@ -51,6 +50,11 @@ class Recorder:
         self._lock = threading.RLock()
         self._handles: list[Any] = []
         self._writing = False
+
+    @property
+    def plan(self) -> StepPlan:
+        """Steps of each pass."""
+        return self._rank.plan
 
     def start(self) -> None:
         """Begins with the first step of the plan."""
@@ -126,7 +130,7 @@ class Recorder:
             self._finish("complete")
         elif following != running:
             self._passes.switch(None)
-            self._rank.flush(self._passes, status="recording")
+            self._rank.flush(self._passes, status="complete" if self._has_enough else "recording")
 
     def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
         self._passes.optimizer_ends()
@@ -152,14 +156,14 @@ class Recorder:
         if self._finder.rule == "forward" and self._step.forward_calls:
             self._end_step()  # the last step of inference has no next one that ends it
         if self.recording:
-            why = self._why_unfinished(reason)
+            status, why = self._outcome(reason)
             if not self._step.number:
                 found = self._finder.why_none(self._step.all_forward_calls)
                 why = f"{reason} and no step was found: {found}"
                 self._rank.say(f"no step was recorded: expected optimizer.step() to end each step, {found}  hint: call "
                                f"rec.step() at the end of each step, with distprof.record(...) as rec")
             self._rank.clock.sample(last=True)
-            self._finish("partial", why)
+            self._finish(status, why)
 
     def _finish(self, status: Status, why: str | None = None) -> None:
         with self._lock:
@@ -181,23 +185,31 @@ class Recorder:
             return False  # the signal interrupted a write, which has to end first
         if not on_main_thread:
             self._hang.on_hanging()
-        why = self._why_unfinished(reason)
+        status, why = self._outcome(reason)
         try:
             with self._lock:
                 if self.recording and on_main_thread:
-                    self._finish("partial", why)
+                    self._finish(status, why)
                 elif self.recording:
                     self.recording = False
                     if (lost := self._passes.current.lost_elsewhere) is not None:
                         self._rank.note(lost)
-                    self._rank.flush(self._passes, status="partial", why=why, elsewhere=True)
+                    self._rank.flush(self._passes, status=status, why=why, elsewhere=True)
                     self._hang.complete(self._rank.complete)
         except Exception as error:  # noqa: BLE001 (the process is about to end; its signal must not be held up)
             self._rank.say(f"what was recorded could not be written: {error}")
         return True
 
-    def _why_unfinished(self, reason: str) -> str:
-        return f"{reason} after {self._step.number} of {self.plan.num_steps} steps"
+    @property
+    def _has_enough(self) -> bool:
+        """True where the passes that are still to come may be missing."""
+        return self._step.number >= self.plan.num_required
+
+    def _outcome(self, reason: str) -> tuple[Status, str | None]:
+        """Status of a recording that ends here, and why steps are missing."""
+        if self._step.number and self._has_enough:
+            return "complete", None
+        return "partial", f"{reason} after {self._step.number} of {self.plan.num_required} steps"
 
     def _stop_watching(self) -> None:
         self._hang.stop()
@@ -257,7 +269,7 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), f
 
     Args:
         out: The run directory; made if it does not exist.
-        steps: Steps of each pass, like "wait=2,count=1,time=3,trace=6".
+        steps: Steps of each pass, like "wait=2,count=1,time=3,trace=6,arrivals=20".
         force: Replaces a run that is there.
         sizes: Model-parallel sizes like {"tp": 2}; without them they come from the device mesh.
 

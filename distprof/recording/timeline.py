@@ -1,4 +1,4 @@
-"""One session of torch.profiler with a slice per module call and per wait, and the Chrome trace that it leaves."""
+"""One session of torch.profiler with a slice per module call, and the Chrome trace that it leaves."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 from isal import igzip
 from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity
 
-from distprof.contract.tables import WAIT_SLICE
 from distprof.errors import OutputError
 from distprof.files import write_whole
 from distprof.model.scopes import Frame, ModuleScopes
@@ -33,6 +31,8 @@ class Timeline:
         self._tags = tags
         self._profile: Any = None
         self._stopped_early = False
+        self.is_written = False
+        """True once `write` wrote a trace."""
         self._prepare: Any = None
 
     def start(self) -> None:
@@ -95,6 +95,7 @@ class Timeline:
             raise OutputError(f"the timeline could not be written whole to {plain}", hint="is the disk full?") from None
         write_whole(path, lambda temporary: temporary.write_bytes(igzip.compress(text, 1)))
         plain.unlink()
+        self.is_written = True
         self._profile = None  # the events would stay in memory for the rest of the training
         return found
 
@@ -121,34 +122,6 @@ class Timeline:
         if self._prepare is not None:
             autograd_profiler.profile._prepare_trace = self._prepare  # type: ignore[method-assign]
             self._prepare = None
-
-
-class WorkWaits:
-    """Draws a slice around each wait of a thread for a collective, while it is on.
-
-    What waits inside C++ is not seen: DDP at the end of backward, and functional collectives, whose `wait_tensor` is an
-    operator that the timeline has anyway.
-    """
-
-    def __init__(self) -> None:
-        self._wait: Any = None
-
-    def start(self) -> None:
-        """Puts itself in front of `Work.wait`."""
-        wait = self._wait = dist.Work.wait
-        scope = torch._C._profiler._RecordFunctionFast
-
-        def waits(work: Any, *args: Any, **kwargs: Any) -> Any:
-            with scope(WAIT_SLICE):
-                return wait(work, *args, **kwargs)
-
-        dist.Work.wait = waits  # type: ignore[assignment,method-assign]
-
-    def stop(self) -> None:
-        """Puts torch's own back."""
-        if self._wait is not None:
-            dist.Work.wait = self._wait  # type: ignore[method-assign]
-            self._wait = None
 
 
 @contextmanager

@@ -15,13 +15,17 @@ GLOO = "gloo:"
 
 
 class CollectiveCall(OpenCall, kw_only=True):
-    """One communication op on this rank; fields of `OpenCall` and those up to `timed_by` are columns of its table."""
+    """One communication op on this rank; fields of `OpenCall` and those to `wait_end_ns` are columns of its table."""
 
     group_description: str
     split_bytes: list[int] | None
     start_ns: int | None = None
     end_ns: int | None = None
     timed_by: str | None = None
+    wait_start_ns: int | None = None
+    wait_end_ns: int | None = None
+    waits_for_several: bool = False
+    """True where it waited for other ops as well, until `wait_end_ns` at the latest."""
     returned_ns: int = 0
     """When the operator had returned: the op is in the backend's queue, or over."""
     thread: int = 0
@@ -52,6 +56,12 @@ class BackendEvent:
     group: str | None = None
     sequence: int | None = None
     collective: str | None = None
+
+
+def note_wait(call: CollectiveCall, start_ns: int, end_ns: int, *, several: bool = False) -> None:
+    """Sets when a thread waited for the call; of several waits the first counts."""
+    if call.wait_start_ns is None:
+        call.wait_start_ns, call.wait_end_ns, call.waits_for_several = start_ns, max(start_ns, end_ns), several
 
 
 def is_backend_event(name: str, group: object) -> bool:

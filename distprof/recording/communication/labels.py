@@ -6,6 +6,7 @@ script calls. It is removed when the pass ends.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -19,11 +20,13 @@ import torch.distributed as dist
 from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT, WITHOUT_DATA
 from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name
-from distprof.recording.communication.collective_call import CollectiveCall
+from distprof.recording.communication.collective_call import CollectiveCall, note_wait
+from distprof.recording.communication.waits import WaitWatch
 
 INPUTS = ("input_tensor", "input_tensors", "input_list", "inputs", "input", "tensors", "tensor")
 """Names that c10d operators give to the tensors that a rank puts in."""
 OUTPUTS = ("output_tensors", "output_lists")
+WRITTEN = ("outputs", "output_tensor", "output", *OUTPUTS, "tensors")
 PEERS = ("dst", "src", "root_rank")
 BLOCKING = ("monitored_barrier_",)
 """Operators that return when the op is over."""
@@ -45,6 +48,7 @@ class CollectiveRecorder:
         self._where = where
         self._before = guard(self._look_at_pending)
         self._label = guard(self._on_call)
+        self._waits = WaitWatch(guard, self.calls)
         self._counts: dict[tuple[str, bool], int] = defaultdict(int)
         self._groups: dict[str, tuple[weakref.ref[Any], list[int]]] = {}
         """By name: the group and its ranks."""
@@ -66,10 +70,12 @@ class CollectiveRecorder:
         for operator in OP_OF_C10D:
             overload = getattr(torch.ops.c10d, operator).default
             self._library.impl(overload, self._kernel(overload), "BackendSelect", with_keyset=True)
+        self._waits.start()
 
     def stop(self) -> None:
         """Removes the kernels; an op that still runs gets its end from a callback."""
         if self._library is not None:
+            self._waits.stop()
             self._library._destroy()
             self._library = None
             self._look_at_pending()
@@ -93,13 +99,23 @@ class CollectiveRecorder:
             enqueue_ns = time.time_ns()
             output = overload.redispatch(keys & after, *args, **kwargs)
             times = (enqueue_ns, time.time_ns())
-            self._label(operator, dict(zip(names, args, strict=False)) | kwargs, times, output)
+            given = dict(zip(names, args, strict=False)) | kwargs
+            self._label(operator, given, times, output, sys._getframe().f_back)
             return output
 
         return kernel
 
-    def _on_call(self, operator: str, given: Mapping[str, Any], times: tuple[int, int], output: Any) -> None:
-        """Labels a call; `given` has its arguments by name, without those left at their default."""
+    def _on_call(self, operator: str, given: Mapping[str, Any], times: tuple[int, int], output: Any,
+                 caller: Any) -> None:
+        """Labels a call.
+
+        Args:
+            operator: Name of the c10d operator.
+            given: Its arguments by name, without those left at their default.
+            times: When it was called and when it returned.
+            output: What it returned.
+            caller: The Python frame in which it was called.
+        """
         op = OP_OF_C10D[operator]
         process_group: Any = dist.ProcessGroup.unbox(given["process_group"])
         group, ranks = process_group.group_name, self._ranks_of(process_group)
@@ -142,8 +158,13 @@ class CollectiveRecorder:
             self._waited_for[call.thread] = call
         if operator in BLOCKING:
             call.end_ns, call.timed_by = call.returned_ns, "future"
-        elif not call.on_device:  # an NCCL future is done before the kernel is; to ask may break a graph capture
-            self._follow(call, output[-1] if isinstance(output, tuple) else output)
+            note_wait(call, *times)
+            return
+        work = _unboxed(output)
+        self._waits.issued(call, operator, work, _flat(_first(given, WRITTEN)), caller)
+        if work is not None and not call.on_device:
+            # an NCCL future is done before the kernel is; to ask may break a graph capture
+            self._follow(call, work)
 
     def _ranks_of(self, group: Any) -> list[int]:
         known = self._groups.get(group.group_name)
@@ -151,11 +172,7 @@ class CollectiveRecorder:
             known = self._groups[group.group_name] = weakref.ref(group), dist.get_process_group_ranks(group)
         return known[1]
 
-    def _follow(self, call: CollectiveCall, boxed: Any) -> None:
-        try:
-            work: Any = dist.Work.unbox(boxed)
-        except (RuntimeError, TypeError):
-            return  # ops that a backend gathers up return no work
+    def _follow(self, call: CollectiveCall, work: Any) -> None:
         if self._needs_callback(call):
             self._stamp_end(call, work)
         # the work of a reduce_scatter of gloo never completes
@@ -203,6 +220,14 @@ class CollectiveRecorder:
             work.get_future().then(done)
         except (RuntimeError, NotImplementedError):
             return  # some works of gloo have no future
+
+
+def _unboxed(output: Any) -> Any:
+    """The work that an operator returned; None from ops that a backend gathers up."""
+    try:
+        return dist.Work.unbox(output[-1] if isinstance(output, tuple) else output)
+    except (RuntimeError, TypeError):
+        return None
 
 
 def _first(given: Mapping[str, Any], names: Sequence[str]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from distprof.contract.tables import TableRow
 from distprof.model.modules import Site
 from distprof.model.scopes import Guard, ModuleScopes
-from distprof.recording.communication.collective_call import CollectiveCall
+from distprof.recording.communication.labels import CollectiveRecorder
 from distprof.recording.run_directory import RankFolder
 
 
@@ -23,10 +23,10 @@ class PassContext:
     """Writes a line to stderr and keeps it in rank.json."""
     tags: Callable[[], dict[str, Any]]
     """Rank, sizes and ids that every file carries."""
-    step: Callable[[], int]
-    """The running step, from 0."""
     phase: Callable[[], str | None]
     """`optimizer` inside optimizer.step(), else None."""
+    collectives: CollectiveRecorder
+    """Shared by the passes that label collectives, one after the other."""
 
 
 class Pass:
@@ -40,6 +40,8 @@ class Pass:
     """As in the plan and in steps.parquet."""
     slowed_by_compilation: ClassVar[bool] = False
     """True where a step in which torch.compile compiles spoils the means."""
+    labels_collectives: ClassVar[bool] = False
+    """True where rows of collectives.parquet come from it."""
     lost_elsewhere: ClassVar[str | None] = None
     """What is lost, in words, if the recording ends while the thread of the steps hangs."""
 
@@ -64,10 +66,6 @@ class Pass:
     def optimizer_ends(self) -> None:
         """It returned."""
 
-    def open_calls(self) -> Sequence[CollectiveCall]:
-        """Collectives that have not ended, for stuck.json."""
-        return ()
-
     def module_columns(self, sites: Sequence[Site]) -> Sequence[TableRow]:
         """Columns of modules.parquet, one row per site in this order; no rows at all while nothing is known."""
         return ()
@@ -82,6 +80,6 @@ class Pass:
         Args:
             folder: Where they go.
             steps: Rows of all steps so far.
-            ended: False where more steps of other passes follow.
+            ended: False where more steps of other passes follow that are needed. May be true several times.
             elsewhere: True on another thread than that of the steps, which hangs.
         """

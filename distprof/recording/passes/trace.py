@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import torch.distributed as dist
 
 from distprof.contract.paths import TRACE_JSON
-from distprof.contract.tables import COLLECTIVES, EVENTS, TAGS, TableRow
+from distprof.contract.tables import EVENTS, TableRow
 from distprof.recording.communication.backend_times import time_calls
-from distprof.recording.communication.collective_call import CollectiveCall
-from distprof.recording.communication.labels import CollectiveRecorder
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.run_directory import RankFolder
-from distprof.recording.timeline import Timeline, WorkWaits
+from distprof.recording.thread_usage import ThreadUsage
+from distprof.recording.timeline import Timeline
 
 
 class TraceSteps(Pass):
@@ -21,33 +20,36 @@ class TraceSteps(Pass):
 
     name = "trace"
     slowed_by_compilation = True
+    labels_collectives = True
     lost_elsewhere = "the timeline is lost: only the thread that began it can end it"
 
     def __init__(self, context: PassContext) -> None:
         self._timeline = Timeline(context.scopes, context.note, context.tags)
-        self._collectives = CollectiveRecorder(context.scopes, lambda: (context.step(), context.phase()), context.guard)
-        self._waits = WorkWaits()
+        self._collectives = context.collectives
+        self._usage = ThreadUsage()
 
     def start(self) -> None:
         self._timeline.start()
         if dist.is_available():
             self._collectives.start(timeline=self._timeline.recording)
-            self._waits.start()
 
     def stop(self) -> None:
-        self._waits.stop()
         self._collectives.stop()
         self._timeline.stop()
 
-    def open_calls(self) -> Sequence[CollectiveCall]:
-        return self._collectives.open_calls()
+    def restart_step(self) -> None:
+        self._usage.begin()
+
+    def next_step(self) -> None:
+        self._usage.end()
+
+    def step_columns(self) -> Sequence[TableRow]:
+        """What the thread used of its processor."""
+        return self._usage.rows
 
     def write(self, folder: RankFolder, steps: Sequence[TableRow], *, ended: bool, elsewhere: bool) -> None:
-        traced = [step for step in steps if step["pass"] == self.name]
-        if ended and not elsewhere:
-            self._write_timeline(folder, traced)
-        if ended and (traced or self._collectives.calls):
-            folder.write_rows(COLLECTIVES, _collective_rows(self._collectives.calls))
+        if ended and not elsewhere and not self._timeline.is_written:
+            self._write_timeline(folder, [step for step in steps if step["pass"] == self.name])
 
     def _write_timeline(self, folder: RankFolder, traced: Sequence[TableRow]) -> None:
         content = self._timeline.write(folder.path / TRACE_JSON)
@@ -56,11 +58,6 @@ class TraceSteps(Pass):
             folder.files[TRACE_JSON] = len(content.rows)
             _add_steps(content.rows, traced)
             folder.write_rows(EVENTS, content.rows)
-
-
-def _collective_rows(calls: Sequence[CollectiveCall]) -> list[TableRow]:
-    names = [column.name for column in COLLECTIVES.columns if column not in TAGS]
-    return [{name: getattr(call, name) for name in names} for call in calls]
 
 
 def _add_steps(events: Sequence[TableRow], traced: Sequence[TableRow]) -> None:

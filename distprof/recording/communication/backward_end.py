@@ -1,0 +1,104 @@
+"""Notes when the thread that runs backward waits for what DDP issued: inside C++, at the end of backward.
+
+DDP queues a callback of autograd when its last bucket is on its way, and waits in it for all of them. A callback that
+is queued with its first bucket runs just before that one; one that this queues when it runs, just behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+from torch.autograd.graph import _engine_run_backward
+
+from distprof.model.scopes import Guard
+from distprof.recording.communication.collective_call import CollectiveCall, note_wait
+
+ENGINE = _engine_run_backward.__code__
+BUCKETS = "allreduce_"
+"""The operator that DDP calls from C++; a hook of the user's may call others."""
+
+
+@dataclass(slots=True)
+class _Backward:
+    """What DDP issued in one backward pass."""
+
+    calls: list[tuple[CollectiveCall, Callable[[], bool]]] = field(default_factory=list)
+    """With what tells whether they are over."""
+    over: list[bool] = field(default_factory=list)
+    """Which were over when DDP began to wait."""
+    begin_ns: int = 0
+    late: bool = False
+    """True where they were issued in a callback already, the one that waits for them."""
+
+
+class BackwardEnd:
+    """The ends of backward passes."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._running: dict[int, _Backward] = {}
+        """By number of the graph task."""
+        self._begins, self._ends = guard(self._on_begin), guard(self._on_end)
+
+    def issued(self, call: CollectiveCall, operator: str, work: Any, caller: Any) -> None:
+        """A call was made; nothing happens unless DDP made it in backward."""
+        task = torch._C._current_graph_task_id()
+        is_over = _done(call, work) if task != -1 and _is_of_ddp(operator, caller) else None
+        if is_over is None:
+            return
+        backward = self._running.get(task)
+        if backward is None:
+            backward = self._running[task] = _Backward(late=torch._C._current_autograd_node() is None)
+            Variable._execution_engine.queue_callback(partial(self._begins, task))
+        backward.calls.append((call, is_over))
+
+    def forget(self) -> None:
+        """Drops backward passes that an error ended."""
+        self._running.clear()
+
+    def _on_begin(self, task: int) -> None:
+        backward = self._running.get(task)
+        if backward is None:
+            return
+        issued_ns = max(call.returned_ns for call, _ in backward.calls)
+        backward.begin_ns = issued_ns if backward.late else time.time_ns()
+        backward.over = [not backward.late and is_over() for _, is_over in backward.calls]
+        Variable._execution_engine.queue_callback(partial(self._ends, task))
+
+    def _on_end(self, task: int) -> None:
+        end_ns = time.time_ns()
+        backward = self._running.pop(task, _Backward())
+        for (call, is_over), was_over in zip(backward.calls, backward.over, strict=False):
+            if was_over:
+                note_wait(call, backward.begin_ns, backward.begin_ns)
+            elif is_over():  # else DDP goes on in an outer backward pass
+                note_wait(call, backward.begin_ns, end_ns, several=True)
+
+
+def _done(call: CollectiveCall, work: Any) -> Callable[[], bool] | None:
+    """Tells whether the thread that waits for the call goes on; None where that is not known."""
+    if call.on_device:
+        return lambda: True  # a stream waits; to ask may break a graph capture
+    try:
+        done: Callable[[], bool] = work.get_future().done  # Work.is_completed is late by a moment
+    except (RuntimeError, NotImplementedError):
+        return None
+    return done
+
+
+def _is_of_ddp(operator: str, caller: Any) -> bool:
+    """True where C++ made the call in the midst of backward, or a communication hook, which gets a bucket of DDP's."""
+    if caller is None or caller.f_code is ENGINE:
+        return operator == BUCKETS
+    from torch._C._distributed_c10d import GradBucket  # not where torch is built without
+
+    while caller is not None and caller.f_code is not ENGINE:
+        if any(type(value) is GradBucket for value in list(caller.f_locals.values())):
+            return True
+        caller = caller.f_back
+    return False

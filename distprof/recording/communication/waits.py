@@ -1,0 +1,163 @@
+"""Notes when a thread of this process waits for which communication op.
+
+`Work.wait` is called by whatever Python waits: the script, FSDP, pipelines, torch.distributed itself. Functional
+collectives wait in an operator. What waits inside C++ is known by the functions that do, and by the end of backward
+(`backward_end`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from distprof.contract.tables import WAIT_SLICE
+from distprof.model.scopes import Guard
+from distprof.recording.communication.backward_end import BackwardEnd
+from distprof.recording.communication.collective_call import CollectiveCall, note_wait
+
+IN_FLIGHT = ("_broadcast_coalesced",)
+"""Functions of torch.distributed that wait for an op when they have issued the next one."""
+ONE_BY_ONE = ("_rebuild_buckets",)
+"""Methods of DDP's reducer that wait for an op before they go on."""
+MOST_STORAGES = 256
+
+Storage = tuple[Any, list[CollectiveCall]]
+
+
+class WaitWatch:
+    """Sees waits between `start` and `stop`."""
+
+    def __init__(self, guard: Guard, calls: list[CollectiveCall]) -> None:
+        """Begins with nothing; `calls` is where calls are added as they are made."""
+        self._calls = calls
+        self._by_work: weakref.WeakKeyDictionary[Any, CollectiveCall] = weakref.WeakKeyDictionary()
+        self._by_storage: dict[int, Storage] = {}
+        self._latest: dict[int, Any] = {}
+        self._backward = BackwardEnd(guard)
+        self._work_waited, self._tensor_waited = guard(self._on_work), guard(self._on_tensor)
+        self._function_waited = guard(self._on_function)
+        self._replaced: list[tuple[Any, str, Any]] = []
+        self._library: Any = None
+
+    def start(self) -> None:
+        """Puts itself in front of what waits."""
+        self._replace(dist.Work, "wait", self._waiting)
+        for name in IN_FLIGHT:
+            self._replace(dist, name, lambda function: self._blocking(function, in_flight=True))
+        reducer: Any = getattr(dist, "Reducer", None)
+        for name in ONE_BY_ONE:
+            self._replace(reducer, name, lambda function: self._blocking(function, in_flight=False))
+        self._library = torch.library.Library("_c10d_functional", "IMPL")
+        overload = torch.ops._c10d_functional.wait_tensor.default
+        self._library.impl(overload, self._kernel(overload), "BackendSelect", with_keyset=True)
+
+    def stop(self) -> None:
+        """Puts torch's own back."""
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
+        for owner, name, own in self._replaced:
+            setattr(owner, name, own)
+        self._replaced = []
+        self._by_storage.clear()
+        self._latest.clear()
+        self._backward.forget()
+
+    def issued(self, call: CollectiveCall, operator: str, work: Any, tensors: Sequence[torch.Tensor],
+               caller: Any) -> None:
+        """A call was made.
+
+        Args:
+            call: Its label.
+            operator: Its c10d operator.
+            work: The work of it; None where a backend gathers up several calls.
+            tensors: What it writes to.
+            caller: The Python frame in which it was called.
+        """
+        if work is not None:
+            self._by_work[work] = call
+            # a wrapper that C++ makes anew for Python would be another object: this one lives until Python has it
+            self._latest[call.thread] = work
+            self._backward.issued(call, operator, work, caller)
+        for storage in filter(None, map(_storage, tensors)):
+            self._write(call, storage)
+
+    def _write(self, call: CollectiveCall, storage: Any) -> None:
+        # while there is a weak reference no other storage gets the same address
+        reference, calls = self._by_storage.pop(storage._cdata, None) or (StorageWeakRef(storage), [])
+        self._by_storage[storage._cdata] = reference, [*(one for one in calls if one.wait_start_ns is None), call]
+        if len(self._by_storage) > MOST_STORAGES:
+            del self._by_storage[next(iter(self._by_storage))]
+
+    def _replace(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:
+        own = getattr(owner, name, None)
+        if own is not None:
+            self._replaced.append((owner, name, own))
+            setattr(owner, name, around(own))
+
+    def _waiting(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        scope = torch._C._profiler._RecordFunctionFast
+
+        def waits(work: Any, *args: Any, **kwargs: Any) -> Any:
+            start_ns = time.time_ns()
+            with scope(WAIT_SLICE):
+                result = wait(work, *args, **kwargs)
+            self._work_waited(work, start_ns, time.time_ns())
+            return result
+
+        return waits
+
+    def _on_work(self, work: Any, start_ns: int, end_ns: int) -> None:
+        call = self._by_work.get(work)
+        if call is not None:
+            note_wait(call, start_ns, end_ns)
+
+    def _kernel(self, overload: Any) -> Callable[..., Any]:
+        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+        def kernel(keys: Any, tensor: torch.Tensor) -> torch.Tensor:
+            start_ns = time.time_ns()
+            output: torch.Tensor = overload.redispatch(keys & after, tensor)
+            self._tensor_waited(tensor, start_ns, time.time_ns())
+            return output
+
+        return kernel
+
+    def _on_tensor(self, tensor: torch.Tensor, start_ns: int, end_ns: int) -> None:
+        storage = _storage(tensor)
+        _, calls = self._by_storage.pop(storage._cdata, (None, [])) if storage is not None else (None, [])
+        for call in calls:
+            note_wait(call, start_ns, end_ns)
+
+    def _blocking(self, function: Callable[..., Any], *, in_flight: bool) -> Callable[..., Any]:
+        def waits(*args: Any, **kwargs: Any) -> Any:
+            first = len(self._calls)
+            result = function(*args, **kwargs)
+            self._function_waited(first, time.time_ns(), in_flight)
+            return result
+
+        return waits
+
+    def _on_function(self, first: int, end_ns: int, in_flight: bool) -> None:  # noqa: FBT001 (a callback)
+        mine = [call for call in self._calls[first:] if call.thread == threading.get_native_id()]
+        for call, following in zip(mine, [*mine[1:], None], strict=False):
+            if following is None:
+                note_wait(call, call.returned_ns, end_ns, several=True)
+            elif in_flight:
+                note_wait(call, following.returned_ns, end_ns, several=True)
+            else:
+                note_wait(call, call.returned_ns, following.enqueue_ns, several=True)
+
+
+def _storage(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return None  # a sparse tensor has none
