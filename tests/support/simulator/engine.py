@@ -168,6 +168,8 @@ class Simulation:
             self._finish(thread, now)
 
     def _moves(self, rank: int, now: int, more: int) -> None:
+        if not self._slowdown:
+            return
         thread = self._threads[rank]
         pace, thread.moving = self._pace(thread), thread.moving + more
         if thread.left_ns and pace != self._pace(thread):

@@ -56,7 +56,7 @@ class Draw:
 
     def model(self, most: int = 12, prefix: str = "layers", least: int = 3) -> Model:
         """Of jobs with many ranks smaller ones, so that they end."""
-        most = min(most, 4) if self.num_ranks > 64 else most
+        most = min(most, 4 if self.num_ranks > 64 else 6 if self.num_ranks > 32 else most)
         return drawn(self.random, self.integer(min(least, most), most), prefix=prefix)
 
     def tensor(self, tp: int, *manners: str) -> TensorLayers:

@@ -75,9 +75,9 @@ class Maker:
         random, number = self._random[rank], self._groups.setdefault(group, len(self._groups))
         self._called[rank][name, number] += 1
         key = (self.step, name, number, self._called[rank][name, number])
+        moves_ns, latency_ns = round(ns * (1 + 0.2 * random.random())), round((5 + 25 * random.random()) * US)
         self.programs[rank].append(Call(
-            key, op, group, num_bytes, round(ns * random.uniform(1, 1.2)), round(random.uniform(5, 30) * US), 5 * US,
-            root, phase, where, peer, queued))
+            key, op, group, num_bytes, moves_ns, latency_ns, 5 * US, root, phase, where, peer, queued))
         return key
 
     def wait(self, rank: int, key: Key, *, shown: bool = True, operator: bool = False) -> None:

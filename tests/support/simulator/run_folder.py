@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem
 
 from distprof.contract.mesh import MODEL_PARALLEL
 from distprof.contract.parquet import schema_of
@@ -21,7 +23,7 @@ from distprof.contract.tables import COLLECTIVES, EVENTS, STEPS, Table
 from support.simulator.engine import Moved, Simulation
 from support.simulator.program import Group
 from support.simulator.shapes.axis import Axis
-from support.simulator.timeline import Timeline
+from support.simulator.timeline import Timeline, integers
 
 BEGAN_NS = 1_795_000_000_000_000_000
 """When the job began; ns since the epoch."""
@@ -99,28 +101,28 @@ class Recorder:
             "module_path": [call.where for call in calls], "dtype": ["float32"] * len(calls),
             "timed_by": ["future" if self.late_end_ns else "timeline"] * len(calls)}
         return {
-            "step": pa.array(np.searchsorted(ends, called, "right")), **_groups([call.group for call in calls]),
-            **{name: pa.array(texts, pa.string()) for name, texts in names.items()}, **_numbers(moved),
-            "size_bytes": pa.array([call.num_bytes for call in calls], pa.int64()),
-            "num_elements": pa.array([call.num_bytes // 4 for call in calls], pa.int64()),
-            "peer": pa.array(peers, pa.int64()), "asynchronous": pa.repeat(True, len(calls)),
-            "enqueue_ns": pa.array(began_ns + called), "start_ns": pa.array(began_ns + began),
-            "end_ns": pa.array(began_ns + ended + late), **self._waits(moved, rank, began_ns)}
+            "step": integers(np.searchsorted(ends, called, "right")), **_groups(moved),
+            **{name: pa.array(texts, pa.string()) for name, texts in names.items()},
+            "size_bytes": integers([call.num_bytes for call in calls]),
+            "num_elements": integers([call.num_bytes // 4 for call in calls]),
+            "peer": integers(peers), "asynchronous": pa.array([True] * len(calls)),
+            "enqueue_ns": integers(began_ns + called), "start_ns": integers(began_ns + began),
+            "end_ns": integers(began_ns + ended + late), **self._waits(moved, rank, began_ns)}
 
     def _waits(self, moved: Sequence[Moved], rank: int, began_ns: int) -> Columns:
         if "wait_start_ns" not in COLLECTIVES.names() or not self.records_waits or rank in self.misses_waits:
             return {}
-        return {name: pa.array([began_ns + ns if ns >= 0 else None for ns in (
-            getattr(one, name) for one in moved)], pa.int64()) for name in ("wait_start_ns", "wait_end_ns")}
+        return {name: integers([began_ns + ns if ns >= 0 else None for ns in (
+            getattr(one, name) for one in moved)]) for name in ("wait_start_ns", "wait_end_ns")}
 
 
 def steps(ends: Sequence[int], began_ns: int) -> Columns:
     """Columns of `STEPS` that are not null."""
     until = np.array(ends, np.int64)
     since = np.concatenate([[0], until[:-1]])
-    return {"step": pa.array(np.arange(len(ends))), "pass": pa.repeat("trace", len(ends)),
-            "start_ns": pa.array(began_ns + since), "end_ns": pa.array(began_ns + until),
-            "duration_ns": pa.array(until - since), "forward_calls": pa.array(np.ones(len(ends), np.int64))}
+    return {"step": integers(range(len(ends))), "pass": pa.array(["trace"] * len(ends)),
+            "start_ns": integers(began_ns + since), "end_ns": integers(began_ns + until),
+            "duration_ns": integers(until - since), "forward_calls": integers([1] * len(ends))}
 
 
 def _other_side(moved: Moved) -> int | None:
@@ -130,36 +132,38 @@ def _other_side(moved: Moved) -> int | None:
     return call.peer if call.peer is not None else next(rank for rank in call.group if rank != moved.rank)
 
 
-def _groups(groups: Sequence[Group]) -> Columns:
-    """Columns that describe groups; each is written out once, then taken by number."""
-    numbers: dict[Group, int] = {}
-    taken = pa.array([numbers.setdefault(group, len(numbers)) for group in groups], pa.int64())
-    distinct = {"group": pa.array([str(group) for group in numbers], pa.string()),
-                "group_description": pa.array([f"group of {len(group)}" for group in numbers], pa.string()),
-                "group_ranks": pa.array([list(group) for group in numbers], pa.list_(pa.int64()))}
-    return {name: column.take(taken) for name, column in distinct.items()}
-
-
-def _numbers(moved: Sequence[Moved]) -> Columns:
-    """Sequence numbers in a group: ours, where messages are apart, and torch's."""
-    taken = Counter[tuple[Group, bool]]()
-    ours, of_torch = [], []
+def _groups(moved: Sequence[Moved]) -> Columns:
+    """Columns that describe groups, each of which is written out once, then taken by number; and numbers in a group:
+    ours, where messages are apart, and torch's."""
+    known: dict[Group, int] = {}
+    groups, ours, of_torch = [], [], []
+    taken = Counter[tuple[int, bool]]()
     for one in moved:
-        group, is_pair = one.call.group, one.call.op in POINT_TO_POINT
+        group, is_pair = known.setdefault(one.call.group, len(known)), one.call.op in POINT_TO_POINT
+        groups.append(group)
         ours.append(taken[group, is_pair])
-        of_torch.append(taken[group, True] + taken[group, False])
+        of_torch.append(ours[-1] + taken[group, not is_pair])
         taken[group, is_pair] += 1
-    return {"sequence": pa.array(ours, pa.int64()), "group_sequence": pa.array(of_torch, pa.int64())}
+    distinct = {"group": pa.array([str(group) for group in known], pa.string()),
+                "group_description": pa.array([f"group of {len(group)}" for group in known], pa.string()),
+                "group_ranks": pa.array([list(group) for group in known], pa.list_(pa.int64()))}
+    return {"sequence": integers(ours), "group_sequence": integers(of_torch),
+            **{name: column.take(integers(groups)) for name, column in distinct.items()}}
+
+
+@cache
+def _schema(table: Table) -> pa.Schema:
+    return schema_of(table, {})
 
 
 def _write(folder: Path, table: Table, columns: Columns, tags: Mapping[str, int]) -> int:
     """Without a sync to disk, which recording does and which takes longest here; the number of rows."""
-    schema, num_rows = schema_of(table, {}), len(next(iter(columns.values())))
+    schema, num_rows = _schema(table), len(next(iter(columns.values())))
     arrays = []
     for column in schema:
-        values = pa.repeat(tags[column.name], num_rows) if column.name in tags else columns.get(column.name)
+        values = integers([tags[column.name]] * num_rows) if column.name in tags else columns.get(column.name)
         values = pa.nulls(num_rows, column.type) if values is None else values
         arrays.append(values.dictionary_encode() if pa.types.is_string(values.type) and pa.types.is_dictionary(
             column.type) else values.cast(column.type))
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), folder / table.file, compression="zstd")
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), folder / table.file, filesystem=LocalFileSystem())
     return num_rows

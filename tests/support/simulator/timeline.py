@@ -43,11 +43,10 @@ class Timeline:
         starts, num_rows = np.array(self.starts, dtype=np.int64), len(self.starts)
         return {
             "name": pa.array(self.names, pa.string()), "category": pa.array(self.categories, pa.string()),
-            "start_ns": pa.array(began_ns + starts), "duration_ns": pa.array(np.array(self.ends, np.int64) - starts),
-            "step": pa.array(np.searchsorted(ends, starts, "right")),
-            "process": pa.repeat("1", num_rows), "thread": pa.repeat("1", num_rows),
-            "sequence_number": pa.array(self.sequence_numbers, pa.int64()),
-            "forward_thread": pa.array(self.forward_threads, pa.int64())}
+            "start_ns": integers(began_ns + starts), "duration_ns": integers(np.array(self.ends, np.int64) - starts),
+            "step": integers(np.searchsorted(ends, starts, "right")),
+            "process": pa.array(["1"] * num_rows), "thread": pa.array(["1"] * num_rows),
+            "sequence_number": integers(self.sequence_numbers), "forward_thread": integers(self.forward_threads)}
 
     def _add(self, one: Done, hides_waits: bool) -> None:
         what = one.instruction
@@ -103,3 +102,8 @@ class Timeline:
 
     def _node(self, where: str | None) -> int:
         return self._nodes.setdefault(where, len(self.starts))
+
+
+def integers(values: Sequence[int | None] | np.ndarray) -> pa.Array:
+    """A column; from a list, since for an array of numpy pyarrow looks for pandas each time."""
+    return pa.array(values.tolist() if isinstance(values, np.ndarray) else values, pa.int64())
