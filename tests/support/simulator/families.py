@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class Draw:
     def integer(self, least: int, most: int) -> int:
         return int(self.random.integers(least, most + 1))
 
-    def one_of(self, *choices: object) -> object:
+    def one_of(self, *choices: Any) -> Any:
         return choices[self.integer(0, len(choices) - 1)]
 
     def size(self, *choices: int) -> int:
@@ -76,10 +77,9 @@ def accumulating(draw: Draw) -> Structure:
 
 
 def closures(draw: Draw) -> Structure:
-    """DDP inside the step of an optimizer."""
-    times = draw.integer(1, 4)
-    inner = (*([Data()] if times == 1 else []), Replicated(model=draw.model(6)))
-    return Structure((Closure(inner, times, "LBFGS" if times > 1 else "Adam"),), DP, updates=True)
+    """Another job, inside the step of an optimizer: LBFGS runs it several times, Lightning once."""
+    inner, times = draw.one_of(ddp, ddp, fsdp, tp_dp)(draw), draw.integer(1, 4)
+    return replace(inner, parts=(Closure(inner.parts, times, "LBFGS" if times > 1 else "Adam"),), updates=True)
 
 
 def adversaries(draw: Draw) -> Structure:
@@ -132,7 +132,8 @@ def experts(draw: Draw) -> Structure:
 
 def _stages(draw: Draw, schedule: pipelines.Schedule, stages: int, chunks: int = 1, tp: int = 1) -> Structure:
     """A stage lies on neighbouring ranks."""
-    models = tuple(draw.model(3, f"stage.{number}.layers", least=1) for number in range(stages * chunks))
+    models = tuple(draw.model(3 if tp == 1 else 2, f"stage.{number}.layers", least=1)
+                   for number in range(stages * chunks))
     replicas = draw.num_ranks // stages // tp
     pipeline = Pipeline(axis=Axis(draw.num_ranks // stages, stages), chunks=models, schedule=schedule,
                         batches=stages * draw.integer(1, max(8 // stages // tp, 1)), shown=draw.chance(0.7),

@@ -9,14 +9,17 @@ class Loader:
     """Worker n makes batches n, n + workers, ...; as many are ordered ahead as all workers may hold."""
 
     def __init__(self) -> None:
+        self._began = 0
+        """When the first batch was asked for, and as many ordered as may be."""
         self._taken: list[int] = []
         self._made: list[int] = []
 
     def fetch(self, fetch: Fetch, now: int) -> int:
         """When the thread has the next batch."""
         number, ahead = len(self._taken), fetch.workers * fetch.prefetch
-        # that a batch is taken orders another; at the start all are ordered at once
-        ordered = self._taken[number - ahead] if number >= ahead else self._taken[0] if number else now
+        self._began = self._began if number else now
+        # that a batch is taken orders another
+        ordered = self._taken[number - ahead] if number >= ahead else self._began
         free = self._made[number - fetch.workers] if number >= fetch.workers else 0
         self._made.append(max(ordered, free) + fetch.ns)
         self._taken.append(max(now, self._made[-1]))
