@@ -90,7 +90,8 @@ def adversaries(draw: Draw) -> Structure:
 
 def _sharded(draw: Draw, **how: object) -> Sharded:
     return Sharded(model=draw.model(10), ahead=(draw.integer(0, 2), draw.integer(0, 2)), shown=draw.chance(0.7),
-                   order=str(draw.one_of("issued", "reversed", "shuffled")), gathers_again=draw.chance(0.8), **how)
+                   order=str(draw.one_of("issued", "reversed", "shuffled")), gathers_again=draw.chance(0.8),
+                   in_hooks=draw.chance(0.5), **how)
 
 
 def fsdp(draw: Draw) -> Structure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from support.simulator.maker import Maker
@@ -26,6 +27,8 @@ class Sharded:
     gathers_again: bool = True
     """False where layers stay whole until backward."""
     shown: bool = True
+    in_hooks: bool = False
+    """True where slices of FSDP's hooks lie around the waits for parameters."""
 
     def __call__(self, job: Maker, rank: int) -> None:
         self._layers(job, rank, "forward", self.ahead[0])
@@ -45,11 +48,16 @@ class Sharded:
             wanted = layers[len(gathered):number + ahead + 1] if gathers else []
             gathered += [self._call(job, rank, "all_gather", phase, one) for one in wanted]
             if gathers:
-                job.wait(rank, gathered[number], shown=self.shown)
+                self._wait_to_compute(job, rank, phase, layer, gathered[number])
             self.compute(job, rank, phase, layer)
             if phase == "backward":
                 left += self._scatter(job, rank, layer, scattered)
         return left + self._sum_up(job, rank, scattered)
+
+    def _wait_to_compute(self, job: Maker, rank: int, phase: str, layer: Layer, key: Key) -> None:
+        hook = job.inside(rank, f"FSDP::pre_{phase} ({layer.path})", "user_annotation")
+        with hook if self.in_hooks else nullcontext():
+            job.wait(rank, key, shown=self.shown)
 
     def _call(self, job: Maker, rank: int, op: str, phase: str, layer: Layer) -> Key:
         return job.call(rank, (op, phase, layer.path), op, self.shards.group(job.num_ranks, rank), layer.num_bytes,
