@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +20,18 @@ from support.simulator.program import Fetch, StepEnd, Work
 from support.simulator.run_folder import Recorder
 
 ALWAYS, EVERY, ONCE, NAPS = "always", "every", "once", "naps"
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Nothing here is garbage, of which the collector would convince itself again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +71,10 @@ class Case:
     def simulated(self, plants: tuple[Plant, ...]) -> Simulation:
         """The job with other delays; it is run once."""
         if plants not in self._run:
-            made = programs(self.shape, self.num_ranks, self.num_steps, self.seed, jitter=self.jitter,
-                            jitter_kind=self.jitter_kind, plants=(*plants, *self.background))
-            self._run[plants] = Simulation(made, lanes=self.lanes, slowdown=self.slowdown)
+            with without_collection():
+                made = programs(self.shape, self.num_ranks, self.num_steps, self.seed, jitter=self.jitter,
+                                jitter_kind=self.jitter_kind, plants=(*plants, *self.background))
+                self._run[plants] = Simulation(made, lanes=self.lanes, slowdown=self.slowdown)
         return self._run[plants]
 
     def gain_ns(self, plant: Plant) -> float:
@@ -70,7 +85,9 @@ class Case:
 
     def write(self, folder: Path) -> Path:
         """The run directory of the job with all delays."""
-        return self.recorder.write(self.planted, folder)
+        late = self.planted
+        with without_collection():
+            return self.recorder.write(late, folder)
 
     def __str__(self) -> str:
         late = ", ".join(f"{one.kind} of {one.rank}" for one in self.plants)

@@ -85,8 +85,9 @@ class Simulation:
     def _run(self) -> None:
         for thread in self._threads:
             self._later(0, self._advance, thread)
-        while self._heap:
-            now, _, act, argument = heapq.heappop(self._heap)
+        heap, take = self._heap, heapq.heappop
+        while heap:
+            now, _, act, argument = take(heap)
             act(argument, now)
         stuck = [thread.rank for thread in self._threads if thread.at < len(thread.program)]
         assert not stuck, f"ranks {stuck} never end"
@@ -150,8 +151,12 @@ class Simulation:
     # --- work, and what slows it down -----------------------------------------------------------------------------
 
     def _work(self, thread: _Thread, ns: int, now: int) -> None:
-        thread.began_ns, thread.left_ns = now, float(ns)
-        self._go_on(thread, now)
+        thread.began_ns = now
+        if self._slowdown:
+            thread.left_ns = float(ns)
+            self._go_on(thread, now)
+        else:
+            self._later(now + ns, self._finish, thread)
 
     def _go_on(self, thread: _Thread, now: int) -> None:
         thread.since_ns, thread.number = now, thread.number + 1

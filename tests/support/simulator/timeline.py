@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from distprof.contract.tables import WAIT_SLICE
 from support.simulator.engine import Done
-from support.simulator.program import Close, Fetch, Open, StepEnd, Wait, Work
+from support.simulator.program import Call, Close, Fetch, Open, StepEnd, Wait, Work
 
 EVALUATE = "autograd::engine::evaluate_function: "
 OPTIMIZER = "Optimizer.step#"
@@ -36,7 +36,8 @@ class Timeline:
         self._nodes: dict[str | None, int] = {}
         """Sequence number that the last forward of a module left for its backward."""
         for one in done:
-            self._add(one, hides_waits)
+            if type(one.instruction) is not Call:
+                self._add(one, hides_waits)
 
     def columns(self, ends: Sequence[int], began_ns: int) -> dict[str, pa.Array]:
         """Columns of `EVENTS` that are not null."""
