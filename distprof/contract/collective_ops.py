@@ -32,6 +32,9 @@ class CollectiveOp:
     """True where the inputs of all ranks must have as many bytes."""
     rooted: bool = False
     """True where `peer` is the root, which all ranks must agree on."""
+    begins: Literal["together", "from root", "to root"] = "together"
+    """Whom a rank needs before its part can move: all others, the root, or, being the root, all others. Gloo's reduce
+    needs all ranks."""
     point_to_point: bool = False
     has_data: bool = True
     size: Literal["sum", "mean", "max"] = "max"
@@ -65,16 +68,16 @@ ROWS = (
         leaves="after all", has_data=False, bus_factor=None),
     CollectiveOp(
         name="broadcast", letter="B", c10d=("broadcast_",), keyword="broadcast", equal_inputs=True, rooted=True,
-        traffic="from root"),
+        begins="from root", traffic="from root"),
     CollectiveOp(
         name="reduce", letter="e", c10d=("reduce_",), keyword="reduce", equal_inputs=True, rooted=True,
         traffic="to root"),
     CollectiveOp(
         name="gather", letter="g", c10d=("gather_",), keyword="gather", rooted=True, size="sum", bus_factor="ring",
-        traffic="all to root"),
+        begins="to root", traffic="all to root"),
     CollectiveOp(
         name="scatter", letter="c", c10d=("scatter_",), keyword="scatter", rooted=True, bus_factor="ring",
-        traffic="root to all"),
+        begins="from root", traffic="root to all"),
     CollectiveOp(name="send", letter="s", c10d=("send",), keyword="send", point_to_point=True, traffic="pair"),
     CollectiveOp(
         name="recv", letter="r", c10d=("recv_", "recv_any_source_"), keyword="recv", point_to_point=True,

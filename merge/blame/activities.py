@@ -10,6 +10,9 @@ import numpy as np
 
 from distprof.merge.blame.intervals import Intervals, edges_of
 
+OF_MODULES = ("forward", "backward", "recompute")
+"""Kinds of activities that modules have."""
+
 
 class Activity(NamedTuple):
     """What a rank does."""

@@ -1,22 +1,29 @@
-"""Analysis of waiting in a run: what each step was spent on, and which ranks made others wait."""
+"""Analysis of waiting in a run: what each step was spent on, and which ranks delay it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from distprof.contract.problems import FirstStepLeftOut, Remark
-from distprof.merge.blame.activities import Activities, Activity, ActivityLane
-from distprof.merge.blame.blame import Blame
+from distprof.merge.blame.activities import OF_MODULES, Activities
 from distprof.merge.blame.breakdown import step_breakdown
-from distprof.merge.blame.culprits import OF_MODULES, Culprit, Explanation, culprits, explained
+from distprof.merge.blame.culprits import Blind, Cause, Culprit
+from distprof.merge.blame.excess import excess_of
+from distprof.merge.blame.intervals import Intervals
+from distprof.merge.blame.job import Job, job_of
+from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.rank_activity import RankActivity, rank_activity
 from distprof.merge.blame.rank_slices import slices_of_rank, step_windows
-from distprof.merge.blame.waiting import RankCollectives, collectives_by_rank, matter, meetings, waiting_costs
+from distprof.merge.blame.verdicts import Verdicts
+from distprof.merge.blame.waiting import collectives_by_rank
+from distprof.merge.blame.waits import COLUMNS
 from distprof.merge.clock.model import Clock
+from distprof.merge.replay.graph import WAIT
 from distprof.merge.run.run_model import Run
 
 SETTLES = 3
@@ -32,14 +39,16 @@ class Analysis:
     breakdown: pl.DataFrame
     """A row per rank and step: see `step_breakdown`."""
     culprits: list[Culprit]
-    """Ranks by what they cost the others, the largest first, whether certain or not."""
+    """Ranks by what mending them would gain, the most first, whether certain or not."""
+    blind: Blind | None
+    """Why delays could not be seen; None where they could."""
     steps: list[int]
     """Steps that were looked at."""
     remarks: list[Remark]
 
 
 def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> Analysis:
-    """Finds the ranks that made others wait.
+    """Finds the ranks that delay a job.
 
     Args:
         run: What was recorded.
@@ -49,82 +58,89 @@ def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | No
     """
     timelines = {rank.number: events for rank in run.ranks if (events := slices_of_rank(rank, clock)) is not None}
     windows = step_windows(clock, steps, timelines)
-    counted = sorted(set(windows["step"].to_list()) or set(rows["step"].drop_nulls().to_list()))
+    if windows.is_empty():
+        windows = _windows_of(rows)
+    counted = sorted(set(windows["step"].to_list()))
     remarks: list[Remark] = []
     if len(counted) >= SETTLES:
         remarks.append(FirstStepLeftOut(step=counted[0]))
         counted = counted[1:]
-    windows = windows.filter(pl.col("step").is_in(counted))
-    activities = Activities()
-    calls = collectives_by_rank(rows)
-    did = {rank: rank_activity(events, calls[rank], activities, waits_drawn=run.kind == "distprof")
+    activities, calls, recorded = Activities(), collectives_by_rank(rows), _recorded_waits(rows)
+    did = {rank: rank_activity(events, calls[rank], activities, waits_drawn=run.kind == "distprof",
+                               recorded=recorded.get(rank))
            for rank, events in timelines.items() if rank in calls and len(events)}
-    breakdown = step_breakdown(windows, calls, did, activities)
-    step_ns = dict(breakdown.group_by("rank").agg(pl.col("duration_ns").mean()).iter_rows())
-    begins = {(rank, step): start for rank, step, start in windows.select("rank", "step", "start_ns").iter_rows()}
-    found, by_activity = weigh(rows, calls, did, activities, steps=counted, step_ns=step_ns, begins=begins,
-                               ranks=sorted({rank.number for rank in run.ranks} | set(calls)))
-    return Analysis(breakdown=breakdown, steps=counted, remarks=remarks,
-                    culprits=explain(found, by_activity, did, windows, activities, num_steps=len(counted)))
+    breakdown = step_breakdown(windows.filter(pl.col("step").is_in(counted)), calls, did, activities)
+    coordinates = {rank.number: rank.coordinates for rank in run.ranks if rank.coordinates is not None}
+    found, blind = judged(rows, did, windows, activities, steps=counted, coordinates=coordinates,
+                   clock_ns=clock.pair_uncertainty_ns())
+    return Analysis(breakdown=breakdown, steps=counted, remarks=remarks, culprits=found, blind=blind)
 
 
-def weigh(rows: pl.DataFrame, calls: Mapping[int, RankCollectives], did: Mapping[int, RankActivity],
-          activities: Activities, *,
-          ranks: Sequence[int], steps: Sequence[int], step_ns: Mapping[int, float],
-          begins: Mapping[tuple[int, int], int]) -> tuple[list[Culprit], dict[int, dict[int, float]]]:
-    """Adds up what each rank cost the others; see `culprits` for what it returns."""
-    lanes = {rank: _lane(did.get(rank), mine, activities) for rank, mine in calls.items()}
-    costs = waiting_costs(calls, {rank: one.blocked for rank, one in did.items()})
-    costs = costs.where(np.isin(costs.step, steps))
-    met = meetings(rows)
-    worth = matter(costs, {meeting.number: len(meeting.ranks) for meeting in met})
-    blame = Blame(lanes, activities, begins)
-    for meeting in met:
-        blame.add(meeting, look=meeting.number in worth)
-    return culprits(costs, blame.shares, ranks=ranks, steps=steps, step_ns=step_ns)
+def judged(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.DataFrame, activities: Activities, *,
+           steps: Sequence[int], coordinates: Mapping[int, Mapping[str, int]],
+           clock_ns: float | None) -> tuple[list[Culprit], Blind | None]:
+    """The ranks that delay a job, by what mending them would gain; or why that cannot be seen.
 
-
-def explain(found: Sequence[Culprit], by_activity: Mapping[int, Mapping[int, float]], did: Mapping[int, RankActivity],
-            windows: pl.DataFrame, activities: Activities, *, num_steps: int) -> list[Culprit]:
-    """Culprits with what each spent more time on than the others; `windows` has start, end and samples of steps."""
-    spent = _spent(did, windows, activities, num_steps)
+    Args:
+        rows: `MERGED_COLLECTIVES`.
+        did: What ranks did, of those that have a timeline.
+        windows: Start, end and samples of the steps of ranks.
+        activities: Names of what they did.
+        steps: Those that count.
+        coordinates: Of ranks in the device mesh, where they are known.
+        clock_ns: What the clocks of two ranks may differ by; None where they were never compared.
+    """
+    job = job_of(rows, did, windows, activities)
+    groups = [excess_of(job, peers, steps, activities.known)
+              for peers in peers_of(job, steps, activities.known, coordinates) if len(peers) > 1 and len(steps)]
+    blind = _blind(job, has_peers=bool(groups), has_clock=clock_ns is not None)
+    if blind is not None or clock_ns is None:
+        return [], blind
     samples = dict(windows.group_by("rank").agg(pl.col("samples").mean()).drop_nulls().iter_rows())
-    return [replace(one, explanations=_with_batch(
-        explained(one, by_activity[one.rank], activities.known, spent), one.rank, samples)) for one in found]
+    found = Verdicts(job, groups, activities.known, steps, clock_ns).culprits()
+    return [replace(one, causes=_with_batch(one.causes, one.rank, samples)) for one in found], None
 
 
-def _lane(did: RankActivity | None, calls: RankCollectives, activities: Activities) -> ActivityLane:
-    """Activities, over them what was exposed of communication, over that the part which was waiting."""
-    flight = calls.in_flight if did is None else did.blocked
-    number = activities.number(Activity("communication"))
-    moving = ActivityLane(starts=flight.starts, ends=flight.ends, labels=np.full(len(flight.starts), number))
-    exposed = moving.under(calls.waits().within(flight))
-    return exposed if did is None else did.lane.under(exposed)
+def _blind(job: Job, *, has_peers: bool, has_clock: bool) -> Blind | None:
+    if len(job.ranks) < 2:
+        return "one rank"
+    if not len(job.graph.parts):
+        return "no collective"
+    if not (job.graph.events.kind == WAIT).any():
+        return "no wait"
+    if not has_clock:
+        return "no clock"
+    return None if has_peers else "no peers"
 
 
-def _spent(did: Mapping[int, RankActivity], windows: pl.DataFrame, activities: Activities,
-           num_steps: int) -> dict[int, dict[Activity, float]]:
-    """Time a step by rank and activity, exposed communication apart."""
-    found: dict[int, dict[Activity, float]] = {}
-    for rank, one in did.items():
-        mine = windows.filter(pl.col("rank") == rank)
-        times: dict[Activity, float] = {}
-        lane = one.lane.outside(one.blocked)
-        for start, end in mine.select("start_ns", "end_ns").iter_rows():
-            for label, spent in lane.split(start, end).items():
-                times[activities.known[label]] = times.get(activities.known[label], 0.0) + spent / max(num_steps, 1)
-        found[rank] = times
-    return found
+def _windows_of(rows: pl.DataFrame) -> pl.DataFrame:
+    """Steps as far as collectives show them: from the first call of a step to its last end; all, without steps."""
+    step = pl.col("step").fill_null(0)
+    found = rows.group_by("rank", step).agg(start_ns=pl.min_horizontal("enqueue_ns", "arrival_ns").min(),
+                                            end_ns=pl.col("end_ns").max()).drop_nulls().sort("rank", "step")
+    # a step lasts until the next one begins
+    following = pl.col("start_ns").shift(-1).over("rank")
+    return found.with_columns(end_ns=pl.coalesce(following, "end_ns"), samples=pl.lit(None, pl.Int64)).with_columns(
+        duration_ns=pl.col("end_ns") - pl.col("start_ns"))
 
 
-def _with_batch(explanations: list[Explanation], rank: int, samples: Mapping[int, float]) -> list[Explanation]:
-    """Names the batch as cause, where the rank has more samples and takes longer in forward or backward."""
-    others = [value for other, value in samples.items() if other != rank]
+def _recorded_waits(rows: pl.DataFrame) -> dict[int, Intervals]:
+    """When ranks waited, of those whose recorder saw it."""
+    if not set(COLUMNS) <= set(rows.columns):
+        return {}
+    waits = rows.select("rank", *COLUMNS).drop_nulls()
+    return {int(key[0]): Intervals.of(*(part[name].to_numpy() for name in COLUMNS))
+            for key, part in waits.partition_by("rank", as_dict=True).items()}
+
+
+def _with_batch(causes: list[Cause], rank: int, samples: Mapping[int, float]) -> list[Cause]:
+    """Names the batch as cause, where the rank has more samples and takes longer in modules."""
+    others: list[Any] = [value for other, value in samples.items() if other != rank]
     if rank not in samples or not others or not samples[rank] >= MANY_SAMPLES * float(np.median(others)):
-        return explanations
-    work = [one for one in explanations if one.kind in OF_MODULES]
+        return causes
+    work = [one for one in causes if one.kind in (*OF_MODULES, "whole")]
     if not work:
-        return explanations
-    batch = Explanation(kind="batch", where=None, share=sum(one.share for one in work), spent_ns=samples[rank],
-                        median_ns=float(np.median(others)))
-    return sorted([batch, *(one for one in explanations if one not in work)], key=lambda one: -one.share)
+        return causes
+    batch = Cause(kind="batch", where=None, gain_ns=max(one.gain_ns for one in work), spent=samples[rank],
+                  of_peers=float(np.median(others)))
+    return sorted([batch, *(one for one in causes if one not in work)], key=lambda one: -one.gain_ns)

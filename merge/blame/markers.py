@@ -41,7 +41,8 @@ def markers(events: pl.DataFrame) -> list[Marker]:
         events: Rows of a rank's timeline that take time, without those of steps and of gloo.
     """
     paths = _paths_by_sequence(events)
-    shown = events.filter(pl.col("name").str.starts_with(AUTOGRAD) | (pl.col("category") == "user_annotation"))
+    shown = events.filter(pl.col("name").str.starts_with(AUTOGRAD) | (pl.col("category") == "user_annotation"),
+                          ~pl.col("name").is_in(WAITS))
     found = [_marker(start, duration, name, sequence, paths) for start, duration, name, sequence in shown.select(
         "start_ns", "duration_ns", "name", "sequence_number").iter_rows()]
     found += _backwards(sorted(one for one in found if one.kind == "backward"),

@@ -31,10 +31,17 @@ class RankActivity:
     """When an operator ran that is no communication; with a GPU, a kernel."""
     blocked: Intervals
     """Exposed communication: nothing was computed meanwhile."""
+    wait_starts: Any
+    """Slices in which a thread waits, by start."""
+    wait_ends: Any
+    pauses: Intervals
+    """The part of `blocked` that no such slice shows."""
+    on_device: bool = False
+    """True where all this is of a GPU."""
 
 
 def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Activities, *,
-                  waits_drawn: bool) -> RankActivity:
+                  waits_drawn: bool, recorded: Intervals | None = None) -> RankActivity:
     """What a rank was doing.
 
     With a GPU, communication is exposed while no other kernel runs. Without one, it is exposed while a thread waits for
@@ -46,6 +53,7 @@ def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Acti
         calls: Its collectives.
         activities: Numbers of activities; new ones are added.
         waits_drawn: True where slices show all waits of Python.
+        recorded: Waits that were recorded, which then are all; None where waits were not recorded.
     """
     events = events.filter(pl.col("duration_ns") > 0, ~pl.any_horizontal(
         pl.col("name").str.starts_with(prefix) for prefix in (STEP, GLOO)))
@@ -55,18 +63,23 @@ def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Acti
                             scopes_to_intervals(markers(events))), activities)
     if len(kernels):
         computing = _intervals(kernels)
-        return RankActivity(lane=lane.under(_on_device(kernels, events, lane)), computing=computing,
-                            blocked=calls.running - computing)
+        blocked, none = calls.running - computing, np.empty(0, np.int64)
+        return RankActivity(lane=lane.under(_on_device(kernels, events, lane)), computing=computing, blocked=blocked,
+                            wait_starts=none, wait_ends=none, pauses=blocked, on_device=True)
     ours = events.filter((pl.col("category") == "cpu_op") & ~pl.any_horizontal(
         pl.col("name").str.starts_with(prefix) for prefix in COMMUNICATION))
     computing = _intervals(ours)
-    drawn = _intervals(events.filter(pl.col("name").is_in(WAITS)))
-    pauses = _pauses(computing, calls.in_flight, calls.end_ns)
-    if waits_drawn:
+    slices = events.filter(pl.col("name").is_in(WAITS)).sort("start_ns")
+    drawn = _intervals(slices)
+    pauses = _pauses(computing, calls.in_flight, calls.end_ns) if recorded is None else recorded
+    if waits_drawn and recorded is None:
         kinds = [number for number, one in enumerate(activities.known)
                  if one.kind in CALLED or (one.kind == "backward" and one.where is not None)]
         pauses = pauses - lane.intervals(kinds)
-    return RankActivity(lane=lane, computing=computing, blocked=drawn - computing | pauses)
+    pauses = pauses - drawn
+    starts = slices["start_ns"].to_numpy()
+    return RankActivity(lane=lane, computing=computing - drawn - pauses, blocked=drawn | pauses, pauses=pauses,
+                        wait_starts=starts, wait_ends=starts + slices["duration_ns"].to_numpy())
 
 
 def _intervals(events: pl.DataFrame) -> Intervals:

@@ -11,7 +11,7 @@ from distprof.merge.clock.common_times import on_common_clock
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measures import with_costs
 
-TIMES = ("enqueue_ns", "start_ns", "end_ns")
+TIMES = ("enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
 
 
 def measured_collectives(matched: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) -> pl.DataFrame:

@@ -42,6 +42,7 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
         "culprits": None if analysis is None else [_culprit(one) for one in analysis.culprits],
+        "blind": None if analysis is None else analysis.blind,
         "stuck": None if found.hangs is None else msgspec.to_builtins(
             {"hangs": found.hangs.hangs, "ranks": list(found.hangs.standing.values())}),
         "matrix": bytes_between(found.rows).to_dicts(),
@@ -50,8 +51,8 @@ def comms_data(found: Findings) -> dict[str, Any]:
 
 
 def _culprit(one: Culprit) -> dict[str, Any]:
-    explanations = [{**asdict(why), "ratio": why.ratio} for why in one.explanations]
-    return {**asdict(one), "certain": one.certain, "explanations": explanations}
+    causes = [{**asdict(why), "ratio": why.ratio} for why in one.causes]
+    return {**asdict(one), "share": one.share, "certain": one.certain, "causes": causes}
 
 
 def _collectives(found: Findings) -> list[dict[str, Any]]:

@@ -1,115 +1,139 @@
-"""Culprits in sentences: who made the others wait, and why."""
+"""Culprits in sentences: which ranks delay the job, why, and what mending them would gain."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
-from distprof.merge.blame.culprits import MATERIAL, OF_MODULES, SURE, Culprit, Explanation
-from distprof.merge.text.phrases import LISTED, brief, rank_list
+from distprof.merge.blame.activities import OF_MODULES
+from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit
+from distprof.merge.text.phrases import brief, rank_list
 from distprof.units import percent
 
-WORTH_A_WORD = 0.1
-"""Smallest share of a rank's cost that is explained."""
 NEEDED = 3
 """Steps that it takes to tell habit from chance."""
+CAUSES = 3
+"""Causes that are listed."""
+_UNSEEN: Mapping[Blind, str] = {
+    "one rank": "one rank: nobody waits",
+    "no collective": "no collective with known times was recorded: whether a rank delays others is unknown",
+    "no wait": "no rank is known to have waited for a collective: whether a rank delays others is unknown",
+    "no clock": "clocks of the ranks were never compared: whether a rank delays others is unknown",
+    "no peers": "no two ranks run the same program: there is nobody to compare a rank with",
+}
 
 
-def culprit_lines(culprits: Sequence[Culprit], num_steps: int, ranks: Collection[int]) -> Iterator[str]:
-    """`rank 2 made ranks 0, 1 and 3 wait 22.3 ms a step (39.2 %): ...; p = 0.001`, a line per culprit; or why none is
-    named.
+def culprit_lines(culprits: Sequence[Culprit], num_steps: int, ranks: Collection[int],
+                  blind: Blind | None = None) -> Iterator[str]:
+    """Two lines a culprit: whom it delays, by how much and why, and what mending it would gain; or why none is named.
 
     Args:
-        culprits: The most expensive first.
+        culprits: Those whose mending gains most first, each given that those in front of it are mended.
         num_steps: Steps that were looked at.
         ranks: All that were recorded.
+        blind: Why delays could not be seen.
     """
     certain = [one for one in culprits if one.certain]
     for one in certain:
         chance = "" if one.p_value is None else f"; {_chance(one.p_value)}"
-        yield f"{_cost(one, ranks)}: {_causes(one.explanations)}{chance}"
-    if not culprits:
-        yield "no rank is known to have made others wait" if len(ranks) > 1 else "one rank: nobody waits"
-    elif not certain:
-        yield _doubt(culprits[0], num_steps, ranks)
+        yield f"{_delay(one, num_steps, ranks)}: {_causes(one)}{chance}"
+        yield f"  {_gain(one, is_first=one is culprits[0])}"
+    if certain:
+        return
+    if blind is not None:
+        yield _UNSEEN[blind]
+    elif not culprits:
+        yield "no rank delays the others"
+    else:
+        yield from _doubt(culprits[0], num_steps, ranks)
 
 
 def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int]) -> Iterator[str]:
     """The same from `communication` and `ranks` of `summary.json`."""
-    return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), len(communication["steps"]), ranks)
+    return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), len(communication["steps"]), ranks,
+                         communication["blind"])
 
 
-def _doubt(one: Culprit, num_steps: int, ranks: Collection[int]) -> str:
-    """Why the rank that cost most is not called late."""
+def _doubt(one: Culprit, num_steps: int, ranks: Collection[int]) -> Iterator[str]:
+    """Why the rank whose mending would gain most is not called late."""
     if one.p_value is None:
-        return (f"too few steps to tell habit from chance: {NEEDED} are needed (--steps trace=6 records more) and "
-                f"{num_steps} {'was' if num_steps == 1 else 'were'} looked at; in {'it' if num_steps == 1 else 'them'} "
-                f"{_cost(one, ranks)}: {_causes(one.explanations)}")
-    if one.share is None:
-        why = "its share of a step is unknown"
+        why = (f"{num_steps} {'step was' if num_steps == 1 else 'steps were'} looked at, and it takes {NEEDED} to tell "
+               "habit from chance (--steps trace=6 records more)")
     elif one.share < MATERIAL:
         why = f"this is below {MATERIAL:.0%} of a step".replace("%", " %")
     else:
-        why = f"this may be chance: {_chance(one.p_value)} is above {SURE}"
-    text = f"no rank stands out: {_cost(one, ranks)}, but {why}"
-    is_much = one.share is None or one.share >= MATERIAL
-    return f"{text}; its cause would be: {_causes(one.explanations)}" if is_much else text
+        why = f"it may be chance: {_chance(one.p_value)} is above {SURE}"
+    yield f"no rank stands out: {why}"
+    if one.share >= MATERIAL:
+        yield f"  it would be rank {one.rank}, {brief(one.gain_ns)} a step ({percent(one.share)}): {_causes(one)}"
 
 
-def _cost(one: Culprit, ranks: Collection[int]) -> str:
-    are_all = len(one.victims) > LISTED and set(one.victims) == set(ranks) - {one.rank}
-    victims = f"all {len(one.victims)} others" if are_all else rank_list(one.victims)
-    share = "" if one.share is None else f" ({percent(one.share)})"
-    return f"rank {one.rank} made {victims} wait {brief(one.cost_ns)} a step{share}"
+def _delay(one: Culprit, num_steps: int, ranks: Collection[int]) -> str:
+    """`Rank 2 delays every step by 14.8 ms (31.0 %)`."""
+    whose = "" if set(one.delayed) == set(ranks) else f" of {rank_list(one.delayed)}"
+    number = len(one.late_steps)
+    if number == num_steps or not number:
+        return f"Rank {one.rank} delays every step{whose} by {brief(one.gain_ns)} ({percent(one.share)})"
+    by = brief(one.gain_ns * num_steps / number)
+    mean = f"{brief(one.gain_ns)} a step, {percent(one.share)}"
+    if number == 1:
+        return f"Rank {one.rank} delays step {one.late_steps[0]}{whose} by {by} (once in {num_steps} steps; {mean})"
+    gaps = {after - before for before, after in pairwise(one.late_steps)}
+    if len(gaps) == 1 and number > 2 and (gap := gaps.pop()) > 1:
+        return f"Rank {one.rank} delays every {_ordinal(gap)} step{whose} by {by} ({mean})"
+    return f"Rank {one.rank} delays {number} of {num_steps} steps{whose} by {by} ({mean})"
 
 
-def _causes(explanations: Sequence[Explanation]) -> str:
-    worth = [one for one in explanations if one.share >= WORTH_A_WORD] or list(explanations[:1])
+def _gain(one: Culprit, *, is_first: bool) -> str:
+    before, after = _in_one_unit(one.step_ns, one.step_ns - one.gain_ns)
+    error = "" if one.gain_error_ns is None else f" (+- {_in_one_unit(one.step_ns, one.gain_error_ns)[1].split()[0]})"
+    return f"Fixing it{'' if is_first else ' too'} would bring the step from {before.split()[0]} to {after}{error}."
+
+
+def _causes(one: Culprit) -> str:
+    worth = one.causes[:CAUSES]
     if not worth:
         return "what it did meanwhile is unknown"
     if len(worth) == 1:
-        return cause(worth[0])
-    *most, last = (f"{cause(one)} [{100 * one.share:.0f} %]" for one in worth)
-    return f"{', '.join(most)}, and {last}"
+        return f"{cause(worth[0])} on its peers" if worth[0].kind != "unknown" else cause(worth[0])
+    *most, last = (f"{cause(each)} [{brief(each.gain_ns)}]" for each in worth)
+    return f"{', '.join(most)} and {last} on its peers"
 
 
-def cause(one: Explanation) -> str:
-    """What the rank spent its time on, and what the others did."""
+def cause(one: Cause) -> str:
+    """What the rank spends its time on, and what its peers do."""
     if one.kind == "unknown":
-        return "what it did before is unknown"
+        return "what it did meanwhile is unknown"
     if one.kind == "batch":
-        return f"its batch has {one.spent_ns:.0f} samples against {one.median_ns:.0f}"
-    if one.kind == "data":
-        return f"loading data took {_against(one)}"
-    if one.kind == "host":
-        return f"{_against(one)} {one.where or 'on the host'}, outside of any module"
-    subject = _subject(one)
-    if one.ratio is not None and one.ratio >= 1.05:
-        ratio = f"{one.ratio:.0f}" if one.ratio >= 10 else f"{one.ratio:.1f}"
-        return f"{subject} took {ratio} x the median rank ({_against(one)})"
-    return f"{subject} took {_against(one)}"
+        return f"its batch has {one.spent:.0f} samples against {one.of_peers:.0f}"
+    spent, of_peers = _in_one_unit(one.spent, one.of_peers)
+    return f"{_subject(one)} takes {spent} against {of_peers}"
 
 
-def _subject(one: Explanation) -> str:
+def _subject(one: Cause) -> str:
     if one.kind in OF_MODULES:
-        return one.kind if one.where is None else f"{one.kind} of {one.where or 'the model'}"
+        return one.kind if one.where is None else f"`{one.where or 'model'}` {one.kind}"
     if one.kind == "annotation" and one.where is not None:
-        return repr(one.where)
-    return {"optimizer": "the optimizer"}.get(one.kind, one.kind)
+        return f"`{one.where}`"
+    if one.kind == "host":
+        return f"the host {one.where or 'outside of any module'}"
+    return {"optimizer": "the optimizer", "data": "loading data", "whole": "all its work"}.get(one.kind, one.kind)
 
 
-def _against(one: Explanation) -> str:
-    """`20.8 ms against 0.3 ms`, in one unit."""
-    if one.spent_ns is None:
-        return "longer"
-    if one.median_ns is None:
-        return brief(one.spent_ns)
-    mine = brief(one.spent_ns)
-    size, unit = {"s": (1e9, "s"), "ms": (1e6, "ms")}.get(mine.split()[1], (1e3, "us"))
+def _in_one_unit(ns: float, other_ns: float) -> tuple[str, str]:
+    """Two times in the unit and with the places of the first."""
+    mine = brief(ns)
+    size, unit = {"s": (1e9, "s"), "ms": (1e6, "ms"), "us": (1e3, "us")}.get(mine.split()[1], (1.0, "ns"))
     places = len(mine.split()[0].partition(".")[2])
-    return f"{mine} against {one.median_ns / size:.{places}f} {unit}"
+    return mine, f"{other_ns / size:.{places}f} {unit}"
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number}{ending}"
 
 
 def _chance(p_value: float) -> str:

@@ -146,5 +146,6 @@ def communication(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFram
         "steps": found.steps,
         **{f"{part}_ratio": int(split[f"{part}_ns"].sum()) / total if total else None
            for part in ("waiting", "moving")},
-        "culprits": [{**asdict(one), "certain": one.certain} for one in found.culprits[:NAMED]],
+        "culprits": [{**asdict(one), "share": one.share, "certain": one.certain} for one in found.culprits[:NAMED]],
+        "blind": found.blind,
     }

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from distprof.merge.blame.activities import Activities, Activity, ActivityLane
-from distprof.merge.blame.analysis import explain, weigh
+from distprof.merge.blame.analysis import judged
 from distprof.merge.blame.breakdown import step_breakdown
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.blame.intervals import Intervals
@@ -18,7 +18,8 @@ from distprof.merge.blame.waiting import RankCollectives, collectives_by_rank
 
 SCHEMA = {"rank": pl.Int64, "collective": pl.Int64, "step": pl.Int64, "group": pl.String,
           "group_ranks": pl.List(pl.Int64), "op": pl.String, "num_ranks": pl.Int64, "enqueue_ns": pl.Int64,
-          "arrival_ns": pl.Int64, "end_ns": pl.Int64, "wait_ns": pl.Int64}
+          "arrival_ns": pl.Int64, "end_ns": pl.Int64, "wait_ns": pl.Int64, "peer": pl.Int64, "timed_by": pl.String,
+          "wait_start_ns": pl.Int64, "wait_end_ns": pl.Int64}
 
 
 @dataclass
@@ -53,7 +54,8 @@ class Job:
             self.rows.append({
                 "rank": rank, "collective": self.num_meetings, "step": self.step, "group": str(ranks),
                 "group_ranks": list(ranks), "op": "all_reduce", "num_ranks": len(ranks), "enqueue_ns": self.now[rank],
-                "arrival_ns": self.now[rank], "end_ns": end, "wait_ns": last - self.now[rank]})
+                "arrival_ns": self.now[rank], "end_ns": end, "wait_ns": last - self.now[rank],
+                "wait_start_ns": self.now[rank], "wait_end_ns": end})
             self._until(rank, end)
         self.num_meetings += 1
 
@@ -65,7 +67,7 @@ class Job:
             self.rows.append({
                 "rank": rank, "collective": self.num_meetings, "step": self.step, "group": "pipe", "op": op,
                 "group_ranks": [source, target], "num_ranks": 2, "enqueue_ns": start, "arrival_ns": start,
-                "end_ns": end, "wait_ns": None})
+                "end_ns": end, "wait_ns": None, "wait_start_ns": start, "wait_end_ns": end})
             self._until(rank, end)
         self.num_meetings += 1
 
@@ -74,17 +76,12 @@ class Job:
         self.windows[rank, self.step] = (start, end)
         self.now[rank] = end
 
-    def culprits(self, **chosen):
-        """Culprits without explanations, and what each activity of a rank cost the others a step."""
+    def culprits(self, *, timelines: bool = True) -> list[Culprit]:
+        """As the analysis of a run finds them."""
         calls, did = self._seen()
-        return self._weighed(calls, chosen.get("did", did))
-
-    def explained(self) -> list[Culprit]:
-        """Culprits with explanations, as the analysis of a run has them."""
-        calls, did = self._seen()
-        found, _ = self._weighed(calls, did)
-        costs = weigh(self._table(), calls, did, self.activities, **self._steps())[1]
-        return explain(found, costs, did, self._windows(), self.activities, num_steps=self.step)
+        found, _ = judged(self._table(), did if timelines else {}, self._windows(first=0), self.activities,
+                          steps=range(1, self.step + 1), coordinates={}, clock_ns=0)
+        return found
 
     def breakdown(self) -> pl.DataFrame:
         """What each rank spent each step on."""
@@ -103,26 +100,16 @@ class Job:
         for rank in range(self.num_ranks):
             lane = ActivityLane.of(self.work[rank])
             blocked = calls[rank].in_flight if rank in calls else Intervals.of([], [])
-            did[rank] = RankActivity(lane=lane, computing=Intervals.of(lane.starts, lane.ends), blocked=blocked)
+            none = np.empty(0, np.int64)
+            did[rank] = RankActivity(lane=lane, computing=Intervals.of(lane.starts, lane.ends), blocked=blocked,
+                                     wait_starts=none, wait_ends=none, pauses=blocked)
         return calls, did
-
-    def _weighed(self, calls, did):
-        found, by_activity = weigh(self._table(), calls, did, self.activities, **self._steps())
-        named = {rank: {self.activities.known[number] if number >= 0 else None: cost for number, cost in costs.items()}
-                 for rank, costs in by_activity.items()}
-        return found, named
-
-    def _steps(self) -> dict:
-        """The first step has nothing before it, and is left out."""
-        mean = (max(self.now) - 1000) / (self.step + 1)
-        return {"ranks": list(range(self.num_ranks)), "steps": list(range(1, self.step + 1)), "begins": {},
-                "step_ns": dict.fromkeys(range(self.num_ranks), mean)}
 
     def _table(self) -> pl.DataFrame:
         return pl.DataFrame(self.rows, schema=SCHEMA)
 
-    def _windows(self) -> pl.DataFrame:
+    def _windows(self, first: int = 1) -> pl.DataFrame:
         rows = [(rank, step, start, end, end - start, self.samples.get(rank))
-                for (rank, step), (start, end) in sorted(self.windows.items()) if step]
+                for (rank, step), (start, end) in sorted(self.windows.items()) if step >= first]
         names = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples")
         return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")

@@ -159,7 +159,7 @@ def test_counters_stand_in_a_process_of_their_own_above_the_ranks(run, answer):
 def test_what_comms_says_of_the_job(run, rows):
     """The two late ranks with their causes; and what is said of waits and steps agrees with the tables."""
     found = json.loads(distprof("comms", "--json", run).stdout)
-    causes = {one["rank"]: one["explanations"][0] for one in found["culprits"][:2]}
+    causes = {one["rank"]: one["causes"][0] for one in found["culprits"][:2]}
     assert {rank: (cause["kind"], cause["where"]) for rank, cause in causes.items()} == {
         1: ("forward", "layers.1.mlp"), 2: ("data", None)}
     counted = rows.filter(pl.col("step").is_in(found["steps"]))
@@ -172,7 +172,7 @@ def test_what_comms_says_of_the_job(run, rows):
     assert sent == pytest.approx(sum(2 * size * (count - 1) / count for size, count in rows.filter(
         pl.col("op") == "all_reduce").select("size_bytes", "num_ranks").iter_rows())), "rings"
     text = distprof("comms", run).stdout
-    assert "rank 1 made " in text or "rank 2 made " in text, "which is the more certain is left to chance"
+    assert "Rank 1 delays " in text or "Rank 2 delays " in text, "which is the more certain is left to chance"
     assert "matched: " in text and text.count("\nrank ") >= 4
 
 

@@ -1,0 +1,131 @@
+"""Excess: by how much a rank worked longer than its peers, step by step and activity by activity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.blame.activities import Activity
+from distprof.merge.blame.job import Job
+
+MOST_CELLS = 40_000_000
+"""From more on, work is not kept by its place among the calls of a step."""
+WHOLE = "whole"
+"""All that a rank does itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excess:
+    """Work of ranks that are peers. Cells are activities at a place among the calls of a step; times in ns."""
+
+    ranks: Any
+    """Indices of the peers."""
+    steps: Any
+    """Ascending."""
+    counts: Any
+    """True for the steps that count; the others only show what mending them would do to these."""
+    labels: Any
+    """Activity of each cell."""
+    work: Any
+    """Shape (ranks, steps, cells)."""
+    piece: Any
+    """Pieces of the job that these cells are made of, with the place of each in `work`."""
+    place: Any
+    kinds: Sequence[str]
+    """Kinds of activities, and `WHOLE` at the end."""
+    kind_of: Any
+    """Of each cell, the index of its kind."""
+
+    @cached_property
+    def mean(self) -> Any:
+        """Work a step; shape (ranks, cells)."""
+        return self.work[:, self.counts].mean(axis=1)
+
+    @cached_property
+    def usual(self) -> Any:
+        """The same of the median peer."""
+        return median_of_others(self.mean)
+
+    @cached_property
+    def totals(self) -> Any:
+        """Work by kind; shape (ranks, steps that count, kinds)."""
+        work = self.work[:, self.counts]
+        each = [work[:, :, self.kind_of == kind].sum(axis=2) for kind in range(len(self.kinds) - 1)]
+        return np.stack([*each, work.sum(axis=2)], axis=2)
+
+    @cached_property
+    def beyond(self) -> Any:
+        """Work by kind beyond that of the median peer in the same step; shape as `totals`."""
+        return self.totals - median_of_others(self.totals)
+
+    @cached_property
+    def to_mend(self) -> Any:
+        """What a rank has to do less of each kind, in each step, to work as its peers do.
+
+        Its longest step is compared with the longest ones of its peers, its second longest with their second longest,
+        and so on: so it keeps its own jitter, and what is late once in a while is late in that step alone.
+        """
+        order = np.argsort(self.totals, axis=1, kind="stable")
+        by_length = np.take_along_axis(self.totals, order, axis=1)
+        found = np.empty_like(self.totals)
+        np.put_along_axis(found, order, by_length - median_of_others(by_length), axis=1)
+        return found
+
+
+def excess_of(job: Job, peers: Any, counted: Sequence[int], known: Sequence[Activity]) -> Excess:
+    """Compares peers.
+
+    Args:
+        job: What ranks did.
+        peers: Indices of ranks, ascending.
+        counted: Steps that count.
+        known: Activities by number.
+    """
+    pieces, events, steps = job.pieces, job.graph.events, np.unique(job.steps[:, 1])
+    ours = np.array([one.kind != "communication" for one in known], bool)[pieces.label]
+    chosen = np.flatnonzero(ours & np.isin(events.rank[pieces.event], peers) & (job.step[pieces.event] >= 0))
+    event = pieces.event[chosen]
+    position = job.position[event]
+    num_calls = np.zeros(len(job.ranks), np.int64)
+    np.maximum.at(num_calls, events.rank[event], position)
+    if np.ptp(num_calls[peers]) or len(peers) * len(steps) * (int(position.max(initial=0)) + 1) * len(known) > MOST_CELLS:
+        position = np.zeros_like(position)
+    key = position * len(known) + pieces.label[chosen]
+    cells, cell = _numbered(key)
+    rank, step = np.searchsorted(peers, events.rank[event]), np.searchsorted(steps, job.step[event])
+    place = (rank * len(steps) + step) * len(cells) + cell
+    shape = (len(peers), len(steps), len(cells))
+    work = np.bincount(place, pieces.ns[chosen], int(np.prod(shape))).reshape(shape)
+    labels = cells % len(known)
+    names = sorted({known[label].kind for label in labels.tolist()})
+    kind_of = np.array([names.index(known[label].kind) for label in labels.tolist()], np.int64)
+    return Excess(ranks=peers, steps=steps, counts=np.isin(steps, counted), labels=labels, work=work, piece=chosen,
+                  place=place, kinds=[*names, WHOLE], kind_of=kind_of)
+
+
+def _numbered(keys: Any) -> tuple[Any, Any]:
+    """The different keys, ascending, and the index of each key among them."""
+    there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
+    there[keys] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[keys]
+
+
+def median_of_others(values: Any) -> Any:
+    """The median over the other entries of the first axis, of each entry; NaN where there is none."""
+    number = len(values)
+    if number < 2:
+        return np.full(values.shape, np.nan)
+    order = np.argsort(values, axis=0, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=0)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(number).reshape(-1, *[1] * (values.ndim - 1)), axis=0)
+
+    def without_itself(index: int) -> Any:
+        return np.where(index < place, ordered[index], ordered[index + 1])
+
+    middle = (number - 1) // 2
+    return without_itself(middle) if number % 2 == 0 else (without_itself(middle - 1) + without_itself(middle)) / 2

@@ -1,0 +1,248 @@
+"""A run as a graph that can be replayed, and what the work in it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
+from distprof.merge.blame.activities import Activities, Activity
+from distprof.merge.blame.rank_activity import RankActivity
+from distprof.merge.blame.waits import Waits, waits_of
+from distprof.merge.replay.graph import CALL, MARK, WAIT, Events, Graph, Parts, linked
+from distprof.merge.replay.order import Order, order_of
+
+NEEDED = ("collective", "rank", "op", "group", "num_ranks", "peer", "enqueue_ns", "arrival_ns", "end_ns",
+          "timed_by")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The graph of a run, its steps and the work of its threads."""
+
+    graph: Graph
+    order: Order
+    ranks: Any
+    """Number of each rank, by index."""
+    step: Any
+    """Of each event; the work in front of it is of that step too. -1: of none."""
+    position: Any
+    """Of each event: calls in front of it in the step."""
+    op: Any
+    """Of each part, a number for its op and the size of its group."""
+    collective: Any
+    """Of each part, a number for its collective."""
+    pieces: Pieces
+    misses_waits: Any
+    """Of each rank, the share of its waits that only other ranks show."""
+    steps: Any
+    """Rank index, step, and the events at its begin and end; shape (steps of ranks, 4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """Work by event and activity; some rows may be of the same two."""
+
+    event: Any
+    label: Any
+    """Number of the activity."""
+    ns: Any
+
+
+def job_of(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.DataFrame,
+           activities: Activities) -> Job:
+    """Links what ranks did with the collectives in which they met.
+
+    Args:
+        rows: `MERGED_COLLECTIVES`.
+        did: What ranks did, of those that have a timeline.
+        windows: `rank`, `step`, `start_ns`, `end_ns` of the steps of ranks.
+        activities: Numbers of activities; new ones are added.
+    """
+    table = _known(rows, [rank for rank, one in did.items() if one.on_device])
+    waits = waits_of(table, did)
+    while True:
+        job = _linked(table, waits, did, windows, activities)
+        if not len(job.order.stuck):
+            return job
+        table, waits = _without(table, waits, np.isin(job.graph.parts.join, job.order.stuck))
+
+
+def _known(rows: pl.DataFrame, on_device: Sequence[int]) -> pl.DataFrame:
+    """Rows whose times are known, by rank and call. Of a rank that is seen on its device, kernels are called there."""
+    more = [name for name in ("wait_start_ns", "wait_end_ns") if name in rows.columns]
+    found = rows.select(*NEEDED, *more).with_columns(pl.col("enqueue_ns").fill_null(pl.col("arrival_ns")))
+    found = found.filter(pl.all_horizontal(pl.col("enqueue_ns", "arrival_ns", "end_ns").is_not_null()))
+    called = pl.when(pl.col("rank").is_in(on_device)).then("arrival_ns").otherwise(
+        pl.min_horizontal("enqueue_ns", "arrival_ns"))
+    return found.with_columns(called.alias("enqueue_ns")).sort("rank", "enqueue_ns")
+
+
+def _without(table: pl.DataFrame, waits: Waits, gone: Any) -> tuple[pl.DataFrame, Waits]:
+    """Without some rows, whose waits are then nothing but time."""
+    place, waits = np.cumsum(~gone) - 1, waits.where(~gone[waits.row])
+    return table.filter(~gone), replace(waits, row=place[waits.row])
+
+
+def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
+            windows: pl.DataFrame, activities: Activities) -> Job:
+    ranks = np.union1d(table["rank"].to_numpy(), windows["rank"].to_numpy())
+    events, step_of_mark = _events(table, waits, windows, ranks)
+    op = _ops(table)
+    parts, leads = _parts(table)
+    graph = linked(events, parts, leads)
+    step, position = _steps(events, step_of_mark)
+    return Job(graph=graph, order=order_of(graph), ranks=ranks, step=step, position=position, op=op,
+               collective=table["collective"].to_numpy(),
+               pieces=_pieces(graph, ranks, did, activities),
+               misses_waits=_share_missed(events, waits, len(ranks)), steps=_marks(events, step_of_mark))
+
+
+def _events(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
+            ranks: Any) -> tuple[Events, Any]:
+    """All events, and of marks twice the step, odd at its end; -1 of others."""
+    rank, enqueue = np.searchsorted(ranks, table["rank"].to_numpy()), table["enqueue_ns"].to_numpy()
+    row, begin, end = waits.row, waits.begin_ns, np.maximum(waits.end_ns, enqueue[waits.row])
+    stepping, start, stop, step = (windows[name].to_numpy() for name in ("rank", "start_ns", "end_ns", "step"))
+    stepping = np.searchsorted(ranks, stepping)
+    # a rank begins with a mark, so that no run of it begins with a wait
+    first = np.full(len(ranks), np.iinfo(np.int64).max)
+    for who, when in ((rank, enqueue), (stepping, start), (rank[row], begin)):
+        np.minimum.at(first, who, when)
+    everybody = np.arange(len(ranks))
+    at = np.concatenate((first, stop, start, enqueue, end))
+    who = np.concatenate((everybody, stepping, stepping, rank, rank[row]))
+    sizes = (len(ranks) + 2 * len(step), len(rank), len(row))
+    kind = np.repeat([MARK, CALL, WAIT], sizes)
+    part = np.concatenate((np.full(sizes[0], -1), np.arange(len(rank)), row))
+    mark = np.concatenate((np.full(len(ranks), -1), 2 * step + 1, 2 * step, np.full(len(rank) + len(row), -1)))
+    began = np.concatenate((at[:sizes[0] + sizes[1]], np.minimum(begin, end)))
+    # at one instant a step ends before the next begins, what is in it lies behind, and a wait is over before a call
+    turn = np.repeat([0, 1, 2, 4, 5], (len(ranks), len(step), len(step), len(rank), len(row)))
+    turn[(kind == WAIT) & (began < at)] = -1
+    order = np.lexsort((turn, at, who)) if len(at) else np.empty(0, np.int64)
+    return Events(rank=who[order], kind=kind[order], part=part[order], began_ns=began[order],
+                  at_ns=at[order]), mark[order]
+
+
+def _share_missed(events: Events, waits: Waits, num_ranks: int) -> Any:
+    caller = np.zeros(int(waits.row.max(initial=-1)) + 1, np.int64)
+    is_wait = events.kind == WAIT
+    caller[events.part[is_wait]] = events.rank[is_wait]
+    number = np.bincount(caller[waits.row], minlength=num_ranks)
+    return np.bincount(caller[waits.row], waits.missed, num_ranks) / np.maximum(number, 1)
+
+
+def _ops(table: pl.DataFrame) -> Any:
+    sizes = table["num_ranks"].fill_null(0).to_numpy()
+    codes = table["op"].cast(pl.String).rank("dense").to_numpy().astype(np.int64)
+    return codes * (int(sizes.max(initial=0)) + 1) + sizes
+
+
+def _parts(table: pl.DataFrame) -> tuple[Parts, Any]:
+    """Parts, and pairs of a join and a part that leads it."""
+    names = table["op"].cast(pl.String)
+    rank, peer = table["rank"].to_numpy(), table["peer"].fill_null(-1).to_numpy()
+    collective = np.unique(table["collective"].to_numpy(), return_inverse=True)[1]
+    from_root, to_root = (names.is_in(list(ops)).to_numpy() & (peer >= 0) for ops in (FROM_ROOT, TO_ROOT))
+    is_root = rank == peer
+    pair = names.is_in(list(POINT_TO_POINT)).to_numpy()
+    sent = pair & (names == "send").to_numpy() & _is_buffered(table, collective)
+    received = pair & np.isin(collective, collective[sent]) & ~sent
+    alone = from_root | to_root | sent | received
+    join = np.where(alone, np.arange(len(rank)) + int(collective.max(initial=-1)) + 1, collective)
+    queues = table.select("rank", pl.col("group").fill_null("")).select(pl.struct("rank", "group").rank("dense"))
+    queue = queues.to_series().to_numpy().astype(np.int64) - 1
+    parts = Parts(queue=np.where(pair, -1, queue), join=np.unique(join, return_inverse=True)[1],
+                  start_ns=table["arrival_ns"].to_numpy(), end_ns=table["end_ns"].to_numpy(),
+                  noted_late=(table["timed_by"] == "future").fill_null(value=False).to_numpy())
+    leads = np.concatenate((_led(collective, from_root & ~is_root, from_root & is_root),
+                            _led(collective, to_root & is_root, to_root & ~is_root),
+                            _led(collective, received, sent)))
+    leads[:, 0] = parts.join[leads[:, 0]]
+    return parts, leads[np.argsort(leads[:, 0], kind="stable")]
+
+
+def _is_buffered(table: pl.DataFrame, collective: Any) -> Any:
+    """True for parts that ended before another one of their collective began."""
+    last = np.full(int(collective.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last, collective, table["arrival_ns"].to_numpy())
+    return np.asarray(table["end_ns"].to_numpy() < last[collective])
+
+
+FROM_ROOT, TO_ROOT = (tuple(name for name, op in COLLECTIVE_OPS.items() if op.begins == which)
+                      for which in ("from root", "to root"))
+
+
+def _led(collective: Any, led: Any, leads: Any) -> Any:
+    """Pairs of parts of one collective, the first of those led and the second of those that lead."""
+    one = pl.DataFrame({"collective": collective[led], "led": np.flatnonzero(led)})
+    other = pl.DataFrame({"collective": collective[leads], "leads": np.flatnonzero(leads)})
+    return one.join(other, on="collective").select("led", "leads").to_numpy().astype(np.int64).reshape(-1, 2)
+
+
+def _steps(events: Events, mark: Any) -> tuple[Any, Any]:
+    """Step of each event, and calls in front of it in the step."""
+    begins, ends = (mark >= 0) & (mark % 2 == 0), (mark >= 0) & (mark % 2 == 1)
+    inside = np.cumsum(begins) - (np.cumsum(ends) - ends)
+    last = np.maximum.accumulate(np.where(begins, np.arange(len(mark)), 0))
+    is_in = (inside > 0) & (mark[last] >= 0) & (events.rank[last] == events.rank) & ~begins
+    step = np.where(is_in, mark[last] // 2, -1) if len(mark) else mark
+    called = np.cumsum(events.kind == CALL)
+    before = called - (events.kind == CALL)
+    return step, before - called[last] if len(mark) else before
+
+
+def _marks(events: Events, mark: Any) -> Any:
+    begins, ends = np.flatnonzero((mark >= 0) & (mark % 2 == 0)), np.flatnonzero((mark >= 0) & (mark % 2 == 1))
+    key = [events.rank[found] * (int(mark.max(initial=0)) + 2) + mark[found] // 2 for found in (begins, ends)]
+    begins, ends = (found[np.argsort(by, kind="stable")] for found, by in zip((begins, ends), key, strict=True))
+    return np.stack((events.rank[begins], mark[begins] // 2, begins, ends), axis=1)
+
+
+def _pieces(graph: Graph, ranks: Any, did: Mapping[int, RankActivity], activities: Activities) -> Pieces:
+    """Splits the work in front of each event by activity."""
+    events, own = graph.events, _work(graph)
+    unknown = activities.number(Activity("unknown"))
+    timed = np.isin(ranks, list(did))[events.rank] if len(events) else np.zeros(0, bool)
+    plain = np.flatnonzero(~timed & (own > 0))
+    found = [(plain, np.full(len(plain), unknown), own[plain])]
+    for index, number in enumerate(ranks.tolist()):
+        if number in did:
+            first, stop = np.searchsorted(events.rank, [index, index + 1])
+            found.append(_pieces_of(first, events.at_ns[first:stop], own[first:stop], did[number], activities))
+    event, label, ns = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return Pieces(event=event, label=label, ns=ns)
+
+
+def _work(graph: Graph) -> Any:
+    """Time in front of each event in which the thread did not wait. A call of another thread may lie inside a wait."""
+    events, own = graph.events, graph.own_ns
+    back = np.arange(len(events))[::-1]
+    origin = int(events.at_ns.min(initial=0))
+    span = int(events.at_ns.max(initial=0)) - origin + 1
+    began = np.minimum(events.began_ns, events.at_ns) - origin + events.rank * span
+    waits_from = np.minimum.accumulate(began[back])[back] - events.rank * span + origin
+    before = events.at_ns - own
+    is_wait = events.kind == WAIT
+    return np.where(is_wait, own, np.clip(waits_from - before, 0, own))
+
+
+def _pieces_of(first: int, at: Any, own: Any, did: RankActivity, activities: Activities) -> tuple[Any, Any, Any]:
+    """Of one rank, whose first event is `first`. Work ends at the event, and where a thread waited then, before it."""
+    starts = np.concatenate((at[:1], at[:-1]))
+    ends = starts + own
+    edges = np.concatenate((starts, ends, did.lane.starts, did.lane.ends))
+    edges = np.unique(edges[(edges >= starts[0]) & (edges <= ends[-1])])
+    event = np.searchsorted(starts, edges[:-1], "right") - 1
+    # of events at one instant, the last one has the work behind them
+    inside = edges[:-1] < ends[event]
+    known, label = did.lane.at(edges[:-1])
+    host = activities.number(Activity("host"))
+    return first + event[inside], np.where(known, label, host)[inside], np.diff(edges)[inside]
+
+

@@ -1,0 +1,92 @@
+"""Peers: ranks that ran the same program, and can be compared; and ranks that meet at all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.blame.activities import OF_MODULES, Activity
+from distprof.merge.blame.job import Job
+from distprof.merge.replay.graph import CALL
+
+ALIKE = 0.5
+"""Smallest part of the modules of two ranks, which both run, with which they are peers."""
+
+
+def peers_of(job: Job, steps: Sequence[int], known: Sequence[Activity],
+             coordinates: Mapping[int, Mapping[str, int]]) -> list[Any]:
+    """Ranks that called the same ops in groups of the same size, in the same order, and ran mostly the same modules.
+
+    Ranks of different pipeline stages are no peers, nor those that send messages and of whose modules nothing is known.
+
+    Args:
+        job: What ranks did.
+        steps: Those that count.
+        known: Activities by number.
+        coordinates: Of ranks in the device mesh, where they are known.
+
+    Returns:
+        Indices of ranks, ascending, a set of peers each. A rank with a program of its own is in the set of those that
+        run mostly the same modules.
+    """
+    modules = _modules(job, known)
+    stages = {rank: dict(coordinates.get(number) or {}).get("pp") for rank, number in enumerate(job.ranks.tolist())}
+    programs: dict[Any, list[list[int]]] = defaultdict(list)
+    for rank, program in enumerate(_programs(job, steps)):
+        alike = programs[program, stages[rank]]
+        mine = modules.get(rank, set())
+        peers = next((one for one in alike if _share(mine, modules.get(one[0], set())) >= ALIKE), None)
+        if peers is None:
+            alike.append([rank])
+        else:
+            peers.append(rank)
+    groups = sorted((peers for alike in programs.values() for peers in alike), key=lambda peers: -len(peers))
+    found: list[list[int]] = []
+    for peers in groups:
+        near = next((others for others in found if len(peers) == 1 and stages[others[0]] == stages[peers[0]] and _share(
+            modules.get(peers[0], {""}), modules.get(others[0], set())) >= ALIKE), None)
+        if near is None:
+            found.append(peers)
+        else:
+            near += peers
+    return [np.array(sorted(peers)) for peers in found]
+
+
+def _programs(job: Job, steps: Sequence[int]) -> list[bytes]:
+    events = job.graph.events
+    chosen = np.flatnonzero((events.kind == CALL) & np.isin(job.step, steps))
+    code = np.stack((job.step[chosen], job.op[events.part[chosen]]), axis=1)
+    bounds = np.searchsorted(events.rank[chosen], np.arange(len(job.ranks) + 1))
+    return [code[first:stop].tobytes() for first, stop in pairwise(bounds.tolist())]
+
+
+def _modules(job: Job, known: Sequence[Activity]) -> dict[int, set[str]]:
+    of_modules = np.array([one.kind in OF_MODULES and one.where is not None for one in known], bool)
+    held = of_modules[job.pieces.label]
+    pairs = np.unique(np.stack((job.graph.events.rank[job.pieces.event[held]], job.pieces.label[held])), axis=1)
+    found: dict[int, set[str]] = defaultdict(set)
+    for rank, label in pairs.T.tolist():
+        found[rank].add(known[label].where or "")
+    return found
+
+
+def _share(one: set[str], other: set[str]) -> float:
+    return len(one & other) / len(one | other) if one or other else 1.0
+
+
+def components(job: Job) -> Any:
+    """A number for each rank, equal for those that meet, if only through others."""
+    events = job.graph.events
+    calls = np.flatnonzero(events.kind == CALL)
+    rank, meeting = events.rank[calls], job.collective[events.part[calls]]
+    lowest, before = np.arange(len(job.ranks)), None
+    while before is None or (lowest != before).any():
+        before = lowest.copy()
+        of_meeting = np.full(int(meeting.max(initial=-1)) + 1, len(lowest))
+        np.minimum.at(of_meeting, meeting, lowest[rank])
+        np.minimum.at(lowest, rank, of_meeting[meeting])
+    return lowest

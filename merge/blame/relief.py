@@ -1,0 +1,52 @@
+"""Relief: which work a rank would not do if it worked as its peers do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.blame.excess import WHOLE, Excess
+from distprof.merge.blame.job import Job
+from distprof.merge.replay.replay import Relief
+
+
+def relief_of(job: Job, excess: Excess, row: int, kind: str) -> Relief:
+    """What a rank does more than its peers, of one kind of work or of all.
+
+    How much it is in a step, `Excess.to_mend` says; of steps that do not count, the mean. It is taken where the rank
+    exceeds its peers, where by most first.
+
+    Args:
+        job: What ranks did.
+        excess: Of the rank and its peers.
+        row: Index of the rank among them.
+        kind: One of `excess.kinds`.
+    """
+    number = excess.kinds.index(kind)
+    cells = np.flatnonzero((excess.kind_of == number) | (kind == WHOLE))
+    beyond = excess.work[row][:, cells] - excess.usual[row, cells]
+    amount = np.full((len(excess.steps), 1), excess.to_mend[row, :, number].mean())
+    amount[excess.counts, 0] = excess.to_mend[row, :, number]
+    sign = np.where(amount < 0, -1.0, 1.0)
+    taken = sign * _largest_first(np.clip(sign * beyond, 0, None), np.abs(amount))
+    mine = excess.work[row][:, cells]
+    share = np.zeros(excess.work.shape[1:])
+    share[:, cells] = np.divide(taken, mine, out=np.zeros_like(taken), where=mine > 0)
+    size = share.size
+    held = excess.place // size == row if size else np.zeros(0, bool)
+    piece = excess.piece[held]
+    ns = share.reshape(-1)[excess.place[held] % size] * job.pieces.ns[piece] if size else np.zeros(0)
+    some = ns != 0
+    event, where = np.unique(job.pieces.event[piece[some]], return_inverse=True)
+    return Relief(event=event, ns=np.bincount(where.reshape(-1), ns[some], len(event)))
+
+
+def _largest_first(values: Any, limit: Any) -> Any:
+    """Takes of each row the largest values first, up to its limit."""
+    order = np.argsort(-values, axis=1, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=1)
+    before = np.cumsum(ordered, axis=1) - ordered
+    found = np.empty_like(values)
+    np.put_along_axis(found, order, np.clip(limit - before, 0, ordered), axis=1)
+    return found

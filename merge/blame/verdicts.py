@@ -1,0 +1,133 @@
+"""Verdicts: what each rank costs the job, by replaying it without the excess of the rank over its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.blame.activities import Activity
+from distprof.merge.blame.candidates import TOGETHER, Candidate, candidates
+from distprof.merge.blame.causes import cause_of
+from distprof.merge.blame.culprits import Cause, Culprit
+from distprof.merge.blame.excess import WHOLE, Excess
+from distprof.merge.blame.job import Job
+from distprof.merge.blame.replayed_job import ReplayedJob
+from distprof.merge.blame.significance import chance
+from distprof.merge.replay.replay import Relief
+
+WORTH_A_WORD = 0.005
+"""Smallest share of a step that is mentioned."""
+MOST_NAMED = 6
+NOTICEABLE = 0.1
+"""Smallest part of the gain that a cause is listed with."""
+ALMOST_ALL = 0.9
+"""From this part of the gain on, one kind of work is the cause."""
+HALF = 0.5
+"""Of the largest gain of a rank or excess of a step, this part is one too."""
+RARE = 0.2
+"""Largest excess, as a part of that in late steps, which a rank that is late now and then has in the others."""
+
+
+class Verdicts:
+    """Finds culprits one after the other, each given that those in front of it are mended.
+
+    Args:
+        job: What ranks did.
+        groups: Peers, and by how much each exceeds the others.
+        known: Activities by number.
+        steps: Those that count.
+        clock_ns: What the clocks of two ranks may differ by.
+    """
+
+    def __init__(self, job: Job, groups: Sequence[Excess], known: Sequence[Activity], steps: Sequence[int],
+                 clock_ns: float) -> None:
+        self._job, self._known, self._clock_ns = job, known, clock_ns
+        self._replayed = ReplayedJob(job, steps)
+        self._before = self._replayed.as_it_was
+        self._mended = list[Relief]()
+        step_ns = float(self._before.mean()) if len(self._before) else 0.0
+        self._left = candidates(job, groups, WORTH_A_WORD * step_ns)
+        self._beyond = {id(group): group.beyond.copy() for group in groups}
+
+    def culprits(self) -> list[Culprit]:
+        """Those whose mending would gain most first."""
+        found = list[Culprit]()
+        while self._left and len(found) < MOST_NAMED:
+            gains = self._gains()
+            means = [{kind: self._replayed.mean(one.rank, gain) for kind, gain in mine.items()}
+                     for one, mine in zip(self._left, gains, strict=True)]
+            best = max(range(len(means)), key=lambda index: max(means[index].values()))
+            one = self._left.pop(best)
+            chosen = _chosen(one, means[best])
+            culprit = self._culprit(one, chosen, means[best], gains[best][chosen])
+            if culprit.share < WORTH_A_WORD:
+                break
+            found.append(culprit)
+            self._mend(one, chosen, gains[best][chosen])
+        return found
+
+    def _gains(self) -> list[dict[str, Any]]:
+        """What each step of each rank would gain, by candidate and scenario."""
+        names = [(index, kind) for index, one in enumerate(self._left) for kind in one.scenarios]
+        times = self._replayed.durations([[*self._mended, *self._left[index].scenarios[kind]] for index, kind in names])
+        found: list[dict[str, Any]] = [{} for _ in self._left]
+        for column, (index, kind) in enumerate(names):
+            found[index][kind] = self._before - times[:, column]
+        return found
+
+    def _mend(self, one: Candidate, chosen: str, gain: Any) -> None:
+        self._mended += one.scenarios[chosen]
+        self._before = self._before - gain
+        # nobody is compared with what is mended
+        names = {WHOLE: one.excess.kinds, TOGETHER: [*one.kinds, WHOLE]}.get(chosen, [chosen, WHOLE])
+        self._beyond[id(one.excess)][one.row][:, [one.excess.kinds.index(name) for name in names]] = 0
+
+    def _culprit(self, one: Candidate, chosen: str, means: Mapping[str, float], gain: Any) -> Culprit:
+        excess, meets = one.excess, self._replayed.meets(one.rank)
+        main = WHOLE if chosen == WHOLE else max(one.kinds, key=lambda kind: means[kind])
+        number = excess.kinds.index(main)
+        late = excess.beyond[one.row, :, number]
+        return Culprit(
+            rank=int(self._job.ranks[one.rank]), delayed=self._delayed(gain, meets),
+            step_ns=float(self._before[meets].mean()), gain_ns=means[chosen],
+            gain_error_ns=self._error(one, number, means[chosen]),
+            p_value=chance(self._beyond[id(excess)], one.row, number), num_peers=len(excess.ranks) - 1,
+            excess_ns=late.tolist(), late_steps=_late_steps(excess.steps[excess.counts], late),
+            causes=self._causes(one, chosen, means))
+
+    def _delayed(self, gain: Any, meets: Any) -> list[int]:
+        ranks, place = np.unique(self._replayed.rank[meets], return_inverse=True)
+        each = np.bincount(place, gain[meets]) / np.bincount(place)
+        return [int(self._job.ranks[rank]) for rank in ranks[each >= HALF * each.max()].tolist()]
+
+    def _error(self, one: Candidate, kind: int, gain: float) -> float | None:
+        """The gain follows from a mean excess over few steps, and as much of it as shows."""
+        late = one.excess.beyond[one.row, :, kind]
+        if len(late) < 2:
+            return None
+        spread = 2 * float(late.std(ddof=1)) / len(late) ** 0.5
+        mended = float(one.excess.to_mend[one.row, :, kind].mean())
+        return float(np.hypot(spread * (min(gain / mended, 1.0) if mended > 0 else 1.0), self._clock_ns))
+
+    def _causes(self, one: Candidate, chosen: str, means: Mapping[str, float]) -> list[Cause]:
+        worth = NOTICEABLE * max(means.values())
+        kinds = sorted((kind for kind in one.kinds if means[kind] >= worth), key=lambda kind: -means[kind])
+        if chosen == WHOLE:
+            kinds.insert(0, WHOLE)
+        found = [cause_of(one.excess, one.row, kind, self._known, means[kind]) for kind in kinds]
+        return [cause for cause in found if cause is not None]
+
+
+def _chosen(one: Candidate, means: Mapping[str, float]) -> str:
+    """The scenario that gains most; one kind of work, where that gains nearly as much."""
+    most = max(means, key=lambda kind: means[kind])
+    return next((kind for kind in one.kinds if means[kind] >= ALMOST_ALL * means[most]), most)
+
+
+def _late_steps(steps: Any, late: Any) -> list[int]:
+    is_late = late >= HALF * late.max()
+    if not is_late.all() and late[~is_late].mean() > RARE * late[is_late].mean():
+        is_late[:] = True
+    return [int(step) for step in steps[is_late]]

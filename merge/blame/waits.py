@@ -1,0 +1,140 @@
+"""When threads stood still for collectives: as recorded, else inferred from slices and pauses of the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.blame.intervals import Intervals
+from distprof.merge.blame.rank_activity import RankActivity
+
+COLUMNS = ("wait_start_ns", "wait_end_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """Waits of all ranks for collectives; times in int64 ns on the common clock."""
+
+    row: Any
+    """Of the collective."""
+    begin_ns: Any
+    end_ns: Any
+    missed: Any
+    """True for those that only other ranks show."""
+
+    def where(self, held: Any) -> Waits:
+        """Some of them."""
+        return Waits(**{one.name: getattr(self, one.name)[held] for one in fields(self)})
+
+
+def waits_of(rows: pl.DataFrame, did: Mapping[int, RankActivity]) -> Waits:
+    """Waits of all ranks.
+
+    Where recorders saw waits, those are all. Else the timeline of a rank shows where it stood still; without a timeline
+    it is taken to wait in every op that ends before its next call. What was missed on a rank is taken from the others.
+
+    Args:
+        rows: Collectives by rank and call, with `rank`, `enqueue_ns`, `end_ns`, and the columns above, which may be
+            missing.
+        did: What ranks did, of those that have a timeline.
+    """
+    rank, enqueue, end = (rows[name].to_numpy() for name in ("rank", "enqueue_ns", "end_ns"))
+    found = [_recorded(rows)]
+    if not len(found[0][0]):
+        found.append(_of_all(rank, enqueue, end, ~np.isin(rank, list(did))))
+        for number in sorted(set(np.unique(rank).tolist()) & set(did)):
+            first, stop = np.searchsorted(rank, number), np.searchsorted(rank, number, "right")
+            row, begin, until = _inferred(enqueue[first:stop], end[first:stop], did[number])
+            found.append((row + first, begin, until))
+    row, begin, until = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    seen = Waits(row=row, begin_ns=begin, end_ns=until, missed=np.zeros(len(row), bool))
+    more = _missed(rows, seen)
+    return Waits(**{one.name: np.concatenate((getattr(seen, one.name), getattr(more, one.name)))
+                    for one in fields(Waits)})
+
+
+def _missed(rows: pl.DataFrame, seen: Waits) -> Waits:
+    """Waits that were missed on some ranks: where most ranks of a collective waited, the others did so too.
+
+    They began as long after their call as the median of those, and ended when those did, or when the rank called the
+    next op.
+    """
+    enqueue = rows["enqueue_ns"].to_numpy()
+    waits = np.zeros(len(rows), bool)
+    waits[seen.row] = True
+    collective = np.unique(rows["collective"].to_numpy(), return_inverse=True)[1]
+    share = np.bincount(collective, waits) / np.bincount(collective) if len(rows) else np.zeros(0)
+    lacks = np.flatnonzero(~waits & (share[collective] >= MOST))
+    if not len(lacks):
+        return seen.where(slice(0))
+    others = pl.DataFrame({"collective": collective[seen.row], "after": seen.begin_ns - enqueue[seen.row],
+                           "end": seen.end_ns})
+    usual = pl.DataFrame({"collective": collective[lacks]}).join(
+        others.group_by("collective").agg(pl.col("after", "end").median().cast(pl.Int64)), on="collective", how="left",
+        maintain_order="left")
+    began = enqueue[lacks] + np.maximum(usual["after"].to_numpy(), 0)
+    rank = rows["rank"].to_numpy()
+    following = np.append(enqueue[1:], np.iinfo(np.int64).max)
+    following[:-1][rank[1:] != rank[:-1]] = np.iinfo(np.int64).max
+    until = np.minimum(np.minimum(rows["end_ns"].to_numpy()[lacks], usual["end"].to_numpy()), following[lacks])
+    until = np.maximum(until, enqueue[lacks])
+    return Waits(row=lacks, begin_ns=np.minimum(began, until), end_ns=until, missed=np.ones(len(lacks), bool))
+
+
+def _recorded(rows: pl.DataFrame) -> tuple[Any, Any, Any]:
+    if not set(COLUMNS) <= set(rows.columns):
+        return (np.empty(0, np.int64),) * 3
+    row = np.flatnonzero((rows[COLUMNS[0]].is_not_null() & rows[COLUMNS[1]].is_not_null()).to_numpy())
+    begin, end = (rows[name].gather(row).to_numpy() for name in COLUMNS)
+    return row, begin, end
+
+
+def _of_all(rank: Any, enqueue: Any, end: Any, chosen: Any) -> tuple[Any, Any, Any]:
+    later = np.append(enqueue[1:], np.iinfo(np.int64).max)
+    later[:-1][rank[1:] != rank[:-1]] = np.iinfo(np.int64).max
+    row = np.flatnonzero(chosen & (end <= later) & (end >= enqueue))
+    return row, enqueue[row], end[row]
+
+
+def _inferred(enqueue: Any, end: Any, did: RankActivity) -> tuple[Any, Any, Any]:
+    """Slices wait for one op, the pause at the end of DDP's backward for all that are under way."""
+    slices = [(start, stop, False) for start, stop in zip(did.wait_starts.tolist(), did.wait_ends.tolist(),
+                                                         strict=True)]
+    pauses = [(start, stop, True) for start, stop in _between_calls(did.pauses, enqueue)]
+    waiting, found, place = list[int](), list[tuple[int, int, int]](), 0
+    for start, stop, is_pause in sorted(slices + pauses):
+        while place < len(enqueue) and enqueue[place] <= start:
+            waiting.append(place)
+            place += 1
+        over = [row for row in waiting if end[row] <= stop + min(LATE_NS, stop - start)]
+        chosen = over if is_pause else _ended_by(over, end, start)
+        found += [(row, max(start, int(enqueue[row])), max(min(stop, int(end[row])), start)) for row in chosen]
+        gone = set(chosen)
+        waiting = [row for row in waiting if row not in gone]
+    row, begin, until = np.array(found, np.int64).reshape(-1, 3).T
+    # a thread that calls the next op waits no longer
+    following = np.append(enqueue, np.iinfo(np.int64).max)[np.searchsorted(enqueue, begin, "right")]
+    return row, begin, np.maximum(np.minimum(until, following), begin)
+
+
+MOST = 0.6
+"""Share of the ranks of a collective that waited for it, from which all did."""
+LATE_NS = 1_000_000
+"""By so much, but by no more than was waited, the end of an op may be noted after a thread went on that waited."""
+
+
+def _between_calls(pauses: Intervals, enqueue: Any) -> list[tuple[int, int]]:
+    """A thread that calls an op does not wait just then."""
+    cuts = np.unique(enqueue[pauses.covers(enqueue)])
+    starts, ends = np.concatenate((pauses.starts, cuts)), np.concatenate((pauses.ends, cuts))
+    return list(zip(np.sort(starts).tolist(), np.sort(ends).tolist(), strict=True))
+
+
+def _ended_by(over: list[int], end: Any, start: int) -> list[int]:
+    """The op whose end ended a wait; without one, the first that was over."""
+    during = [row for row in over if end[row] > start]
+    return [max(during, key=lambda row: end[row])] if during else over[:1]

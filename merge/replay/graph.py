@@ -1,0 +1,215 @@
+"""The graph of a job: what each thread does in order, and the collectives in which threads meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+CALL, WAIT, MARK = 0, 1, 2
+"""Kinds of events: the thread hands an op to the backend; it stands still until an op has ended; an instant."""
+BLOCKED_NS = 100_000
+"""A wait that is shorter may have been for something that was over."""
+OVERLAPS = 0.2
+"""From this share of ops that begin before the one in front of them has ended, a queue has two lanes."""
+ENOUGH = 8
+"""Ops that are called before the one in front of them has moved, from which a queue is judged by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """What threads do; the events of a rank stand together, in order of time. Times in int64 ns on one clock."""
+
+    rank: Any
+    """Index of the rank, from 0."""
+    kind: Any
+    part: Any
+    """Of a call or a wait: the part. -1 else."""
+    began_ns: Any
+    """When a wait began; `at_ns` of what takes no time."""
+    at_ns: Any
+    """When the thread went on."""
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The part that one rank has in one op, a part each; times in int64 ns on one clock."""
+
+    queue: Any
+    """Of a rank and a group: its parts begin in the order of their calls. -1: begins at once."""
+    join: Any
+    """Parts of one join end together: after the last of them, and of those that lead, has begun."""
+    start_ns: Any
+    """When the backend began with it."""
+    end_ns: Any
+    noted_late: Any
+    """True where the op may have ended some time before `end_ns`."""
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A job whose durations are known; replaying it gives the times that were measured.
+
+    A part begins when it was called and a lane of its queue is free, `latency_ns` later. It ends `transfer_ns` after
+    the last part has begun that its join needs. A thread that waits for it goes on `wake_ns` later, unless it came
+    only then.
+    """
+
+    events: Events
+    parts: Parts
+    leads: Any
+    """Pairs (join, part): the join needs the part to have begun. Shape (pairs, 2), by join."""
+    own_ns: Any
+    """Work of the thread in front of each event."""
+    wake_ns: Any
+    """Of each event that is a wait."""
+    latency_ns: Any
+    transfer_ns: Any
+    uses_lane: Any
+    """False for a part that began although no lane seemed free."""
+    previous: Any
+    """The part in front of each in its queue; -1: none."""
+    single_lane: Any
+    """By queue."""
+
+
+def linked(events: Events, parts: Parts, leads: Any) -> Graph:
+    """The graph of what was measured: durations are the differences that its times leave."""
+    begun = _all_begun(parts, leads)
+    calls = np.flatnonzero(events.kind == CALL)
+    called = np.zeros(len(parts), np.int64)
+    called[events.part[calls]] = events.at_ns[calls]
+    parts, order, previous, single = _queues(parts, called, events.part[calls], begun)
+    ends = _ends(events, _bounded_by_next(parts, previous, single), begun)
+    own, wake = _own_and_wake(events, ends)
+    parts = replace(parts, end_ns=ends)
+    free = _free_lanes(parts, order, single)
+    # an end that was noted late may lie behind the start that it allowed
+    uses = (parts.queue >= 0) & (np.abs(parts.start_ns - np.maximum(called, free)) <= parts.start_ns - called)
+    latency = parts.start_ns - np.where(uses, np.maximum(called, free), called)
+    return Graph(events=events, parts=parts, leads=leads, own_ns=own, wake_ns=wake, latency_ns=latency,
+                 transfer_ns=ends - begun, uses_lane=uses, previous=previous, single_lane=single)
+
+
+def _queues(parts: Parts, called: Any, calls: Any, begun: Any) -> tuple[Parts, Any, Any, Any]:
+    """Parts without queues that are none, parts by queue and call, the one in front of each, and single lanes.
+
+    A queue has one lane unless ops begin although the one in front of them has not ended; two, unless they begin
+    although neither of two has; else it is none.
+    """
+    order, previous = _in_queues(parts, calls)
+    single = _waits_for(parts, previous, called, begun)
+    second = np.where(previous >= 0, previous[previous], -1)
+    is_none = ~single & ~_waits_for(parts, second, called, begun)
+    if is_none.any():
+        parts = replace(parts, queue=np.where(is_none[parts.queue] & (parts.queue >= 0), -1, parts.queue))
+        order, previous = _in_queues(parts, calls)
+    return parts, order, previous, single
+
+
+def _waits_for(parts: Parts, other: Any, called: Any, begun: Any) -> Any:
+    """Of which queues the parts wait until another one has ended, -1: none; a queue of which too little shows is like
+    most.
+
+    Where the end may have been noted late, it has not ended as long as a rank had not begun.
+    """
+    behind = np.flatnonzero((other >= 0) & (parts.queue >= 0))
+    before = other[behind]
+    behind, before = (some[called[behind] < begun[before]] for some in (behind, before))
+    end = np.where(parts.noted_late, begun, parts.end_ns)[before]
+    queue = parts.queue[behind]
+    num_queues = int(parts.queue.max(initial=-1)) + 1
+    tries = np.bincount(queue, minlength=num_queues)
+    early = np.bincount(queue, parts.start_ns[behind] < end, num_queues)
+    few = tries < ENOUGH
+    tries[few], early[few] = max(int(tries.sum()), 1), early.sum()
+    return early <= OVERLAPS * tries
+
+
+def _bounded_by_next(parts: Parts, previous: Any, single: Any) -> Parts:
+    """In a queue with one lane, an op is over when the next one begins."""
+    behind = np.flatnonzero((previous >= 0) & (parts.queue >= 0))
+    behind = behind[single[parts.queue[behind]] & parts.noted_late[previous[behind]]]
+    ends = parts.end_ns.copy()
+    ends[previous[behind]] = np.minimum(ends[previous[behind]], parts.start_ns[behind])
+    return replace(parts, end_ns=ends)
+
+
+def _ends(events: Events, parts: Parts, begun: Any) -> Any:
+    """Ends of parts, which may have been noted late: a thread that waited for one and went on knows better.
+
+    Of a part that no thread had to wait for, it is only known to be over by then. It then took as long as on the rank
+    of its join that was fastest.
+    """
+    waits = np.flatnonzero(events.kind == WAIT)
+    part, began, at = events.part[waits], events.began_ns[waits], events.at_ns[waits]
+    ends, unsure = parts.end_ns.copy(), parts.noted_late.copy()
+    late, blocked = ends[part] > at, at - began >= BLOCKED_NS
+    unsure[part] = (unsure[part] | late) & ~blocked
+    ends[part[late]] = np.where(blocked, at, began)[late]
+    fastest = np.full(int(parts.join.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(fastest, parts.join, ends - begun)
+    ends[unsure] = np.minimum(ends, begun + np.maximum(fastest[parts.join], 0))[unsure]
+    return ends
+
+
+def _own_and_wake(events: Events, ends: Any) -> tuple[Any, Any]:
+    """Work in front of events, and how late waits woke up."""
+    waits = np.flatnonzero(events.kind == WAIT)
+    before = np.concatenate((events.at_ns[:1], events.at_ns[:-1]))
+    first = np.concatenate(([True], events.rank[1:] != events.rank[:-1])) if len(events) else np.zeros(0, bool)
+    before = np.where(first, events.at_ns, before)
+    own = np.where(first, 0, np.maximum(events.began_ns - before, 0))
+    wake = np.zeros(len(events), np.int64)
+    end = ends[events.part[waits]]
+    is_blocked = end > before[waits] + own[waits]
+    wake[waits] = np.where(is_blocked, events.at_ns[waits] - end, 0)
+    # a wait for what is over takes some time all the same
+    own[waits] = np.where(is_blocked | first[waits], own[waits], events.at_ns[waits] - before[waits])
+    return own, wake
+
+
+def _in_queues(parts: Parts, called: Any) -> tuple[Any, Any]:
+    """Parts by queue in the order of their calls, and the one in front of each."""
+    place = np.full(len(parts), len(called), np.int64)
+    place[called] = np.arange(len(called))
+    order = np.lexsort((place, parts.queue))
+    order = order[parts.queue[order] >= 0]
+    previous = np.full(len(parts), -1, np.int64)
+    follows = parts.queue[order[1:]] == parts.queue[order[:-1]]
+    previous[order[1:][follows]] = order[:-1][follows]
+    return order, previous
+
+
+def _free_lanes(parts: Parts, order: Any, single: Any) -> Any:
+    """From when on each part could have had a lane: with two of them, from the second-latest end in front of it."""
+    free = np.zeros(len(parts), np.int64)
+    if not len(order):
+        return free
+    queue = parts.queue[order]
+    first = np.concatenate(([True], queue[1:] != queue[:-1]))
+    low, high = int(parts.end_ns.min()), int(parts.end_ns.max())
+    base = queue * (high - low + 1)  # a running maximum then stays within its queue
+    ends = parts.end_ns[order] - low + base
+    latest = np.maximum.accumulate(ends)
+    before = np.where(first, base, np.concatenate(([0], latest[:-1])))
+    second = np.maximum.accumulate(np.minimum(ends, before))
+    second_before = np.where(first, base, np.concatenate(([0], second[:-1])))
+    free[order] = np.where(single[queue], before, second_before) - base + low
+    return free
+
+
+def _all_begun(parts: Parts, leads: Any) -> Any:
+    """When the last part had begun that each needs."""
+    last = np.full(int(parts.join.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last, parts.join, parts.start_ns)
+    if len(leads):
+        np.maximum.at(last, leads[:, 0], parts.start_ns[leads[:, 1]])
+    return last[parts.join]

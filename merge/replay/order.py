@@ -1,0 +1,89 @@
+"""The order in which a graph is replayed: rounds of runs and joins that need nothing of the same round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.replay.graph import CALL, WAIT, Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Rounds: first the runs of a round are replayed, then its joins.
+
+    A run is what a thread does from one wait to the next: it needs its first wait to be over.
+    """
+
+    run: Any
+    """Of each event, the run that it lies in; a wait belongs to the run that it begins."""
+    round_of_run: Any
+    round_of_join: Any
+    num_rounds: int
+    stuck: Any
+    """Joins that need themselves, because something was matched wrongly; without them the rest is replayed."""
+
+
+def order_of(graph: Graph) -> Order:
+    """Finds the rounds, each as early as it can be."""
+    events = graph.events
+    new = events.kind == WAIT
+    new[np.flatnonzero(np.diff(events.rank, prepend=-1))] = True
+    run = np.cumsum(new) - 1
+    needs = _Needs(graph, run)
+    rounds = _rounds(needs)
+    num_runs = needs.num_runs
+    return Order(run=run, round_of_run=rounds[:num_runs], round_of_join=rounds[num_runs:],
+                 num_rounds=int(rounds.max(initial=-1)) + 1, stuck=np.flatnonzero(rounds[num_runs:] < 0))
+
+
+class _Needs:
+    """Nodes are runs, then joins; edges go from what is needed to what needs it."""
+
+    def __init__(self, graph: Graph, run: Any) -> None:
+        events, parts = graph.events, graph.parts
+        self.num_runs = int(run[-1]) + 1 if len(run) else 0
+        num_joins = int(parts.join.max(initial=-1)) + 1
+        self.num_nodes = self.num_runs + num_joins
+        join_of = parts.join + self.num_runs
+        calls, waits = np.flatnonzero(events.kind == CALL), np.flatnonzero(events.kind == WAIT)
+        follows = np.flatnonzero(events.rank[1:] == events.rank[:-1]) + 1
+        follows = follows[run[follows] != run[follows - 1]]
+        queued = np.flatnonzero(graph.previous >= 0)
+        leads = graph.leads
+        pairs = [(run[follows - 1], run[follows]), (join_of[events.part[waits]], run[waits]),
+                 (run[calls], join_of[events.part[calls]]), (join_of[graph.previous[queued]], join_of[queued]),
+                 (join_of[leads[:, 1]], leads[:, 0] + self.num_runs)]
+        source, target = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+        order = np.argsort(source, kind="stable")
+        self.targets = target[order]
+        self.first = np.searchsorted(source[order], np.arange(self.num_nodes + 1))
+        self.open = np.bincount(target, minlength=self.num_nodes)
+
+
+def _rounds(needs: _Needs) -> Any:
+    """The round of each node; -1 for those that can never be."""
+    rounds, left = np.full(needs.num_nodes, -1, np.int64), needs.open
+    ready, number = np.flatnonzero(left == 0), 0
+    while len(ready):
+        # runs that this round's runs set free may not be in it, but joins may
+        runs, joins = ready[ready < needs.num_runs], ready[ready >= needs.num_runs]
+        rounds[runs] = number
+        freed = _freed(needs, runs, left)
+        now = np.concatenate((joins, freed[freed >= needs.num_runs]))
+        rounds[now] = number
+        ready = np.concatenate((freed[freed < needs.num_runs], _freed(needs, now, left)))
+        number += 1
+    return rounds
+
+
+def _freed(needs: _Needs, nodes: Any, left: Any) -> Any:
+    """Nodes that needed nothing but these."""
+    counts = needs.first[nodes + 1] - needs.first[nodes]
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    targets = needs.targets[np.repeat(needs.first[nodes], counts) + within]
+    np.subtract.at(left, targets, 1)
+    free = targets[left[targets] == 0]
+    return np.unique(free) if len(free) > 1 else free
