@@ -30,8 +30,8 @@ class PassSwitch:
         self._compilations = 0
         self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phase), guard)
         """One for all passes: it numbers collectives without a gap."""
-        context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, phase=lambda: self.phase,
-                              collectives=self.collectives)
+        context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, step=step,
+                              phase=lambda: self.phase, collectives=self.collectives)
         self._passes: dict[str | None, Pass] = {kind.name: kind(context) for kind in PASS_CLASSES}
         self._off = Pass(context)
 

@@ -55,7 +55,7 @@ def test_inference_has_a_step_per_forward_call(tmp_path):
             model(torch.zeros(3, 4))
     seen = Recorded(tmp_path / "run")
     assert seen.info["status"] == "complete", seen.info["why"]
-    assert seen.info["passes"] == {"wait": 1, "count": 1, "time": 2, "trace": 1}
+    assert seen.info["passes"] == {"wait": 1, "count": 1, "time": 2, "trace": 1, "arrivals": 0}
     assert seen.modules()[""]["fwd_flops"] == 2 * 3 * 16 and seen.modules()[""]["bwd_flops"] == 0
     assert seen.modules()[""]["bwd_time_ns"] is None
     assert [step["samples"] for step in steps_of(tmp_path / "run")] == [3] * 5

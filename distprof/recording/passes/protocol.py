@@ -23,6 +23,8 @@ class PassContext:
     """Writes a line to stderr and keeps it in rank.json."""
     tags: Callable[[], dict[str, Any]]
     """Rank, sizes and ids that every file carries."""
+    step: Callable[[], int]
+    """The running step, from 0."""
     phase: Callable[[], str | None]
     """`optimizer` inside optimizer.step(), else None."""
     collectives: CollectiveRecorder

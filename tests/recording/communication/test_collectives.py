@@ -19,7 +19,7 @@ from support.jobs import SCRIPTS, distprof, merged, record_run
 @pytest.fixture(scope="module")
 def run(recordings) -> Path:
     out = recordings.get("many", lambda out: record_run(
-        out, 4, SCRIPTS / "many_collectives.py", flags=("--steps", "wait=1,count=1,time=1,trace=1")))
+        out, 4, SCRIPTS / "many_collectives.py", flags=("--steps", "wait=1,count=1,time=1,trace=1,arrivals=0")))
     return merged(out)
 
 
@@ -89,11 +89,11 @@ def test_the_timeline_tells_every_end(rows):
 
 def test_runs_of_older_versions_know_less(run, rows, tmp_path):
     older = Path(shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("merged")))
-    new = ["tag", "split_bytes", "start_ns", "timed_by"]
+    new = ["tag", "split_bytes", "start_ns", "timed_by", "wait_start_ns", "wait_end_ns"]
     for path in older.glob("rank*/collectives.parquet"):
         pl.read_parquet(path).drop(new).write_parquet(path)
     found = measured_run(read_run(older)).collectives
-    assert found["complete"].all() and found.select(new).null_count().row(0) == (len(found),) * 4
+    assert found["complete"].all() and found.select(new).null_count().row(0) == (len(found),) * len(new)
     assert found["arrival_ns"].to_list() == found["enqueue_ns"].to_list()
     by = ["rank", "group", "op", "sequence"]
     assert found.sort(by).select(*by, "num_ranks").equals(rows.sort(by).select(*by, "num_ranks"))

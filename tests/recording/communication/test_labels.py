@@ -17,7 +17,7 @@ from distprof.contract.collective_ops import OP_OF_C10D
 from support.attempts import most_hold
 from support.jobs import EXAMPLES, SCRIPTS, record_run
 
-ONE_STEP = ("--steps", "wait=1,count=0,time=1,trace=1")
+ONE_STEP = ("--steps", "wait=1,count=0,time=1,trace=1,arrivals=0")
 WAIT_FOR_ALL = ("all_reduce", "barrier", "all_gather", "reduce_scatter", "all_to_all")
 
 

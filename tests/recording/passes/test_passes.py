@@ -13,6 +13,7 @@ from distprof.contract.tables import OPS, TableRow
 from distprof.model.modules import ModuleMap, Site
 from distprof.model.scopes import ModuleScopes
 from distprof.recording import pass_switch
+from distprof.recording.communication.labels import CollectiveRecorder
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
 from distprof.recording.run_directory import RankFolder
@@ -80,7 +81,8 @@ def test_a_pass_hears_of_its_steps_alone_and_its_columns_are_written(tmp_path, m
 def test_a_pass_that_overrides_nothing_records_nothing(tmp_path):
     modules = ModuleMap()
     scopes = ModuleScopes(modules, lambda function: function, lambda _: None)
+    calls = CollectiveRecorder(scopes, lambda: (0, None), lambda function: function)
     idle = Pass(PassContext(scopes=scopes, guard=lambda function: function, note=print, tags=dict, step=lambda: 0,
-                            phase=lambda: None))
+                            phase=lambda: None, collectives=calls))
     idle.start(), idle.restart_step(), idle.optimizer_begins(), idle.optimizer_ends(), idle.next_step(), idle.stop()
-    assert (*idle.open_calls(), *idle.module_columns([]), *idle.step_columns()) == ()
+    assert (*idle.module_columns([]), *idle.step_columns()) == ()
