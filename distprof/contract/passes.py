@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 WAIT = "wait"
 """The pass in which nothing is measured."""
+ARRIVALS = "arrivals"
+"""The pass without a timeline in which collectives are labelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ PASSES = (
     # the profiler warms up in the first step; fewer do not suffice to tell habit from chance
     PassRow(name="trace", steps=6, doc="The profiler is on, and every collective is labelled."),
     # what happens in every third step is told from chance by the product of ranks and steps
-    PassRow(name="arrivals", steps=20, with_few_ranks=((1, 0), (3, 32)), optional=True,
+    PassRow(name=ARRIVALS, steps=20, with_few_ranks=((1, 0), (3, 32)), optional=True,
             doc="Collectives are labelled, and nothing else is on."),
 )
 PASS_NAMES = tuple(row.name for row in PASSES)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distprof.contract.passes import ARRIVALS
 from distprof.contract.tables import STEPS
 from distprof.errors import DataError, UsageError
 from distprof.merge.chrome.drawing import BYTES_DRAWN, DRAWN, CounterValue, DrawnCollective
@@ -90,7 +91,7 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
     wanted = _wanted(options.steps, steps, choice)
     selections = {one.rank.number: _selection(options, wanted.get(one.rank.number), clocks[one.rank.number], first_ns)
                   for one in chosen}
-    drawn = _drawn(clock, collectives, selections, steps, origin_ns)
+    drawn = _drawn(clock, _traced(collectives, recorded), selections, steps, origin_ns)
     numbers = _numbers(chosen, drawn.most_threads if drawn is not None else 0)
     pid = numbers * (max((one.rank.number for one in chosen), default=0) + 1) + 1
     return Plans(origin_ns=origin_ns, remarks=remarks, counters=drawn.counters if drawn is not None else [],
@@ -102,6 +103,17 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
                  selection=selections[one.rank.number],
                  collectives=drawn.ranks.get(one.rank.number, []) if drawn is not None else [])
         for one in chosen])
+
+
+def _traced(collectives: pl.DataFrame | None, recorded: pl.DataFrame | None) -> pl.DataFrame | None:
+    """Collectives up to the arrivals pass, in which there is no timeline beside which they could be drawn."""
+    if collectives is None or recorded is None:
+        return collectives
+    import polars as pl  # takes its time: not where there are no collectives
+
+    first = recorded.filter(pl.col("pass") == ARRIVALS)["step"].min()
+    return collectives if first is None else collectives.filter(
+        pl.col("step").is_null() | (pl.col("step") < pl.lit(first)))
 
 
 def _drawn(clock: Clock, collectives: pl.DataFrame | None, selections: Mapping[int, EventSelection],

@@ -33,12 +33,13 @@ def ddp(name: str, norm: bool = False, **options) -> DistributedDataParallel:
 models = {
     "ddp": ddp("ddp"), "buckets": ddp("buckets", bucket_cap_mb=1e-5, gradient_as_bucket_view=True),
     "static": ddp("static", static_graph=True), "unused": ddp("unused", find_unused_parameters=True),
-    "buffers": ddp("buffers", norm=True), "hooked": ddp("hooked"), "accumulated": ddp("accumulated"), "twice": ddp("twice"),
+    "buffers": ddp("buffers", norm=True), "hooked": ddp("hooked"), "accumulated": ddp("accumulated"),
+    "twice": ddp("twice"),
 }
 models["hooked"].register_comm_hook(models["hooked"].process_group, fp16_compress_hook)
-models["tp"] = parallelize_module(
-    net(), DeviceMesh.from_group(group("tp"), "cpu", mesh_dim_names=("tp",)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
-models["fsdp"] = fully_shard(net(), mesh=DeviceMesh.from_group(group("fsdp"), "cpu", mesh_dim_names=("dp",)))
+meshes = [DeviceMesh.from_group(group(name), "cpu", mesh_dim_names=(name,)) for name in ("tp", "fsdp")]
+models["tp"] = parallelize_module(net(), meshes[0], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+models["fsdp"] = fully_shard(net(), mesh=meshes[1])
 groups = {name: group(name) for name in ("plain", "async", "functional", "pairs", "kinds", "unasked")}
 optimizer = torch.optim.SGD([p for model in models.values() for p in model.parameters()], lr=1e-3, foreach=False)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 
+from distprof.contract.passes import ARRIVALS
 from distprof.contract.tables import TableRow
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.thread_usage import ThreadUsage
@@ -14,7 +15,7 @@ from distprof.recording.thread_usage import ThreadUsage
 class ArrivalSteps(Pass):
     """Steps in which collectives are labelled, and nothing else is on."""
 
-    name = "arrivals"
+    name = ARRIVALS
     labels_collectives = True
 
     def __init__(self, context: PassContext) -> None:
