@@ -130,7 +130,7 @@ class RankRecording:
         for one in switch.passes:
             one.write(folder, self._steps, ended=ended, elsewhere=elsewhere)
         if ended and switch.labels_collectives:
-            folder.write_rows(COLLECTIVES, collective_rows(switch.collectives.calls))
+            folder.write_rows(COLLECTIVES, self._collective_rows(switch))
         folder.write_rank(self._rank_json(status, why))
 
     def _module_rows(self, switch: PassSwitch) -> list[TableRow]:
@@ -147,6 +147,11 @@ class RankRecording:
             for step, columns in zip(steps, one.step_columns(), strict=False):  # the last step may not have ended
                 step |= columns
         return self._steps
+
+    def _collective_rows(self, switch: PassSwitch) -> list[TableRow]:
+        # what follows the last step, a barrier or an evaluation, is no part of the arrivals pass
+        steps = max(len(self._steps), self.plan.num_required)
+        return collective_rows(call for call in switch.collectives.calls if call.step < steps)
 
     def complete(self) -> None:
         """Gives the folder its final name."""
