@@ -11,7 +11,7 @@ from typing import NoReturn
 from distprof.contract.mesh import MESH_AXES, MODEL_PARALLEL
 from distprof.errors import UsageError
 from distprof.process.topology import requested
-from distprof.recording.plan import StepPlan
+from distprof.recording.plan import default_plan
 
 RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
 """Flags of torchrun that set where ranks meet."""
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--out", type=Path, default=None, metavar="DIR",
                        help="run directory (default: runs/<script>-<time>)")
     group.add_argument("--steps", default=None, metavar="PLAN",
-                       help=f"number of steps of each pass (default: {StepPlan()})")
+                       help=f"number of steps of each pass (default: {default_plan()})")
     group.add_argument("--config", type=Path, default=None, metavar="FILE",
                        help="DeepSpeed config; its flops_profiler section sets the first recorded step and the report")
     group.add_argument("--force", action="store_true", help="replace the run in --out")

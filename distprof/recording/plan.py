@@ -79,6 +79,13 @@ class StepPlan:
         return None
 
 
+def default_plan() -> str:
+    """The plan if the user gives none, in words."""
+    few = [f"up to {most} rank{'s' if most > 1 else ''} {row.name}={steps}"
+           for row in PASSES for most, steps in reversed(row.with_few_ranks)]
+    return "; ".join((EXAMPLE.removeprefix("--steps "), *few))
+
+
 def _check_name(name: str) -> None:
     if name not in PASS_NAMES:
         near = difflib.get_close_matches(name, PASS_NAMES, n=1)

@@ -21,6 +21,21 @@ def test_a_plan_reads_what_it_writes_and_gives_each_pass_its_steps_in_order(plan
     assert passes == [*expected, None, None]
 
 
+@pytest.mark.parametrize(("ranks", "steps"), [(1, 0), (2, 32), (3, 32), (4, 20), (512, 20)])
+def test_the_arrivals_pass_has_more_steps_with_fewer_ranks_and_none_with_one(ranks, steps):
+    plan = StepPlan.parse("wait=1")
+    assert plan.for_ranks(ranks).steps["arrivals"] == steps and plan.num_required == 1 + 1 + 3 + 6
+    assert plan.for_ranks(ranks).pass_of(11) == ("arrivals" if steps else None)
+    assert StepPlan.parse(str(plan.for_ranks(ranks))).for_ranks(7) == plan.for_ranks(ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_number_of_arrivals_that_is_given_wins(ranks):
+    assert StepPlan.parse("arrivals=5").for_ranks(ranks) == StepPlan(arrivals=5).for_ranks(ranks)
+    assert StepPlan.parse("arrivals=0").for_ranks(ranks).pass_of(12) is None
+    assert StepPlan(count=0, time=0, trace=0, arrivals=3).for_ranks(ranks).num_steps == 5
+
+
 def test_what_is_not_named_keeps_its_default():
     assert StepPlan.parse("time=9") == StepPlan(time=9)
     assert StepPlan.parse(" wait=1 , trace=0 ") == StepPlan(wait=1, trace=0)
