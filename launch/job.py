@@ -53,11 +53,12 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
         from_sizes(sizes, rank=0, world_size=ranks)  # checks that they divide the ranks
     directory = args.out or _default_directory(args)
     run_id = _run_id(args, directory)
-    started = this_launch(run_id=run_id, plan=str(plan if ranks is None else plan.for_ranks(ranks)), world_size=ranks, sizes=sizes)
+    known = plan if ranks is None else plan.for_ranks(ranks)  # the ranks see for themselves: a script may start more
+    started = this_launch(run_id=run_id, plan=str(known), world_size=ranks, sizes=sizes)
     is_first_node = is_one_node(args) or run_id_in(directory / RUN_JSON) != run_id
     if is_first_node:
         make_run_directory(directory, started, force=args.force)
-    _say(f"recording steps {plan if ranks is None else plan.for_ranks(ranks)} to {directory}")
+    _say(f"recording steps {known} to {directory}")
     _set_environment(directory, plan, run_id, sizes, debug=args.debug)
     code = _launch(_with_worker(args))
     _finish(directory, started, code)
