@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import FirstStepLeftOut, Remark
 from distprof.merge.blame.activities import OF_MODULES, Activities
 from distprof.merge.blame.breakdown import step_breakdown
@@ -27,7 +28,9 @@ from distprof.merge.replay.graph import WAIT
 from distprof.merge.run.run_model import Run
 
 SETTLES = 3
-"""From this many traced steps on the first is left out: the profiler warms up in it, on each rank in its own time."""
+"""From this many steps of a pass on the first is left out: what records them warms up, on each rank in its own time."""
+MOST_OF_IT = 0.5
+"""Part of an excess for which the thread has to have waited for a processor, to be the cause."""
 MANY_SAMPLES = 1.2
 """From this ratio to the median rank on, the size of the batch is the cause."""
 
@@ -43,7 +46,7 @@ class Analysis:
     blind: Blind | None
     """Why delays could not be seen; None where they could."""
     steps: list[int]
-    """Steps that were looked at."""
+    """Steps that the breakdown is of: those with a timeline, where there are any."""
     remarks: list[Remark]
 
 
@@ -60,24 +63,25 @@ def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | No
     windows = step_windows(clock, steps, timelines)
     if windows.is_empty():
         windows = _windows_of(rows)
-    counted = sorted(set(windows["step"].to_list()))
+    traced, arrivals = (sorted(set(windows.filter((pl.col("pass") == ARRIVALS) == is_one)["step"].to_list()))
+                        for is_one in (False, True))
     remarks: list[Remark] = []
-    if len(counted) >= SETTLES:
-        remarks.append(FirstStepLeftOut(step=counted[0]))
-        counted = counted[1:]
+    if len(traced) >= SETTLES:
+        remarks.append(FirstStepLeftOut(step=traced[0]))
+    traced, arrivals = _settled(traced), _settled(arrivals)
     activities, calls, recorded = Activities(), collectives_by_rank(rows), _recorded_waits(rows)
     did = {rank: rank_activity(events, calls[rank], activities, waits_drawn=run.kind == "distprof",
                                recorded=recorded.get(rank))
            for rank, events in timelines.items() if rank in calls and len(events)}
-    breakdown = step_breakdown(windows.filter(pl.col("step").is_in(counted)), calls, did, activities)
+    breakdown = step_breakdown(windows.filter(pl.col("step").is_in(traced or arrivals)), calls, did, activities)
     coordinates = {rank.number: rank.coordinates for rank in run.ranks if rank.coordinates is not None}
-    found, blind = judged(rows, did, windows, activities, steps=counted, coordinates=coordinates,
-                   clock_ns=clock.pair_uncertainty_ns())
-    return Analysis(breakdown=breakdown, steps=counted, remarks=remarks, culprits=found, blind=blind)
+    found, blind = judged(rows, did, windows, activities, steps=[*traced, *arrivals], traced=traced,
+                          coordinates=coordinates, clock_ns=clock.pair_uncertainty_ns())
+    return Analysis(breakdown=breakdown, steps=traced or arrivals, remarks=remarks, culprits=found, blind=blind)
 
 
 def judged(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.DataFrame, activities: Activities, *,
-           steps: Sequence[int], coordinates: Mapping[int, Mapping[str, int]],
+           steps: Sequence[int], traced: Sequence[int], coordinates: Mapping[int, Mapping[str, int]],
            clock_ns: float | None) -> tuple[list[Culprit], Blind | None]:
     """The ranks that delay a job, by what mending them would gain; or why that cannot be seen.
 
@@ -87,18 +91,22 @@ def judged(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.Data
         windows: Start, end and samples of the steps of ranks.
         activities: Names of what they did.
         steps: Those that count.
+        traced: Those of them that have timelines.
         coordinates: Of ranks in the device mesh, where they are known.
         clock_ns: What the clocks of two ranks may differ by; None where they were never compared.
     """
     job = job_of(rows, did, windows, activities)
-    groups = [excess_of(job, peers, steps, activities.known)
+    groups = [excess_of(job, peers, steps, activities.known, traced)
               for peers in peers_of(job, steps, activities.known, coordinates) if len(peers) > 1 and len(steps)]
     blind = _blind(job, has_peers=bool(groups), has_clock=clock_ns is not None)
     if blind is not None or clock_ns is None:
         return [], blind
-    samples = dict(windows.group_by("rank").agg(pl.col("samples").mean()).drop_nulls().iter_rows())
+    counted = windows.filter(pl.col("step").is_in(steps))
+    samples, queued = (dict(counted.group_by("rank").agg(pl.col(name).mean()).drop_nulls().iter_rows())
+                       for name in ("samples", "run_queue_ns"))
     found = Verdicts(job, groups, activities.known, steps, clock_ns).culprits()
-    return [replace(one, causes=_with_batch(one.causes, one.rank, samples)) for one in found], None
+    return [replace(one, causes=_with_core(_with_batch(one.causes, one.rank, samples), one, queued))
+            for one in found], None
 
 
 def _blind(job: Job, *, has_peers: bool, has_clock: bool) -> Blind | None:
@@ -113,6 +121,11 @@ def _blind(job: Job, *, has_peers: bool, has_clock: bool) -> Blind | None:
     return None if has_peers else "no peers"
 
 
+def _settled(steps: list[int]) -> list[int]:
+    """Steps of a pass without the first, which begins on each rank in its own time."""
+    return steps[1:] if len(steps) >= SETTLES else steps
+
+
 def _windows_of(rows: pl.DataFrame) -> pl.DataFrame:
     """Steps as far as collectives show them: from the first call of a step to its last end; all, without steps."""
     step = pl.col("step").fill_null(0)
@@ -120,7 +133,9 @@ def _windows_of(rows: pl.DataFrame) -> pl.DataFrame:
                                             end_ns=pl.col("end_ns").max()).drop_nulls().sort("rank", "step")
     # a step lasts until the next one begins
     following = pl.col("start_ns").shift(-1).over("rank")
-    return found.with_columns(end_ns=pl.coalesce(following, "end_ns"), samples=pl.lit(None, pl.Int64)).with_columns(
+    return found.with_columns(end_ns=pl.coalesce(following, "end_ns"), samples=pl.lit(None, pl.Int64),
+                              run_queue_ns=pl.lit(None, pl.Int64),
+                              **{"pass": pl.lit("trace")}).with_columns(
         duration_ns=pl.col("end_ns") - pl.col("start_ns"))
 
 
@@ -131,6 +146,18 @@ def _recorded_waits(rows: pl.DataFrame) -> dict[int, Intervals]:
     waits = rows.select("rank", *COLUMNS).drop_nulls()
     return {int(key[0]): Intervals.of(*(part[name].to_numpy() for name in COLUMNS))
             for key, part in waits.partition_by("rank", as_dict=True).items()}
+
+
+def _with_core(causes: list[Cause], one: Culprit, queued: Mapping[int, float]) -> list[Cause]:
+    """Names the processor as cause, where the thread waited for one most of the time by which it exceeds its peers."""
+    others: list[Any] = [value for other, value in queued.items() if other != one.rank]
+    if one.rank not in queued or not others:
+        return causes
+    usual = float(np.median(others))
+    if queued[one.rank] - usual < MOST_OF_IT * max(float(np.mean(one.excess_ns)), one.gain_ns):
+        return causes
+    core = Cause(kind="core", where=None, gain_ns=one.gain_ns, spent=queued[one.rank], of_peers=usual)
+    return [core, *causes]
 
 
 def _with_batch(causes: list[Cause], rank: int, samples: Mapping[int, float]) -> list[Cause]:

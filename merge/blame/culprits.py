@@ -20,7 +20,8 @@ class Cause:
     """One thing that a rank spends more time on than its peers."""
 
     kind: str
-    """forward, backward, recompute, data, optimizer, host, annotation, batch, unknown, or whole: no single one."""
+    """forward, backward, recompute, data, optimizer, host, annotation, unknown, or whole: no single one; batch: it has
+    more samples; core: its thread had to wait for a processor."""
     where: str | None
     """Module path; name of an annotation; for the host what it lies between. None where that is not known."""
     gain_ns: float

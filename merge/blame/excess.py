@@ -11,6 +11,8 @@ import numpy as np
 
 from distprof.merge.blame.activities import Activity
 from distprof.merge.blame.job import Job
+from distprof.merge.blame.others import median_of_others
+from distprof.merge.blame.untraced import divided
 
 MOST_CELLS = 40_000_000
 """From more on, work is not kept by its place among the calls of a step."""
@@ -32,8 +34,12 @@ class Excess:
     """Activity of each cell."""
     work: Any
     """Shape (ranks, steps, cells)."""
+    position: Any
+    """Of each cell, its place among the calls of a step."""
+    recorded: Any
+    """`work` before that of steps without a timeline was divided among activities."""
     piece: Any
-    """Pieces of the job that these cells are made of, with the place of each in `work`."""
+    """Pieces of the job that these cells are made of, with the place of each in `recorded`."""
     place: Any
     kinds: Sequence[str]
     """Kinds of activities, and `WHOLE` at the end."""
@@ -76,7 +82,8 @@ class Excess:
         return found
 
 
-def excess_of(job: Job, peers: Any, counted: Sequence[int], known: Sequence[Activity]) -> Excess:
+def excess_of(job: Job, peers: Any, counted: Sequence[int], known: Sequence[Activity],
+              traced: Sequence[int]) -> Excess:
     """Compares peers.
 
     Args:
@@ -84,6 +91,7 @@ def excess_of(job: Job, peers: Any, counted: Sequence[int], known: Sequence[Acti
         peers: Indices of ranks, ascending.
         counted: Steps that count.
         known: Activities by number.
+        traced: Those of the steps that have a timeline.
     """
     pieces, events, steps = job.pieces, job.graph.events, np.unique(job.steps[:, 1])
     ours = np.array([one.kind != "communication" for one in known], bool)[pieces.label]
@@ -92,18 +100,23 @@ def excess_of(job: Job, peers: Any, counted: Sequence[int], known: Sequence[Acti
     position = job.position[event]
     num_calls = np.zeros(len(job.ranks), np.int64)
     np.maximum.at(num_calls, events.rank[event], position)
-    if np.ptp(num_calls[peers]) or len(peers) * len(steps) * (int(position.max(initial=0)) + 1) * len(known) > MOST_CELLS:
+    num_cells = len(peers) * len(steps) * (int(position.max(initial=0)) + 1) * len(known)
+    if np.ptp(num_calls[peers]) or num_cells > MOST_CELLS:
         position = np.zeros_like(position)
     key = position * len(known) + pieces.label[chosen]
     cells, cell = _numbered(key)
     rank, step = np.searchsorted(peers, events.rank[event]), np.searchsorted(steps, job.step[event])
     place = (rank * len(steps) + step) * len(cells) + cell
     shape = (len(peers), len(steps), len(cells))
-    work = np.bincount(place, pieces.ns[chosen], int(np.prod(shape))).reshape(shape)
+    work = np.bincount(place, pieces.ns[chosen].astype(float), int(np.prod(shape))).reshape(shape)
     labels = cells % len(known)
     names = sorted({known[label].kind for label in labels.tolist()})
     kind_of = np.array([names.index(known[label].kind) for label in labels.tolist()], np.int64)
-    return Excess(ranks=peers, steps=steps, counts=np.isin(steps, counted), labels=labels, work=work, piece=chosen,
+    position, is_traced = cells // len(known), np.isin(steps, traced)
+    unknown = np.array([known[label].kind == "unknown" for label in labels.tolist()], bool)
+    mixed = is_traced.any() and not is_traced.all() and len(peers) > 1
+    return Excess(ranks=peers, steps=steps, counts=np.isin(steps, counted), labels=labels, position=position,
+                  work=divided(work, is_traced, unknown, position) if mixed else work, recorded=work, piece=chosen,
                   place=place, kinds=[*names, WHOLE], kind_of=kind_of)
 
 
@@ -112,20 +125,3 @@ def _numbered(keys: Any) -> tuple[Any, Any]:
     there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
     there[keys] = True
     return np.flatnonzero(there), (np.cumsum(there) - 1)[keys]
-
-
-def median_of_others(values: Any) -> Any:
-    """The median over the other entries of the first axis, of each entry; NaN where there is none."""
-    number = len(values)
-    if number < 2:
-        return np.full(values.shape, np.nan)
-    order = np.argsort(values, axis=0, kind="stable")
-    ordered = np.take_along_axis(values, order, axis=0)
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.arange(number).reshape(-1, *[1] * (values.ndim - 1)), axis=0)
-
-    def without_itself(index: int) -> Any:
-        return np.where(index < place, ordered[index], ordered[index + 1])
-
-    middle = (number - 1) // 2
-    return without_itself(middle) if number % 2 == 0 else (without_itself(middle - 1) + without_itself(middle)) / 2

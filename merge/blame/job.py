@@ -242,7 +242,9 @@ def _pieces_of(first: int, at: Any, own: Any, did: RankActivity, activities: Act
     # of events at one instant, the last one has the work behind them
     inside = edges[:-1] < ends[event]
     known, label = did.lane.at(edges[:-1])
-    host = activities.number(Activity("host"))
-    return first + event[inside], np.where(known, label, host)[inside], np.diff(edges)[inside]
+    host, unknown = activities.number(Activity("host")), activities.number(Activity("unknown"))
+    began, ended = (did.lane.starts[0], did.lane.ends[-1]) if len(did.lane.starts) else (0, 0)
+    beside = np.where((edges[:-1] >= began) & (edges[:-1] < ended), host, unknown)
+    return first + event[inside], np.where(known, label, beside)[inside], np.diff(edges)[inside]
 
 

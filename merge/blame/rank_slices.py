@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.contract.passes import ARRIVALS
 from distprof.contract.tables import EVENTS, STEPS
 from distprof.errors import DataError
 from distprof.merge.blame.markers import GLOO, STEP
@@ -89,7 +90,7 @@ def _chunks(file: ChromeFile, scanner: Scanner) -> Iterator[list[Any]]:
 
 
 def step_windows(clock: Clock, recorded: pl.DataFrame | None, timelines: dict[int, pl.DataFrame]) -> pl.DataFrame:
-    """Start, end and samples of each traced step of each rank, on the common clock.
+    """Start, end, samples and pass of the steps whose collectives are recorded, of each rank, on the common clock.
 
     In traces of other programs, torch.profiler's `ProfilerStep#` marks steps; without it a whole trace is one step.
 
@@ -99,12 +100,13 @@ def step_windows(clock: Clock, recorded: pl.DataFrame | None, timelines: dict[in
         timelines: Events by rank, on the clock.
     """
     if recorded is not None:
-        return on_common_clock(clock, recorded.filter(pl.col("pass") == "trace"), ("start_ns", "end_ns"))
+        seen = recorded.filter(pl.col("pass").is_in(("trace", ARRIVALS)))
+        return on_common_clock(clock, seen, ("start_ns", "end_ns"))
     found = [_steps_of_trace(rank, events) for rank, events in timelines.items() if len(events)]
     return pl.concat([empty(STEPS).select(STEP_COLUMNS), *found])
 
 
-STEP_COLUMNS = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples")
+STEP_COLUMNS = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples", "run_queue_ns", "pass")
 
 
 def _steps_of_trace(rank: int, events: pl.DataFrame) -> pl.DataFrame:
@@ -115,4 +117,6 @@ def _steps_of_trace(rank: int, events: pl.DataFrame) -> pl.DataFrame:
         steps = events.select(step=pl.lit(0, pl.Int64), start_ns=pl.col("start_ns").min(),
                               end_ns=(pl.col("start_ns") + pl.col("duration_ns")).max()).head(1)
     return steps.select(rank=pl.lit(rank, pl.Int64), step="step", start_ns="start_ns", end_ns="end_ns",
-                        duration_ns=pl.col("end_ns") - pl.col("start_ns"), samples=pl.lit(None, TYPES["int64"]))
+                        duration_ns=pl.col("end_ns") - pl.col("start_ns"), samples=pl.lit(None, TYPES["int64"]),
+                        run_queue_ns=pl.lit(None, TYPES["int64"]),
+                        **{"pass": pl.lit("trace")})

@@ -30,16 +30,29 @@ def relief_of(job: Job, excess: Excess, row: int, kind: str) -> Relief:
     amount[excess.counts, 0] = excess.to_mend[row, :, number]
     sign = np.where(amount < 0, -1.0, 1.0)
     taken = sign * _largest_first(np.clip(sign * beyond, 0, None), np.abs(amount))
-    mine = excess.work[row][:, cells]
-    share = np.zeros(excess.work.shape[1:])
-    share[:, cells] = np.divide(taken, mine, out=np.zeros_like(taken), where=mine > 0)
+    ns = np.zeros(excess.work.shape[1:])
+    ns[:, cells] = taken
+    share = _of_recorded(excess, row, ns)
     size = share.size
     held = excess.place // size == row if size else np.zeros(0, bool)
     piece = excess.piece[held]
-    ns = share.reshape(-1)[excess.place[held] % size] * job.pieces.ns[piece] if size else np.zeros(0)
-    some = ns != 0
+    less = share.reshape(-1)[excess.place[held] % size] * job.pieces.ns[piece] if size else np.zeros(0)
+    some = less != 0
     event, where = np.unique(job.pieces.event[piece[some]], return_inverse=True)
-    return Relief(event=event, ns=np.bincount(where.reshape(-1), ns[some], len(event)))
+    return Relief(event=event, ns=np.bincount(where.reshape(-1), less[some], len(event)))
+
+
+def _of_recorded(excess: Excess, row: int, ns: Any) -> Any:
+    """What is taken of each cell, as a part of what was recorded; of unknown work, for all that it was divided into."""
+    recorded, position = excess.recorded[row], excess.position
+    untraced = recorded.any(axis=1) & (excess.work[row] != recorded).any(axis=1)
+    if untraced.any():
+        total = np.zeros((int(untraced.sum()), int(position.max()) + 1))
+        for taken, part in ((ns, total), (recorded, whole := np.zeros_like(total))):
+            np.add.at(part.T, position, taken[untraced].T)
+        ns, recorded = ns.copy(), recorded.copy()
+        ns[untraced], recorded[untraced] = total[:, position], whole[:, position]
+    return np.divide(ns, recorded, out=np.zeros_like(ns), where=recorded > 0)
 
 
 def _largest_first(values: Any, limit: Any) -> Any:

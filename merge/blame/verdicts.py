@@ -116,6 +116,8 @@ class Verdicts:
         kinds = sorted((kind for kind in one.kinds if means[kind] >= worth), key=lambda kind: -means[kind])
         if chosen == WHOLE:
             kinds.insert(0, WHOLE)
+        # what is unknown is a cause where nothing else is
+        kinds = [kind for kind in kinds if kind != "unknown"] or kinds
         found = [cause_of(one.excess, one.row, kind, self._known, means[kind]) for kind in kinds]
         return [cause for cause in found if cause is not None]
 

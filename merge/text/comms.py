@@ -142,7 +142,7 @@ def _part(ns: float | None, whole: float | None) -> str:
 def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
     if found.steps or found.collectives.is_empty():
         ranks = [rank.number for rank in found.run.ranks]
-        for line in culprit_lines(analysis.culprits, len(analysis.steps), ranks, analysis.blind):
+        for line in culprit_lines(analysis.culprits, ranks, analysis.blind):
             page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
     else:
         page.line("no rank is called late: the collectives have no steps, and it takes several to tell habit from "

@@ -26,20 +26,18 @@ _UNSEEN: Mapping[Blind, str] = {
 }
 
 
-def culprit_lines(culprits: Sequence[Culprit], num_steps: int, ranks: Collection[int],
-                  blind: Blind | None = None) -> Iterator[str]:
+def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None) -> Iterator[str]:
     """Two lines a culprit: whom it delays, by how much and why, and what mending it would gain; or why none is named.
 
     Args:
         culprits: Those whose mending gains most first, each given that those in front of it are mended.
-        num_steps: Steps that were looked at.
         ranks: All that were recorded.
         blind: Why delays could not be seen.
     """
     certain = [one for one in culprits if one.certain]
     for one in certain:
         chance = "" if one.p_value is None else f"; {_chance(one.p_value)}"
-        yield f"{_delay(one, num_steps, ranks)}: {_causes(one)}{chance}"
+        yield f"{_delay(one, ranks)}: {_causes(one)}{chance}"
         yield f"  {_gain(one, is_first=one is culprits[0])}"
     if certain:
         return
@@ -48,17 +46,17 @@ def culprit_lines(culprits: Sequence[Culprit], num_steps: int, ranks: Collection
     elif not culprits:
         yield "no rank delays the others"
     else:
-        yield from _doubt(culprits[0], num_steps, ranks)
+        yield from _doubt(culprits[0])
 
 
 def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int]) -> Iterator[str]:
     """The same from `communication` and `ranks` of `summary.json`."""
-    return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), len(communication["steps"]), ranks,
-                         communication["blind"])
+    return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), ranks, communication["blind"])
 
 
-def _doubt(one: Culprit, num_steps: int, ranks: Collection[int]) -> Iterator[str]:
+def _doubt(one: Culprit) -> Iterator[str]:
     """Why the rank whose mending would gain most is not called late."""
+    num_steps = len(one.excess_ns)
     if one.p_value is None:
         why = (f"{num_steps} {'step was' if num_steps == 1 else 'steps were'} looked at, and it takes {NEEDED} to tell "
                "habit from chance (--steps trace=6 records more)")
@@ -71,11 +69,11 @@ def _doubt(one: Culprit, num_steps: int, ranks: Collection[int]) -> Iterator[str
         yield f"  it would be rank {one.rank}, {brief(one.gain_ns)} a step ({percent(one.share)}): {_causes(one)}"
 
 
-def _delay(one: Culprit, num_steps: int, ranks: Collection[int]) -> str:
+def _delay(one: Culprit, ranks: Collection[int]) -> str:
     """`Rank 2 delays every step by 14.8 ms (31.0 %)`."""
     whose = "" if set(one.delayed) == set(ranks) else f" of {rank_list(one.delayed)}"
-    number = len(one.late_steps)
-    if number == num_steps or not number:
+    number, num_steps = len(one.late_steps), len(one.excess_ns)
+    if number == num_steps:
         return f"Rank {one.rank} delays every step{whose} by {brief(one.gain_ns)} ({percent(one.share)})"
     by = brief(one.gain_ns * num_steps / number)
     mean = f"{brief(one.gain_ns)} a step, {percent(one.share)}"
@@ -107,6 +105,9 @@ def cause(one: Cause) -> str:
     """What the rank spends its time on, and what its peers do."""
     if one.kind == "unknown":
         return "what it did meanwhile is unknown"
+    if one.kind == "core":
+        return (f"its thread was ready but without a processor for {_in_one_unit(one.spent, one.of_peers)[0]} a step "
+                f"against {_in_one_unit(one.spent, one.of_peers)[1]}")
     if one.kind == "batch":
         return f"its batch has {one.spent:.0f} samples against {one.of_peers:.0f}"
     spent, of_peers = _in_one_unit(one.spent, one.of_peers)

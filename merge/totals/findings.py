@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import CulpritsOfAllSteps
 from distprof.contract.tables import STEPS
 from distprof.merge.blame.analysis import Analysis, analyse
@@ -68,10 +69,10 @@ def findings_of(path: Path, choice: Choice) -> Findings:
         measured = measured_run(read_run(path))
         assert measured.collectives is not None
         run, clock, every = measured.run, measured.clock, measured.collectives
-    rows = chosen(every, choice)
+    recorded = read_table(run, STEPS) if run.kind == "distprof" and not is_alone else None
+    rows = chosen(every if recorded is None else _traced(every, recorded.rows), choice)
     analysis = None
     if not (choice.is_of_some or rows.is_empty() or is_alone):
-        recorded = read_table(run, STEPS) if run.kind == "distprof" else None
         run = run.noting(recorded.problems if recorded is not None else ())
         analysis = analyse(run, clock, every, recorded.rows if recorded is not None else None)
     collectives = per_collective(rows)
@@ -86,6 +87,13 @@ def findings_of(path: Path, choice: Choice) -> Findings:
     return Findings(run=run, clock=clock, rows=rows, collectives=collectives, steps=steps,
                     kinds=kinds(counted, len(steps)), coverage=coverage(collectives), hangs=stuck, analysis=analysis,
                     communication=None if choice.is_of_some else communication)
+
+
+def _traced(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Collectives of steps with a timeline, where there are any: those of others are not timed as well."""
+    traced = steps.filter(pl.col("pass") != ARRIVALS)["step"].unique()
+    found = rows.filter(pl.col("step").is_in(traced.implode()))
+    return rows if found.is_empty() else found
 
 
 def _of_step(analysis: Analysis, step: int) -> Analysis:

@@ -78,9 +78,10 @@ class Job:
 
     def culprits(self, *, timelines: bool = True) -> list[Culprit]:
         """As the analysis of a run finds them."""
-        calls, did = self._seen()
+        _, did = self._seen()
         found, _ = judged(self._table(), did if timelines else {}, self._windows(first=0), self.activities,
-                          steps=range(1, self.step + 1), coordinates={}, clock_ns=0)
+                          steps=range(1, self.step + 1),
+                          traced=range(1, self.step + 1), coordinates={}, clock_ns=0)
         return found
 
     def breakdown(self) -> pl.DataFrame:
@@ -112,4 +113,5 @@ class Job:
         rows = [(rank, step, start, end, end - start, self.samples.get(rank))
                 for (rank, step), (start, end) in sorted(self.windows.items()) if step >= first]
         names = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples")
-        return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
+        return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row").with_columns(
+            run_queue_ns=pl.lit(None, pl.Int64))

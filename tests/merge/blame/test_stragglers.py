@@ -111,8 +111,9 @@ def test_the_cost_of_two_causes_is_what_the_script_itself_measured(tmp_path):
         found = analysed(folder / "run", "mesh,module,loader", milliseconds=60)
         late = named(found)
         assert set(late) == {1, 2}
-        assert late[1].causes[0].spent - late[1].causes[0].of_peers == pytest.approx(apart(folder, 1, 0, found.steps), rel=0.1)
-        assert late[2].causes[0].spent - late[2].causes[0].of_peers == pytest.approx(apart(folder, 2, 3, found.steps), rel=0.1)
+        for rank, early in ((1, 0), (2, 3)):
+            cause = late[rank].causes[0]
+            assert cause.spent - cause.of_peers == pytest.approx(apart(folder, rank, early, found.steps), rel=0.1)
 
     most_hold(attempt, tmp_path, of=5, at_least=4)
 

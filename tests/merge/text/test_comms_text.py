@@ -118,8 +118,8 @@ def culprit(**changes) -> Culprit:
                       "late_steps": STEPS, "causes": [MLP], **changes})
 
 
-def told(*found: Culprit, steps: int = 5, **chosen) -> list[str]:
-    return list(culprit_lines(found, steps, range(4), **chosen))
+def told(*found: Culprit, **chosen) -> list[str]:
+    return list(culprit_lines(found, range(4), **chosen))
 
 
 DELAYS = "Rank 2 delays every step by 22.3 ms (39.2 %): "
@@ -141,6 +141,8 @@ def test_a_culprit_is_named_with_cost_cause_certainty_and_what_mending_gains():
     ("backward", "", "`model` backward takes 20.8 ms against 0.1 ms on its peers"),
     ("annotation", "evaluate", "`evaluate` takes 20.8 ms against 0.1 ms on its peers"),
     ("whole", None, "all its work takes 20.8 ms against 0.1 ms on its peers"),
+    ("core", None,
+     "its thread was ready but without a processor for 20.8 ms a step against 0.1 ms on its peers"),
     ("unknown", None, "what it did meanwhile is unknown")])
 def test_causes_in_words(kind, where, words):
     cause = Cause(kind=kind, where=where, gain_ns=22e6, spent=20.8e6, of_peers=0.1e6)
@@ -160,7 +162,7 @@ def test_a_larger_batch_and_several_causes():
     ([3, 4, 11], 20, "Rank 2 delays 3 of 20 steps by 149 ms (22.3 ms a step, 39.2 %)"),
     ([7], 9, "Rank 2 delays step 7 by 201 ms (once in 9 steps; 22.3 ms a step, 39.2 %)")])
 def test_delays_now_and_then(late, steps, words):
-    assert told(culprit(late_steps=late), steps=steps)[0].startswith(f"{words}: ")
+    assert told(culprit(late_steps=late, excess_ns=[1.0] * steps))[0].startswith(f"{words}: ")
 
 
 def test_ranks_that_are_not_delayed_are_left_out():
@@ -173,7 +175,7 @@ def test_nobody_is_called_late_without_being_sure():
         "no rank stands out: it may be chance: p = 0.30 is above 0.01",
         f"  it would be rank 2, 22.3 ms a step (39.2 %): {why}"]
     assert told(culprit(gain_ns=0.4e6)) == ["no rank stands out: this is below 1 % of a step"]
-    assert told(culprit(p_value=None, gain_error_ns=None), steps=2)[0] == (
+    assert told(culprit(p_value=None, gain_error_ns=None, excess_ns=[1.0] * 2))[0] == (
         "no rank stands out: 2 steps were looked at, and it takes 3 to tell habit from chance (--steps trace=6 records "
         "more)")
     assert told() == ["no rank delays the others"]
