@@ -18,7 +18,7 @@ def coded(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _categories(lists: pl.Series) -> pl.Series:
-    hashes = lists.hash().alias("hash").to_frame()
+    hashes = lists.to_frame().select(pl.struct(pl.all()).hash().alias("hash"))  # of the list itself it takes longer
     groups = hashes.with_row_index("row").unique("hash", keep="first")
     texts = lists.gather(groups["row"]).cast(pl.List(pl.String)).list.join(",").cast(pl.Categorical)
     return hashes.join(groups.select("hash", texts.alias(COLUMN)), on="hash", how="left",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +15,7 @@ from distprof.contract.problems import Unreadable
 from distprof.contract.tables import MODULES, OPS, STEPS, Table
 from distprof.merge.run.run_model import Rank, Run
 
+Types = Mapping[str, pl.DataType]
 TYPES: dict[str, pl.DataType] = {
     "int64": pl.Int64(),
     "float64": pl.Float64(),
@@ -22,12 +24,16 @@ TYPES: dict[str, pl.DataType] = {
     "category": pl.String(),
     "list<int64>": pl.List(pl.Int64()),
 }
+CATEGORIES: Types = TYPES | {"category": pl.Categorical()}
+"""Of tables whose texts stay as they are written: once each."""
 UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError)
 """What reading a damaged table raises; polars panics at some."""
 
 
-FILES_AT_ONCE = 32
+FILES_AT_ONCE = 64
 """More take less time and more memory."""
+AT_ONCE = 2
+"""While some are prepared, others are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,50 +65,56 @@ def read_tables(run: Run) -> RecordedTables:
                           problems=[problem for one in (ops, steps, modules) for problem in one.problems])
 
 
-def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows) -> Loaded:
+def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows,
+               types: Types = TYPES) -> Loaded:
     """The rows of every rank that has the table; `prepared` makes them smaller before all are there."""
-    problems, parts, ranks = list[Unreadable](), [prepared(empty(table))], list[int]()
-    for start in range(0, len(run.ranks), FILES_AT_ONCE):
-        found = _frames(run.ranks[start:start + FILES_AT_ONCE], table, problems)
-        parts += [prepared(frame) for _, frame in found]
-        ranks += [rank for of, _ in found for rank in of]
-    return Loaded(rows=pl.concat(parts, rechunk=True), ranks=ranks, problems=problems)
+    def load(first: int) -> Loaded:
+        some = _loaded(run.ranks[first:first + FILES_AT_ONCE], table, types)
+        return replace(some, rows=prepared(some.rows))
+
+    with ThreadPoolExecutor(AT_ONCE) as executor:
+        parts = list(executor.map(load, range(0, len(run.ranks), FILES_AT_ONCE)))
+    return Loaded(rows=pl.concat([prepared(empty(table, types)), *(part.rows for part in parts)], rechunk=True),
+                  ranks=[rank for part in parts for rank in part.ranks],
+                  problems=[problem for part in parts for problem in part.problems])
 
 
-def _frames(ranks: Sequence[Rank], table: Table,
-            problems: list[Unreadable]) -> list[tuple[Sequence[int], pl.DataFrame]]:
-    """Rows and whose they are: of all these ranks together, or of one at a time where a file is missing or damaged."""
+def _loaded(ranks: Sequence[Rank], table: Table, types: Types) -> Loaded:
+    """All these ranks together, or one at a time where a file is missing or damaged."""
     if all(rank.has(table) for rank in ranks):
         try:
-            return [([rank.number for rank in ranks], _columns([rank.folder / table.file for rank in ranks], table))]
+            rows = _columns([rank.folder / table.file for rank in ranks], table, types)
+            return Loaded(rows=rows, ranks=[rank.number for rank in ranks], problems=[])
         except UNREADABLE:
             pass
-    each = [([rank.number], _frame(rank, table, problems)) for rank in ranks]
-    return [(number, frame) for number, frame in each if frame is not None]
+    problems = list[Unreadable]()
+    each = {rank.number: _frame(rank, table, types, problems) for rank in ranks}
+    found = {number: frame for number, frame in each.items() if frame is not None}
+    return Loaded(rows=pl.concat([empty(table, types), *found.values()]), ranks=list(found), problems=problems)
 
 
-def empty(table: Table) -> pl.DataFrame:
+def empty(table: Table, types: Types = TYPES) -> pl.DataFrame:
     """The table without rows."""
-    return pl.DataFrame(schema={column.name: TYPES[column.type] for column in table.columns})
+    return pl.DataFrame(schema={column.name: types[column.type] for column in table.columns})
 
 
-def _frame(rank: Rank, table: Table, problems: list[Unreadable]) -> pl.DataFrame | None:
+def _frame(rank: Rank, table: Table, types: Types, problems: list[Unreadable]) -> pl.DataFrame | None:
     file = table.file if rank.has(table) else STEP_LINES if table is STEPS else None
     try:
         if file == STEP_LINES:
             return _steps_of_the_dead(rank)
-        return None if file is None else _columns([rank.folder / file], table)
+        return None if file is None else _columns([rank.folder / file], table, types)
     except UNREADABLE as error:
         problems.append(Unreadable(rank=rank.number, file=str(file), detail=str(error).splitlines()[0]))
         return None
 
 
-def _columns(paths: list[Path], table: Table) -> pl.DataFrame:
+def _columns(paths: list[Path], table: Table, types: Types) -> pl.DataFrame:
     """Columns that an older version did not write yet are null, where they may be."""
     found = pl.read_parquet(paths)
     return found.select(
         (pl.lit(None) if column.nullable and column.name not in found.columns else pl.col(column.name))
-        .cast(TYPES[column.type]).alias(column.name) for column in table.columns)
+        .cast(types[column.type]).alias(column.name) for column in table.columns)
 
 
 def _steps_of_the_dead(rank: Rank) -> pl.DataFrame | None:
