@@ -54,8 +54,6 @@ class Score:
 
     agreeing: Integers
     """Rows whose key other ranks have too with equal labels; where labels differ, those of most ranks."""
-    is_perfect: npt.NDArray[np.bool_]
-    """True where every key is on every rank that has rows, once, with equal labels."""
     contradicts: npt.NDArray[np.bool_]
     """True where a key has different labels on two ranks."""
 
@@ -79,9 +77,9 @@ def keys_of(calls: Calls) -> tuple[Integers, list[str]]:
         chosen = np.flatnonzero(is_known[calls.group])
         if not len(chosen):
             continue
-        some = calls.of(chosen)
-        found = with_occurrence(some.group, some.rank, values[chosen])
-        settled = is_known if name == "comms_id" else is_known & score_of(some, found, num_groups).is_perfect
+        some = calls if len(chosen) == len(calls) else calls.of(chosen)
+        found = with_occurrence(some.group, some.rank, getattr(some, name))
+        settled = is_known if name == "comms_id" else is_known & _is_perfect(some, found, num_groups)
         key[chosen] = np.where(settled[some.group], found, key[chosen])
         for group in np.flatnonzero(settled).tolist():
             method[group] = "id" if name == "comms_id" else "sequence"
@@ -119,7 +117,20 @@ def _imperfect(calls: Calls) -> tuple[Integers, str]:
     return by_labels, "order" if (calls.size == NONE).all() else "label"
 
 
+def _is_perfect(calls: Calls, key: Integers, num_groups: int) -> npt.NDArray[np.bool_]:
+    """True for groups of which every key is on every rank that has rows, once, with equal labels."""
+    number = dense(pack(calls.group, key))
+    count = np.bincount(number)
+    group, label = np.empty(len(count), np.int64), np.empty(len(count), np.int64)
+    group[number], label[number] = calls.group, calls.label
+    bad = count != _num_ranks(calls, num_groups)[group]
+    bad[number[calls.label != label[number]]] = True
+    return np.asarray(np.bincount(group[bad], minlength=num_groups) == 0)
+
+
 def _rows_of_groups(calls: Calls, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Integers]]:
+    if not wanted.any():
+        return
     order = np.argsort(calls.group, kind="stable")
     bounds = np.searchsorted(calls.group[order], np.arange(len(wanted) + 1))
     for group in np.flatnonzero(wanted).tolist():
@@ -139,16 +150,15 @@ def score_of(calls: Calls, key: Integers, num_groups: int) -> Score:
     most = np.maximum.reduceat(run_count, np.searchsorted(runs, keys))
     owner = group[keys]
     agreeing = np.bincount(owner, np.where(most > 1, most, 0), minlength=num_groups).astype(np.int64)
-    bad = (most < count) | (count != _num_ranks(calls, num_groups)[owner])
-    return Score(agreeing=agreeing, is_perfect=np.bincount(owner, bad, minlength=num_groups) == 0,
-                 contradicts=np.bincount(owner, most < count, minlength=num_groups) > 0)
+    return Score(agreeing=agreeing, contradicts=np.bincount(owner, most < count, minlength=num_groups) > 0)
 
 
 def _num_ranks(calls: Calls, num_groups: int) -> Integers:
     """Ranks that have rows, a group."""
-    pairs = np.unique(pack(calls.group, calls.rank))
-    span = int(calls.rank.max()) + 1
-    return np.bincount(pairs // span, minlength=num_groups)
+    pair = dense(pack(calls.group, calls.rank))
+    group = np.empty(pair.max() + 1, np.int64)
+    group[pair] = calls.group
+    return np.bincount(group, minlength=num_groups)
 
 
 def pack(group: Integers, key: Integers) -> Integers:
@@ -156,11 +166,23 @@ def pack(group: Integers, key: Integers) -> Integers:
     low = int(key.min(initial=0))
     if low >= 0 and (int(group.max(initial=0)) + 1) * (int(key.max(initial=0)) + 1) < 2**62:
         return group * (int(key.max(initial=0)) + 1) + key
-    return group * len(key) + np.unique(key, return_inverse=True)[1].reshape(-1)
+    return group * len(key) + dense(key)
+
+
+def dense(keys: Integers) -> Integers:
+    """The same order with numbers from 0 and no gap."""
+    low, high = int(keys.min(initial=0)), int(keys.max(initial=0))
+    if high - low > 4 * len(keys):
+        return np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    is_there = np.zeros(high - low + 1, bool)
+    is_there[keys - low] = True
+    return (np.cumsum(is_there) - 1)[keys - low]
 
 
 def occurrence(keys: Integers) -> Integers:
     """How many equal ones are before each."""
+    if _are_different(keys):
+        return np.zeros(len(keys), np.int64)
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     is_new = np.ones(len(keys), bool)
@@ -171,11 +193,20 @@ def occurrence(keys: Integers) -> Integers:
     return found
 
 
+def _are_different(keys: Integers) -> bool:
+    """True where no key is there twice; where they lie far apart that is not looked for."""
+    if int(keys.min(initial=0)) < 0 or int(keys.max(initial=0)) > 64 * len(keys):
+        return False
+    is_there = np.zeros(int(keys.max(initial=0)) + 1, bool)
+    is_there[keys] = True
+    return int(np.count_nonzero(is_there)) == len(keys)
+
+
 def with_occurrence(group: Integers, rank: Integers, key: Integers) -> Integers:
     """The key, and its count where a rank has it several times: ops that are issued as one share a number."""
-    dense = np.unique(key, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    again = occurrence(pack(pack(group, dense), rank))
-    return dense * (int(again.max(initial=0)) + 1) + again
+    number = dense(key)
+    again = occurrence(pack(rank, pack(group, number)))
+    return number * (int(again.max(initial=0)) + 1) + again
 
 
 def _by_labels(calls: Calls, sized: Integers) -> Integers:

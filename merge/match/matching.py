@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.collective_ops import EQUAL_INPUTS, POINT_TO_POINT
-from distprof.merge.match.groups import NONE, Calls, Integers, keys_of, occurrence, pack
+from distprof.merge.match.groups import NONE, Calls, Integers, dense, keys_of, occurrence, pack
 from distprof.merge.match.mismatches import judged
 from distprof.merge.match.send_recv import transfer_numbers
 
@@ -32,7 +32,8 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.
         world_size: Ranks of the job.
 
     Returns:
-        The rows and `MATCHED`; `collective` counts from 0, in no order that means anything.
+        The rows and `MATCHED`, sorted by `collective` and rank; `collective` counts from 0, in no order that means
+        anything.
     """
     if rows.is_empty():
         return rows.with_columns(pl.lit(None, kind).alias(name) for name, kind in zip(
@@ -47,48 +48,57 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.
     methods = np.full(len(coded), METHODS.index(None))
     taken = 0
     if len(together):
-        calls = _calls(coded, together)
+        calls = _calls(coded.filter(~is_pair & ~is_alone))
         key, method = keys_of(calls)
         place[together] = key
-        number[together] = np.unique(pack(calls.group, key), return_inverse=True)[1].reshape(-1)
+        number[together] = dense(pack(calls.group, key))
         methods[together] = np.array([METHODS.index(name) for name in method])[calls.group]
         taken = int(number.max()) + 1
     if len(pairs):
-        number[pairs] = transfer_numbers(coded[pairs]) + taken
+        number[pairs] = transfer_numbers(coded[pairs].with_columns(
+            content=_code(coded[pairs].select("dtype", "size_bytes")))) + taken
         methods[pairs] = METHODS.index("peer")
         taken = int(number.max()) + 1
     number[alone] = taken + np.arange(len(alone))
-    matched = coded.with_columns(pl.Series("collective", number), pl.Series("place", place),
-                                 pl.Series(METHODS, dtype=pl.Categorical)[methods].alias("matched_by"))
+    order = np.lexsort((coded["rank"].to_numpy(), number))
+    matched = coded[order].with_columns(
+        pl.Series("collective", number[order]).set_sorted(), pl.Series("place", place[order]),
+        pl.Series(METHODS, dtype=pl.Categorical)[methods[order]].alias("matched_by"))
     each = judged(matched, ranks=ranks, world_size=world_size)
-    return pl.concat([rows, matched.select("collective", "matched_by"), each[number]], how="horizontal")
+    return pl.concat([matched.select(*rows.columns, "collective", "matched_by"), each[number[order]]], how="horizontal")
 
 
 def _coded(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with integers for what is compared: group_id, op_id, kind, label, content, id."""
-    may_differ = ~pl.col("op").is_in(EQUAL_INPUTS)
+    """The rows with integers for what is compared: group_id, op_id, kind, label, id."""
     typed = rows.select("op", pl.when(pl.col("op") != "scatter").then("dtype"),
-                        pl.when(~may_differ).then("size_bytes"))
-    members = rows.select("group", "group_ranks", *(["lane"] if "lane" in rows.columns else []))
-    sized = rows.select(
-        _numbered(members, *members.columns).alias("group_id"), _numbered(rows, "op").alias("op_id"),
-        _numbered(typed, "op", "dtype").alias("kind"), _numbered(typed, "op", "dtype", "size_bytes").alias("label"),
-        pl.when(pl.col("comms_id").is_not_null()).then(_numbered(rows, "comms_id")).alias("id"),
-        _numbered(rows, "dtype", "size_bytes").alias("content"))
-    return pl.concat([rows, sized], how="horizontal")
+                        pl.when(pl.col("op").is_in(EQUAL_INPUTS)).then("size_bytes"))
+    group = rows.select("group", "group_ranks", *(["lane"] if "lane" in rows.columns else []))
+    return rows.with_columns(
+        group_id=_in_order(_code(group)), op_id=_code(rows.select("op")), kind=_code(typed.drop("size_bytes")),
+        label=_code(typed),
+        id=pl.when(pl.col("comms_id").is_not_null()).then(_in_order(_code(rows.select("comms_id")))))
 
 
-def _numbered(rows: pl.DataFrame, *names: str) -> pl.Series:
-    """A number a row, from 0, equal where these columns are."""
-    places = rows.select(*names).with_row_index("row").group_by(*names, maintain_order=True).agg("row")
-    found = np.empty(len(rows), np.int64)
-    each = places["row"]
-    found[each.explode().to_numpy()] = np.repeat(np.arange(len(places)), each.list.len().to_numpy())
-    return pl.Series(found)
+def _code(rows: pl.DataFrame) -> pl.Series:
+    """A number a row, equal where the columns are: categories, or numbers from -1."""
+    code = np.zeros(len(rows), np.int64)
+    for column in rows.get_columns():
+        code = pack(code, column.to_physical().cast(pl.Int64).fill_null(ALONE - 1).to_numpy() + 1 - ALONE)
+    return pl.Series(code)
+
+
+def _in_order(code: pl.Series) -> pl.Series:
+    """Numbers from 0 as they appear."""
+    number = dense(code.to_numpy())
+    first = np.empty(number.max(initial=-1) + 1, np.int64)
+    first[number[::-1]] = np.arange(len(number))[::-1]
+    return pl.Series(dense(first)[number])
 
 
 def _corrected(coded: pl.DataFrame, is_pair: pl.Series) -> pl.Series:
     """`group_sequence` without the sends and receives of the rank in the group before it."""
+    if not is_pair.any():
+        return coded["group_sequence"].alias("corrected")
     mine = pack(coded["group_id"].to_numpy(), coded["rank"].to_numpy())
     order = np.argsort(mine, kind="stable")
     counted = np.cumsum(is_pair.to_numpy()[order])
@@ -104,11 +114,11 @@ def _before_each(ordered: Integers, counted: Integers) -> Integers:
     return np.where(first > 0, counted[first - 1], 0)
 
 
-def _calls(coded: pl.DataFrame, chosen: Integers) -> Calls:
-    group = np.unique(coded["group_id"].to_numpy()[chosen], return_inverse=True)[1].reshape(-1).astype(np.int64)
+def _calls(chosen: pl.DataFrame) -> Calls:
     names = {"rank": "rank", "op": "op_id", "kind": "kind", "size": "size_bytes", "label": "label", "comms_id": "id",
              "group_sequence": "group_sequence", "corrected": "corrected", "sequence": "sequence", "step": "step"}
-    return Calls(group=group, **{name: _integers(coded[column])[chosen] for name, column in names.items()})
+    return Calls(group=dense(chosen["group_id"].to_numpy()),
+                 **{name: _integers(chosen[column]) for name, column in names.items()})
 
 
 def _integers(column: pl.Series) -> Integers:
