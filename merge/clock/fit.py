@@ -167,26 +167,28 @@ def _slopes(hull: Floats) -> Floats:
 
 def _hull(points: Floats, *, sign: int) -> Floats:
     """The points that a line above (sign 1) or below (-1) all of them can touch, by time; times are different."""
-    ordered = points[np.lexsort((-sign * points[:, 1], points[:, 0]))]
-    ordered = _thinned(ordered[np.append(True, np.diff(ordered[:, 0]) > 0)], sign)
+    order = np.argsort(points[:, 0], kind="stable")
+    times = points[order, 0]
+    first = np.flatnonzero(np.append(True, np.diff(times) > 0))
+    values = (np.maximum if sign > 0 else np.minimum).reduceat(points[order, 1], first)
     kept: list[tuple[float, float]] = []
-    for time, value in ordered.tolist():
+    for time, value in zip(*_thinned(times[first], values, sign), strict=True):
         while len(kept) > 1 and sign * _turn(kept[-2], kept[-1], (time, value)) >= 0:
             kept.pop()
         kept.append((time, value))
     return np.array(kept)
 
 
-def _thinned(points: Floats, sign: int) -> Floats:
+def _thinned(time: Floats, value: Floats, sign: int) -> tuple[list[float], list[float]]:
     """Without most of those that lie behind the line between their neighbours: of thousands, few are left."""
-    while len(points) > MOST_LOOPED:
-        step = np.diff(points, axis=0)
-        turn = step[:-1, 0] * step[1:, 1] - step[:-1, 1] * step[1:, 0]
+    while len(time) > MOST_LOOPED:
+        run, rise = np.diff(time), np.diff(value)
+        turn = run[:-1] * rise[1:] - rise[:-1] * run[1:]
         outside = np.concatenate(([True], sign * turn < 0, [True]))
-        if outside.sum() > len(points) * (1 - WORTH):
+        if outside.sum() > len(time) * (1 - WORTH):
             break
-        points = points[outside]
-    return points
+        time, value = time[outside], value[outside]
+    return time.tolist(), value.tolist()
 
 
 def _turn(one: tuple[float, float], two: tuple[float, float], three: tuple[float, float]) -> float:

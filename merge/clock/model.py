@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -109,10 +109,6 @@ class Clock:
     set_by_ns: int = 0
     """How far the wall clock of a rank was set while it was recorded, at most."""
     check: Check | None = None
-    _numbers: Nanoseconds = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_numbers", np.array(sorted(self.ranks), dtype=np.int64))
 
     @property
     def unchecked(self) -> Check:
@@ -170,8 +166,9 @@ class Clock:
             ranks: The rank of each time, or one rank for all.
             at_ns: Times, int64 ns since the epoch on the clock of their rank.
         """
-        lines = [self.ranks[int(rank)].line for rank in self._numbers]
-        index = np.searchsorted(self._numbers, np.asarray(ranks, dtype=np.int64))
+        every = range(max(self.ranks, default=-1) + 1)
+        lines = [self.ranks[rank].line if rank in self.ranks else UNSHIFTED for rank in every]
+        index = np.asarray(ranks, dtype=np.int64)
         offset, reference = (np.array([getattr(line, name) for line in lines], dtype=np.int64)[index]
                              for name in ("offset_ns", "reference_ns"))
         slope = np.array([line.drift_ppm * 1e-6 for line in lines])[index]
