@@ -25,16 +25,18 @@ def measured_collectives(matched: pl.DataFrame, clock: Clock, hosts: Mapping[int
     Returns:
         The rows on the clock of the run, collectives numbered by their first arrival.
     """
-    rows = with_costs(_by_arrival(on_common_clock(clock, matched, TIMES)), clock, hosts)
-    return rows.sort("collective", "rank", maintain_order=True)
+    return with_costs(_by_arrival(on_common_clock(clock, matched, TIMES)), clock, hosts)
 
 
 def _by_arrival(rows: pl.DataFrame) -> pl.DataFrame:
-    first = rows.group_by("collective").agg(pl.coalesce("start_ns", "enqueue_ns").min().alias("first_ns"))
+    first = rows.group_by("collective", maintain_order=True).agg(
+        pl.coalesce("start_ns", "enqueue_ns").min().alias("first_ns"))
     order = first.sort("first_ns", "collective", nulls_last=True)["collective"].to_numpy()
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    return rows.with_columns(pl.Series("collective", place[rows["collective"].to_numpy()], pl.Int64))
+    number = place[rows["collective"].to_numpy()]
+    order = np.argsort(number, kind="stable")
+    return rows[order].with_columns(pl.Series("collective", number[order]).set_sorted())
 
 
 def most_often_late(rows: pl.DataFrame) -> int | None:

@@ -18,6 +18,8 @@ from distprof.merge.run.group_ranks import num_members
 MEASURED = ("arrival_ns", "arrival_spread_ns", "late_rank", "end_spread_ns", "wait_ns", "transfer_ns",
             "clock_free_wait_ns", "clock_free_transfer_ns", "unsure", "disagrees", "algbw", "busbw", "between_hosts")
 """Columns that measuring adds."""
+_OF_ALL = ("last_ns", "comparable", "together", "all_held", "shortest_ns", "uncertainty_ns")
+"""What else of a collective its rows are measured by."""
 _IS_PAIR = pl.col("op").is_in(POINT_TO_POINT)
 _WAITS_FOR_ALL = pl.col("op").is_in(WAITING_FOR_ALL)
 
@@ -29,8 +31,8 @@ def with_costs(rows: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) 
     collective shows that they are wrong, by a rank that left before another came, it is null.
 
     Args:
-        rows: With the columns of `COLLECTIVES` and of `match`, `collective` counted from 0 without a gap, times on the
-            common clock.
+        rows: With the columns of `COLLECTIVES` and of `match`, sorted by `collective`, counted from 0 without a gap,
+            and rank; times on the common clock.
         clock: How times of ranks may differ.
         hosts: The machine of a rank; None or not there where it is not known.
     """
@@ -40,16 +42,17 @@ def with_costs(rows: pl.DataFrame, clock: Clock, hosts: Mapping[int, Hashable]) 
     each = _per_collective(timed).with_columns(_uncertainty(timed, clock), _between_hosts(timed, hosts))
     each = _without_contradicted(each).with_columns(_size(), *_clock_based())
     each = each.with_columns(_bandwidth())
-    each = each.drop("collective", "op", "num_ranks", "complete")
+    each = each.select(*_OF_ALL, *(name for name in MEASURED if name in each.columns))
     joined = pl.concat([timed, each[timed["collective"]]], how="horizontal")
     return _of_rows(joined).select(*rows.columns, *MEASURED)
 
 
 def _arrival(rows: pl.DataFrame) -> pl.Series:
     """The start where all ranks of a collective have one, else the call where all have that: like with like."""
-    lacks = rows.group_by("collective").agg(
-        pl.col("start_ns").is_null().any().alias("no_start"), pl.col("enqueue_ns").is_null().any().alias("no_enqueue"),
-    ).sort("collective")
+    if not rows["start_ns"].null_count():
+        return rows["start_ns"]
+    lacks = rows.group_by("collective", maintain_order=True).agg(
+        pl.col("start_ns").is_null().any().alias("no_start"), pl.col("enqueue_ns").is_null().any().alias("no_enqueue"))
     every = pl.concat([rows.select("start_ns", "enqueue_ns"), lacks.drop("collective")[rows["collective"]]],
                       how="horizontal")
     either = pl.coalesce("start_ns", "enqueue_ns")
@@ -59,15 +62,14 @@ def _arrival(rows: pl.DataFrame) -> pl.Series:
 
 def _per_collective(rows: pl.DataFrame) -> pl.DataFrame:
     arrival, end, size = pl.col("arrival_ns"), pl.col("end_ns"), pl.col("size_bytes")
-    each = rows.group_by("collective").agg(
+    each = rows.group_by("collective", maintain_order=True).agg(
         pl.col("op", "num_ranks", "complete").first(),
         arrival.min().alias("first_ns"), arrival.max().alias("last_ns"), arrival.is_not_null().all().alias("all_came"),
         end.min().alias("first_end_ns"), end.max().alias("last_end_ns"),
         pl.col("held_ns").is_not_null().all().alias("all_held"), end.is_not_null().all().alias("all_ended"),
         end.filter(pl.col("op") == "recv").max().alias("received_ns"), pl.col("held_ns").min().alias("shortest_ns"),
         size.is_not_null().all().alias("all_sized"), size.sum().alias("sum_bytes"), size.mean().alias("mean_bytes"),
-        size.max().alias("max_bytes"), pl.col("rank").sort_by("arrival_ns", "rank").last().alias("last_rank"),
-    ).sort("collective")
+        size.max().alias("max_bytes"), pl.col("rank").sort_by("arrival_ns", "rank").last().alias("last_rank"))
     together = pl.col("complete") & ~_IS_PAIR & (pl.col("num_ranks") > 1)
     return each.with_columns(together.alias("together"), (together & pl.col("all_came")).alias("comparable"))
 
@@ -77,7 +79,7 @@ def _uncertainty(rows: pl.DataFrame, clock: Clock) -> pl.Series:
     name = "uncertainty_ns"
     if clock.num_clocks == 1:
         return pl.repeat(0, rows["collective"].n_unique(), dtype=pl.Int64, eager=True).alias(name)
-    each = rows.group_by("collective").agg(pl.col("rank").unique()).sort("collective").select(
+    each = rows.group_by("collective", maintain_order=True).agg("rank").select(
         "rank", pl.col("rank").hash().alias("members"))
     sets = each.unique("members", maintain_order=True)  # many collectives are of few sets of ranks
     off_ns = pl.Series(name, [clock.pair_uncertainty_ns(ranks) for ranks in sets["rank"].to_list()], pl.Int64)
@@ -89,14 +91,14 @@ def _between_hosts(rows: pl.DataFrame, hosts: Mapping[int, Hashable]) -> pl.Seri
     names = {host: number for number, host in enumerate(dict.fromkeys(hosts.values())) if host is not None}
     known = pl.DataFrame({"rank": list(hosts), "host": [names.get(host) for host in hosts.values()]},
                          schema={"rank": pl.Int64, "host": pl.Int64})
-    several, unknown = pl.col("host").drop_nulls().n_unique() > 1, pl.col("host").is_null().any()
+    several, unknown = pl.col("host").min() != pl.col("host").max(), pl.col("host").is_null().any()
     is_alone = _IS_PAIR.first() & (pl.col("num_ranks").first() < 2)
     members = num_members(pl.col("group_ranks").first())
-    each = rows.select("collective", "rank", "op", "num_ranks", "group_ranks").join(known, on="rank", how="left")
+    each = rows.select("collective", "rank", "op", "num_ranks", "group_ranks").join(known, on="rank", how="left",
+                                                                                       maintain_order="left")
     lacks = is_alone | (~_IS_PAIR.first() & (members.is_null() | (pl.col("num_ranks").first() < members)))
-    return each.group_by("collective").agg(
-        pl.when(several).then(True).when(~unknown & ~lacks).then(False).alias("between_hosts")
-    ).sort("collective")["between_hosts"]
+    return each.group_by("collective", maintain_order=True).agg(
+        pl.when(several).then(True).when(~unknown & ~lacks).then(False).alias("between_hosts"))["between_hosts"]
 
 
 def _without_contradicted(each: pl.DataFrame) -> pl.DataFrame:

@@ -22,14 +22,13 @@ def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
     over ranks, null where no rank knows it; `longest_ns` the time of the rank that was longest in it.
 
     Args:
-        rows: `MERGED_COLLECTIVES`.
+        rows: `MERGED_COLLECTIVES`, sorted by collective and rank.
     """
     held = pl.col("end_ns") - pl.col("arrival_ns")
     is_sent = (pl.col("op") == "send").any()
     known = [pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
              for name in ("wait_ns", "transfer_ns")]
-    each = rows.sort("collective", "rank", maintain_order=True).group_by(
-        "collective", maintain_order=True).agg(
+    each = rows.group_by("collective", maintain_order=True).agg(
         pl.col("op").first(), is_sent.alias("is_sent"), (pl.col("op").min() != pl.col("op").max()).alias("is_mixed"),
         pl.col(_OF_ALL).first(), pl.col("sequence").min().alias("number"),
         pl.col("size_bytes").max(), pl.col("arrival_ns").min().alias("first_arrival_ns"),
@@ -47,7 +46,7 @@ def _op(rows: pl.DataFrame, each: pl.DataFrame) -> pl.Expr:
     mixed = each.filter("is_mixed", ~pl.col("is_sent"))["collective"]
     found = pl.when("is_sent").then(pl.lit("send")).otherwise("op")
     if len(mixed):
-        modes = rows.filter(pl.col("collective").is_in(mixed.implode())).sort("collective", "rank").group_by(
+        modes = rows.filter(pl.col("collective").is_in(mixed.implode())).group_by(
             "collective", maintain_order=True).agg(pl.col("op").mode(maintain_order=True).first())
         found = pl.col("collective").replace_strict(modes["collective"], modes["op"], default=found)
     return found.alias("op")

@@ -19,8 +19,8 @@ def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl
     """Says of every collective who took part, and what is wrong with it.
 
     Args:
-        rows: With `collective`, from 0 without a gap, `group_id`, `op_id`, `place` (of the collective in its group) and
-            the columns of `COLLECTIVES`; of a rank one row of each, of a send to itself two.
+        rows: Sorted by `collective`, from 0 without a gap, with `group_id`, `op_id`, `place` (of the collective
+            in its group) and the columns of `COLLECTIVES`; of a rank one row of each, of a send to itself two.
         ranks: Those of which it is known what they did; the others are missing, and not to blame.
         world_size: Ranks of the job.
 
@@ -50,12 +50,12 @@ def _differing(rows: pl.DataFrame) -> pl.DataFrame:
         "group_ranks", pl.col("dtype").to_physical().alias("dtype_id"),
         pl.when(pl.col("op").is_in(ROOTED)).then("peer").alias("root"),
         pl.col("op").is_in(POINT_TO_POINT).alias("is_pair"), pl.col("op").is_in(EQUAL_INPUTS).alias("must_be_equal"))
-    return some.group_by("collective").agg(
+    return some.group_by("collective", maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("num_rows"),
         pl.col("is_pair", "must_be_equal", "matched_by").first(),
         num_members(pl.col("group_ranks").first()).alias("num_members"),
         *((pl.col(column).min() != pl.col(column).max()).fill_null(False).alias(name)
-          for name, column in values.items())).sort("collective")
+          for name, column in values.items()))
 
 
 def _flagged(each: pl.DataFrame, world_size: int) -> pl.DataFrame:
