@@ -69,7 +69,9 @@ def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | No
     if len(traced) >= SETTLES:
         remarks.append(FirstStepLeftOut(step=traced[0]))
     traced, arrivals = _settled(traced), _settled(arrivals)
-    activities, calls, recorded = Activities(), collectives_by_rank(rows), _recorded_waits(rows)
+    activities = Activities()
+    # of a million rows without timelines, nothing but the graph is made
+    calls, recorded = (collectives_by_rank(rows), _recorded_waits(rows)) if timelines else ({}, {})
     did = {rank: rank_activity(events, calls[rank], activities, waits_drawn=run.kind == "distprof",
                                recorded=recorded.get(rank))
            for rank, events in timelines.items() if rank in calls and len(events)}

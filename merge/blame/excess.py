@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from distprof.merge.blame.activities import Activity
-from distprof.merge.blame.job import Job
+from distprof.merge.blame.job import Job, numbered
 from distprof.merge.blame.others import median_of_others
 from distprof.merge.blame.untraced import divided
 
@@ -104,7 +104,7 @@ def excess_of(job: Job, peers: Any, counted: Sequence[int], known: Sequence[Acti
     if np.ptp(num_calls[peers]) or num_cells > MOST_CELLS:
         position = np.zeros_like(position)
     key = position * len(known) + pieces.label[chosen]
-    cells, cell = _numbered(key)
+    cells, cell = numbered(key)
     rank, step = np.searchsorted(peers, events.rank[event]), np.searchsorted(steps, job.step[event])
     place = (rank * len(steps) + step) * len(cells) + cell
     shape = (len(peers), len(steps), len(cells))
@@ -118,10 +118,3 @@ def excess_of(job: Job, peers: Any, counted: Sequence[int], known: Sequence[Acti
     return Excess(ranks=peers, steps=steps, counts=np.isin(steps, counted), labels=labels, position=position,
                   work=divided(work, is_traced, unknown, position) if mixed else work, recorded=work, piece=chosen,
                   place=place, kinds=[*names, WHOLE], kind_of=kind_of)
-
-
-def _numbered(keys: Any) -> tuple[Any, Any]:
-    """The different keys, ascending, and the index of each key among them."""
-    there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
-    there[keys] = True
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[keys]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from distprof.merge.blame.activities import Activities, Activity
 from distprof.merge.blame.rank_activity import RankActivity
 from distprof.merge.blame.waits import Waits, waits_of
 from distprof.merge.replay.graph import CALL, MARK, WAIT, Events, Graph, Parts, linked
-from distprof.merge.replay.order import Order, order_of
 
 NEEDED = ("collective", "rank", "op", "group", "num_ranks", "peer", "enqueue_ns", "arrival_ns", "end_ns",
           "timed_by")
@@ -25,7 +24,6 @@ class Job:
     """The graph of a run, its steps and the work of its threads."""
 
     graph: Graph
-    order: Order
     ranks: Any
     """Number of each rank, by index."""
     step: Any
@@ -65,11 +63,7 @@ def job_of(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.Data
     """
     table = _known(rows, [rank for rank, one in did.items() if one.on_device])
     waits = waits_of(table, did)
-    while True:
-        job = _linked(table, waits, did, windows, activities)
-        if not len(job.order.stuck):
-            return job
-        table, waits = _without(table, waits, np.isin(job.graph.parts.join, job.order.stuck))
+    return _linked(table, waits, did, windows, activities)
 
 
 def _known(rows: pl.DataFrame, on_device: Sequence[int]) -> pl.DataFrame:
@@ -79,13 +73,18 @@ def _known(rows: pl.DataFrame, on_device: Sequence[int]) -> pl.DataFrame:
     found = found.filter(pl.all_horizontal(pl.col("enqueue_ns", "arrival_ns", "end_ns").is_not_null()))
     called = pl.when(pl.col("rank").is_in(on_device)).then("arrival_ns").otherwise(
         pl.min_horizontal("enqueue_ns", "arrival_ns"))
-    return found.with_columns(called.alias("enqueue_ns")).sort("rank", "enqueue_ns")
+    found = found.with_columns(called.alias("enqueue_ns"))
+    rank, enqueue = found["rank"].to_numpy(), found["enqueue_ns"].to_numpy()
+    order = by_rank_and_time(rank, enqueue, np.zeros(len(found), np.int64))
+    return found.select(pl.all().gather(pl.Series(order)))
 
 
-def _without(table: pl.DataFrame, waits: Waits, gone: Any) -> tuple[pl.DataFrame, Waits]:
-    """Without some rows, whose waits are then nothing but time."""
-    place, waits = np.cumsum(~gone) - 1, waits.where(~gone[waits.row])
-    return table.filter(~gone), replace(waits, row=place[waits.row])
+def by_rank_and_time(rank: Any, at: Any, turn: Any) -> Any:
+    """The order of events by rank, by time, and of those at one time by their turn, 0 to 7."""
+    span = int(np.ptp(at)) + 1 if len(at) else 1
+    if int(rank.max(initial=0) + 1) * span >= 2 ** 59:
+        return np.lexsort((turn, at, rank))
+    return np.argsort((rank * span + (at - at.min(initial=np.iinfo(np.int64).max))) * 8 + turn)
 
 
 def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
@@ -96,7 +95,7 @@ def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
     parts, leads = _parts(table)
     graph = linked(events, parts, leads)
     step, position = _steps(events, step_of_mark)
-    return Job(graph=graph, order=order_of(graph), ranks=ranks, step=step, position=position, op=op,
+    return Job(graph=graph, ranks=ranks, step=step, position=position, op=op,
                collective=table["collective"].to_numpy(),
                pieces=_pieces(graph, ranks, did, activities),
                misses_waits=_share_missed(events, waits, len(ranks)), steps=_marks(events, step_of_mark))
@@ -124,7 +123,7 @@ def _events(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
     # at one instant a step ends before the next begins, what is in it lies behind, and a wait is over before a call
     turn = np.repeat([0, 1, 2, 4, 5], (len(ranks), len(step), len(step), len(rank), len(row)))
     turn[(kind == WAIT) & (began < at)] = -1
-    order = np.lexsort((turn, at, who)) if len(at) else np.empty(0, np.int64)
+    order = by_rank_and_time(who, at, turn + 1)
     return Events(rank=who[order], kind=kind[order], part=part[order], began_ns=began[order],
                   at_ns=at[order]), mark[order]
 
@@ -139,25 +138,37 @@ def _share_missed(events: Events, waits: Waits, num_ranks: int) -> Any:
 
 def _ops(table: pl.DataFrame) -> Any:
     sizes = table["num_ranks"].fill_null(0).to_numpy()
-    codes = table["op"].cast(pl.String).rank("dense").to_numpy().astype(np.int64)
-    return codes * (int(sizes.max(initial=0)) + 1) + sizes
+    return _codes(table["op"])[0] * (int(sizes.max(initial=0)) + 1) + sizes
+
+
+def _codes(texts: pl.Series) -> tuple[Any, list[str]]:
+    """A number for each text, and the texts by number."""
+    coded = texts.fill_null("").cast(pl.Categorical)
+    known, codes = numbered(coded.to_physical().to_numpy().astype(np.int64))
+    first = np.empty(len(known), np.int64)
+    first[codes] = np.arange(len(codes))
+    return codes, coded.gather(first).cast(pl.String).to_list()
+
+
+def _is_in(codes: Any, names: Sequence[str], wanted: Sequence[str]) -> Any:
+    return np.isin(codes, [number for number, name in enumerate(names) if name in wanted])
 
 
 def _parts(table: pl.DataFrame) -> tuple[Parts, Any]:
     """Parts, and pairs of a join and a part that leads it."""
-    names = table["op"].cast(pl.String)
+    op, names = _codes(table["op"])
     rank, peer = table["rank"].to_numpy(), table["peer"].fill_null(-1).to_numpy()
-    collective = np.unique(table["collective"].to_numpy(), return_inverse=True)[1]
-    from_root, to_root = (names.is_in(list(ops)).to_numpy() & (peer >= 0) for ops in (FROM_ROOT, TO_ROOT))
+    collective = table["collective"].to_numpy()
+    from_root, to_root = (_is_in(op, names, ops) & (peer >= 0) for ops in (FROM_ROOT, TO_ROOT))
     is_root = rank == peer
-    pair = names.is_in(list(POINT_TO_POINT)).to_numpy()
-    sent = pair & (names == "send").to_numpy() & _is_buffered(table, collective)
+    pair = _is_in(op, names, POINT_TO_POINT)
+    sent = _is_in(op, names, ("send",)) & _is_buffered(table, collective)
     received = pair & np.isin(collective, collective[sent]) & ~sent
     alone = from_root | to_root | sent | received
     join = np.where(alone, np.arange(len(rank)) + int(collective.max(initial=-1)) + 1, collective)
-    queues = table.select("rank", pl.col("group").fill_null("")).select(pl.struct("rank", "group").rank("dense"))
-    queue = queues.to_series().to_numpy().astype(np.int64) - 1
-    parts = Parts(queue=np.where(pair, -1, queue), join=np.unique(join, return_inverse=True)[1],
+    group = _codes(table["group"])[0]
+    queue = numbered(rank * (int(group.max(initial=0)) + 1) + group)[1]
+    parts = Parts(queue=np.where(pair, -1, queue), join=numbered(join)[1],
                   start_ns=table["arrival_ns"].to_numpy(), end_ns=table["end_ns"].to_numpy(),
                   noted_late=(table["timed_by"] == "future").fill_null(value=False).to_numpy())
     leads = np.concatenate((_led(collective, from_root & ~is_root, from_root & is_root),
@@ -248,3 +259,8 @@ def _pieces_of(first: int, at: Any, own: Any, did: RankActivity, activities: Act
     return first + event[inside], np.where(known, label, beside)[inside], np.diff(edges)[inside]
 
 
+def numbered(keys: Any) -> tuple[Any, Any]:
+    """The different keys, which are not below 0, ascending; and the index of each key among them."""
+    there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
+    there[keys] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[keys]

@@ -9,6 +9,7 @@ import numpy as np
 
 from distprof.merge.blame.job import Job
 from distprof.merge.blame.peers import components
+from distprof.merge.replay.order import ordered
 from distprof.merge.replay.replay import Relief, Replay
 
 
@@ -17,7 +18,7 @@ class ReplayedJob:
     that it meets, directly or through others."""
 
     def __init__(self, job: Job, steps: Sequence[int]) -> None:
-        self._replay = Replay(job.graph, job.order)
+        self._replay = Replay(*ordered(job.graph))
         self._component = components(job)
         windows = job.steps[np.isin(job.steps[:, 1], steps)]
         self._places = np.searchsorted(self._replay.marks, windows[:, 2:])

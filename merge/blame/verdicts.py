@@ -43,17 +43,19 @@ class Verdicts:
 
     def __init__(self, job: Job, groups: Sequence[Excess], known: Sequence[Activity], steps: Sequence[int],
                  clock_ns: float) -> None:
-        self._job, self._known, self._clock_ns = job, known, clock_ns
-        self._replayed = ReplayedJob(job, steps)
-        self._before = self._replayed.as_it_was
+        self._job, self._known, self._steps, self._clock_ns = job, known, steps, clock_ns
+        events, windows = job.graph.events, job.steps[np.isin(job.steps[:, 1], steps)]
+        step_ns = np.mean(events.at_ns[windows[:, 3]] - events.at_ns[windows[:, 2]]) if len(windows) else 0.0
+        self._left = candidates(job, groups, WORTH_A_WORD * float(step_ns))
         self._mended = list[Relief]()
-        step_ns = float(self._before.mean()) if len(self._before) else 0.0
-        self._left = candidates(job, groups, WORTH_A_WORD * step_ns)
         self._beyond = {id(group): group.beyond.copy() for group in groups}
 
     def culprits(self) -> list[Culprit]:
         """Those whose mending would gain most first."""
         found = list[Culprit]()
+        if self._left:
+            self._replayed = ReplayedJob(self._job, self._steps)
+            self._before = self._replayed.as_it_was
         while self._left and len(found) < MOST_NAMED:
             gains = self._gains()
             means = [{kind: self._replayed.mean(one.rank, gain) for kind, gain in mine.items()}

@@ -66,8 +66,10 @@ def _missed(rows: pl.DataFrame, seen: Waits) -> Waits:
     enqueue = rows["enqueue_ns"].to_numpy()
     waits = np.zeros(len(rows), bool)
     waits[seen.row] = True
-    collective = np.unique(rows["collective"].to_numpy(), return_inverse=True)[1]
-    share = np.bincount(collective, waits) / np.bincount(collective) if len(rows) else np.zeros(0)
+    if waits.all():
+        return seen.where(slice(0))
+    collective = rows["collective"].to_numpy()
+    share = np.bincount(collective, waits) / np.maximum(np.bincount(collective), 1)
     lacks = np.flatnonzero(~waits & (share[collective] >= MOST))
     if not len(lacks):
         return seen.where(slice(0))

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-CALL, WAIT, MARK = 0, 1, 2
-"""Kinds of events: the thread hands an op to the backend; it stands still until an op has ended; an instant."""
+CALL, WAIT, MARK, NOTHING = 0, 1, 2, 3
+"""Kinds of events: the thread hands an op to the backend; it stands still until an op has ended; an instant whose time
+a replay gives; an instant."""
 BLOCKED_NS = 100_000
 """A wait that is shorter may have been for something that was over."""
 OVERLAPS = 0.2
@@ -96,6 +97,21 @@ def linked(events: Events, parts: Parts, leads: Any) -> Graph:
     latency = parts.start_ns - np.where(uses, np.maximum(called, free), called)
     return Graph(events=events, parts=parts, leads=leads, own_ns=own, wake_ns=wake, latency_ns=latency,
                  transfer_ns=ends - begun, uses_lane=uses, previous=previous, single_lane=single)
+
+
+def without(graph: Graph, joins: Any) -> Graph:
+    """The graph without some joins: what waited for them takes the time that it took."""
+    events, parts = graph.events, graph.parts
+    gone = (events.part >= 0) & np.isin(parts.join[events.part], joins)
+    before = np.concatenate((events.at_ns[:1], events.at_ns[:-1]))
+    own = np.where(gone & (events.kind == WAIT), events.at_ns - before, graph.own_ns)
+    kept = ~np.isin(parts.join, joins)
+    previous = graph.previous.copy()
+    while (hidden := (previous >= 0) & ~kept[previous]).any():
+        previous[hidden] = previous[previous[hidden]]
+    return replace(graph, events=replace(events, kind=np.where(gone, NOTHING, events.kind),
+                                         part=np.where(gone, -1, events.part)), own_ns=own, previous=previous,
+                   leads=graph.leads[kept[graph.leads[:, 1]] & ~np.isin(graph.leads[:, 0], joins)])
 
 
 def _queues(parts: Parts, called: Any, calls: Any, begun: Any) -> tuple[Parts, Any, Any, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.replay.graph import CALL, WAIT, Graph
+from distprof.merge.replay.graph import CALL, WAIT, Graph, without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,22 +21,28 @@ class Order:
     """Of each event, the run that it lies in; a wait belongs to the run that it begins."""
     round_of_run: Any
     round_of_join: Any
+    """-1: it is not in the graph any more."""
     num_rounds: int
-    stuck: Any
-    """Joins that need themselves, because something was matched wrongly; without them the rest is replayed."""
 
 
-def order_of(graph: Graph) -> Order:
-    """Finds the rounds, each as early as it can be."""
-    events = graph.events
-    new = events.kind == WAIT
-    new[np.flatnonzero(np.diff(events.rank, prepend=-1))] = True
-    run = np.cumsum(new) - 1
-    needs = _Needs(graph, run)
-    rounds = _rounds(needs)
-    num_runs = needs.num_runs
-    return Order(run=run, round_of_run=rounds[:num_runs], round_of_join=rounds[num_runs:],
-                 num_rounds=int(rounds.max(initial=-1)) + 1, stuck=np.flatnonzero(rounds[num_runs:] < 0))
+def ordered(graph: Graph) -> tuple[Graph, Order]:
+    """Finds the rounds, each as early as it can be.
+
+    Returns:
+        The graph without joins that need themselves, because something was matched wrongly; and its order.
+    """
+    while True:
+        events = graph.events
+        new = events.kind == WAIT
+        new[np.flatnonzero(np.diff(events.rank, prepend=-1))] = True
+        run = np.cumsum(new) - 1
+        needs = _Needs(graph, run)
+        rounds, circular = _rounds(needs)
+        if not len(circular):
+            of_run, of_join = rounds[:needs.num_runs], rounds[needs.num_runs:]
+            return graph, Order(run=run, round_of_run=of_run, round_of_join=of_join,
+                                num_rounds=int(rounds.max(initial=-1)) + 1)
+        graph = without(graph, circular)
 
 
 class _Needs:
@@ -57,16 +63,19 @@ class _Needs:
                  (run[calls], join_of[events.part[calls]]), (join_of[graph.previous[queued]], join_of[queued]),
                  (join_of[leads[:, 1]], leads[:, 0] + self.num_runs)]
         source, target = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-        order = np.argsort(source, kind="stable")
+        order = np.argsort(source * self.num_nodes + target)
         self.targets = target[order]
-        self.first = np.searchsorted(source[order], np.arange(self.num_nodes + 1))
+        self.first = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=self.num_nodes))))
         self.open = np.bincount(target, minlength=self.num_nodes)
+        self.absent = np.ones(self.num_nodes, bool)
+        self.absent[:self.num_runs] = False
+        self.absent[join_of[events.part[calls]]] = False
 
 
-def _rounds(needs: _Needs) -> Any:
-    """The round of each node; -1 for those that can never be."""
-    rounds, left = np.full(needs.num_nodes, -1, np.int64), needs.open
-    ready, number = np.flatnonzero(left == 0), 0
+def _rounds(needs: _Needs) -> tuple[Any, Any]:
+    """The round of each node, and joins that need themselves; -1 for those and what needs them."""
+    rounds, left = np.full(needs.num_nodes, -1, np.int64), needs.open.copy()
+    ready, number = np.flatnonzero((left == 0) & ~needs.absent), 0
     while len(ready):
         # runs that this round's runs set free may not be in it, but joins may
         runs, joins = ready[ready < needs.num_runs], ready[ready >= needs.num_runs]
@@ -76,7 +85,18 @@ def _rounds(needs: _Needs) -> Any:
         rounds[now] = number
         ready = np.concatenate((freed[freed < needs.num_runs], _freed(needs, now, left)))
         number += 1
-    return rounds
+    return rounds, _circular(needs, (rounds < 0) & ~needs.absent)
+
+
+def _circular(needs: _Needs, stuck: Any) -> Any:
+    """Joins among stuck nodes that are needed by stuck ones and need such: what only comes behind them is left out."""
+    source = np.repeat(np.arange(needs.num_nodes), np.diff(needs.first))
+    while True:
+        inside = stuck[source] & stuck[needs.targets]
+        fewer = stuck & (np.bincount(source[inside], minlength=needs.num_nodes) > 0)
+        if (fewer == stuck).all():
+            return np.flatnonzero(stuck[needs.num_runs:])
+        stuck = fewer
 
 
 def _freed(needs: _Needs, nodes: Any, left: Any) -> Any:
@@ -85,5 +105,5 @@ def _freed(needs: _Needs, nodes: Any, left: Any) -> Any:
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     targets = needs.targets[np.repeat(needs.first[nodes], counts) + within]
     np.subtract.at(left, targets, 1)
-    free = targets[left[targets] == 0]
-    return np.unique(free) if len(free) > 1 else free
+    free = np.sort(targets[left[targets] == 0])
+    return free[np.diff(free, prepend=-1) != 0]
