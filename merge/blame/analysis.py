@@ -159,7 +159,7 @@ def _with_core(causes: list[Cause], one: Culprit, queued: Mapping[int, float]) -
     if queued[one.rank] - usual < MOST_OF_IT * max(float(np.mean(one.excess_ns)), one.gain_ns):
         return causes
     core = Cause(kind="core", where=None, gain_ns=one.gain_ns, spent=queued[one.rank], of_peers=usual)
-    return [core, *causes]
+    return [core]
 
 
 def _with_batch(causes: list[Cause], rank: int, samples: Mapping[int, float]) -> list[Cause]:

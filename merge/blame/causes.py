@@ -11,7 +11,7 @@ from distprof.merge.blame.activities import OF_MODULES, Activity
 from distprof.merge.blame.culprits import Cause
 from distprof.merge.blame.excess import WHOLE, Excess
 
-MOST_OF = 0.8
+MOST_OF = 0.7
 """Share of an excess that lies in the module which is named for it."""
 
 

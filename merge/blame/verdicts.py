@@ -20,9 +20,9 @@ from distprof.merge.replay.replay import Relief
 WORTH_A_WORD = 0.005
 """Smallest share of a step that is mentioned."""
 MOST_NAMED = 6
-NOTICEABLE = 0.1
+NOTICEABLE = 0.2
 """Smallest part of the gain that a cause is listed with."""
-ALMOST_ALL = 0.9
+ALMOST_ALL = 0.8
 """From this part of the gain on, one kind of work is the cause."""
 HALF = 0.5
 """Of the largest gain of a rank or excess of a step, this part is one too."""
@@ -116,10 +116,9 @@ class Verdicts:
     def _causes(self, one: Candidate, chosen: str, means: Mapping[str, float]) -> list[Cause]:
         worth = NOTICEABLE * max(means.values())
         kinds = sorted((kind for kind in one.kinds if means[kind] >= worth), key=lambda kind: -means[kind])
-        if chosen == WHOLE:
-            kinds.insert(0, WHOLE)
         # what is unknown is a cause where nothing else is
         kinds = [kind for kind in kinds if kind != "unknown"] or kinds
+        kinds = [WHOLE, *kinds[:1]] if chosen == WHOLE else kinds
         found = [cause_of(one.excess, one.row, kind, self._known, means[kind]) for kind in kinds]
         return [cause for cause in found if cause is not None]
 

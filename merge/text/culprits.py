@@ -17,6 +17,7 @@ NEEDED = 3
 """Steps that it takes to tell habit from chance."""
 CAUSES = 3
 """Causes that are listed."""
+UNKNOWN = "what it did meanwhile is unknown"
 _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
     "no collective": "no collective with known times was recorded: whether a rank delays others is unknown",
@@ -27,7 +28,7 @@ _UNSEEN: Mapping[Blind, str] = {
 
 
 def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None) -> Iterator[str]:
-    """Two lines a culprit: whom it delays, by how much and why, and what mending it would gain; or why none is named.
+    """Lines of each culprit: whom it delays, by how much and why, and what mending it would gain; or why none is named.
 
     Args:
         culprits: Those whose mending gains most first, each given that those in front of it are mended.
@@ -37,7 +38,8 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
     certain = [one for one in culprits if one.certain]
     for one in certain:
         chance = "" if one.p_value is None else f"; {_chance(one.p_value)}"
-        yield f"{_delay(one, ranks)}: {_causes(one)}{chance}"
+        yield f"{_delay(one, ranks)}: {cause(one.causes[0]) if one.causes else UNKNOWN}{chance}"
+        yield from (f"  {cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:CAUSES])
         yield f"  {_gain(one, is_first=one is culprits[0])}"
     if certain:
         return
@@ -66,7 +68,8 @@ def _doubt(one: Culprit) -> Iterator[str]:
         why = f"it may be chance: {_chance(one.p_value)} is above {SURE}"
     yield f"no rank stands out: {why}"
     if one.share >= MATERIAL:
-        yield f"  it would be rank {one.rank}, {brief(one.gain_ns)} a step ({percent(one.share)}): {_causes(one)}"
+        yield (f"  it would be rank {one.rank}, {brief(one.gain_ns)} a step ({percent(one.share)}): "
+               f"{cause(one.causes[0]) if one.causes else UNKNOWN}")
 
 
 def _delay(one: Culprit, ranks: Collection[int]) -> str:
@@ -91,27 +94,17 @@ def _gain(one: Culprit, *, is_first: bool) -> str:
     return f"Fixing it{'' if is_first else ' too'} would bring the step from {before.split()[0]} to {after}{error}."
 
 
-def _causes(one: Culprit) -> str:
-    worth = one.causes[:CAUSES]
-    if not worth:
-        return "what it did meanwhile is unknown"
-    if len(worth) == 1:
-        return f"{cause(worth[0])} on its peers" if worth[0].kind != "unknown" else cause(worth[0])
-    *most, last = (f"{cause(each)} [{brief(each.gain_ns)}]" for each in worth)
-    return f"{', '.join(most)} and {last} on its peers"
-
-
 def cause(one: Cause) -> str:
     """What the rank spends its time on, and what its peers do."""
     if one.kind == "unknown":
-        return "what it did meanwhile is unknown"
+        return UNKNOWN
     if one.kind == "core":
         return (f"its thread was ready but without a processor for {_in_one_unit(one.spent, one.of_peers)[0]} a step "
-                f"against {_in_one_unit(one.spent, one.of_peers)[1]}")
+                f"against {_in_one_unit(one.spent, one.of_peers)[1]} on its peers")
     if one.kind == "batch":
-        return f"its batch has {one.spent:.0f} samples against {one.of_peers:.0f}"
+        return f"its batch has {one.spent:.0f} samples against {one.of_peers:.0f} of its peers"
     spent, of_peers = _in_one_unit(one.spent, one.of_peers)
-    return f"{_subject(one)} takes {spent} against {of_peers}"
+    return f"{_subject(one)} takes {spent} against {of_peers} on its peers"
 
 
 def _subject(one: Cause) -> str:
