@@ -30,7 +30,7 @@ UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, 
 """What reading a damaged table raises; polars panics at some."""
 
 
-FILES_AT_ONCE = 64
+FILES_AT_ONCE = 16
 """More take less time and more memory."""
 AT_ONCE = 2
 """While some are prepared, others are read."""
