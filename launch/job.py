@@ -60,8 +60,8 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
         make_run_directory(directory, started, force=args.force)
     _say(f"recording steps {known} to {directory}")
     _set_environment(directory, plan, run_id, sizes, debug=args.debug)
-    code = _launch(_with_worker(args))
-    _finish(directory, started, code)
+    code, failed = _launch(_with_worker(args))
+    _finish(directory, replace(started, exit_code=code, **failed))
     if section.enabled and write_report is not None and is_first_node:
         _report(write_report, directory, section)
     return code
@@ -118,7 +118,8 @@ def _with_worker(args: argparse.Namespace) -> argparse.Namespace:
     return args
 
 
-def _launch(args: argparse.Namespace) -> int:
+def _launch(args: argparse.Namespace) -> tuple[int, dict[str, int]]:
+    """Runs the job; returns its exit code, and fields of run.json on the rank that failed first."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import run as torchrun
@@ -129,21 +130,21 @@ def _launch(args: argparse.Namespace) -> int:
         rank, failure = error.get_first_failure()
         code = int(failure.exitcode)
         _say(f"rank {rank} failed first: {f'exit code {code}' if code >= 0 else f'signal {-code}'}")
-        return code if code >= 0 else 128 - code
+        return code if code >= 0 else 128 - code, {"failed_rank": int(rank), "failed_with": code}
     except SignalException as error:
-        return 128 + int(error.sigval)
+        return 128 + int(error.sigval), {}
     except KeyboardInterrupt:
-        return 130
-    return 0
+        return 130, {}
+    return 0, {}
 
 
-def _finish(directory: Path, started: RunJson, code: int) -> None:
+def _finish(directory: Path, ended: RunJson) -> None:
     """Writes how the job ended into run.json; prints what was recorded and the next command."""
     closed = list(directory.glob(f"rank?????/{RANK_JSON}"))
     cut = list(directory.glob(f"rank?????{PARTIAL_SUFFIX}/{RANK_JSON}"))
-    expected = started.world_size
+    expected = ended.world_size
     try:
-        rank_json.write(directory / RUN_JSON, replace(started, end_ns=time.time_ns(), exit_code=code))
+        rank_json.write(directory / RUN_JSON, replace(ended, end_ns=time.time_ns()))
     except OSError as error:  # the exit code stays that of the script
         _say(f"cannot write {directory / RUN_JSON}: {error.strerror}")
     of = f" of {expected}" if expected is not None else ""

@@ -98,9 +98,10 @@ class Worker:
         failed = error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
         if failed and error is not None:
             from distprof.recording.recorder import active
+            from distprof.recording.script_error import in_a_line
 
             for recorder in active():
-                recorder.close(f"{type(error).__name__} in the script", error)
+                recorder.close(in_a_line(error), error)
         self._context.__exit__(None, None, None)
 
 

@@ -58,6 +58,14 @@ class Unfinished(Problem, frozen=True):
     why: str | None
 
 
+class RankFailed(Problem, frozen=True):
+    """The rank whose process ended first when the job failed; the others failed because of it."""
+
+    rank: int
+    exit_code: int
+    """Below 0: the signal that ended it."""
+
+
 class FilesMissing(Problem, frozen=True):
     """Files that a rank wrote are gone."""
 

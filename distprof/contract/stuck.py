@@ -15,6 +15,7 @@ of gloo. If two ranks have different `op`, `input_sizes` or `input_dtypes` under
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -135,3 +136,15 @@ class Stuck(msgspec.Struct, kw_only=True):
     failure: Failure | None = None
     notes: list[str] = []
     """What is missing here, and why."""
+
+
+LONGEST = 160
+"""Characters of a message that are shown."""
+_NATIVE = re.compile(r"\[[^\]\s]*\.(?:cc|cpp|cu|h|hpp):\d+\]\s*")
+"""Places in C++ that messages of backends begin with."""
+
+
+def in_brief(message: str) -> str:
+    """The message of an exception in a line, without places in C++."""
+    found = " ".join(_NATIVE.sub("", message).split())
+    return found if len(found) <= LONGEST else f"{found[:LONGEST - 3]}..."

@@ -29,6 +29,7 @@ from distprof.recording.hang.watch import HangWatch
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
 from distprof.recording.rank_recording import RankRecording
+from distprof.recording.script_error import in_a_line
 from distprof.recording.steps import CurrentStep, StepFinder
 from distprof.recording.termination import TerminationWatch
 
@@ -291,7 +292,7 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), f
             recorder.start()
         yield recorder
     except BaseException as error:
-        recorder.close(f"{type(error).__name__} in the script", error)
+        recorder.close(in_a_line(error), error)
         raise
     finally:
         recorder.close()

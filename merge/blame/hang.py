@@ -15,7 +15,7 @@ import msgspec
 from distprof.contract.collective_ops import EQUAL_INPUTS
 from distprof.contract.paths import STUCK_JSON
 from distprof.contract.problems import Unreadable
-from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup
+from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, in_brief
 from distprof.merge.cost.choice import group_label
 from distprof.merge.run.run_model import Run
 
@@ -159,7 +159,7 @@ def _standing(one: Stuck) -> Standing:
     mine = [frame for frame in frames if not any(part in frame.file for part in LIBRARY)]
     peers = [(call.op, call.peer) for call in one.open_calls if call.op in ("send", "recv") and call.peer is not None]
     why = one.failure
-    failure = None if why is None else f"{why.type}: {why.message}".splitlines()[0].removesuffix(": ")
+    failure = None if why is None else in_brief(f"{why.type}: {why.message}").removesuffix(":")
     return Standing(
-        rank=one.rank, why=one.why, cause=one.cause, frame=next(reversed(mine or frames), None), failure=failure,
-        module_path=one.module_path, phase=one.phase, peers=peers)
+        rank=one.rank, why=in_brief(one.why), cause=one.cause, frame=next(reversed(mine or frames), None),
+        failure=failure, module_path=one.module_path, phase=one.phase, peers=peers)

@@ -89,16 +89,19 @@ def by_rank_and_time(rank: Any, at: Any, turn: Any) -> Any:
 
 def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
             windows: pl.DataFrame, activities: Activities) -> Job:
-    ranks = np.union1d(table["rank"].to_numpy(), windows["rank"].to_numpy())
+    # a rank that left no collectives, or was killed, does not meet the others as far as is known
+    ranks = np.unique(table["rank"].to_numpy())
+    windows = windows.filter(pl.col("rank").is_in(ranks.tolist()))
     events, step_of_mark = _events(table, waits, windows, ranks)
     op = _ops(table)
     parts, leads = _parts(table)
     graph = linked(events, parts, leads)
-    step, position = _steps(events, step_of_mark)
+    marks = _marks(events, step_of_mark)
+    step, position = _steps(events, marks)
     return Job(graph=graph, ranks=ranks, step=step, position=position, op=op,
                collective=table["collective"].to_numpy(),
                pieces=_pieces(graph, ranks, did, activities),
-               misses_waits=_share_missed(events, waits, len(ranks)), steps=_marks(events, step_of_mark))
+               misses_waits=_share_missed(events, waits, len(ranks)), steps=marks)
 
 
 def _events(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
@@ -196,22 +199,24 @@ def _led(collective: Any, led: Any, leads: Any) -> Any:
     return one.join(other, on="collective").select("led", "leads").to_numpy().astype(np.int64).reshape(-1, 2)
 
 
-def _steps(events: Events, mark: Any) -> tuple[Any, Any]:
-    """Step of each event, and calls in front of it in the step."""
-    begins, ends = (mark >= 0) & (mark % 2 == 0), (mark >= 0) & (mark % 2 == 1)
-    inside = np.cumsum(begins) - (np.cumsum(ends) - ends)
-    last = np.maximum.accumulate(np.where(begins, np.arange(len(mark)), 0))
-    is_in = (inside > 0) & (mark[last] >= 0) & (events.rank[last] == events.rank) & ~begins
-    step = np.where(is_in, mark[last] // 2, -1) if len(mark) else mark
-    called = np.cumsum(events.kind == CALL)
-    before = called - (events.kind == CALL)
-    return step, before - called[last] if len(mark) else before
+def _steps(events: Events, marks: Any) -> tuple[Any, Any]:
+    """Step of each event, and calls in front of it in the step; `marks` as `_marks` gives them."""
+    begins, ends = marks[:, 2], marks[:, 3]
+    # events behind a begin, up to its end, and those up to the next begin
+    sizes = np.diff(np.stack((begins + 1, ends + 1), axis=1).reshape(-1), append=len(events), prepend=0)
+    steps = np.full(len(sizes), -1)
+    steps[1::2] = marks[:, 1]
+    is_call = events.kind == CALL
+    before = np.cumsum(is_call) - is_call
+    first = np.zeros(len(sizes), np.int64)
+    first[1::2] = before[begins]
+    return np.repeat(steps, sizes), before - np.repeat(first, sizes)
 
 
 def _marks(events: Events, mark: Any) -> Any:
+    """Steps of ranks; see `Job.steps`."""
     begins, ends = np.flatnonzero((mark >= 0) & (mark % 2 == 0)), np.flatnonzero((mark >= 0) & (mark % 2 == 1))
-    key = [events.rank[found] * (int(mark.max(initial=0)) + 2) + mark[found] // 2 for found in (begins, ends)]
-    begins, ends = (found[np.argsort(by, kind="stable")] for found, by in zip((begins, ends), key, strict=True))
+    # steps do not overlap: each begin is followed by its end
     return np.stack((events.rank[begins], mark[begins] // 2, begins, ends), axis=1)
 
 
@@ -233,11 +238,13 @@ def _pieces(graph: Graph, ranks: Any, did: Mapping[int, RankActivity], activitie
 def _work(graph: Graph) -> Any:
     """Time in front of each event in which the thread did not wait. A call of another thread may lie inside a wait."""
     events, own = graph.events, graph.own_ns
-    back = np.arange(len(events))[::-1]
-    origin = int(events.at_ns.min(initial=0))
-    span = int(events.at_ns.max(initial=0)) - origin + 1
-    began = np.minimum(events.began_ns, events.at_ns) - origin + events.rank * span
-    waits_from = np.minimum.accumulate(began[back])[back] - events.rank * span + origin
+    if not len(events):
+        return own
+    origin = int(events.began_ns.min())
+    # a minimum over all events behind one then stays within its rank
+    base = events.rank * (int(events.at_ns.max()) - origin + 1) - origin
+    began = np.minimum(events.began_ns, events.at_ns) + base
+    waits_from = np.minimum.accumulate(began[::-1])[::-1] - base
     before = events.at_ns - own
     is_wait = events.kind == WAIT
     return np.where(is_wait, own, np.clip(waits_from - before, 0, own))

@@ -10,7 +10,15 @@ from pathlib import Path
 
 from distprof.contract.mesh import SIZE_FLAGS
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, TRACE_JSON
-from distprof.contract.problems import AttemptsDiffer, FilesMissing, Problem, RanksMissing, Unfinished, Unreadable
+from distprof.contract.problems import (
+    AttemptsDiffer,
+    FilesMissing,
+    Problem,
+    RankFailed,
+    RanksMissing,
+    Unfinished,
+    Unreadable,
+)
 from distprof.contract.rank_json import RankJson, RunJson, read
 from distprof.errors import DataError, FormatError
 from distprof.merge.run.run_model import Rank, Run
@@ -46,6 +54,8 @@ def recorded_run(path: Path) -> Run:
     ranks = [one.content for one in folders]
     world_size = _world_size(ranks, about)
     missing = sorted(set(range(world_size)) - {rank.rank for rank in ranks})
+    if about is not None and about.failed_rank is not None:
+        problems.append(RankFailed(rank=about.failed_rank, exit_code=about.failed_with or 0))
     if missing:
         problems.append(RanksMissing(ranks=tuple(missing), world_size=world_size))
     problems += [problem for folder in folders for problem in _problems_of(folder)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import polars as pl
 
+from distprof.contract.problems import Problem, RankFailed, Unfinished
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.blame.breakdown import PARTS, mean_steps
 from distprof.merge.cost.coverage import Coverage
@@ -14,7 +15,7 @@ from distprof.merge.cost.kinds import CollectiveKind
 from distprof.merge.text.culprits import culprit_lines, lines_of_summary
 from distprof.merge.text.hang import hang_lines
 from distprof.merge.text.phrases import clock_line, known_to, some
-from distprof.merge.text.problems import sentences
+from distprof.merge.text.problems import sentence, sentences
 from distprof.merge.text.timeline import collective_line, gigabytes
 from distprof.merge.totals.findings import Findings
 from distprof.reporters.page import Page
@@ -30,6 +31,8 @@ HEADER = ("step in ms", "step", *PARTS, "overlapped comm.")
 def summarise(found: Findings, page: Page) -> None:
     """Prints all sections."""
     page.line(_head(found))
+    for line in dead_lines(found.run.problems):
+        page.line(line, style="bold red")
     for line in hang_lines(found.hangs) if found.hangs is not None else ():
         page.line(line, style="bold red")
     for line in mismatch_lines(found):
@@ -56,6 +59,15 @@ def _head(found: Findings) -> str:
         parts.append(f"step{'s' if len(found.steps) > 1 else ''} {spans(found.steps)}")
     parts += sentences(found.analysis.remarks) if found.analysis is not None else []
     return "; ".join(parts)
+
+
+def dead_lines(problems: Iterable[Problem]) -> Iterator[str]:
+    """The rank that failed first, before those that failed because of it; else those that ended without a word."""
+    failed = {one.rank for one in problems if isinstance(one, RankFailed)}
+    for one in problems:
+        if isinstance(one, RankFailed) or (isinstance(one, Unfinished) and (
+                one.rank in failed if failed else one.status == "recording")):
+            yield sentence(one)
 
 
 def mismatch_lines(found: Findings) -> Iterator[str]:

@@ -23,6 +23,7 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
         "partial": "rank {rank} is partial: {why}",
         "failed": "rank {rank} is failed: {why}",
     },
+    codes.RankFailed: "rank {rank} failed first: {exit_code:exit_code}",
     codes.FilesMissing: "rank {rank} lacks {files:names}",
     codes.NoteOfRank: "rank {rank}: {detail}",
     codes.AttemptsDiffer: "ranks are of different attempts of torchrun: {attempts:names}",
@@ -77,6 +78,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "ranks": rank_list,
     "names": lambda names: ", ".join(map(str, names)),
     "first": lambda names: f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are",
+    "exit_code": lambda code: f"exit code {code}" if code >= 0 else f"it was ended by signal {-code}",
     "files": lambda number: "1 file" if number == 1 else f"{number} files",
     "sizes": lambda found: ", ".join(
         f"{size} in rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}" for size, ranks in sorted(found.items())),
