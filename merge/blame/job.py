@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import polars as pl
 from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
 from distprof.merge.blame.activities import Activities, Activity
 from distprof.merge.blame.rank_activity import RankActivity
+from distprof.merge.blame.skew import skew_of
 from distprof.merge.blame.waits import Waits, waits_of
 from distprof.merge.replay.graph import CALL, MARK, WAIT, Events, Graph, Parts, linked
 
@@ -92,6 +93,9 @@ def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
     # a rank that left no collectives, or was killed, does not meet the others as far as is known
     ranks = np.unique(table["rank"].to_numpy())
     windows = windows.filter(pl.col("rank").is_in(ranks.tolist()))
+    ahead = skew_of(table, waits, ranks)
+    if ahead.any():
+        table, waits, windows = _shifted(table, waits, windows, dict(zip(ranks.tolist(), ahead.tolist(), strict=True)))
     events, step_of_mark = _events(table, waits, windows, ranks)
     op = _ops(table)
     parts, leads = _parts(table)
@@ -100,8 +104,18 @@ def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
     step, position = _steps(events, marks)
     return Job(graph=graph, ranks=ranks, step=step, position=position, op=op,
                collective=table["collective"].to_numpy(),
-               pieces=_pieces(graph, ranks, did, activities),
+               pieces=_pieces(graph, ranks, did, activities, ahead),
                misses_waits=_share_missed(events, waits, len(ranks)), steps=marks)
+
+
+def _shifted(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
+             ahead: Mapping[int, int]) -> tuple[pl.DataFrame, Waits, pl.DataFrame]:
+    """All times, by what the clocks of their ranks are ahead."""
+    by_row, by_window = (frame["rank"].replace_strict(ahead, return_dtype=pl.Int64) for frame in (table, windows))
+    less = by_row.gather(waits.row).to_numpy()
+    return (table.with_columns(pl.col("enqueue_ns", "arrival_ns", "end_ns") - by_row),
+            replace(waits, begin_ns=waits.begin_ns - less, end_ns=waits.end_ns - less),
+            windows.with_columns(pl.col("start_ns", "end_ns") - by_window))
 
 
 def _events(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
@@ -220,8 +234,8 @@ def _marks(events: Events, mark: Any) -> Any:
     return np.stack((events.rank[begins], mark[begins] // 2, begins, ends), axis=1)
 
 
-def _pieces(graph: Graph, ranks: Any, did: Mapping[int, RankActivity], activities: Activities) -> Pieces:
-    """Splits the work in front of each event by activity."""
+def _pieces(graph: Graph, ranks: Any, did: Mapping[int, RankActivity], activities: Activities, ahead: Any) -> Pieces:
+    """Splits the work in front of each event by activity; `did` is by clocks that are `ahead` of those of the graph."""
     events, own = graph.events, _work(graph)
     unknown = activities.number(Activity("unknown"))
     timed = np.isin(ranks, list(did))[events.rank] if len(events) else np.zeros(0, bool)
@@ -230,7 +244,8 @@ def _pieces(graph: Graph, ranks: Any, did: Mapping[int, RankActivity], activitie
     for index, number in enumerate(ranks.tolist()):
         if number in did:
             first, stop = np.searchsorted(events.rank, [index, index + 1])
-            found.append(_pieces_of(first, events.at_ns[first:stop], own[first:stop], did[number], activities))
+            found.append(_pieces_of(first, events.at_ns[first:stop] + ahead[index], own[first:stop], did[number],
+                                    activities))
     event, label, ns = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return Pieces(event=event, label=label, ns=ns)
 

@@ -60,10 +60,10 @@ def waits_of(rows: pl.DataFrame, did: Mapping[int, RankActivity]) -> Waits:
 def _missed(rows: pl.DataFrame, seen: Waits) -> Waits:
     """Waits that were missed on some ranks: where most ranks of a collective waited, the others did so too.
 
-    They began as long after their call as the median of those, and ended when those did, or when the rank called the
-    next op.
+    They began as long after their call, and behind as many other calls, as those in the median, and ended when those
+    did, or when the rank called the next op.
     """
-    enqueue = rows["enqueue_ns"].to_numpy()
+    rank, enqueue = rows["rank"].to_numpy(), rows["enqueue_ns"].to_numpy()
     waits = np.zeros(len(rows), bool)
     waits[seen.row] = True
     if waits.all():
@@ -74,17 +74,23 @@ def _missed(rows: pl.DataFrame, seen: Waits) -> Waits:
     if not len(lacks):
         return seen.where(slice(0))
     others = pl.DataFrame({"collective": collective[seen.row], "after": seen.begin_ns - enqueue[seen.row],
-                           "end": seen.end_ns})
+                           "end": seen.end_ns, "calls": _calls_before(rank, enqueue, seen)})
     usual = pl.DataFrame({"collective": collective[lacks]}).join(
-        others.group_by("collective").agg(pl.col("after", "end").median().cast(pl.Int64)), on="collective", how="left",
-        maintain_order="left")
-    began = enqueue[lacks] + np.maximum(usual["after"].to_numpy(), 0)
-    rank = rows["rank"].to_numpy()
-    following = np.append(enqueue[1:], np.iinfo(np.int64).max)
-    following[:-1][rank[1:] != rank[:-1]] = np.iinfo(np.int64).max
-    until = np.minimum(np.minimum(rows["end_ns"].to_numpy()[lacks], usual["end"].to_numpy()), following[lacks])
-    until = np.maximum(until, enqueue[lacks])
-    return Waits(row=lacks, begin_ns=np.minimum(began, until), end_ns=until, missed=np.ones(len(lacks), bool))
+        others.group_by("collective").agg(pl.col("after", "end", "calls").median().cast(pl.Int64)), on="collective",
+        how="left", maintain_order="left")
+    after, end, calls = (usual[name].to_numpy() for name in ("after", "end", "calls"))
+    last = np.searchsorted(rank, rank[lacks], "right") - 1
+    behind = np.minimum(lacks + calls, last)
+    following = np.where(behind < last, enqueue[np.minimum(behind + 1, last)], np.iinfo(np.int64).max)
+    began = np.clip(enqueue[lacks] + after, enqueue[behind], following)
+    until = np.clip(np.minimum(rows["end_ns"].to_numpy()[lacks], end), began, following)
+    return Waits(row=lacks, begin_ns=began, end_ns=until, missed=np.ones(len(lacks), bool))
+
+
+def _calls_before(rank: Any, enqueue: Any, seen: Waits) -> Any:
+    """Calls of the rank between that of the op and the wait for it."""
+    base = rank * (int(np.ptp(enqueue)) + int(np.ptp(seen.begin_ns)) + 2) - int(enqueue.min())
+    return np.maximum(np.searchsorted(enqueue + base, seen.begin_ns + base[seen.row], "right") - 1 - seen.row, 0)
 
 
 def _recorded(rows: pl.DataFrame) -> tuple[Any, Any, Any]:
