@@ -1,1 +1,1 @@
-"""Who made the others wait, with which activity, at what cost, and how sure that is."""
+"""Which ranks delay the job, with which activity, what mending them gains, and how sure that is."""
