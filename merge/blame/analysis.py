@@ -99,7 +99,8 @@ def judged(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.Data
     """
     job = job_of(rows, did, windows, activities)
     groups = [excess_of(job, peers, steps, activities.known, traced)
-              for peers in peers_of(job, steps, activities.known, coordinates) if len(peers) > 1 and len(steps)]
+              for peers in peers_of(job, steps, activities.known, coordinates)
+              if len(peers) > 1 and np.isin(job.steps[:, 1], steps).any()]
     blind = _blind(job, has_peers=bool(groups), has_clock=clock_ns is not None)
     if blind is not None or clock_ns is None:
         return [], blind

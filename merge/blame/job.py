@@ -92,7 +92,7 @@ def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
             windows: pl.DataFrame, activities: Activities) -> Job:
     # a rank that left no collectives, or was killed, does not meet the others as far as is known
     ranks = np.unique(table["rank"].to_numpy())
-    windows = windows.filter(pl.col("rank").is_in(ranks.tolist()))
+    windows = _apart(windows.filter(pl.col("rank").is_in(ranks.tolist())))
     ahead = skew_of(table, waits, ranks)
     if ahead.any():
         table, waits, windows = _shifted(table, waits, windows, dict(zip(ranks.tolist(), ahead.tolist(), strict=True)))
@@ -106,6 +106,13 @@ def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
                collective=table["collective"].to_numpy(),
                pieces=_pieces(graph, ranks, did, activities, ahead),
                misses_waits=_share_missed(events, waits, len(ranks)), steps=marks)
+
+
+def _apart(windows: pl.DataFrame) -> pl.DataFrame:
+    """Steps that take time, without those that begin before the one in front of them has ended."""
+    ordered = windows.filter(pl.col("end_ns") > pl.col("start_ns")).sort("rank", "start_ns")
+    before = pl.col("end_ns").cum_max().shift().over("rank")
+    return ordered.filter(before.is_null() | (pl.col("start_ns") >= before))
 
 
 def _shifted(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,

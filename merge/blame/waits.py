@@ -43,7 +43,9 @@ def waits_of(rows: pl.DataFrame, did: Mapping[int, RankActivity]) -> Waits:
         did: What ranks did, of those that have a timeline.
     """
     rank, enqueue, end = (rows[name].to_numpy() for name in ("rank", "enqueue_ns", "end_ns"))
-    found = [_recorded(rows)]
+    # on a device, the waits of the host that were recorded are short calls
+    on_device = np.isin(rank, [number for number, one in did.items() if one.on_device])
+    found = [_recorded(rows, ~on_device)]
     if not len(found[0][0]):
         found.append(_of_all(rank, enqueue, end, ~np.isin(rank, list(did))))
         for number in sorted(set(np.unique(rank).tolist()) & set(did)):
@@ -93,10 +95,10 @@ def _calls_before(rank: Any, enqueue: Any, seen: Waits) -> Any:
     return np.maximum(np.searchsorted(enqueue + base, seen.begin_ns + base[seen.row], "right") - 1 - seen.row, 0)
 
 
-def _recorded(rows: pl.DataFrame) -> tuple[Any, Any, Any]:
+def _recorded(rows: pl.DataFrame, chosen: Any) -> tuple[Any, Any, Any]:
     if not set(COLUMNS) <= set(rows.columns):
         return (np.empty(0, np.int64),) * 3
-    row = np.flatnonzero((rows[COLUMNS[0]].is_not_null() & rows[COLUMNS[1]].is_not_null()).to_numpy())
+    row = np.flatnonzero(chosen & (rows[COLUMNS[0]].is_not_null() & rows[COLUMNS[1]].is_not_null()).to_numpy())
     begin, end = (rows[name].gather(row).to_numpy() for name in COLUMNS)
     return row, begin, end
 
