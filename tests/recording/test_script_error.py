@@ -11,7 +11,7 @@ from distprof.recording.script_error import in_a_line
 
 
 def raised(act) -> BaseException:
-    with pytest.raises(Exception) as caught:  # noqa: PT011 (any)
+    with pytest.raises(Exception) as caught:
         act()
     return caught.value
 
