@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 UNKNOWN = "-"
 PREFIXES = ("", "K", "M", "G", "T", "P", "E")
@@ -40,11 +40,24 @@ def percent(ratio: float | None) -> str:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Sorted numbers as ranges: [1, 2, 3, 7] is "1-3, 7"."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
-        else:
-            found.append([number])
-    return ", ".join("-".join(map(str, span)) for span in found)
+    """Sorted numbers as ranges: [1, 2, 3, 7] is "1-3, 7", and [0, 8, 16, 24] is "0-24 by 8"."""
+    left, found = list(numbers), list[str]()
+    while left:
+        length = _regular(left)
+        first, last = left[0], left[length - 1]
+        stride = left[1] - first if length > 1 else 1
+        found.append(str(first) if length == 1 else f"{first}-{last}" + (f" by {stride}" if stride > 1 else ""))
+        left = left[length:]
+    return ", ".join(found)
+
+
+MANY = 4
+"""Numbers with one gap between them from which they are a range; neighbours always are."""
+
+
+def _regular(numbers: Sequence[int]) -> int:
+    """How many of the first numbers are a range."""
+    length = 1
+    while length < len(numbers) and numbers[length] - numbers[length - 1] == numbers[1] - numbers[0]:
+        length += 1
+    return length if length >= MANY or numbers[length - 1] - numbers[0] == length - 1 else 1

@@ -105,10 +105,10 @@ def judged(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.Data
     if blind is not None or clock_ns is None:
         return [], blind
     counted = windows.filter(pl.col("step").is_in(steps))
-    samples, queued = (dict(counted.group_by("rank").agg(pl.col(name).mean()).drop_nulls().iter_rows())
-                       for name in ("samples", "run_queue_ns"))
+    samples, queued, ran = (dict(counted.group_by("rank").agg(pl.col(name).mean()).drop_nulls().iter_rows())
+                            for name in ("samples", "run_queue_ns", "cpu_ns"))
     found = Verdicts(job, groups, activities.known, steps, clock_ns).culprits()
-    return [replace(one, causes=_with_core(_with_batch(one.causes, one.rank, samples), one, queued))
+    return [replace(one, causes=_with_core(_with_batch(one.causes, one.rank, samples), one, queued, ran))
             for one in found], None
 
 
@@ -137,7 +137,7 @@ def _windows_of(rows: pl.DataFrame) -> pl.DataFrame:
     # a step lasts until the next one begins
     following = pl.col("start_ns").shift(-1).over("rank")
     return found.with_columns(end_ns=pl.coalesce(following, "end_ns"), samples=pl.lit(None, pl.Int64),
-                              run_queue_ns=pl.lit(None, pl.Int64),
+                              run_queue_ns=pl.lit(None, pl.Int64), cpu_ns=pl.lit(None, pl.Int64),
                               **{"pass": pl.lit("trace")}).with_columns(
         duration_ns=pl.col("end_ns") - pl.col("start_ns"))
 
@@ -151,16 +151,25 @@ def _recorded_waits(rows: pl.DataFrame) -> dict[int, Intervals]:
             for key, part in waits.partition_by("rank", as_dict=True).items()}
 
 
-def _with_core(causes: list[Cause], one: Culprit, queued: Mapping[int, float]) -> list[Cause]:
-    """Names the processor as cause, where the thread waited for one most of the time by which it exceeds its peers."""
-    others: list[Any] = [value for other, value in queued.items() if other != one.rank]
+def _with_core(causes: list[Cause], one: Culprit, queued: Mapping[int, float],
+               ran: Mapping[int, float]) -> list[Cause]:
+    """Names the processor as cause, where the thread waited for one most of the time by which it exceeds its peers.
+
+    Args:
+        causes: Those that were found.
+        one: The rank.
+        queued: By rank, how long in a step its thread was ready and had no processor.
+        ran: By rank, how long it had one.
+    """
+    others = [other for other in queued if other != one.rank]
     if one.rank not in queued or not others:
         return causes
-    usual = float(np.median(others))
+    usual = float(np.median([queued[other] for other in others]))
     if queued[one.rank] - usual < MOST_OF_IT * max(float(np.mean(one.excess_ns)), one.gain_ns):
         return causes
-    core = Cause(kind="core", where=None, gain_ns=one.gain_ns, spent=queued[one.rank], of_peers=usual)
-    return [core]
+    share = {rank: ran[rank] / max(ran[rank] + queued[rank], 1) for rank in queued if rank in ran}
+    return [Cause(kind="core", where=None, gain_ns=one.gain_ns, spent=share.get(one.rank, 0.0),
+                  of_peers=float(np.median([share.get(other, 0.0) for other in others])))]
 
 
 def _with_batch(causes: list[Cause], rank: int, samples: Mapping[int, float]) -> list[Cause]:

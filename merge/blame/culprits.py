@@ -27,7 +27,7 @@ class Cause:
     gain_ns: float
     """By how much a step would be shorter without the excess of this alone."""
     spent: float
-    """What the rank spends on it in a step, ns; of a batch, its samples."""
+    """What the rank spends on it in a step, ns; of a batch, its samples; of a core, the part of one that it got."""
     of_peers: float
     """The same of the median peer."""
 

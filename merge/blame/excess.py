@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from distprof.merge.blame.activities import Activity
-from distprof.merge.blame.job import Job, numbered
+from distprof.merge.blame.job import Job
 from distprof.merge.blame.others import median_of_others
+from distprof.merge.blame.parts import numbered
 from distprof.merge.blame.untraced import divided
 
 MOST_CELLS = 40_000_000

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
-from distprof.merge.blame.activities import Activities, Activity
+from distprof.merge.blame.activities import Activities
+from distprof.merge.blame.parts import ops_of, parts_of
+from distprof.merge.blame.pieces import Pieces, pieces_of
 from distprof.merge.blame.rank_activity import RankActivity
 from distprof.merge.blame.skew import skew_of
 from distprof.merge.blame.waits import Waits, waits_of
-from distprof.merge.replay.graph import CALL, MARK, WAIT, Events, Graph, Parts, linked
+from distprof.merge.replay.graph import CALL, MARK, WAIT, Events, Graph, linked
 
 NEEDED = ("collective", "rank", "op", "group", "num_ranks", "peer", "enqueue_ns", "arrival_ns", "end_ns",
           "timed_by")
@@ -40,16 +41,6 @@ class Job:
     """Of each rank, the share of its waits that only other ranks show."""
     steps: Any
     """Rank index, step, and the events at its begin and end; shape (steps of ranks, 4)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pieces:
-    """Work by event and activity; some rows may be of the same two."""
-
-    event: Any
-    label: Any
-    """Number of the activity."""
-    ns: Any
 
 
 def job_of(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.DataFrame,
@@ -97,14 +88,14 @@ def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
     if ahead.any():
         table, waits, windows = _shifted(table, waits, windows, dict(zip(ranks.tolist(), ahead.tolist(), strict=True)))
     events, step_of_mark = _events(table, waits, windows, ranks)
-    op = _ops(table)
-    parts, leads = _parts(table)
+    op = ops_of(table)
+    parts, leads = parts_of(table)
     graph = linked(events, parts, leads)
     marks = _marks(events, step_of_mark)
     step, position = _steps(events, marks)
     return Job(graph=graph, ranks=ranks, step=step, position=position, op=op,
                collective=table["collective"].to_numpy(),
-               pieces=_pieces(graph, ranks, did, activities, ahead),
+               pieces=pieces_of(graph, ranks, did, activities, ahead),
                misses_waits=_share_missed(events, waits, len(ranks)), steps=marks)
 
 
@@ -160,66 +151,6 @@ def _share_missed(events: Events, waits: Waits, num_ranks: int) -> Any:
     return np.bincount(caller[waits.row], waits.missed, num_ranks) / np.maximum(number, 1)
 
 
-def _ops(table: pl.DataFrame) -> Any:
-    sizes = table["num_ranks"].fill_null(0).to_numpy()
-    return _codes(table["op"])[0] * (int(sizes.max(initial=0)) + 1) + sizes
-
-
-def _codes(texts: pl.Series) -> tuple[Any, list[str]]:
-    """A number for each text, and the texts by number."""
-    coded = texts.fill_null("").cast(pl.Categorical)
-    known, codes = numbered(coded.to_physical().to_numpy().astype(np.int64))
-    first = np.empty(len(known), np.int64)
-    first[codes] = np.arange(len(codes))
-    return codes, coded.gather(first).cast(pl.String).to_list()
-
-
-def _is_in(codes: Any, names: Sequence[str], wanted: Sequence[str]) -> Any:
-    return np.isin(codes, [number for number, name in enumerate(names) if name in wanted])
-
-
-def _parts(table: pl.DataFrame) -> tuple[Parts, Any]:
-    """Parts, and pairs of a join and a part that leads it."""
-    op, names = _codes(table["op"])
-    rank, peer = table["rank"].to_numpy(), table["peer"].fill_null(-1).to_numpy()
-    collective = table["collective"].to_numpy()
-    from_root, to_root = (_is_in(op, names, ops) & (peer >= 0) for ops in (FROM_ROOT, TO_ROOT))
-    is_root = rank == peer
-    pair = _is_in(op, names, POINT_TO_POINT)
-    sent = _is_in(op, names, ("send",)) & _is_buffered(table, collective)
-    received = pair & np.isin(collective, collective[sent]) & ~sent
-    alone = from_root | to_root | sent | received
-    join = np.where(alone, np.arange(len(rank)) + int(collective.max(initial=-1)) + 1, collective)
-    group = _codes(table["group"])[0]
-    queue = numbered(rank * (int(group.max(initial=0)) + 1) + group)[1]
-    parts = Parts(queue=np.where(pair, -1, queue), join=numbered(join)[1],
-                  start_ns=table["arrival_ns"].to_numpy(), end_ns=table["end_ns"].to_numpy(),
-                  noted_late=(table["timed_by"] == "future").fill_null(value=False).to_numpy())
-    leads = np.concatenate((_led(collective, from_root & ~is_root, from_root & is_root),
-                            _led(collective, to_root & is_root, to_root & ~is_root),
-                            _led(collective, received, sent)))
-    leads[:, 0] = parts.join[leads[:, 0]]
-    return parts, leads[np.argsort(leads[:, 0], kind="stable")]
-
-
-def _is_buffered(table: pl.DataFrame, collective: Any) -> Any:
-    """True for parts that ended before another one of their collective began."""
-    last = np.full(int(collective.max(initial=-1)) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(last, collective, table["arrival_ns"].to_numpy())
-    return np.asarray(table["end_ns"].to_numpy() < last[collective])
-
-
-FROM_ROOT, TO_ROOT = (tuple(name for name, op in COLLECTIVE_OPS.items() if op.begins == which)
-                      for which in ("from root", "to root"))
-
-
-def _led(collective: Any, led: Any, leads: Any) -> Any:
-    """Pairs of parts of one collective, the first of those led and the second of those that lead."""
-    one = pl.DataFrame({"collective": collective[led], "led": np.flatnonzero(led)})
-    other = pl.DataFrame({"collective": collective[leads], "leads": np.flatnonzero(leads)})
-    return one.join(other, on="collective").select("led", "leads").to_numpy().astype(np.int64).reshape(-1, 2)
-
-
 def _steps(events: Events, marks: Any) -> tuple[Any, Any]:
     """Step of each event, and calls in front of it in the step; `marks` as `_marks` gives them."""
     begins, ends = marks[:, 2], marks[:, 3]
@@ -239,57 +170,3 @@ def _marks(events: Events, mark: Any) -> Any:
     begins, ends = np.flatnonzero((mark >= 0) & (mark % 2 == 0)), np.flatnonzero((mark >= 0) & (mark % 2 == 1))
     # steps do not overlap: each begin is followed by its end
     return np.stack((events.rank[begins], mark[begins] // 2, begins, ends), axis=1)
-
-
-def _pieces(graph: Graph, ranks: Any, did: Mapping[int, RankActivity], activities: Activities, ahead: Any) -> Pieces:
-    """Splits the work in front of each event by activity; `did` is by clocks that are `ahead` of those of the graph."""
-    events, own = graph.events, _work(graph)
-    unknown = activities.number(Activity("unknown"))
-    timed = np.isin(ranks, list(did))[events.rank] if len(events) else np.zeros(0, bool)
-    plain = np.flatnonzero(~timed & (own > 0))
-    found = [(plain, np.full(len(plain), unknown), own[plain])]
-    for index, number in enumerate(ranks.tolist()):
-        if number in did:
-            first, stop = np.searchsorted(events.rank, [index, index + 1])
-            found.append(_pieces_of(first, events.at_ns[first:stop] + ahead[index], own[first:stop], did[number],
-                                    activities))
-    event, label, ns = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return Pieces(event=event, label=label, ns=ns)
-
-
-def _work(graph: Graph) -> Any:
-    """Time in front of each event in which the thread did not wait. A call of another thread may lie inside a wait."""
-    events, own = graph.events, graph.own_ns
-    if not len(events):
-        return own
-    origin = int(events.began_ns.min())
-    # a minimum over all events behind one then stays within its rank
-    base = events.rank * (int(events.at_ns.max()) - origin + 1) - origin
-    began = np.minimum(events.began_ns, events.at_ns) + base
-    waits_from = np.minimum.accumulate(began[::-1])[::-1] - base
-    before = events.at_ns - own
-    is_wait = events.kind == WAIT
-    return np.where(is_wait, own, np.clip(waits_from - before, 0, own))
-
-
-def _pieces_of(first: int, at: Any, own: Any, did: RankActivity, activities: Activities) -> tuple[Any, Any, Any]:
-    """Of one rank, whose first event is `first`. Work ends at the event, and where a thread waited then, before it."""
-    starts = np.concatenate((at[:1], at[:-1]))
-    ends = starts + own
-    edges = np.concatenate((starts, ends, did.lane.starts, did.lane.ends))
-    edges = np.unique(edges[(edges >= starts[0]) & (edges <= ends[-1])])
-    event = np.searchsorted(starts, edges[:-1], "right") - 1
-    # of events at one instant, the last one has the work behind them
-    inside = edges[:-1] < ends[event]
-    known, label = did.lane.at(edges[:-1])
-    host, unknown = activities.number(Activity("host")), activities.number(Activity("unknown"))
-    began, ended = (did.lane.starts[0], did.lane.ends[-1]) if len(did.lane.starts) else (0, 0)
-    beside = np.where((edges[:-1] >= began) & (edges[:-1] < ended), host, unknown)
-    return first + event[inside], np.where(known, label, beside)[inside], np.diff(edges)[inside]
-
-
-def numbered(keys: Any) -> tuple[Any, Any]:
-    """The different keys, which are not below 0, ascending; and the index of each key among them."""
-    there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
-    there[keys] = True
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[keys]

@@ -106,7 +106,7 @@ def step_windows(clock: Clock, recorded: pl.DataFrame | None, timelines: dict[in
     return pl.concat([empty(STEPS).select(STEP_COLUMNS), *found])
 
 
-STEP_COLUMNS = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples", "run_queue_ns", "pass")
+STEP_COLUMNS = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples", "run_queue_ns", "cpu_ns", "pass")
 
 
 def _steps_of_trace(rank: int, events: pl.DataFrame) -> pl.DataFrame:
@@ -118,5 +118,5 @@ def _steps_of_trace(rank: int, events: pl.DataFrame) -> pl.DataFrame:
                               end_ns=(pl.col("start_ns") + pl.col("duration_ns")).max()).head(1)
     return steps.select(rank=pl.lit(rank, pl.Int64), step="step", start_ns="start_ns", end_ns="end_ns",
                         duration_ns=pl.col("end_ns") - pl.col("start_ns"), samples=pl.lit(None, TYPES["int64"]),
-                        run_queue_ns=pl.lit(None, TYPES["int64"]),
+                        run_queue_ns=pl.lit(None, TYPES["int64"]), cpu_ns=pl.lit(None, TYPES["int64"]),
                         **{"pass": pl.lit("trace")})

@@ -99,8 +99,7 @@ def cause(one: Cause) -> str:
     if one.kind == "unknown":
         return UNKNOWN
     if one.kind == "core":
-        return (f"its thread was ready but without a processor for {_in_one_unit(one.spent, one.of_peers)[0]} a step "
-                f"against {_in_one_unit(one.spent, one.of_peers)[1]} on its peers")
+        return f"it got {100 * one.spent:.0f} % of a core against {100 * one.of_peers:.0f} % of its peers"
     if one.kind == "batch":
         return f"its batch has {one.spent:.0f} samples against {one.of_peers:.0f} of its peers"
     spent, of_peers = _in_one_unit(one.spent, one.of_peers)

@@ -114,4 +114,4 @@ class Job:
                 for (rank, step), (start, end) in sorted(self.windows.items()) if step >= first]
         names = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples")
         return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row").with_columns(
-            run_queue_ns=pl.lit(None, pl.Int64))
+            run_queue_ns=pl.lit(None, pl.Int64), cpu_ns=pl.lit(None, pl.Int64))

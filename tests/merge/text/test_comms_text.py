@@ -141,12 +141,15 @@ def test_a_culprit_is_named_with_cost_cause_certainty_and_what_mending_gains():
     ("backward", "", "`model` backward takes 20.8 ms against 0.1 ms on its peers"),
     ("annotation", "evaluate", "`evaluate` takes 20.8 ms against 0.1 ms on its peers"),
     ("whole", None, "all its work takes 20.8 ms against 0.1 ms on its peers"),
-    ("core", None,
-     "its thread was ready but without a processor for 20.8 ms a step against 0.1 ms on its peers"),
     ("unknown", None, "what it did meanwhile is unknown")])
 def test_causes_in_words(kind, where, words):
     cause = Cause(kind=kind, where=where, gain_ns=22e6, spent=20.8e6, of_peers=0.1e6)
     assert told(culprit(causes=[cause]))[0] == f"{DELAYS}{words}; p = 0.0001"
+
+
+def test_a_rank_that_shares_its_core():
+    cause = Cause(kind="core", where=None, gain_ns=22e6, spent=0.613, of_peers=0.98)
+    assert told(culprit(causes=[cause]))[0] == f"{DELAYS}it got 61 % of a core against 98 % of its peers; p = 0.0001"
 
 
 def test_a_larger_batch_and_several_causes():
