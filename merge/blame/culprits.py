@@ -48,6 +48,8 @@ class Culprit:
     """Mean step of the ranks that it meets, directly or through others, once the culprits in front of it are mended."""
     gain_ns: float
     """By how much that would be shorter if the rank worked as its peers do."""
+    last_gain_ns: float
+    """The same if all other culprits were mended already: more, where one hides behind another."""
     gain_error_ns: float | None
     """Twice the standard error of the gain over steps, and what clocks may be wrong by; None of a single step."""
     p_value: float | None
@@ -68,5 +70,6 @@ class Culprit:
 
     @property
     def certain(self) -> bool:
-        """True where chance is an unlikely explanation and the gain is material."""
-        return self.p_value is not None and self.p_value <= SURE and self.share >= MATERIAL
+        """True where chance is an unlikely explanation and the gain is material, now or once others are mended."""
+        is_material = max(self.gain_ns, self.last_gain_ns) >= MATERIAL * self.step_ns
+        return self.p_value is not None and self.p_value <= SURE and is_material

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from distprof.merge.blame.activities import Activity
 from distprof.merge.blame.candidates import TOGETHER, Candidate, candidates
 from distprof.merge.blame.causes import cause_of
-from distprof.merge.blame.culprits import Cause, Culprit
+from distprof.merge.blame.culprits import MATERIAL, Cause, Culprit
 from distprof.merge.blame.excess import WHOLE, Excess
 from distprof.merge.blame.job import Job
 from distprof.merge.blame.replayed_job import ReplayedJob
@@ -52,7 +53,7 @@ class Verdicts:
 
     def culprits(self) -> list[Culprit]:
         """Those whose mending would gain most first."""
-        found = list[Culprit]()
+        found, mended = list[Culprit](), list[tuple[Candidate, str]]()
         if self._left:
             self._replayed = ReplayedJob(self._job, self._steps)
             self._before = self._replayed.as_it_was
@@ -60,15 +61,41 @@ class Verdicts:
             gains = self._gains()
             means = [{kind: self._replayed.mean(one.rank, gain) for kind, gain in mine.items()}
                      for one, mine in zip(self._left, gains, strict=True)]
-            best = max(range(len(means)), key=lambda index: max(means[index].values()))
+            best: int | None = max(range(len(means)), key=lambda index: max(means[index].values()))
+            if max(map(max, (one.values() for one in means))) < WORTH_A_WORD * self._before.mean():
+                best = self._best_of_all()
+            if best is None:
+                break
             one = self._left.pop(best)
             chosen = _chosen(one, means[best])
-            culprit = self._culprit(one, chosen, means[best], gains[best][chosen])
-            if culprit.share < WORTH_A_WORD:
-                break
-            found.append(culprit)
+            found.append(self._culprit(one, chosen, means[best], gains[best][chosen]))
+            mended.append((one, chosen))
             self._mend(one, chosen, gains[best][chosen])
-        return found
+        return self._with_last_gains(found, mended)
+
+    def _best_of_all(self) -> int | None:
+        """Where nobody alone is worth a word: who would be missed most if all candidates were mended, if that gains.
+
+        Of two ranks that are late in groups of their own, mending one gains nothing as long as the other is late.
+        """
+        reliefs = [one.scenarios[_all_of(one)] for one in self._left]
+        without = [[relief for index, mine in enumerate(reliefs) if index != left for relief in mine]
+                   for left in range(len(reliefs))]
+        times = self._replayed.durations([[*self._mended, *some] for some in ([one for mine in reliefs for one in mine],
+                                                                             *without)])
+        if (self._before - times[:, 0]).mean() < MATERIAL * self._before.mean():
+            return None
+        return int(np.argmax((times[:, 1:] - times[:, :1]).mean(axis=0)))
+
+    def _with_last_gains(self, found: Sequence[Culprit], mended: Sequence[tuple[Candidate, str]]) -> list[Culprit]:
+        """Adds what each would gain if it were mended last."""
+        if len(found) < 2:
+            return list(found)
+        others = [[relief for index, (one, chosen) in enumerate(mended) if index != left
+                   for relief in one.scenarios[chosen]] for left in range(len(mended))]
+        gains = self._replayed.durations(others) - self._before[:, None]
+        return [replace(culprit, last_gain_ns=self._replayed.mean(one.rank, gains[:, index]))
+                for index, (culprit, (one, _)) in enumerate(zip(found, mended, strict=True))]
 
     def _gains(self) -> list[dict[str, Any]]:
         """What each step of each rank would gain, by candidate and scenario."""
@@ -93,7 +120,7 @@ class Verdicts:
         late = excess.beyond[one.row, :, number]
         return Culprit(
             rank=int(self._job.ranks[one.rank]), delayed=self._delayed(gain, meets),
-            step_ns=float(self._before[meets].mean()), gain_ns=means[chosen],
+            step_ns=float(self._before[meets].mean()), gain_ns=means[chosen], last_gain_ns=means[chosen],
             gain_error_ns=self._error(one, number, means[chosen]),
             p_value=chance(self._beyond[id(excess)], one.row, number), num_peers=len(excess.ranks) - 1,
             excess_ns=late.tolist(), late_steps=_late_steps(excess.steps[excess.counts], late),
@@ -121,6 +148,10 @@ class Verdicts:
         kinds = [WHOLE, *kinds[:1]] if chosen == WHOLE else kinds
         found = [cause_of(one.excess, one.row, kind, self._known, means[kind]) for kind in kinds]
         return [cause for cause in found if cause is not None]
+
+
+def _all_of(one: Candidate) -> str:
+    return next(kind for kind in (WHOLE, TOGETHER, *one.kinds) if kind in one.scenarios)
 
 
 def _chosen(one: Candidate, means: Mapping[str, float]) -> str:

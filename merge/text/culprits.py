@@ -38,7 +38,7 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
     certain = [one for one in culprits if one.certain]
     for one in certain:
         chance = "" if one.p_value is None else f"; {_chance(one.p_value)}"
-        yield f"{_delay(one, ranks)}: {cause(one.causes[0]) if one.causes else UNKNOWN}{chance}"
+        yield f"{_delay(one, ranks)}{_hidden(one, certain)}: {cause(one.causes[0]) if one.causes else UNKNOWN}{chance}"
         yield from (f"  {cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:CAUSES])
         yield f"  {_gain(one, is_first=one is culprits[0])}"
     if certain:
@@ -88,9 +88,17 @@ def _delay(one: Culprit, ranks: Collection[int]) -> str:
     return f"Rank {one.rank} delays {number} of {num_steps} steps{whose} by {by} ({mean})"
 
 
+def _hidden(one: Culprit, certain: Sequence[Culprit]) -> str:
+    """What it would gain once the others are mended, where that is much more."""
+    if one.last_gain_ns < 2 * one.gain_ns or one.last_gain_ns < MATERIAL * one.step_ns:
+        return ""
+    others = rank_list(sorted(other.rank for other in certain if other is not one))
+    return f", and by {brief(one.last_gain_ns)} once {others} {'is' if len(certain) == 2 else 'are'} mended"
+
+
 def _gain(one: Culprit, *, is_first: bool) -> str:
     before, after = _in_one_unit(one.step_ns, one.step_ns - one.gain_ns)
-    error = "" if one.gain_error_ns is None else f" (+- {_in_one_unit(one.step_ns, one.gain_error_ns)[1].split()[0]})"
+    error = "" if one.gain_error_ns is None else f" (+- {brief(one.gain_error_ns, 2)})"
     return f"Fixing it{'' if is_first else ' too'} would bring the step from {before.split()[0]} to {after}{error}."
 
 

@@ -16,7 +16,7 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-with distprof.record(out, steps="wait=1,count=1,time=1,trace=1"):
+with distprof.record(out, steps="wait=1,count=1,time=1,trace=1,arrivals=0"):
     for step in range(5):
         if step == stop:
             Path(f"{out}.{rank}.waits").touch()

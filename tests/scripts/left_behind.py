@@ -28,7 +28,7 @@ dist.all_reduce(torch.ones(1))
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 seen = {"before": open_now()}
-with distprof.record(sys.argv[1], steps="wait=1,count=1,time=1,trace=0") as rec:
+with distprof.record(sys.argv[1], steps="wait=1,count=1,time=1,trace=0,arrivals=0") as rec:
     for step in range(4):
         loss = model(torch.ones(2, 4)).sum()
         loss.backward()

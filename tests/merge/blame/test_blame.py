@@ -122,6 +122,14 @@ def test_what_hides_behind_another_delay_costs_nothing_until_that_is_mended():
     assert (first.rank, first.gain_ns, second.rank, second.gain_ns) == (0, pytest.approx(50), 3, pytest.approx(150))
 
 
+def test_two_ranks_that_are_as_late_in_groups_of_their_own():
+    """Mending one gains nothing: the pairs meet in the end. Mending both does."""
+    first, second = job_of(6, (MLP, lambda rank: 300 if rank in (1, 2) else 100, [(0, 1), (2, 3), (4, 5)]), (
+        BACKWARD, always(50), [(0, 2, 4), (1, 3, 5)])).culprits()
+    assert {first.rank, second.rank} == {1, 2} and first.certain and second.certain
+    assert (first.gain_ns, first.last_gain_ns, second.gain_ns) == pytest.approx((0, 200, 200))
+
+
 def test_a_balanced_pipeline_has_no_culprit():
     """Stages are no peers: the bubble is nobody's fault."""
     job = Job(2)

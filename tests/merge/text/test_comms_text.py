@@ -114,8 +114,8 @@ STEPS = list(range(1, 6))
 
 def culprit(**changes) -> Culprit:
     return Culprit(**{"rank": 2, "delayed": [0, 1, 2, 3], "step_ns": 56.9e6, "gain_ns": 22.31e6,
-                      "gain_error_ns": 0.92e6, "p_value": 0.00012, "num_peers": 3, "excess_ns": [22e6] * 5,
-                      "late_steps": STEPS, "causes": [MLP], **changes})
+                      "last_gain_ns": 22.31e6, "gain_error_ns": 0.92e6, "p_value": 0.00012, "num_peers": 3,
+                      "excess_ns": [22e6] * 5, "late_steps": STEPS, "causes": [MLP], **changes})
 
 
 def told(*found: Culprit, **chosen) -> list[str]:
@@ -128,9 +128,9 @@ DELAYS = "Rank 2 delays every step by 22.3 ms (39.2 %): "
 def test_a_culprit_is_named_with_cost_cause_certainty_and_what_mending_gains():
     assert told(culprit()) == [
         f"{DELAYS}`layers.1.mlp` forward takes 20.8 ms against 0.3 ms on its peers; p = 0.0001",
-        "  Fixing it would bring the step from 56.9 to 34.6 ms (+- 0.9)."]
+        "  Fixing it would bring the step from 56.9 to 34.6 ms (+- 920 us)."]
     assert told(culprit(), culprit(rank=1, step_ns=34.6e6, gain_ns=5e6))[-1] == (
-        "  Fixing it too would bring the step from 34.6 to 29.6 ms (+- 0.9).")
+        "  Fixing it too would bring the step from 34.6 to 29.6 ms (+- 920 us).")
 
 
 @pytest.mark.parametrize(("kind", "where", "words"), [
@@ -168,6 +168,12 @@ def test_delays_now_and_then(late, steps, words):
     assert told(culprit(late_steps=late, excess_ns=[1.0] * steps))[0].startswith(f"{words}: ")
 
 
+def test_two_ranks_that_hide_behind_each_other():
+    first, _, second, _ = told(culprit(rank=1, gain_ns=1e6, last_gain_ns=20e6), culprit(gain_ns=20e6))
+    assert first.startswith("Rank 1 delays every step by 1.00 ms (1.8 %), and by 20.0 ms once rank 2 is mended: ")
+    assert second.startswith("Rank 2 delays every step by 20.0 ms (35.1 %): ")
+
+
 def test_ranks_that_are_not_delayed_are_left_out():
     assert told(culprit(delayed=[2, 3]))[0].startswith("Rank 2 delays every step of ranks 2 and 3 by 22.3 ms")
 
@@ -177,7 +183,7 @@ def test_nobody_is_called_late_without_being_sure():
     assert told(culprit(p_value=0.3)) == [
         "no rank stands out: it may be chance: p = 0.30 is above 0.01",
         f"  it would be rank 2, 22.3 ms a step (39.2 %): {why}"]
-    assert told(culprit(gain_ns=0.4e6)) == ["no rank stands out: this is below 1 % of a step"]
+    assert told(culprit(gain_ns=0.4e6, last_gain_ns=0.4e6)) == ["no rank stands out: this is below 1 % of a step"]
     assert told(culprit(p_value=None, gain_error_ns=None, excess_ns=[1.0] * 2))[0] == (
         "no rank stands out: 2 steps were looked at, and it takes 3 to tell habit from chance (--steps trace=6 records "
         "more)")
