@@ -7,7 +7,9 @@ from typing import Literal
 
 SURE = 0.01
 """Largest probability of chance with which a rank is called a culprit."""
-MATERIAL = 0.01
+HABIT = 3
+"""Steps that a culprit is late in, at least."""
+MATERIAL = 0.02
 """Smallest share of a step with which a rank is called a culprit."""
 
 
@@ -70,6 +72,7 @@ class Culprit:
 
     @property
     def certain(self) -> bool:
-        """True where chance is an unlikely explanation and the gain is material, now or once others are mended."""
+        """True where chance is an unlikely explanation, the rank is late again and again, and the gain is material, now or
+        once others are mended."""
         is_material = max(self.gain_ns, self.last_gain_ns) >= MATERIAL * self.step_ns
-        return self.p_value is not None and self.p_value <= SURE and is_material
+        return self.p_value is not None and self.p_value <= SURE and is_material and len(self.late_steps) >= HABIT

@@ -62,10 +62,12 @@ def _doubt(one: Culprit) -> Iterator[str]:
     if one.p_value is None:
         why = (f"{num_steps} {'step was' if num_steps == 1 else 'steps were'} looked at, and it takes {NEEDED} to tell "
                "habit from chance (--steps trace=6 records more)")
-    elif one.share < MATERIAL:
-        why = f"this is below {MATERIAL:.0%} of a step".replace("%", " %")
-    else:
+    elif one.share < MATERIAL and one.last_gain_ns < MATERIAL * one.step_ns:
+        why = f"this is below {100 * MATERIAL:g} % of a step"
+    elif one.p_value > SURE:
         why = f"it may be chance: {_chance(one.p_value)} is above {SURE}"
+    else:
+        why = "it is late once or twice, which is no habit"
     yield f"no rank stands out: {why}"
     if one.share >= MATERIAL:
         yield (f"  it would be rank {one.rank}, {brief(one.gain_ns)} a step ({percent(one.share)}): "

@@ -163,7 +163,7 @@ def test_a_larger_batch_and_several_causes():
 @pytest.mark.parametrize(("late", "steps", "words"), [
     ([3, 7, 11, 15, 19], 20, "Rank 2 delays every 4th step by 89.2 ms (22.3 ms a step, 39.2 %)"),
     ([3, 4, 11], 20, "Rank 2 delays 3 of 20 steps by 149 ms (22.3 ms a step, 39.2 %)"),
-    ([7], 9, "Rank 2 delays step 7 by 201 ms (once in 9 steps; 22.3 ms a step, 39.2 %)")])
+    ([3, 5, 7, 9], 9, "Rank 2 delays every 2nd step by 50.2 ms (22.3 ms a step, 39.2 %)")])
 def test_delays_now_and_then(late, steps, words):
     assert told(culprit(late_steps=late, excess_ns=[1.0] * steps))[0].startswith(f"{words}: ")
 
@@ -183,7 +183,8 @@ def test_nobody_is_called_late_without_being_sure():
     assert told(culprit(p_value=0.3)) == [
         "no rank stands out: it may be chance: p = 0.30 is above 0.01",
         f"  it would be rank 2, 22.3 ms a step (39.2 %): {why}"]
-    assert told(culprit(gain_ns=0.4e6, last_gain_ns=0.4e6)) == ["no rank stands out: this is below 1 % of a step"]
+    assert told(culprit(gain_ns=0.4e6, last_gain_ns=0.4e6)) == ["no rank stands out: this is below 2 % of a step"]
+    assert told(culprit(late_steps=[4]))[0] == "no rank stands out: it is late once or twice, which is no habit"
     assert told(culprit(p_value=None, gain_error_ns=None, excess_ns=[1.0] * 2))[0] == (
         "no rank stands out: 2 steps were looked at, and it takes 3 to tell habit from chance (--steps trace=6 records "
         "more)")
