@@ -72,7 +72,7 @@ class Culprit:
 
     @property
     def certain(self) -> bool:
-        """True where chance is an unlikely explanation, the rank is late again and again, and the gain is material, now or
-        once others are mended."""
+        """True where chance is an unlikely explanation, the rank is late again and again, and the gain is material, now
+        or once others are mended."""
         is_material = max(self.gain_ns, self.last_gain_ns) >= MATERIAL * self.step_ns
         return self.p_value is not None and self.p_value <= SURE and is_material and len(self.late_steps) >= HABIT
