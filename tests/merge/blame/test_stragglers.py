@@ -65,8 +65,9 @@ def test_the_late_rank_and_its_cause(tmp_path, causes, rank, kind, where):
 
 
 def named(found: Analysis) -> dict[int, Culprit]:
-    """Rank -> what mending it would gain, where that is certain and more than a tenth of a step."""
-    return {one.rank: one for one in found.culprits if one.certain and one.share > 0.1}
+    """Those that are certain and cost more than a tenth of a step, alone or once the others are mended; by rank."""
+    return {one.rank: one for one in found.culprits
+            if one.certain and max(one.gain_ns, one.last_gain_ns) > 0.1 * one.step_ns}
 
 
 def test_two_causes_in_different_groups(two_late_ranks):
