@@ -63,7 +63,7 @@ def _doubt(one: Culprit) -> Iterator[str]:
         why = (f"{num_steps} {'step was' if num_steps == 1 else 'steps were'} looked at, and it takes {NEEDED} to tell "
                "habit from chance (--steps trace=6 records more)")
     elif one.share < MATERIAL and one.last_gain_ns < MATERIAL * one.step_ns:
-        why = f"this is below {100 * MATERIAL:g} % of a step"
+        why = f"mending the latest would gain {brief(one.gain_ns)}, below {100 * MATERIAL:g} % of a step"
     elif one.p_value > SURE:
         why = f"it may be chance: {_chance(one.p_value)} is above {SURE}"
     else:

@@ -183,7 +183,8 @@ def test_nobody_is_called_late_without_being_sure():
     assert told(culprit(p_value=0.3)) == [
         "no rank stands out: it may be chance: p = 0.30 is above 0.01",
         f"  it would be rank 2, 22.3 ms a step (39.2 %): {why}"]
-    assert told(culprit(gain_ns=0.4e6, last_gain_ns=0.4e6)) == ["no rank stands out: this is below 2 % of a step"]
+    assert told(culprit(gain_ns=0.4e6, last_gain_ns=0.4e6)) == [
+        "no rank stands out: mending the latest would gain 400 us, below 2 % of a step"]
     assert told(culprit(late_steps=[4]))[0] == "no rank stands out: it is late once or twice, which is no habit"
     assert told(culprit(p_value=None, gain_error_ns=None, excess_ns=[1.0] * 2))[0] == (
         "no rank stands out: 2 steps were looked at, and it takes 3 to tell habit from chance (--steps trace=6 records "
