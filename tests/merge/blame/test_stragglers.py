@@ -144,3 +144,49 @@ def test_a_balanced_job_has_no_culprit(tmp_path):
         assert [one for one in found.culprits if one.certain] == []
 
     most_hold(attempt, tmp_path, of=20, at_least=19)
+
+
+def judged(out: Path, *arguments: object) -> Analysis:
+    """A job of `late_ranks.py` under the plan that users get."""
+    record_run(out, 4, SCRIPTS / "late_ranks.py", *arguments)
+    found = measured_run(read_run(out))
+    return analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(("job", "rank", "kind", "where"), [
+    ("tp", 1, "forward", "blocks.1"), ("fsdp", 2, "backward", "blocks.1"), ("tp_fsdp", 1, "forward", "blocks.1"),
+    ("lbfgs", 2, "forward", "blocks.1"), ("broadcast", 0, "host", None), ("reduce", 0, "host", None),
+    ("sequences", 3, None, None), ("burn", 2, "host", None), ("pinned", 2, "core", None)])
+def test_the_late_rank_under_any_parallelism(tmp_path, job, rank, kind, where):
+    def attempt(folder: Path) -> None:
+        certain = [one for one in judged(folder / "run", job, 20, 45).culprits if one.certain]
+        assert [one.rank for one in certain] == [rank]
+        cause = certain[0].causes[0]
+        assert kind in (None, cause.kind) and where in (None, cause.where)
+
+    most_hold(attempt, tmp_path, of=5, at_least=4)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(("job", "every", "rank"), [("checkpoint", 4, 0), ("checkpoint", 3, 0), ("lbfgs", 3, 2),
+                                                    ("fsdp", 4, 2)])
+def test_a_rank_that_is_late_now_and_then(tmp_path, job, every, rank):
+    def attempt(folder: Path) -> None:
+        first = judged(folder / "run", job, 60, 45, every).culprits[0]
+        assert (first.rank, first.certain) == (rank, True)
+        assert len(first.late_steps) <= 24 // every + 2
+
+    most_hold(attempt, tmp_path, of=3, at_least=2)
+
+
+BALANCED = ("tp", "fsdp", "tp_fsdp", "lbfgs", "broadcast", "reduce", "none")
+
+
+@pytest.mark.stress
+def test_balanced_jobs_of_seven_kinds_have_no_culprit(tmp_path):
+    def attempt(folder: Path) -> None:
+        job = BALANCED[int(folder.name.removeprefix("attempt")) % len(BALANCED)]
+        assert not any(one.certain for one in judged(folder / "run", job, 0, 45).culprits)
+
+    most_hold(attempt, tmp_path, of=25, at_least=24)
