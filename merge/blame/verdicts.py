@@ -26,7 +26,9 @@ NOTICEABLE = 0.2
 ALMOST_ALL = 0.8
 """From this part of the gain on, one kind of work is the cause."""
 HALF = 0.5
-"""Of the largest gain of a rank or excess of a step, this part is one too."""
+"""Ranks that gain this part of what the one that gains most does are delayed."""
+LATE = 0.25
+"""Steps in which a rank exceeds its peers by this part of the most that it does are late."""
 RARE = 0.2
 """Largest excess, as a part of that in late steps, which a rank that is late now and then has in the others."""
 
@@ -161,7 +163,7 @@ def _chosen(one: Candidate, means: Mapping[str, float]) -> str:
 
 
 def _late_steps(steps: Any, late: Any) -> list[int]:
-    is_late = late >= HALF * late.max()
+    is_late = late >= LATE * late.max()
     if not is_late.all() and late[~is_late].mean() > RARE * late[is_late].mean():
         is_late[:] = True
     return [int(step) for step in steps[is_late]]
