@@ -30,6 +30,8 @@ from support.simulator.shapes.model import even
 from support.simulator.shapes.parts import Closure, Data, Host, Update
 from support.simulator.shapes.pipelines import gpipe, interleaved, one_f_one_b
 
+pytestmark = pytest.mark.long
+
 MS = 1_000_000
 MODEL = even(MS, 2 * MS, 1 << 20, MS, num_layers=3)
 

@@ -86,7 +86,7 @@ def test_two_causes_in_different_groups_of_a_mesh():
 def test_balanced_jobs_with_noise_have_no_culprit(noise):
     """Ranks that are equal but for chance: with p below 0.01, one of a hundred jobs may name somebody."""
     named = 0
-    for seed in range(30):
+    for seed in range(12):
         random, job = np.random.default_rng(seed), Job(4)
         for job.step in range(9):
             for what, ns in ((DATA, 50), (MLP, 400), (BACKWARD, 800)):
@@ -96,7 +96,7 @@ def test_balanced_jobs_with_noise_have_no_culprit(noise):
                 if what is not DATA:
                     job.meet(0, 1, 2, 3)
         named += any(one.certain for one in job.culprits())
-    assert named <= 2, "0.3 are expected, and more than 2 are not in 99 of 100 samples"
+    assert named <= 1, "0.1 are expected"
 
 
 def test_a_rank_that_was_made_late_by_another_group_is_no_culprit():
