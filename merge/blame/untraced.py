@@ -23,29 +23,30 @@ def divided(work: Any, traced: Any, unknown: Any, position: Any) -> Any:
         work: Of peers; shape (ranks, steps, cells).
         traced: Which steps have a timeline.
         unknown: Which cells are of unknown activities.
-        position: Place among the calls, of each cell.
+        position: Place among the calls, of each cell; ascending.
 
     Returns:
         Work of the same shape, and the same sum at each place.
     """
-    num_places = int(position.max(initial=-1)) + 1
-    at_place = (position[:, None] == np.arange(num_places)).astype(float)
+    if not len(position):
+        return work
+    new = np.diff(position, prepend=-1) != 0
+    first, place = np.flatnonzero(new), np.cumsum(new) - 1
     seen = work[:, traced].mean(axis=1) * ~unknown
     usual = median_of_others(seen)
-    shares, excess = _shares(usual, at_place, position), np.clip(seen - usual, 0, None)
-    open_work = (work[:, ~traced] * unknown) @ at_place
-    base = np.minimum(open_work, median_of_others(open_work)) * ((usual @ at_place) > 0)[:, None]
+    excess = np.clip(seen - usual, 0, None)
+    open_work = np.add.reduceat(work[:, ~traced] * unknown, first, axis=-1)
+    base = np.minimum(open_work, median_of_others(open_work)) * (np.add.reduceat(usual, first, axis=-1) > 0)[:, None]
     extra = open_work - base
-    shows = excess @ at_place >= np.maximum(SHOWS * extra.mean(axis=1), 1)
+    shows = np.add.reduceat(excess, first, axis=-1) >= np.maximum(SHOWS * extra.mean(axis=1), 1)
     found = work.astype(float)
-    found[:, ~traced] += base[:, :, position] * shares[:, None] + (extra * shows[:, None])[:, :, position] * _shares(
-        excess, at_place, position)[:, None]
-    left = (extra * ~shows[:, None])[:, :, position]
-    found[:, ~traced] = np.where(unknown, left, found[:, ~traced])
+    found[:, ~traced] += (base[:, :, place] * _shares(usual, first, place)[:, None]
+                          + (extra * shows[:, None])[:, :, place] * _shares(excess, first, place)[:, None])
+    found[:, ~traced] = np.where(unknown, (extra * ~shows[:, None])[:, :, place], found[:, ~traced])
     return found
 
 
-def _shares(values: Any, at_place: Any, position: Any) -> Any:
+def _shares(values: Any, first: Any, place: Any) -> Any:
     """Each value over the sum of those at its place."""
-    total = (values @ at_place)[:, position]
+    total = np.add.reduceat(values, first, axis=-1)[:, place]
     return np.divide(values, total, out=np.zeros_like(values), where=total > 0)

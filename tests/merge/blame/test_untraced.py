@@ -1,0 +1,45 @@
+"""Work in steps without a timeline, divided as the steps with one show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distprof.merge.blame.untraced import divided
+
+POSITION = np.array([0, 0, 0, 1, 1])
+UNKNOWN = np.array([False, False, True, False, True])
+"""Two activities and unknown work at the first place, one activity and unknown work at the second."""
+TRACED = np.array([True, True, False, False])
+
+
+def work(*ranks: tuple[float, float, float, float, float]):
+    """Of ranks: traced steps have the cells that are known, the other steps those that are not."""
+    traced = np.array([(one, two, 0, three, 0) for one, two, _, three, _ in ranks], float)
+    others = np.array([(0, 0, first, 0, second) for _, _, first, _, second in ranks], float)
+    return np.stack((traced, traced, others, others), axis=1)
+
+
+def test_what_peers_do_too_is_divided_as_they_divide_it():
+    found = divided(work(*[(30, 10, 20, 7, 5)] * 3), TRACED, UNKNOWN, POSITION)
+    assert found[:, 2:] == pytest.approx(np.array([[[15, 5, 0, 5, 0]] * 2] * 3))
+
+
+def test_what_a_rank_does_beyond_them_is_what_it_exceeds_them_by():
+    found = divided(work((30, 10, 20, 7, 5), (30, 10, 20, 7, 5), (30, 60, 70, 7, 5)), TRACED, UNKNOWN, POSITION)
+    assert found[2, 2] == pytest.approx([15, 55, 0, 5, 0]), "all of the 50 ms more"
+
+
+def test_what_no_timeline_shows_stays_unknown():
+    found = divided(work((30, 10, 20, 7, 5), (30, 10, 20, 7, 5), (30, 10, 20, 7, 45)), TRACED, UNKNOWN, POSITION)
+    assert found[2, 2] == pytest.approx([15, 5, 0, 5, 40])
+
+
+def test_nothing_is_lost_and_traced_steps_stay():
+    random = np.random.default_rng(0)
+    before = random.exponential(10, (5, 4, 5)) * np.where(TRACED[:, None], ~UNKNOWN, UNKNOWN)
+    found = divided(before, TRACED, UNKNOWN, POSITION)
+    assert (found[:, TRACED] == before[:, TRACED]).all()
+    for place in (0, 1):
+        mine = place == POSITION
+        assert found[:, :, mine].sum(axis=2) == pytest.approx(before[:, :, mine].sum(axis=2))
