@@ -47,7 +47,7 @@ def parts_of(table: pl.DataFrame) -> tuple[Parts, Any]:
     queue = numbered(rank * (int(group.max(initial=0)) + 1) + group)[1]
     parts = Parts(queue=np.where(pair, -1, queue), join=numbered(join)[1],
                   start_ns=table["arrival_ns"].to_numpy(), end_ns=table["end_ns"].to_numpy(),
-                  noted_late=(table["timed_by"] == "future").fill_null(value=False).to_numpy())
+                  op=collective, noted_late=(table["timed_by"] == "future").fill_null(value=False).to_numpy())
     leads = np.concatenate((_led(collective, from_root & ~is_root, from_root & is_root),
                             _led(collective, to_root & is_root, to_root & ~is_root),
                             _led(collective, received, sent)))

@@ -47,6 +47,8 @@ class Parts:
     start_ns: Any
     """When the backend began with it."""
     end_ns: Any
+    op: Any
+    """A number for the op: its parts move for about as long on all ranks, also those of several joins."""
     noted_late: Any
     """True where the op may have ended some time before `end_ns`."""
 
@@ -162,7 +164,7 @@ def _ends(events: Events, parts: Parts, begun: Any) -> Any:
     """Ends of parts, which may have been noted late: a thread that waited for one and went on knows better.
 
     Of a part that no thread had to wait for, it is only known to be over by then. It then took as long as on the rank
-    of its join that was fastest.
+    of its op that was fastest.
     """
     waits = np.flatnonzero(events.kind == WAIT)
     part, began, at = events.part[waits], events.began_ns[waits], events.at_ns[waits]
@@ -170,9 +172,9 @@ def _ends(events: Events, parts: Parts, begun: Any) -> Any:
     late, blocked = ends[part] > at, at - began >= BLOCKED_NS
     unsure[part] = (unsure[part] | late) & ~blocked
     ends[part[late]] = np.where(blocked, at, began)[late]
-    fastest = np.full(int(parts.join.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(fastest, parts.join, ends - begun)
-    ends[unsure] = np.minimum(ends, begun + np.maximum(fastest[parts.join], 0))[unsure]
+    fastest = np.full(int(parts.op.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(fastest, parts.op, ends - begun)
+    ends[unsure] = np.minimum(ends, begun + np.maximum(fastest[parts.op], 0))[unsure]
     return ends
 
 

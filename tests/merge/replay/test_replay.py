@@ -37,7 +37,8 @@ def graph_of(job: Simulation):
     rank, kind, part, began, at = np.array([rows[one] for one in order], np.int64).T
     queue, join, start, end = np.array(parts, np.int64).T
     events = Events(rank=rank, kind=kind, part=part, began_ns=began, at_ns=at)
-    found = Parts(queue=queue, join=join, start_ns=start, end_ns=end, noted_late=np.zeros(len(queue), bool))
+    found = Parts(queue=queue, join=join, start_ns=start, end_ns=end, op=join,
+                  noted_late=np.zeros(len(queue), bool))
     return linked(events, found, NO_LEADS)
 
 
@@ -97,7 +98,8 @@ def test_ranks_that_work_and_meet(program, slower):
     rank, kind, part, began, at = np.array([rows[one] for one in order], np.int64).T
     queue, join, start, end = np.array(parts, np.int64).T
     graph = linked(Events(rank=rank, kind=kind, part=part, began_ns=began, at_ns=at),
-                   Parts(queue=queue, join=join, start_ns=start, end_ns=end, noted_late=np.zeros(len(queue), bool)),
+                   Parts(queue=queue, join=join, start_ns=start, end_ns=end, op=join,
+                  noted_late=np.zeros(len(queue), bool)),
                    NO_LEADS)
     replay = Replay(*ordered(graph))
     faster = np.flatnonzero((graph.own_ns > 0) & (rank == slower))
@@ -126,7 +128,7 @@ def test_collectives_that_need_themselves_are_left_out():
     graph = linked(
         Events(rank=rank, kind=kind, part=part, began_ns=began, at_ns=at),
         Parts(queue=np.full(4, -1), join=np.array([0, 1, 0, 1]), start_ns=np.array([10, 25, 26, 11]),
-              end_ns=np.array([20, 40, 41, 21]), noted_late=np.zeros(4, bool)), NO_LEADS)
+              end_ns=np.array([20, 40, 41, 21]), op=np.array([0, 1, 0, 1]), noted_late=np.zeros(4, bool)), NO_LEADS)
     replay = Replay(*ordered(graph))
     assert replay.times([[]])[:, 0].tolist() == [0, 50, 0, 51]
 
@@ -137,7 +139,8 @@ def test_readers_wait_for_the_root_and_the_root_for_nobody():
     rank, kind, part, began, at = np.array(rows, np.int64).T
     graph = linked(Events(rank=rank, kind=kind, part=part, began_ns=began, at_ns=at),
                    Parts(queue=np.array([0, 1]), join=np.array([0, 1]), start_ns=np.array([100, 20]),
-                         end_ns=np.array([105, 110]), noted_late=np.zeros(2, bool)), np.array([[1, 0]]))
+                         end_ns=np.array([105, 110]), op=np.array([0, 0]), noted_late=np.zeros(2, bool)),
+                   np.array([[1, 0]]))
     replay = Replay(*ordered(graph))
     early, late = (Relief(event=np.array([1]), ns=np.array([by])) for by in (90.0, -50.0))
     found = pl.DataFrame(replay.times([[], [early], [late], [Relief(event=np.array([5]), ns=np.array([-300.0]))]]))
