@@ -64,6 +64,8 @@ class RankFailed(Problem, frozen=True):
     rank: int
     exit_code: int
     """Below 0: the signal that ended it."""
+    why: str | None = None
+    """The exception, where the rank was recorded completely by then."""
 
 
 class FilesMissing(Problem, frozen=True):

@@ -84,7 +84,7 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     """`recording` until the folder is finished, and for good where the process was killed."""
     why: str | None = None
-    """Why the rank is `partial` or `failed`."""
+    """Why the rank is `partial` or `failed`; the exception that ended the script when all that is needed was there."""
     notes: list[str] = []
     """What to keep in mind about this rank, in sentences."""
     rank: int

@@ -209,7 +209,7 @@ class Recorder:
     def _outcome(self, reason: str) -> tuple[Status, str | None]:
         """Status of a recording that ends here, and why steps are missing."""
         if self._step.number and self._has_enough:
-            return "complete", None
+            return "complete", reason if " in the script" in reason else None
         return "partial", f"{reason} after {self._step.number} of {self.plan.num_required} steps"
 
     def _stop_watching(self) -> None:

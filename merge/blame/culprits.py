@@ -47,7 +47,8 @@ class Culprit:
     delayed: list[int]
     """Ranks whose steps would be shorter: those that gain at least half of what the one that gains most does."""
     step_ns: float
-    """Mean step of the ranks that it meets, directly or through others, once the culprits in front of it are mended."""
+    """Mean step of the ranks that it meets, directly or through others, once the culprits in front of it are mended,
+    but for those that may be chance."""
     gain_ns: float
     """By how much that would be shorter if the rank worked as its peers do."""
     last_gain_ns: float

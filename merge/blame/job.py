@@ -33,7 +33,7 @@ class Job:
     position: Any
     """Of each event: calls in front of it in the step."""
     op: Any
-    """Of each part, a number for its op and the size of its group."""
+    """Of each part, a number for its op and the size of its group; below 0 for messages of two ranks."""
     collective: Any
     """Of each part, a number for its collective."""
     pieces: Pieces

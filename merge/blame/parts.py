@@ -13,9 +13,11 @@ from distprof.merge.replay.graph import Parts
 
 
 def ops_of(table: pl.DataFrame) -> Any:
-    """A number for the op of each row and the size of its group."""
+    """A number for the op of each row and the size of its group; below 0 for messages of two ranks."""
     sizes = table["num_ranks"].fill_null(0).to_numpy()
-    return _codes(table["op"])[0] * (int(sizes.max(initial=0)) + 1) + sizes
+    op, names = _codes(table["op"])
+    found = op * (int(sizes.max(initial=0)) + 1) + sizes
+    return np.where(_is_in(op, names, POINT_TO_POINT), -1 - found, found)
 
 
 def _codes(texts: pl.Series) -> tuple[Any, list[str]]:

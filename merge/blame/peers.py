@@ -36,8 +36,9 @@ def peers_of(job: Job, steps: Sequence[int], known: Sequence[Activity],
     modules = _modules(job, known)
     stages = {rank: dict(coordinates.get(number) or {}).get("pp") for rank, number in enumerate(job.ranks.tolist())}
     programs: dict[Any, list[list[int]]] = defaultdict(list)
+    unclear = _that_send(job) - set(modules)
     for rank, program in enumerate(_programs(job, steps)):
-        alike = programs[program, stages[rank]]
+        alike = programs[program, stages[rank], rank if rank in unclear else None]
         mine = modules.get(rank, set())
         peers = next((one for one in alike if _share(mine, modules.get(one[0], set())) >= ALIKE), None)
         if peers is None:
@@ -62,6 +63,12 @@ def _programs(job: Job, steps: Sequence[int]) -> list[bytes]:
     code = np.stack((job.step[chosen], job.op[events.part[chosen]]), axis=1)
     bounds = np.searchsorted(events.rank[chosen], np.arange(len(job.ranks) + 1))
     return [code[first:stop].tobytes() for first, stop in pairwise(bounds.tolist())]
+
+
+def _that_send(job: Job) -> set[int]:
+    events = job.graph.events
+    calls = np.flatnonzero(events.kind == CALL)
+    return set(np.unique(events.rank[calls[job.op[events.part[calls]] < 0]]).tolist())
 
 
 def _modules(job: Job, known: Sequence[Activity]) -> dict[int, set[str]]:

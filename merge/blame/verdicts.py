@@ -11,7 +11,7 @@ import numpy as np
 from distprof.merge.blame.activities import Activity
 from distprof.merge.blame.candidates import TOGETHER, Candidate, candidates
 from distprof.merge.blame.causes import cause_of
-from distprof.merge.blame.culprits import MATERIAL, Cause, Culprit
+from distprof.merge.blame.culprits import MATERIAL, SURE, Cause, Culprit
 from distprof.merge.blame.excess import WHOLE, Excess
 from distprof.merge.blame.job import Job
 from distprof.merge.blame.replayed_job import ReplayedJob
@@ -55,7 +55,7 @@ class Verdicts:
 
     def culprits(self) -> list[Culprit]:
         """Those whose mending would gain most first."""
-        found, mended = list[Culprit](), list[tuple[Candidate, str]]()
+        found, mended = list[Culprit](), list[tuple[Candidate, str] | None]()
         if self._left:
             self._replayed = ReplayedJob(self._job, self._steps)
             self._before = self._replayed.as_it_was
@@ -71,6 +71,9 @@ class Verdicts:
             one = self._left.pop(best)
             chosen = _chosen(one, means[best])
             found.append(self._culprit(one, chosen, means[best], gains[best][chosen]))
+            if found[-1].p_value is not None and found[-1].p_value > SURE:
+                mended.append(None)  # what may be chance is not taken from what the next ones gain
+                continue
             mended.append((one, chosen))
             self._mend(one, chosen, gains[best][chosen])
         return self._with_last_gains(found, mended)
@@ -89,15 +92,16 @@ class Verdicts:
             return None
         return int(np.argmax((times[:, 1:] - times[:, :1]).mean(axis=0)))
 
-    def _with_last_gains(self, found: Sequence[Culprit], mended: Sequence[tuple[Candidate, str]]) -> list[Culprit]:
-        """Adds what each would gain if it were mended last."""
+    def _with_last_gains(self, found: Sequence[Culprit],
+                         mended: Sequence[tuple[Candidate, str] | None]) -> list[Culprit]:
+        """Adds what each that is mended would gain if it were mended last."""
         if len(found) < 2:
             return list(found)
-        others = [[relief for index, (one, chosen) in enumerate(mended) if index != left
-                   for relief in one.scenarios[chosen]] for left in range(len(mended))]
+        others = [[relief for index, mine in enumerate(mended) if index != left and mine is not None
+                   for relief in mine[0].scenarios[mine[1]]] for left in range(len(mended))]
         gains = self._replayed.durations(others) - self._before[:, None]
-        return [replace(culprit, last_gain_ns=self._replayed.mean(one.rank, gains[:, index]))
-                for index, (culprit, (one, _)) in enumerate(zip(found, mended, strict=True))]
+        return [culprit if mine is None else replace(culprit, last_gain_ns=self._replayed.mean(
+            mine[0].rank, gains[:, index])) for index, (culprit, mine) in enumerate(zip(found, mended, strict=True))]
 
     def _gains(self) -> list[dict[str, Any]]:
         """What each step of each rank would gain, by candidate and scenario."""

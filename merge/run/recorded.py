@@ -55,7 +55,8 @@ def recorded_run(path: Path) -> Run:
     world_size = _world_size(ranks, about)
     missing = sorted(set(range(world_size)) - {rank.rank for rank in ranks})
     if about is not None and about.failed_rank is not None:
-        problems.append(RankFailed(rank=about.failed_rank, exit_code=about.failed_with or 0))
+        why = next((one.why for one in ranks if one.rank == about.failed_rank and one.status == "complete"), None)
+        problems.append(RankFailed(rank=about.failed_rank, exit_code=about.failed_with or 0, why=why))
     if missing:
         problems.append(RanksMissing(ranks=tuple(missing), world_size=world_size))
     problems += [problem for folder in folders for problem in _problems_of(folder)]

@@ -40,7 +40,7 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
         chance = "" if one.p_value is None else f"; {_chance(one.p_value)}"
         yield f"{_delay(one, ranks)}{_hidden(one, certain)}: {cause(one.causes[0]) if one.causes else UNKNOWN}{chance}"
         yield from (f"  {cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:CAUSES])
-        yield f"  {_gain(one, is_first=one is culprits[0])}"
+        yield f"  {_gain(one, is_first=one is certain[0])}"
     if certain:
         return
     if blind is not None:

@@ -23,7 +23,7 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
         "partial": "rank {rank} is partial: {why}",
         "failed": "rank {rank} is failed: {why}",
     },
-    codes.RankFailed: "rank {rank} failed first: {exit_code:exit_code}",
+    codes.RankFailed: "rank {rank} failed first: {exit_code:exit_code}{why:note}",
     codes.FilesMissing: "rank {rank} lacks {files:names}",
     codes.NoteOfRank: "rank {rank}: {detail}",
     codes.AttemptsDiffer: "ranks are of different attempts of torchrun: {attempts:names}",

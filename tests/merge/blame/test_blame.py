@@ -145,6 +145,17 @@ def test_a_balanced_pipeline_has_no_culprit():
     assert job.culprits() == []
 
 
+def test_stages_of_whose_modules_nothing_is_known_are_no_peers():
+    """The middle stages of a pipeline call alike, and the third has more work in each step."""
+    job = Job(4)
+    for job.step in range(STEPS):
+        for rank in range(4):
+            if rank:
+                job.send(rank - 1, rank)
+            job.works(rank, MLP, 300 if rank == 2 else 100)
+    assert job.culprits(timelines=False) == []
+
+
 def test_a_delay_goes_through_messages():
     """Two pipelines of two stages: the first stage of one is slow, and the second stage meets that of the other."""
     job = Job(4)

@@ -65,7 +65,7 @@ def test_codes_differ():
     (Unfinished(rank=1, status="recording", steps=4, why=None),
      {"code": "unfinished", "rank": 1, "status": "recording", "steps": 4, "why": None},
      "rank 1 did not finish recording (killed, out of disk, or still running): 4 steps are there"),
-    (RankFailed(rank=1, exit_code=-9), {"code": "rank_failed", "rank": 1, "exit_code": -9},
+    (RankFailed(rank=1, exit_code=-9), {"code": "rank_failed", "rank": 1, "exit_code": -9, "why": None},
      "rank 1 failed first: it was ended by signal 9"),
     (TraceDamaged(rank=0, file="a.json", what="places", places=2, lost_bytes=9),
      {"code": "trace_damaged", "rank": 0, "file": "a.json", "what": "places", "num_events": 0, "places": 2,
