@@ -11,19 +11,19 @@ import polars as pl
 
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import FirstStepLeftOut, Remark
-from distprof.merge.blame.activities import OF_MODULES, Activities
-from distprof.merge.blame.breakdown import step_breakdown
+from distprof.merge.activity.activities import OF_MODULES, Activities
+from distprof.merge.activity.breakdown import step_breakdown
+from distprof.merge.activity.intervals import Intervals
+from distprof.merge.activity.rank_activity import RankActivity, rank_activity
+from distprof.merge.activity.rank_slices import slices_of_rank, step_windows
+from distprof.merge.activity.waiting import collectives_by_rank
 from distprof.merge.blame.culprits import Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
-from distprof.merge.blame.intervals import Intervals
-from distprof.merge.blame.job import Job, job_of
 from distprof.merge.blame.peers import peers_of
-from distprof.merge.blame.rank_activity import RankActivity, rank_activity
-from distprof.merge.blame.rank_slices import slices_of_rank, step_windows
 from distprof.merge.blame.verdicts import Verdicts
-from distprof.merge.blame.waiting import collectives_by_rank
-from distprof.merge.blame.waits import COLUMNS
 from distprof.merge.clock.model import Clock
+from distprof.merge.program.job import Job, job_of
+from distprof.merge.program.waits import COLUMNS
 from distprof.merge.replay.graph import WAIT
 from distprof.merge.run.run_model import Run
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from distprof.merge.blame.excess import WHOLE, Excess
-from distprof.merge.blame.job import Job
 from distprof.merge.blame.relief import relief_of
+from distprof.merge.program.job import Job
 from distprof.merge.replay.replay import Relief
 
 TOGETHER = "together"

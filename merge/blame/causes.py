@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from distprof.merge.blame.activities import OF_MODULES, Activity
+from distprof.merge.activity.activities import OF_MODULES, Activity
 from distprof.merge.blame.culprits import Cause
 from distprof.merge.blame.excess import WHOLE, Excess
 

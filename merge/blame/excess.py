@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.blame.activities import Activity
-from distprof.merge.blame.job import Job
+from distprof.merge.activity.activities import Activity
 from distprof.merge.blame.others import median_of_others
-from distprof.merge.blame.parts import numbered
 from distprof.merge.blame.untraced import divided
+from distprof.merge.program.job import Job
+from distprof.merge.program.parts import numbered
 
 MOST_CELLS = 40_000_000
 """From more on, work is not kept by its place among the calls of a step."""

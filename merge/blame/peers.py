@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.blame.activities import OF_MODULES, Activity
-from distprof.merge.blame.job import Job
+from distprof.merge.activity.activities import OF_MODULES, Activity
+from distprof.merge.program.job import Job
 from distprof.merge.replay.graph import CALL
 
 ALIKE = 0.5

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from distprof.merge.blame.excess import WHOLE, Excess
-from distprof.merge.blame.job import Job
+from distprof.merge.program.job import Job
 from distprof.merge.replay.replay import Relief
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.blame.job import Job
 from distprof.merge.blame.peers import components
+from distprof.merge.program.job import Job
 from distprof.merge.replay.order import ordered
 from distprof.merge.replay.replay import Relief, Replay
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.blame.activities import Activity
+from distprof.merge.activity.activities import Activity
 from distprof.merge.blame.candidates import TOGETHER, Candidate, candidates
 from distprof.merge.blame.causes import cause_of
 from distprof.merge.blame.culprits import MATERIAL, SURE, Cause, Culprit
 from distprof.merge.blame.excess import WHOLE, Excess
-from distprof.merge.blame.job import Job
 from distprof.merge.blame.replayed_job import ReplayedJob
 from distprof.merge.blame.significance import chance
+from distprof.merge.program.job import Job
 from distprof.merge.replay.replay import Relief
 
 WORTH_A_WORD = 0.005

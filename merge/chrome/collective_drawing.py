@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from distprof.merge.blame.intervals import Intervals
+from distprof.merge.activity.intervals import Intervals
 from distprof.merge.chrome.drawing import PROCESS, ArrowEnd, CounterValue, DrawnCollective, DrawnSlice
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.group_ranks import with_lists

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import Problem, RankFailed, Unfinished
+from distprof.merge.activity.breakdown import PARTS, mean_steps
 from distprof.merge.blame.analysis import Analysis
-from distprof.merge.blame.breakdown import PARTS, mean_steps
 from distprof.merge.cost.coverage import Coverage
 from distprof.merge.cost.kinds import CollectiveKind
 from distprof.merge.text.culprits import culprit_lines, lines_of_summary

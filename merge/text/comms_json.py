@@ -9,7 +9,7 @@ import msgspec
 import polars as pl
 
 from distprof.contract.paths import FORMAT
-from distprof.merge.blame.breakdown import mean_steps
+from distprof.merge.activity.breakdown import mean_steps
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.cost.coverage import group_coverage

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from distprof.merge.blame.activities import OF_MODULES
+from distprof.merge.activity.activities import OF_MODULES
 from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit
 from distprof.merge.text.phrases import brief, rank_list
 from distprof.units import percent

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from distprof.merge.blame.activities import Activities, Activity, ActivityLane
+from distprof.merge.activity.activities import Activities, Activity, ActivityLane
+from distprof.merge.activity.breakdown import step_breakdown
+from distprof.merge.activity.intervals import Intervals
+from distprof.merge.activity.rank_activity import RankActivity
+from distprof.merge.activity.waiting import RankCollectives, collectives_by_rank
 from distprof.merge.blame.analysis import judged
-from distprof.merge.blame.breakdown import step_breakdown
 from distprof.merge.blame.culprits import Culprit
-from distprof.merge.blame.intervals import Intervals
-from distprof.merge.blame.rank_activity import RankActivity
-from distprof.merge.blame.waiting import RankCollectives, collectives_by_rank
 
 SCHEMA = {"rank": pl.Int64, "collective": pl.Int64, "step": pl.Int64, "group": pl.String,
           "group_ranks": pl.List(pl.Int64), "op": pl.String, "num_ranks": pl.Int64, "enqueue_ns": pl.Int64,

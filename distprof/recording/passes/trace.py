@@ -9,24 +9,22 @@ import torch.distributed as dist
 from distprof.contract.paths import TRACE_JSON
 from distprof.contract.tables import EVENTS, TableRow
 from distprof.recording.communication.backend_times import time_calls
-from distprof.recording.passes.protocol import Pass, PassContext
+from distprof.recording.passes.labelled import LabelledSteps
+from distprof.recording.passes.protocol import PassContext
 from distprof.recording.run_directory import RankFolder
-from distprof.recording.thread_usage import ThreadUsage
 from distprof.recording.timeline import Timeline
 
 
-class TraceSteps(Pass):
+class TraceSteps(LabelledSteps):
     """Steps under the profiler."""
 
     name = "trace"
     slowed_by_compilation = True
-    labels_collectives = True
     lost_elsewhere = "the timeline is lost: only the thread that began it can end it"
 
     def __init__(self, context: PassContext) -> None:
+        super().__init__(context)
         self._timeline = Timeline(context.scopes, context.note, context.tags)
-        self._collectives = context.collectives
-        self._usage = ThreadUsage()
 
     def start(self) -> None:
         self._timeline.start()
@@ -36,16 +34,6 @@ class TraceSteps(Pass):
     def stop(self) -> None:
         self._collectives.stop()
         self._timeline.stop()
-
-    def restart_step(self) -> None:
-        self._usage.begin()
-
-    def next_step(self) -> None:
-        self._usage.end()
-
-    def step_columns(self) -> Sequence[TableRow]:
-        """What the thread used of its processor."""
-        return self._usage.rows
 
     def write(self, folder: RankFolder, steps: Sequence[TableRow], *, ended: bool, elsewhere: bool) -> None:
         if ended and not elsewhere and not self._timeline.is_written:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.blame.activities import Activity
+from distprof.merge.activity.activities import Activity
 from distprof.merge.blame.culprits import Cause
 from support.simulated_job import Job
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.errors import UsageError
-from distprof.merge.blame.breakdown import SCHEMA
+from distprof.merge.activity.breakdown import SCHEMA
 from distprof.merge.blame.culprits import Cause, Culprit
 from distprof.merge.cost.choice import Choice, chosen, group_label
 from distprof.merge.cost.coverage import coverage

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from distprof.contract.tables import WAIT_SLICE
-from distprof.merge.blame.activities import Activity
+from distprof.merge.activity.activities import Activity
 
 MODULE = re.compile(r"(.*) \[\w+\]")
 """Slices that distprof draws for calls of modules; the root's is `model [Class]`."""

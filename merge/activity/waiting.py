@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT
-from distprof.merge.blame.activities import Activities, ActivityLane
-from distprof.merge.blame.intervals import Intervals
+from distprof.merge.activity.activities import Activities, ActivityLane
+from distprof.merge.activity.intervals import Intervals
 
 WAITED = ("collective", "rank", "op", "step", "num_ranks", "enqueue_ns", "arrival_ns", "end_ns", "wait_ns")
 """Columns that waiting is found from; the lists and texts of a million rows are large."""

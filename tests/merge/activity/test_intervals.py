@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.blame.activities import ActivityLane
-from distprof.merge.blame.intervals import Intervals
+from distprof.merge.activity.activities import ActivityLane
+from distprof.merge.activity.intervals import Intervals
 
 LAST = 40
 intervals = st.lists(st.tuples(st.integers(0, LAST), st.integers(0, LAST)), max_size=8)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.merge.blame.activities import Activities
-from distprof.merge.blame.intervals import Intervals
-from distprof.merge.blame.rank_activity import RankActivity
-from distprof.merge.blame.waiting import RankCollectives
+from distprof.merge.activity.activities import Activities
+from distprof.merge.activity.intervals import Intervals
+from distprof.merge.activity.rank_activity import RankActivity
+from distprof.merge.activity.waiting import RankCollectives
 
 PARTS = ("compute", "waiting", "moving", "data", "optimizer", "host")
 """What a step is split into; they add up to it."""

@@ -6,11 +6,11 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.tables import WAIT_SLICE
-from distprof.merge.blame.activities import Activities, Activity
-from distprof.merge.blame.intervals import Intervals
-from distprof.merge.blame.rank_activity import rank_activity
-from distprof.merge.blame.rank_slices import SCHEMA
-from distprof.merge.blame.waiting import RankCollectives
+from distprof.merge.activity.activities import Activities, Activity
+from distprof.merge.activity.intervals import Intervals
+from distprof.merge.activity.rank_activity import rank_activity
+from distprof.merge.activity.rank_slices import SCHEMA
+from distprof.merge.activity.waiting import RankCollectives
 
 US = 1000
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distprof.merge.blame.intervals import Intervals, edges_of
+from distprof.merge.activity.intervals import Intervals, edges_of
 
 OF_MODULES = ("forward", "backward", "recompute")
 """Kinds of activities that modules have."""

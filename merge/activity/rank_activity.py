@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.merge.blame.activities import Activities, Activity, ActivityLane
-from distprof.merge.blame.intervals import Intervals
-from distprof.merge.blame.markers import COMMUNICATION, GLOO, STEP, WAITS, markers, scopes_to_intervals
-from distprof.merge.blame.waiting import RankCollectives
+from distprof.merge.activity.activities import Activities, Activity, ActivityLane
+from distprof.merge.activity.intervals import Intervals
+from distprof.merge.activity.markers import COMMUNICATION, GLOO, STEP, WAITS, markers, scopes_to_intervals
+from distprof.merge.activity.waiting import RankCollectives
 
 RESUMED_NS = 10_000_000
 """A thread that waited may go on by at most this earlier than gloo's own thread notes the end, because that thread may

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.merge.blame.activities import Activities
-from distprof.merge.blame.parts import ops_of, parts_of
-from distprof.merge.blame.pieces import Pieces, pieces_of
-from distprof.merge.blame.rank_activity import RankActivity
-from distprof.merge.blame.skew import skew_of
-from distprof.merge.blame.waits import Waits, waits_of
+from distprof.merge.activity.activities import Activities
+from distprof.merge.activity.rank_activity import RankActivity
+from distprof.merge.program.parts import ops_of, parts_of
+from distprof.merge.program.pieces import Pieces, pieces_of
+from distprof.merge.program.skew import skew_of
+from distprof.merge.program.waits import Waits, waits_of
 from distprof.merge.replay.graph import CALL, MARK, WAIT, Events, Graph, linked
 
 NEEDED = ("collective", "rank", "op", "group", "num_ranks", "peer", "enqueue_ns", "arrival_ns", "end_ns",

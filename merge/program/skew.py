@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.collective_ops import BOUNDING_CLOCKS
-from distprof.merge.blame.waits import Waits
+from distprof.merge.program.waits import Waits
 from distprof.merge.replay.graph import BLOCKED_NS
 
 LARGEST_NS = 1_000_000

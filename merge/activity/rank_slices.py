@@ -11,7 +11,7 @@ import polars as pl
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.tables import EVENTS, STEPS
 from distprof.errors import DataError
-from distprof.merge.blame.markers import GLOO, STEP
+from distprof.merge.activity.markers import GLOO, STEP
 from distprof.merge.clock.common_times import on_common_clock
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Rank

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.merge.blame.intervals import Intervals
-from distprof.merge.blame.rank_activity import RankActivity
+from distprof.merge.activity.intervals import Intervals
+from distprof.merge.activity.rank_activity import RankActivity
 
 COLUMNS = ("wait_start_ns", "wait_end_ns")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.blame.activities import Activities, Activity
-from distprof.merge.blame.rank_activity import RankActivity
+from distprof.merge.activity.activities import Activities, Activity
+from distprof.merge.activity.rank_activity import RankActivity
 from distprof.merge.replay.graph import WAIT, Graph
 
 
