@@ -111,7 +111,8 @@ def _shifted(table: pl.DataFrame, waits: Waits, windows: pl.DataFrame,
     """All times, by what the clocks of their ranks are ahead."""
     by_row, by_window = (frame["rank"].replace_strict(ahead, return_dtype=pl.Int64) for frame in (table, windows))
     less = by_row.gather(waits.row).to_numpy()
-    return (table.with_columns(pl.col("enqueue_ns", "arrival_ns", "end_ns") - by_row),
+    times = [name for name in table.columns if name.endswith("_ns")]
+    return (table.with_columns(pl.col(times) - by_row),
             replace(waits, begin_ns=waits.begin_ns - less, end_ns=waits.end_ns - less),
             windows.with_columns(pl.col("start_ns", "end_ns") - by_window))
 

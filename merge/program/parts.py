@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
+from distprof.merge.program.roots import meeting_roots
 from distprof.merge.replay.graph import Parts
 
 
@@ -40,6 +41,8 @@ def parts_of(table: pl.DataFrame) -> tuple[Parts, Any]:
     collective = table["collective"].to_numpy()
     from_root, to_root = (_is_in(op, names, ops) & (peer >= 0) for ops in (FROM_ROOT, TO_ROOT))
     is_root = rank == peer
+    root = meeting_roots(table, ops_of(table), from_root | to_root, is_root, from_root == is_root)
+    from_root, to_root = (some & (root < 0) for some in (from_root, to_root))
     pair = _is_in(op, names, POINT_TO_POINT)
     sent = _is_in(op, names, ("send",)) & _is_buffered(table, collective)
     received = pair & np.isin(collective, collective[sent]) & ~sent
@@ -49,7 +52,8 @@ def parts_of(table: pl.DataFrame) -> tuple[Parts, Any]:
     queue = numbered(rank * (int(group.max(initial=0)) + 1) + group)[1]
     parts = Parts(queue=np.where(pair, -1, queue), join=numbered(join)[1],
                   start_ns=table["arrival_ns"].to_numpy(), end_ns=table["end_ns"].to_numpy(),
-                  op=collective, noted_late=(table["timed_by"] == "future").fill_null(value=False).to_numpy())
+                  root=np.where(is_root, -1, root), op=collective,
+                  noted_late=(table["timed_by"] == "future").fill_null(value=False).to_numpy())
     leads = np.concatenate((_led(collective, from_root & ~is_root, from_root & is_root),
                             _led(collective, to_root & is_root, to_root & ~is_root),
                             _led(collective, received, sent)))

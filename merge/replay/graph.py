@@ -44,6 +44,8 @@ class Parts:
     """Of a rank and a group: its parts begin in the order of their calls. -1: begins at once."""
     join: Any
     """Parts of one join end together: after the last of them, and of those that lead, has begun."""
+    root: Any
+    """Of a part that needs but one other part of its join to have begun: that part. -1: it needs all."""
     start_ns: Any
     """When the backend began with it."""
     end_ns: Any
@@ -230,4 +232,6 @@ def _all_begun(parts: Parts, leads: Any) -> Any:
     np.maximum.at(last, parts.join, parts.start_ns)
     if len(leads):
         np.maximum.at(last, leads[:, 0], parts.start_ns[leads[:, 1]])
-    return last[parts.join]
+    begun, led = last[parts.join], np.flatnonzero(parts.root >= 0)
+    begun[led] = np.maximum(parts.start_ns[led], parts.start_ns[parts.root[led]])
+    return begun

@@ -148,9 +148,19 @@ class _State:
             place = np.searchsorted(join[first], leads[:, 0])
             led = self.times[leads[:, 1]] - graph.transfer_ns[leads[:, 1]][:, None]
             np.maximum.at(last, place, led)
-        ended = np.repeat(last, np.diff(np.append(first, len(join))), axis=0) + graph.transfer_ns[parts][:, None]
+        begun = np.repeat(last, np.diff(np.append(first, len(join))), axis=0)
+        self._rooted(parts, began, begun)
+        ended = begun + graph.transfer_ns[parts][:, None]
         self.times[parts] = ended
         self._occupy(queue, ended)
+
+    def _rooted(self, parts: Any, began: Any, begun: Any) -> None:
+        """Corrects when all had begun that parts need, of those that only need the root of their join."""
+        led = np.flatnonzero(self._graph.parts.root[parts] >= 0)
+        if len(led):
+            order = np.argsort(parts)
+            root = order[np.searchsorted(parts, self._graph.parts.root[parts[led]], sorter=order)]
+            begun[led] = np.maximum(began[led], began[root])
 
     def _occupy(self, queue: Any, ended: Any) -> None:
         held = queue >= 0

@@ -37,7 +37,7 @@ def graph_of(job: Simulation):
     rank, kind, part, began, at = np.array([rows[one] for one in order], np.int64).T
     queue, join, start, end = np.array(parts, np.int64).T
     events = Events(rank=rank, kind=kind, part=part, began_ns=began, at_ns=at)
-    found = Parts(queue=queue, join=join, start_ns=start, end_ns=end, op=join,
+    found = Parts(queue=queue, join=join, root=np.full(len(queue), -1), start_ns=start, end_ns=end, op=join,
                   noted_late=np.zeros(len(queue), bool))
     return linked(events, found, NO_LEADS)
 
@@ -98,7 +98,7 @@ def test_ranks_that_work_and_meet(program, slower):
     rank, kind, part, began, at = np.array([rows[one] for one in order], np.int64).T
     queue, join, start, end = np.array(parts, np.int64).T
     graph = linked(Events(rank=rank, kind=kind, part=part, began_ns=began, at_ns=at),
-                   Parts(queue=queue, join=join, start_ns=start, end_ns=end, op=join,
+                   Parts(queue=queue, join=join, root=np.full(len(queue), -1), start_ns=start, end_ns=end, op=join,
                   noted_late=np.zeros(len(queue), bool)),
                    NO_LEADS)
     replay = Replay(*ordered(graph))
@@ -127,8 +127,9 @@ def test_collectives_that_need_themselves_are_left_out():
     rank, kind, part, began, at = np.array([rows[one] for one in order], np.int64).T
     graph = linked(
         Events(rank=rank, kind=kind, part=part, began_ns=began, at_ns=at),
-        Parts(queue=np.full(4, -1), join=np.array([0, 1, 0, 1]), start_ns=np.array([10, 25, 26, 11]),
-              end_ns=np.array([20, 40, 41, 21]), op=np.array([0, 1, 0, 1]), noted_late=np.zeros(4, bool)), NO_LEADS)
+        Parts(queue=np.full(4, -1), join=np.array([0, 1, 0, 1]), root=np.full(4, -1),
+              start_ns=np.array([10, 25, 26, 11]), end_ns=np.array([20, 40, 41, 21]), op=np.array([0, 1, 0, 1]),
+              noted_late=np.zeros(4, bool)), NO_LEADS)
     replay = Replay(*ordered(graph))
     assert replay.times([[]])[:, 0].tolist() == [0, 50, 0, 51]
 
@@ -138,8 +139,9 @@ def test_readers_wait_for_the_root_and_the_root_for_nobody():
             (1, MARK, -1, 0, 0), (1, CALL, 1, 20, 20), (1, WAIT, 1, 20, 110), (1, MARK, -1, 110, 110)]
     rank, kind, part, began, at = np.array(rows, np.int64).T
     graph = linked(Events(rank=rank, kind=kind, part=part, began_ns=began, at_ns=at),
-                   Parts(queue=np.array([0, 1]), join=np.array([0, 1]), start_ns=np.array([100, 20]),
-                         end_ns=np.array([105, 110]), op=np.array([0, 0]), noted_late=np.zeros(2, bool)),
+                   Parts(queue=np.array([0, 1]), join=np.array([0, 1]), root=np.full(2, -1),
+                         start_ns=np.array([100, 20]), end_ns=np.array([105, 110]), op=np.array([0, 0]),
+                         noted_late=np.zeros(2, bool)),
                    np.array([[1, 0]]))
     replay = Replay(*ordered(graph))
     early, late = (Relief(event=np.array([1]), ns=np.array([by])) for by in (90.0, -50.0))
@@ -150,3 +152,19 @@ def test_readers_wait_for_the_root_and_the_root_for_nobody():
 
 def test_a_step_is_in_the_simulation_what_ends_with_it():
     assert all(isinstance(program[-1], StepEnd) for program in simulated("ddp", 1).programs)
+
+
+def test_a_root_may_meet_all_while_the_others_only_need_the_root():
+    """Rank 0 is the root, rank 1 gets its data and goes on, rank 2 is late and only the root waits for it."""
+    came, left = (20, 10, 100), (105, 25, 106)
+    rows = [event for rank in range(3) for event in (
+        (rank, MARK, -1, 0, 0), (rank, CALL, rank, came[rank], came[rank]), (rank, WAIT, rank, came[rank], left[rank]),
+        (rank, MARK, -1, left[rank], left[rank]))]
+    rank, kind, part, began, at = np.array(rows, np.int64).T
+    graph = linked(Events(rank=rank, kind=kind, part=part, began_ns=began, at_ns=at),
+                   Parts(queue=np.arange(3), join=np.zeros(3, np.int64), root=np.array([-1, 0, 0]),
+                         start_ns=np.array(came), end_ns=np.array(left), op=np.zeros(3, np.int64),
+                         noted_late=np.zeros(3, bool)), NO_LEADS)
+    replay = Replay(*ordered(graph))
+    mended = [[Relief(event=np.array([4 * rank + 1]), ns=np.array([by]))] for rank, by in ((2, 90.0), (0, -50.0))]
+    assert replay.times([[], *mended])[1::2].tolist() == [[105, 25, 105], [25, 25, 75], [106, 26, 106]]
