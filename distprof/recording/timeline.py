@@ -43,7 +43,7 @@ class Timeline:
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(ProfilerActivity.CUDA)
-        self._profile = torch.profiler.profile(activities=activities, record_shapes=True, acc_events=True)
+        self._profile = torch.profiler.profile(activities=activities, record_shapes=True)
         with _quiet():
             self._profile.start()
         self._yield_to_others()
