@@ -31,11 +31,12 @@ def synchronising(rows: pl.DataFrame) -> pl.DataFrame:
     certain = pl.col("matched_by").is_in(("id", "sequence"))
     # order alone does not show which of alike ones a rank lacks: then nothing that rests on it counts
     certain |= pl.lit(bool(rows.filter(~certain)["complete"].all()))
+    came = pl.coalesce("start_ns", "enqueue_ns")
     return rows.filter(
         certain, pl.col("complete") | pl.col("mismatch").is_null(), pl.col("op").is_in(BOUNDING_CLOCKS),
         (pl.col("size_bytes").is_null() | (pl.col("size_bytes") > 0)) | pl.col("op").is_in(WITHOUT_DATA),
-        pl.col("end_ns").is_not_null().all().over("collective"), pl.col("num_ranks") > 1,
-    ).select("collective", "rank", pl.coalesce("start_ns", "enqueue_ns").alias("start_ns"), "end_ns")
+        (pl.col("end_ns").is_not_null() & came.is_not_null()).all().over("collective"), pl.col("num_ranks") > 1,
+    ).select("collective", "rank", came.alias("start_ns"), "end_ns")
 
 
 def clock_by_collectives(table: pl.DataFrame, hosts: Mapping[int, Hashable], *, precision_ns: int = 1) -> Clock:

@@ -2,51 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from distprof.contract.rank_json import ClockPair, ClockSample
-from distprof.merge.clock.by_collectives import check_clock, clock_by_collectives
+from distprof.merge.clock.by_collectives import check_clock
 from distprof.merge.clock.by_samples import SampledRank, clock_by_samples
 from distprof.merge.clock.fit import fit_line
 from distprof.merge.clock.model import Alignment, Clock, RankClock
 from distprof.merge.clock.recorded_clock import stepped_by_ns
 from distprof.recording.clock.exchange import compared
-from support.jobs import ROOT
-
-DLRM = ROOT.parent / "shared" / "traces" / "dlrm8" / "kineto"
-NOW = 1_795_273_665_086_560_780
-SECOND = 10**9
-offsets = st.integers(-(2 * 10**18), 2 * 10**18) | st.integers(-(10**7), 10**7)
-drifts = st.integers(-400_000, 400_000)
-"""Parts in 10^9."""
-
-
-class TrueClock:
-    """What a clock shows at a true time, in whole ns."""
-
-    def __init__(self, offset_ns: int, drift_ppb: int) -> None:
-        self.offset_ns, self.drift_ppb = offset_ns, drift_ppb
-
-    def at(self, true_ns: int) -> int:
-        return true_ns + self.offset_ns + (true_ns - NOW) * self.drift_ppb // 10**9
-
-    def when(self, shown_ns: int) -> int:
-        """The true time at which it shows that."""
-        return NOW + (shown_ns - self.offset_ns - NOW) * 10**9 // (10**9 + self.drift_ppb)
-
-
-clocks = st.builds(TrueClock, offsets, drifts)
-lines = st.builds(RankClock, offset_ns=offsets, drift_ppm=st.floats(-1000, 1000),
-                  reference_ns=st.integers(NOW - 10**13, NOW + 10**13))
-times = st.integers(NOW - 10**13, NOW + 10**13)
-
+from support.true_clock import NOW, SECOND, TrueClock, clocks, error, lines, offsets, times
 
 # --- lines ---------------------------------------------------------------------------------------------------------
 
@@ -100,10 +69,6 @@ def comparisons(draw, mine: TrueClock, other: TrueClock, *, peer: int = 0, max_s
         found.append(sample)
         true_ns = back
     return found
-
-
-def error(alignment: Alignment, mine: TrueClock, other: TrueClock, true_ns: int) -> int:
-    return abs(alignment.line.shift(mine.at(true_ns)) - other.at(true_ns))
 
 
 @given(clocks, clocks, st.data())
@@ -219,94 +184,6 @@ def test_ranks_that_no_sample_joins_are_not_aligned():
     assert found.line(3) == RankClock() and found.line(4).offset_ns == 100
     unknown = [SampledRank(rank=rank, host=None, samples=[]) for rank in (0, 1)]
     assert not clock_by_samples(unknown).aligned
-
-
-# --- collectives ---------------------------------------------------------------------------------------------------
-
-
-def table_of(seed: int, each: dict[int, TrueClock], *, num: int, held_ns: int, late_ns: int) -> pl.DataFrame:
-    """Collectives of all ranks: everybody comes when he likes and leaves some time after the last has come."""
-    random = np.random.default_rng(seed)
-    rows, true_ns = [], NOW
-    for collective in range(num):
-        starts = true_ns + random.integers(0, late_ns, len(each))
-        ends = starts.max() + random.integers(0, held_ns, len(each))
-        rows += [(collective, rank, clock.at(int(start)), clock.at(int(end)))
-                 for (rank, clock), start, end in zip(each.items(), starts, ends, strict=True)]
-        true_ns = int(ends.max()) + int(random.integers(0, 10**8))
-    return pl.DataFrame(rows, schema=["collective", "rank", "start_ns", "end_ns"], orient="row")
-
-
-@given(st.integers(0, 2**32), clocks, clocks, clocks, st.integers(20, 200), st.integers(1, 10**6),
-       st.integers(1, 10**7))
-@example(0, TrueClock(0, 0), TrueClock(3 * SECOND, 100_000), TrueClock(-7 * SECOND, -50_000), 100, 20_000, 2_000_000)
-def test_collectives_give_back_the_offsets(seed, one, two, three, num, held_ns, late_ns):
-    assume(max(abs(clock.offset_ns) for clock in (one, two, three)) < 2**60)
-    each = {0: one, 1: one, 2: two, 3: two, 4: three}
-    table = table_of(seed, each, num=num, held_ns=held_ns, late_ns=late_ns)
-    found = clock_by_collectives(table, {0: "a", 1: "a", 2: "b", 3: "b", 4: "c"})
-    assert found.method == "collectives" and found.aligned and found.num_clocks == 3
-    last_ns = NOW + num * 5 * 10**7
-    for rank, clock in each.items():
-        for true_ns in (NOW + late_ns, (NOW + last_ns) // 2):
-            assert error(found.ranks[rank], clock, one, true_ns) <= found.ranks[rank].uncertainty_ns + 2
-    # the ends say more than the bounds: as sharp as ranks leave together
-    middle = NOW + num * 2 * 10**7
-    assert error(found.ranks[4], three, one, middle) <= 2 * held_ns + 10
-    said = check_clock(table, found)
-    assert said.num_collectives == num and not said.contradicts
-    assert said.end_spread_ns["p50"] <= said.end_spread_ns["p95"] <= said.end_spread_ns["max"]
-
-
-def test_collectives_show_a_clock_that_is_wrong():
-    each = {0: TrueClock(0, 0), 1: TrueClock(4_000_000, 0)}
-    table = table_of(1, each, num=30, held_ns=10_000, late_ns=100_000)
-    hosts = {0: "a", 1: "b"}
-    right = clock_by_collectives(table, hosts)
-    assert abs(right.line(1).offset_ns + 4_000_000) <= right.uncertainty_ns < 200_000
-    assert not check_clock(table, right).violations and check_clock(table, right).end_spread_ns["max"] < 50_000
-    wrong = clock_by_collectives(table, dict.fromkeys(each, "one host"))
-    said = check_clock(table, wrong)
-    assert wrong.method == "shared" and said.contradicts and said.violations == 30
-    assert 3_800_000 < said.largest_violation_ns <= 4_000_000 and said.end_spread_ns["p50"] > 3_900_000
-    assert not check_clock(table, wrong, precision_ns=2_000_000).contradicts
-
-
-def test_too_few_collectives_align_nothing():
-    table = table_of(1, {0: TrueClock(0, 0), 1: TrueClock(9, 0)}, num=19, held_ns=10, late_ns=10)
-    found = clock_by_collectives(table, {0: "a", 1: "b"})
-    assert (found.method, found.aligned) == ("none", False) and found.reason == "too_few_collectives"
-    assert check_clock(table, found).num_collectives == 0
-
-
-def test_hosts_that_meet_only_over_a_third_are_aligned_through_it():
-    clocks_of = {0: TrueClock(0, 0), 1: TrueClock(10**6, 50_000), 2: TrueClock(-(10**9), -50_000)}
-    near = table_of(1, {0: clocks_of[0], 1: clocks_of[1]}, num=40, held_ns=1000, late_ns=10_000)
-    far = table_of(2, {1: clocks_of[1], 2: clocks_of[2]}, num=40, held_ns=1000, late_ns=10_000)
-    table = pl.concat([near, far.with_columns(pl.col("collective") + 1000)])
-    found = clock_by_collectives(table, {0: "a", 1: "b", 2: "c"})
-    assert found.aligned and found.ranks[2].uncertainty_ns > found.ranks[1].uncertainty_ns
-    assert error(found.ranks[2], clocks_of[2], clocks_of[0], NOW + SECOND) <= found.ranks[2].uncertainty_ns
-
-
-@pytest.mark.skipif(not DLRM.is_dir(), reason="needs the traces of ../shared")
-def test_eight_gpus_of_one_host_are_found_to_read_one_clock(monkeypatch):
-    """NCCL kernels of a real job, each rank taken for a host of its own."""
-    rows = []
-    for rank, path in enumerate(sorted(DLRM.glob("*.json.gz"))):
-        kernels = sorted((round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000))
-                         for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-                         if event["ph"] == "X" and event.get("cat") == "kernel" and "nccl" in event["name"].lower())
-        rows += [(number, rank, start, end) for number, (start, end) in enumerate(kernels)]
-    table = pl.DataFrame(rows, schema=["collective", "rank", "start_ns", "end_ns"], orient="row")
-    monkeypatch.setattr("distprof.merge.clock.by_collectives.ENOUGH", 8)
-    found = clock_by_collectives(table, dict.fromkeys(range(8)), precision_ns=1000)  # times in whole us
-    assert found.aligned and found.num_clocks == 8 and found.excess_ns == 0
-    middle = sum(table["start_ns"].unique()) // len(table["start_ns"].unique())
-    for rank in range(8):
-        wrong = abs(found.line(rank).shift(middle) - middle)
-        assert wrong <= found.ranks[rank].uncertainty_ns < 200_000 and wrong < 10_000
-    assert not check_clock(table, found).violations
 
 
 # --- fit -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,113 @@
+"""Clocks estimated from collectives, and held against them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from distprof.merge.clock.by_collectives import check_clock, clock_by_collectives, synchronising
+from support.jobs import ROOT
+from support.true_clock import NOW, SECOND, TrueClock, clocks, error
+
+DLRM = ROOT.parent / "shared" / "traces" / "dlrm8" / "kineto"
+
+
+def table_of(seed: int, each: dict[int, TrueClock], *, num: int, held_ns: int, late_ns: int) -> pl.DataFrame:
+    """Collectives of all ranks: everybody comes when he likes and leaves some time after the last has come."""
+    random = np.random.default_rng(seed)
+    rows, true_ns = [], NOW
+    for collective in range(num):
+        starts = true_ns + random.integers(0, late_ns, len(each))
+        ends = starts.max() + random.integers(0, held_ns, len(each))
+        rows += [(collective, rank, clock.at(int(start)), clock.at(int(end)))
+                 for (rank, clock), start, end in zip(each.items(), starts, ends, strict=True)]
+        true_ns = int(ends.max()) + int(random.integers(0, 10**8))
+    return pl.DataFrame(rows, schema=["collective", "rank", "start_ns", "end_ns"], orient="row")
+
+
+@given(st.integers(0, 2**32), clocks, clocks, clocks, st.integers(20, 200), st.integers(1, 10**6),
+       st.integers(1, 10**7))
+@example(0, TrueClock(0, 0), TrueClock(3 * SECOND, 100_000), TrueClock(-7 * SECOND, -50_000), 100, 20_000, 2_000_000)
+def test_collectives_give_back_the_offsets(seed, one, two, three, num, held_ns, late_ns):
+    assume(max(abs(clock.offset_ns) for clock in (one, two, three)) < 2**60)
+    each = {0: one, 1: one, 2: two, 3: two, 4: three}
+    table = table_of(seed, each, num=num, held_ns=held_ns, late_ns=late_ns)
+    found = clock_by_collectives(table, {0: "a", 1: "a", 2: "b", 3: "b", 4: "c"})
+    assert found.method == "collectives" and found.aligned and found.num_clocks == 3
+    last_ns = NOW + num * 5 * 10**7
+    for rank, clock in each.items():
+        for true_ns in (NOW + late_ns, (NOW + last_ns) // 2):
+            assert error(found.ranks[rank], clock, one, true_ns) <= found.ranks[rank].uncertainty_ns + 2
+    # the ends say more than the bounds: as sharp as ranks leave together
+    middle = NOW + num * 2 * 10**7
+    assert error(found.ranks[4], three, one, middle) <= 2 * held_ns + 10
+    said = check_clock(table, found)
+    assert said.num_collectives == num and not said.contradicts
+    assert said.end_spread_ns["p50"] <= said.end_spread_ns["p95"] <= said.end_spread_ns["max"]
+
+
+def test_collectives_show_a_clock_that_is_wrong():
+    each = {0: TrueClock(0, 0), 1: TrueClock(4_000_000, 0)}
+    table = table_of(1, each, num=30, held_ns=10_000, late_ns=100_000)
+    hosts = {0: "a", 1: "b"}
+    right = clock_by_collectives(table, hosts)
+    assert abs(right.line(1).offset_ns + 4_000_000) <= right.uncertainty_ns < 200_000
+    assert not check_clock(table, right).violations and check_clock(table, right).end_spread_ns["max"] < 50_000
+    wrong = clock_by_collectives(table, dict.fromkeys(each, "one host"))
+    said = check_clock(table, wrong)
+    assert wrong.method == "shared" and said.contradicts and said.violations == 30
+    assert 3_800_000 < said.largest_violation_ns <= 4_000_000 and said.end_spread_ns["p50"] > 3_900_000
+    assert not check_clock(table, wrong, precision_ns=2_000_000).contradicts
+
+
+def test_too_few_collectives_align_nothing():
+    table = table_of(1, {0: TrueClock(0, 0), 1: TrueClock(9, 0)}, num=19, held_ns=10, late_ns=10)
+    found = clock_by_collectives(table, {0: "a", 1: "b"})
+    assert (found.method, found.aligned) == ("none", False) and found.reason == "too_few_collectives"
+    assert check_clock(table, found).num_collectives == 0
+
+
+def test_hosts_that_meet_only_over_a_third_are_aligned_through_it():
+    clocks_of = {0: TrueClock(0, 0), 1: TrueClock(10**6, 50_000), 2: TrueClock(-(10**9), -50_000)}
+    near = table_of(1, {0: clocks_of[0], 1: clocks_of[1]}, num=40, held_ns=1000, late_ns=10_000)
+    far = table_of(2, {1: clocks_of[1], 2: clocks_of[2]}, num=40, held_ns=1000, late_ns=10_000)
+    table = pl.concat([near, far.with_columns(pl.col("collective") + 1000)])
+    found = clock_by_collectives(table, {0: "a", 1: "b", 2: "c"})
+    assert found.aligned and found.ranks[2].uncertainty_ns > found.ranks[1].uncertainty_ns
+    assert error(found.ranks[2], clocks_of[2], clocks_of[0], NOW + SECOND) <= found.ranks[2].uncertainty_ns
+
+
+@pytest.mark.skipif(not DLRM.is_dir(), reason="needs the traces of ../shared")
+def test_eight_gpus_of_one_host_are_found_to_read_one_clock(monkeypatch):
+    """NCCL kernels of a real job, each rank taken for a host of its own."""
+    rows = []
+    for rank, path in enumerate(sorted(DLRM.glob("*.json.gz"))):
+        kernels = sorted((round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000))
+                         for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+                         if event["ph"] == "X" and event.get("cat") == "kernel" and "nccl" in event["name"].lower())
+        rows += [(number, rank, start, end) for number, (start, end) in enumerate(kernels)]
+    table = pl.DataFrame(rows, schema=["collective", "rank", "start_ns", "end_ns"], orient="row")
+    monkeypatch.setattr("distprof.merge.clock.by_collectives.ENOUGH", 8)
+    found = clock_by_collectives(table, dict.fromkeys(range(8)), precision_ns=1000)  # times in whole us
+    assert found.aligned and found.num_clocks == 8 and found.excess_ns == 0
+    middle = sum(table["start_ns"].unique()) // len(table["start_ns"].unique())
+    for rank in range(8):
+        wrong = abs(found.line(rank).shift(middle) - middle)
+        assert wrong <= found.ranks[rank].uncertainty_ns < 200_000 and wrong < 10_000
+    assert not check_clock(table, found).violations
+
+
+def test_collectives_of_which_a_rank_has_neither_start_nor_call_bound_nothing():
+    """In a trace of another program a slice may have been cut off."""
+    same = {"matched_by": "id", "complete": True, "mismatch": None, "op": "all_reduce", "size_bytes": 8, "num_ranks": 2}
+    came = [(0, 0, 1, None), (0, 1, None, 2), (1, 0, 3, 3), (1, 1, None, None)]
+    found = synchronising(pl.DataFrame([
+        {"collective": collective, "rank": rank, "start_ns": start, "enqueue_ns": call, "end_ns": 9, **same}
+        for collective, rank, start, call in came]))
+    assert found["collective"].to_list() == [0, 0] and found["start_ns"].to_list() == [1, 2]
