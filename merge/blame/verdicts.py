@@ -61,22 +61,30 @@ class Verdicts:
             self._before = self._replayed.as_it_was
         while self._left and len(found) < MOST_NAMED:
             gains = self._gains()
-            means = [{kind: self._replayed.mean(one.rank, gain) for kind, gain in mine.items()}
-                     for one, mine in zip(self._left, gains, strict=True)]
-            best: int | None = max(range(len(means)), key=lambda index: max(means[index].values()))
-            if max(map(max, (one.values() for one in means))) < WORTH_A_WORD * self._before.mean():
-                best = self._best_of_all()
+            best = self._best(gains)
             if best is None:
                 break
-            one = self._left.pop(best)
-            chosen = _chosen(one, means[best])
-            found.append(self._culprit(one, chosen, means[best], gains[best][chosen]))
-            if found[-1].p_value is not None and found[-1].p_value > SURE:
-                mended.append(None)  # what may be chance is not taken from what the next ones gain
-                continue
-            mended.append((one, chosen))
-            self._mend(one, chosen, gains[best][chosen])
+            one, each = self._left.pop(best), gains[best]
+            means = self._means(one, each)
+            chosen = _chosen(one, means)
+            found.append(self._culprit(one, chosen, means, each[chosen]))
+            may_be_chance = found[-1].p_value is not None and found[-1].p_value > SURE
+            # what may be chance is not taken from what the next ones gain
+            mended.append(None if may_be_chance else (one, chosen))
+            if not may_be_chance:
+                self._mend(one, chosen, each[chosen])
         return self._with_last_gains(found, mended)
+
+    def _best(self, gains: Sequence[Mapping[str, Any]]) -> int | None:
+        """The candidate whose mending gains most; None where nothing is worth a word."""
+        most = [max(self._means(one, each).values()) for one, each in zip(self._left, gains, strict=True)]
+        if max(most) < WORTH_A_WORD * self._before.mean():
+            return self._best_of_all()
+        return most.index(max(most))
+
+    def _means(self, one: Candidate, gains: Mapping[str, Any]) -> dict[str, float]:
+        """The mean gain of the ranks that a candidate meets, by scenario."""
+        return {kind: self._replayed.mean(one.rank, gain) for kind, gain in gains.items()}
 
     def _best_of_all(self) -> int | None:
         """Where nobody alone is worth a word: who would be missed most if all candidates were mended, if that gains.
