@@ -11,6 +11,7 @@ import polars as pl
 
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.rank_activity import RankActivity
+from distprof.merge.program.hidden_waits import calls_before, waits_at_once
 
 COLUMNS = ("wait_start_ns", "wait_end_ns")
 
@@ -35,7 +36,8 @@ def waits_of(rows: pl.DataFrame, did: Mapping[int, RankActivity]) -> Waits:
     """Waits of all ranks.
 
     Where recorders saw waits, those are all. Else the timeline of a rank shows where it stood still; without a timeline
-    it is taken to wait in every op that ends before its next call. What was missed on a rank is taken from the others.
+    it is taken to wait in every op that ends before its next call. Waits that a timeline hides show in what threads
+    call next. What was missed on a rank is taken from the others.
 
     Args:
         rows: Collectives by rank and call, with `rank`, `enqueue_ns`, `end_ns`, and the columns above, which may be
@@ -52,11 +54,21 @@ def waits_of(rows: pl.DataFrame, did: Mapping[int, RankActivity]) -> Waits:
             first, stop = np.searchsorted(rank, number), np.searchsorted(rank, number, "right")
             row, begin, until = _inferred(enqueue[first:stop], end[first:stop], did[number])
             found.append((row + first, begin, until))
+        found = _with_hidden(rows, found) if did else found
     row, begin, until = (np.concatenate(parts) for parts in zip(*found, strict=True))
     seen = Waits(row=row, begin_ns=begin, end_ns=until, missed=np.zeros(len(row), bool))
     more = _missed(rows, seen)
     return Waits(**{one.name: np.concatenate((getattr(seen, one.name), getattr(more, one.name)))
                     for one in fields(Waits)})
+
+
+def _with_hidden(rows: pl.DataFrame, found: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any]]:
+    """Adds waits that nothing shows; an op that was over when a thread came to wait for it may hide one."""
+    row, begin, until = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    hidden = waits_at_once(rows, row[until > begin], begin[until > begin])
+    rest = ~np.isin(row, hidden)
+    called, end = (rows[name].gather(hidden).to_numpy() for name in ("enqueue_ns", "end_ns"))
+    return [(row[rest], begin[rest], until[rest]), (hidden, called, np.maximum(end, called))]
 
 
 def _missed(rows: pl.DataFrame, seen: Waits) -> Waits:
@@ -76,7 +88,7 @@ def _missed(rows: pl.DataFrame, seen: Waits) -> Waits:
     if not len(lacks):
         return seen.where(slice(0))
     others = pl.DataFrame({"collective": collective[seen.row], "after": seen.begin_ns - enqueue[seen.row],
-                           "end": seen.end_ns, "calls": _calls_before(rank, enqueue, seen)})
+                           "end": seen.end_ns, "calls": calls_before(rank, enqueue, seen.row, seen.begin_ns)})
     usual = pl.DataFrame({"collective": collective[lacks]}).join(
         others.group_by("collective").agg(pl.col("after", "end", "calls").median().cast(pl.Int64)), on="collective",
         how="left", maintain_order="left")
@@ -87,12 +99,6 @@ def _missed(rows: pl.DataFrame, seen: Waits) -> Waits:
     began = np.clip(enqueue[lacks] + after, enqueue[behind], following)
     until = np.clip(np.minimum(rows["end_ns"].to_numpy()[lacks], end), began, following)
     return Waits(row=lacks, begin_ns=began, end_ns=until, missed=np.ones(len(lacks), bool))
-
-
-def _calls_before(rank: Any, enqueue: Any, seen: Waits) -> Any:
-    """Calls of the rank between that of the op and the wait for it."""
-    base = rank * (int(np.ptp(enqueue)) + int(np.ptp(seen.begin_ns)) + 2) - int(enqueue.min())
-    return np.maximum(np.searchsorted(enqueue + base, seen.begin_ns + base[seen.row], "right") - 1 - seen.row, 0)
 
 
 def _recorded(rows: pl.DataFrame, chosen: Any) -> tuple[Any, Any, Any]:
