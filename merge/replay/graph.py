@@ -125,29 +125,31 @@ def _queues(parts: Parts, called: Any, calls: Any, begun: Any) -> tuple[Parts, A
     although neither of two has; else it is none.
     """
     order, previous = _in_queues(parts, calls)
-    single = _waits_for(parts, previous, called, begun)
-    second = np.where(previous >= 0, previous[previous], -1)
-    is_none = ~single & ~_waits_for(parts, second, called, begun)
+    # where the end may have been noted late, it had not ended as long as a rank had not begun
+    ends, begins = (_two_latest(parts, order, times) for times in (np.where(parts.noted_late, begun, parts.end_ns),
+                                                                   begun))
+    single, two = (_waits_for(parts, end, called < begin) for end, begin in zip(ends, begins, strict=True))
+    is_none = ~single & ~two
     if is_none.any():
         parts = replace(parts, queue=np.where(is_none[parts.queue] & (parts.queue >= 0), -1, parts.queue))
         order, previous = _in_queues(parts, calls)
     return parts, order, previous, single
 
 
-def _waits_for(parts: Parts, other: Any, called: Any, begun: Any) -> Any:
-    """Of which queues the parts wait until another one has ended, -1: none; a queue of which too little shows is like
-    most.
+def _waits_for(parts: Parts, end: Any, had_to: Any) -> Any:
+    """Of which queues the parts begin no earlier than an end in front of them; a queue of which too little shows is
+    like most.
 
-    Where the end may have been noted late, it has not ended as long as a rank had not begun.
+    Args:
+        parts: All.
+        end: Of each part, when it could begin.
+        had_to: Those that were called so early that they had to wait for it.
     """
-    behind = np.flatnonzero((other >= 0) & (parts.queue >= 0))
-    before = other[behind]
-    behind, before = (some[called[behind] < begun[before]] for some in (behind, before))
-    end = np.where(parts.noted_late, begun, parts.end_ns)[before]
+    behind = np.flatnonzero(had_to & (parts.queue >= 0))
     queue = parts.queue[behind]
     num_queues = int(parts.queue.max(initial=-1)) + 1
     tries = np.bincount(queue, minlength=num_queues)
-    early = np.bincount(queue, parts.start_ns[behind] < end, num_queues)
+    early = np.bincount(queue, parts.start_ns[behind] < end[behind], num_queues)
     few = tries < ENOUGH
     tries[few], early[few] = max(int(tries.sum()), 1), early.sum()
     return early <= OVERLAPS * tries
@@ -210,20 +212,28 @@ def _in_queues(parts: Parts, called: Any) -> tuple[Any, Any]:
 
 def _free_lanes(parts: Parts, order: Any, single: Any) -> Any:
     """From when on each part could have had a lane: with two of them, from the second-latest end in front of it."""
-    free = np.zeros(len(parts), np.int64)
-    if not len(order):
-        return free
-    queue = parts.queue[order]
-    first = np.concatenate(([True], queue[1:] != queue[:-1]))
-    low, high = int(parts.end_ns.min()), int(parts.end_ns.max())
-    base = queue * (high - low + 1)  # a running maximum then stays within its queue
-    ends = parts.end_ns[order] - low + base
-    latest = np.maximum.accumulate(ends)
-    before = np.where(first, base, np.concatenate(([0], latest[:-1])))
-    second = np.maximum.accumulate(np.minimum(ends, before))
-    second_before = np.where(first, base, np.concatenate(([0], second[:-1])))
-    free[order] = np.where(single[queue], before, second_before) - base + low
+    latest, free = _two_latest(parts, order, parts.end_ns)
+    alone = order[single[parts.queue[order]]]
+    free[alone] = latest[alone]
     return free
+
+
+def _two_latest(parts: Parts, order: Any, times: Any) -> tuple[Any, Any]:
+    """The latest and the second-latest of the times of all parts in front of each in its queue; 0 where none is."""
+    found = np.zeros((2, len(parts)), np.int64)
+    if len(order):
+        queue = parts.queue[order]
+        first = np.concatenate(([True], queue[1:] != queue[:-1]))
+        low = int(times.min()) - 1
+        base = queue * (int(times.max()) - low + 1)  # a running maximum then stays within its queue
+        ends = times[order] - low + base
+        latest = np.maximum.accumulate(ends)
+        before = np.where(first, base, np.concatenate(([0], latest[:-1])))
+        second = np.maximum.accumulate(np.minimum(ends, before))
+        second_before = np.where(first, base, np.concatenate(([0], second[:-1])))
+        for number, one in enumerate((before, second_before)):
+            found[number][order] = np.where(one > base, one - base + low, 0)
+    return found[0], found[1]
 
 
 def _all_begun(parts: Parts, leads: Any) -> Any:

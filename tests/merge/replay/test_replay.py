@@ -168,3 +168,18 @@ def test_a_root_may_meet_all_while_the_others_only_need_the_root():
     replay = Replay(*ordered(graph))
     mended = [[Relief(event=np.array([4 * rank + 1]), ns=np.array([by]))] for rank, by in ((2, 90.0), (0, -50.0))]
     assert replay.times([[], *mended])[1::2].tolist() == [[105, 25, 105], [25, 25, 75], [106, 26, 106]]
+
+
+def test_a_queue_has_two_lanes_although_one_op_outlasts_many():
+    """Ten ops are called at once; the first takes as long as all others, which take the other lane one by one."""
+    lengths = [90] + [10] * 9
+    start, end = [0, *range(0, 90, 10)], [90, *range(10, 100, 10)]
+    rows = [(0, MARK, -1, 0, 0), *((0, CALL, part, 0, 0) for part in range(10)),
+            *((0, WAIT, part, 0, 90) for part in (0, 9)), (0, MARK, -1, 90, 90)]
+    rank, kind, part, began, at = np.array(rows, np.int64).T
+    graph = linked(Events(rank=rank, kind=kind, part=part, began_ns=began, at_ns=at),
+                   Parts(queue=np.zeros(10, np.int64), join=np.arange(10), root=np.full(10, -1),
+                         start_ns=np.array(start), end_ns=np.array(end), op=np.arange(10),
+                         noted_late=np.zeros(10, bool)), NO_LEADS)
+    assert not graph.single_lane.any() and graph.uses_lane.all()
+    assert graph.latency_ns.tolist() == [0] * 10 and graph.transfer_ns.tolist() == lengths
