@@ -54,7 +54,8 @@ class Culprit:
     last_gain_ns: float
     """The same if all other culprits were mended already: more, where one hides behind another."""
     gain_error_ns: float | None
-    """Twice the standard error of the gain over steps, and what clocks may be wrong by; None of a single step."""
+    """Twice the standard error of the gain over steps, what clocks may be wrong by, and what replays are wrong by; None
+    of a single step."""
     p_value: float | None
     """Probability that a rank of a balanced job exceeds its peers as much; None with too few steps or peers."""
     num_peers: int

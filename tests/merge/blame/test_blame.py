@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from distprof.merge.activity.activities import Activity
 from distprof.merge.blame.culprits import Cause
+from distprof.merge.blame.verdicts import REPLAY
 from support.simulated_job import Job
 
 MLP, HEAD = Activity("forward", "layers.1.mlp"), Activity("forward", "head")
@@ -47,7 +48,7 @@ def test_the_late_rank_its_module_and_its_cost():
     (culprit,) = job_of(4, (DATA, always(50), ()), (MLP, late(2, 100, 200), ()), (HEAD, always(30), ALL)).culprits()
     assert (culprit.rank, culprit.delayed, culprit.num_peers, culprit.certain) == (2, [0, 1, 2, 3], 3, True)
     assert (culprit.step_ns, culprit.gain_ns) == pytest.approx((50 + 300 + 30 + 10, 200))
-    assert culprit.gain_error_ns == pytest.approx(0) and culprit.late_steps == list(range(1, STEPS))
+    assert culprit.gain_error_ns == pytest.approx(REPLAY * 200) and culprit.late_steps == list(range(1, STEPS))
     assert culprit.causes == [Cause(kind="forward", where="layers.1.mlp", gain_ns=200, spent=300, of_peers=100)]
 
 
