@@ -10,7 +10,7 @@ import polars as pl
 ENOUGH = 20
 """Rows of a kind of collective from which on it is judged."""
 AFTER = 0.95
-"""Share of the rows whose thread calls nothing before the collective has ended."""
+"""Share of the rows whose thread calls nothing before the collective has ended, or may have been noted to end later."""
 HALF = 0.5
 """Slope that lies between that of threads that wait, 1, and of those that go on, 0."""
 DEVIATIONS = 4
@@ -25,7 +25,8 @@ def waits_at_once(rows: pl.DataFrame, known: Any, begin_ns: Any) -> Any:
     less the mean of its collective. A known wait before the next call would bring ranks together whatever they did.
 
     Args:
-        rows: Collectives by rank and call, with `rank`, `collective`, `op`, `group`, `enqueue_ns`, `end_ns`.
+        rows: Collectives by rank and call, with `rank`, `collective`, `op`, `group`, `enqueue_ns`, `end_ns` and
+            `timed_by`.
         known: Indices of rows that threads are known to have waited for.
         begin_ns: When these waits began.
 
@@ -40,7 +41,8 @@ def waits_at_once(rows: pl.DataFrame, known: Any, begin_ns: Any) -> Any:
     table = rows.select("op", "group", "collective", row=pl.int_range(pl.len()),
                         to_end=pl.Series((end - called).astype(float)),
                         to_next=pl.Series((following - called).astype(float)),
-                        is_after=pl.Series(following >= end)).filter(pl.Series(chosen))
+                        is_after=pl.Series(following >= end) | (pl.col("timed_by") == "future").fill_null(value=False),
+                        ).filter(pl.Series(chosen))
     centred = table.with_columns(pl.col("to_end", "to_next") - pl.col("to_end", "to_next").mean().over("collective"))
     kinds = centred.group_by("op", "group").agg(
         pl.len(), share=pl.col("is_after").mean(), xx=(pl.col("to_end") ** 2).sum(), yy=(pl.col("to_next") ** 2).sum(),

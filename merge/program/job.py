@@ -14,7 +14,7 @@ from distprof.merge.activity.rank_activity import RankActivity
 from distprof.merge.program.parts import ops_of, parts_of
 from distprof.merge.program.pieces import Pieces, pieces_of
 from distprof.merge.program.skew import skew_of
-from distprof.merge.program.waits import Waits, waits_of
+from distprof.merge.program.waits import Waits, unseen_ns, waits_of
 from distprof.merge.replay.graph import CALL, MARK, WAIT, Events, Graph, linked
 
 NEEDED = ("collective", "rank", "op", "group", "num_ranks", "peer", "enqueue_ns", "arrival_ns", "end_ns",
@@ -39,6 +39,8 @@ class Job:
     pieces: Pieces
     misses_waits: Any
     """Of each rank, the share of its waits that only other ranks show."""
+    unseen_ns: Any
+    """Of each part, how long it was under way without a known wait, where waits may have been overlooked."""
     steps: Any
     """Rank index, step, and the events at its begin and end; shape (steps of ranks, 4)."""
 
@@ -96,7 +98,7 @@ def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
     return Job(graph=graph, ranks=ranks, step=step, position=position, op=op,
                collective=table["collective"].to_numpy(),
                pieces=pieces_of(graph, ranks, did, activities, ahead),
-               misses_waits=_share_missed(events, waits, len(ranks)), steps=marks)
+               misses_waits=_share_missed(events, waits, len(ranks)), unseen_ns=unseen_ns(table, waits), steps=marks)
 
 
 def _apart(windows: pl.DataFrame) -> pl.DataFrame:

@@ -62,13 +62,26 @@ def waits_of(rows: pl.DataFrame, did: Mapping[int, RankActivity]) -> Waits:
                     for one in fields(Waits)})
 
 
+def unseen_ns(rows: pl.DataFrame, waits: Waits) -> Any:
+    """How long each op was under way for which no wait is known, though there may have been one.
+
+    Where recorders saw waits, there was none.
+    """
+    if len(_recorded(rows, np.ones(len(rows), bool))[0]):
+        return np.zeros(len(rows), np.int64)
+    found = np.maximum((rows["end_ns"] - rows["enqueue_ns"]).to_numpy(), 0)
+    found[waits.row[waits.end_ns > waits.begin_ns]] = 0
+    return found
+
+
 def _with_hidden(rows: pl.DataFrame, found: list[tuple[Any, Any, Any]]) -> list[tuple[Any, Any, Any]]:
     """Adds waits that nothing shows; an op that was over when a thread came to wait for it may hide one."""
     row, begin, until = (np.concatenate(parts) for parts in zip(*found, strict=True))
     hidden = waits_at_once(rows, row[until > begin], begin[until > begin])
     rest = ~np.isin(row, hidden)
-    called, end = (rows[name].gather(hidden).to_numpy() for name in ("enqueue_ns", "end_ns"))
-    return [(row[rest], begin[rest], until[rest]), (hidden, called, np.maximum(end, called))]
+    called, end = rows["enqueue_ns"].to_numpy(), rows["end_ns"].gather(hidden).to_numpy()
+    went_on = np.clip(end, called[hidden], called[hidden + 1])
+    return [(row[rest], begin[rest], until[rest]), (hidden, called[hidden], went_on)]
 
 
 def _missed(rows: pl.DataFrame, seen: Waits) -> Waits:

@@ -64,6 +64,16 @@ def test_another_stage_of_a_pipeline_is_nothing_to_compare_with(tmp_path, kind, 
     assert [(one.kind, one.where) for one in found.culprits[0].causes] == [(kind, where)]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_whoever_waits_where_no_slice_shows_it_is_not_called_late(tmp_path, seed):
+    """Tensor parallel ranks wait inside operators for the one that loads data; as traces of other programs show it."""
+    job = simulated("tp_dp", 8, seed, 1 + seed % 2, Plant(2, "data", None, 3_000_000))
+    recorder = Recorder(mp_size=TP, records_waits=False, hides_waits=frozenset(range(8)))
+    found = measured_run(read_run(recorder.write(job, tmp_path / "run")))
+    late = analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows).culprits
+    assert {one.rank for one in late if one.certain} == {2}
+
+
 @dataclass
 class Tally:
     """What was said of many jobs."""
@@ -110,6 +120,14 @@ def is_right(plant: Plant, one: Culprit) -> bool:
 def judged_case(case: Case, folder: Path) -> Analysis:
     found = measured_run(read_run(case.write(folder)))
     return analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows)
+
+
+@pytest.mark.parametrize("seed", [5086, 5192])
+def test_work_that_may_be_waiting_blames_nobody(tmp_path, seed):
+    """Waits are hidden, and ends are noted up to 1 ms late: a rank that waits for a late one seems to work longer."""
+    case = random_case(seed)
+    late = {one.rank for one in judged_case(case, tmp_path / "run").culprits if one.certain}
+    assert late <= {plant.rank for plant in case.plants}
 
 
 @pytest.mark.stress
