@@ -61,119 +61,163 @@ static void forget_args(Columns *c, Seen *seen) {
     memset(seen->args, 0, sizeof seen->args);
 }
 
-/* Reads the event whose brace is at p into the next row, and returns the place behind it. NULL where the text ends inside
- * of it; sets *ok to 0 where it is damaged.
+/* The event that is being read. */
+typedef struct {
+    const uint8_t *from; /* its brace */
+    int64_t row;
+    uint8_t flags;
+    int shape, has_category, is_read[2]; /* is_read: ts and dur are in their columns already */
+    Text name, category, field[NUM_SPANS];
+} Event;
+
+/* The key behind p is read: returns the place behind its colon. NULL where the text ends; sets *ok to 0 where it is
+ * damaged. */
+static const uint8_t *read_key(const uint8_t *p, const uint8_t *end, int *which, uint8_t *flags, int *ok) {
+    const uint8_t *value, *stop;
+    *which = usual_key(p, end, &value);
+    if (*which >= 0) return value;
+    value = key_end(p, end, &stop, flags, ok);
+    if (value && *ok) *which = field_of(p + 1, stop - (p + 1));
+    return value;
+}
+
+/* Returns the next value of the event, and the field that it is of; or its closing brace, and NO_FIELD. NULL where the
+ * text ends; sets *ok to 0 where it is damaged.
  *
- * Each turn of the loop reads a key and its value. The gap before the value (comma, key, colon, blanks) is compared with
- * the one that stood there in the last event of this kind, and only read where it differs. */
-static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uint8_t *end, Columns *c, Seen *seen, int *ok) {
-    int64_t row = c->num_rows, thousandfold;
-    const uint8_t *from = p;
-    int32_t *spans = c->spans + 2 * NUM_SPANS * row;
-    uint8_t flags = 0;
-    Text name = {from, 0}, category = {from, 0}, field[NUM_SPANS];
-    int has_category = 0, shape = 0, is_read[2] = {0};
-    memset(spans, 0, 2 * NUM_SPANS * sizeof *spans);
-    for (int which = 0; which < NUM_SPANS; which++) field[which] = (Text){from, 0};
-    c->phase[row] = 0;
-    forget_wanted(c);
-    for (int slot = 0;; slot++) {
-        Gap *gap = slot < SLOTS ? &seen->gaps[shape][slot] : NULL;
-        const uint8_t *value, *before = p;
-        int which;
-        if (gap && gap->len && end - p > gap->len && same(p, gap->at, gap->len)) {
-            value = blank(p + gap->len, end), which = gap->which;
-            if (value >= end) return NULL;
-        } else {
-            if (slot) {
-                p = blank(p, end);
-                if (p >= end) return NULL;
-                if (*p == '}') break;
-                if (*p != ',') return *ok = 0, p;
-            }
-            p = blank(p + 1, end);
-            if (p >= end) return NULL;
-            if (*p == '}') {
-                if (slot) flags |= REPAIR;
-                break;
-            }
-            which = usual_key(p, end, &value);
-            if (which < 0) {
-                const uint8_t *key = p + 1, *stop;
-                value = key_end(p, end, &stop, &flags, ok);
-                if (!value || !*ok) return value;
-                which = field_of(key, stop - key);
-            }
-            value = blank(value, end);
-            if (value >= end) return NULL;
-            if (gap && !flags && value - before < INT32_MAX) *gap = (Gap){before, (int32_t)(value - before), which};
-        }
-        p = value;
-        int quoted = *p == '"';
-        const uint8_t *behind = NULL;
-        if (quoted) {
-            if (which == PHASE && end - p > 2 && p[2] == '"' && !IN_STRING[p[1]] && p[1] < 128) {
-                p += 3;
-            } else {
-                p = string_end(p + 1, end, &flags);
-                if (!p) return NULL;
-                p++;
-            }
-        } else if ((which == PID || which == TID) && is_last(seen, which == TID, p, end)) {
-            p += seen->last[which == TID].len;
-        } else if (*p == '{' && which == ARGS) {
-            if (field[ARGS].len) forget_args(c, seen);
-            if (c->skims && !c->num_wanted) behind = skimmed_end(p, end);
-            if (behind == end) return NULL;
-            p = behind ? behind : read_args(p, end, c, args_of(seen, name), &flags, ok);
-        } else if ((behind = usual_number(p, end, &thousandfold))) {
-            p = behind;
-        } else if (*p <= '9') {
-            p = scalar_end(p, end, &flags, ok);
-        } else {
-            p = value_end(p, end, DEEPEST, &flags, ok);
-        }
-        if (!p || !*ok) return p;
-        if (which < NUM_SPANS) {
-            spans[2 * which] = (int32_t)(value - buf), spans[2 * which + 1] = (int32_t)(p - value);
-            field[which].at = value, field[which].len = p - value;
-            if (which == TS || which == DUR) {
-                is_read[which == DUR] = behind != NULL;
-                if (behind) *(which == TS ? &c->ts_ns[row] : &c->dur_ns[row]) = thousandfold;
-            }
-            if (which == ARGS && *value != '{') forget_args(c, seen);
-        } else if (which == PHASE) {
-            c->phase[row] = quoted && p - value > 2 ? value[1] : 0;
-            shape = 1 + (c->phase[row] & 7);
-        } else if (which == NAME) {
-            name.at = value + quoted, name.len = p - value - 2 * quoted;
-        } else if (which == CATEGORY) {
-            category.at = value + quoted, category.len = p - value - 2 * quoted, has_category = 1;
-        } else if (which != OTHER) {
-            uint8_t bit = which == BINDING ? ENCLOSING : which == ARROW_IN ? FLOW_IN : FLOW_OUT;
-            flags = is(value, p - value, which == BINDING ? "\"e\"" : "true") ? flags | bit : flags & ~bit;
-        }
+ * The gap before the value (comma, key, colon, blanks) is compared with the one that stood there in the last event of
+ * this kind, and only read where it differs. */
+static const uint8_t *next_value(const uint8_t *p, const uint8_t *end, int is_first, Gap *gap, int *which, uint8_t *flags,
+                                 int *ok) {
+    const uint8_t *before = p;
+    if (gap && gap->len && end - p > gap->len && same(p, gap->at, gap->len)) {
+        *which = gap->which;
+        p = blank(p + gap->len, end);
+        return p < end ? p : NULL;
     }
-    p++;
-    int64_t *times[2] = {&c->ts_ns[row], &c->dur_ns[row]};
+    *which = NO_FIELD;
+    if (!is_first) {
+        p = blank(p, end);
+        if (p >= end) return NULL;
+        if (*p == '}') return p;
+        if (*p != ',') return *ok = 0, p;
+    }
+    p = blank(p + 1, end);
+    if (p >= end) return NULL;
+    if (*p == '}') {
+        if (!is_first) *flags |= REPAIR; /* a comma in front of it */
+        return p;
+    }
+    p = read_key(p, end, which, flags, ok);
+    if (!p || !*ok) return p;
+    p = blank(p, end);
+    if (p >= end) return NULL;
+    if (gap && !*flags && p - before < INT32_MAX) *gap = (Gap){before, (int32_t)(p - before), *which};
+    return p;
+}
+
+static const uint8_t *read_string(const uint8_t *p, const uint8_t *end, int which, uint8_t *flags) {
+    if (which == PHASE && end - p > 2 && p[2] == '"' && !IN_STRING[p[1]] && p[1] < 128) return p + 3;
+    p = string_end(p + 1, end, flags);
+    return p ? p + 1 : NULL;
+}
+
+static const uint8_t *read_event_args(const uint8_t *p, const uint8_t *end, Columns *c, Seen *seen, Event *e, int *ok) {
+    if (e->field[ARGS].len) forget_args(c, seen);
+    const uint8_t *behind = c->skims && !c->num_wanted ? skimmed_end(p, end) : NULL;
+    if (behind == end) return NULL;
+    return behind ? behind : read_args(p, end, c, args_of(seen, e->name), &e->flags, ok);
+}
+
+/* Returns the place behind the value at p, and writes times to their columns. NULL where the text ends inside of it; sets
+ * *ok to 0 where it is damaged. */
+static const uint8_t *read_value(const uint8_t *p, const uint8_t *end, int which, Columns *c, Seen *seen, Event *e, int *ok) {
+    int is_time = which == TS || which == DUR;
+    if (is_time) e->is_read[which == DUR] = 0;
+    if (*p == '"') return read_string(p, end, which, &e->flags);
+    if ((which == PID || which == TID) && is_last(seen, which == TID, p, end)) return p + seen->last[which == TID].len;
+    if (*p == '{' && which == ARGS) return read_event_args(p, end, c, seen, e, ok);
+    int64_t thousandfold;
+    const uint8_t *behind = usual_number(p, end, &thousandfold);
+    if (!behind) return *p <= '9' ? scalar_end(p, end, &e->flags, ok) : value_end(p, end, DEEPEST, &e->flags, ok);
+    if (is_time) {
+        e->is_read[which == DUR] = 1;
+        *(which == TS ? &c->ts_ns[e->row] : &c->dur_ns[e->row]) = thousandfold;
+    }
+    return behind;
+}
+
+/* Keeps what the event needs of a value. */
+static void keep_value(const uint8_t *buf, Text value, int which, Columns *c, Seen *seen, Event *e) {
+    int quoted = *value.at == '"';
+    if (which < NUM_SPANS) {
+        int32_t *span = c->spans + 2 * (NUM_SPANS * e->row + which);
+        span[0] = (int32_t)(value.at - buf), span[1] = (int32_t)value.len;
+        e->field[which] = value;
+        if (which == ARGS && *value.at != '{') forget_args(c, seen);
+    } else if (which == PHASE) {
+        c->phase[e->row] = quoted && value.len > 2 ? value.at[1] : 0;
+        e->shape = 1 + (c->phase[e->row] & 7);
+    } else if (which == NAME) {
+        e->name = (Text){value.at + quoted, value.len - 2 * quoted};
+    } else if (which == CATEGORY) {
+        e->category = (Text){value.at + quoted, value.len - 2 * quoted}, e->has_category = 1;
+    } else if (which != OTHER) {
+        uint8_t bit = which == BINDING ? ENCLOSING : which == ARROW_IN ? FLOW_IN : FLOW_OUT;
+        e->flags = is(value.at, value.len, which == BINDING ? "\"e\"" : "true") ? e->flags | bit : e->flags & ~bit;
+    }
+}
+
+/* Times that are written in an unusual way; none where they are not there. */
+static void read_times(Columns *c, Event *e) {
+    int64_t *times[2] = {&c->ts_ns[e->row], &c->dur_ns[e->row]};
     for (int i = 0; i < 2; i++) {
-        Text time = field[i ? DUR : TS];
-        if (is_read[i]) continue;
+        Text time = e->field[i ? DUR : TS];
+        if (e->is_read[i]) continue;
         *times[i] = NONE;
-        if (time.len && !nanoseconds(time.at, time.len, times[i])) flags |= BAD_TIME;
+        if (time.len && !nanoseconds(time.at, time.len, times[i])) e->flags |= BAD_TIME;
     }
-    if (field[SCOPE].len == 3 && !memcmp(field[SCOPE].at, "\"g\"", 3) && (c->phase[row] | 32) == 'i') flags |= GLOBAL;
+}
+
+/* Writes the columns of an event that was read up to p. */
+static void write_row(const uint8_t *buf, const uint8_t *p, Columns *c, Seen *seen, Event *e) {
+    int64_t row = e->row;
+    Text scope = e->field[SCOPE];
+    read_times(c, e);
+    if (scope.len == 3 && !memcmp(scope.at, "\"g\"", 3) && (c->phase[row] | 32) == 'i') e->flags |= GLOBAL;
+    if (!e->field[BIND_ID].len) e->flags &= ~(FLOW_IN | FLOW_OUT);
     for (int32_t i = 0; i < c->num_wanted; i++) {
         Wanted *w = &c->wanted[i];
         if (w->is_text && w->found_at) w->texts[row] = interner_add(c->texts, w->found_at, w->found_len);
     }
-    if (!field[BIND_ID].len) flags &= ~(FLOW_IN | FLOW_OUT);
-    c->start[row] = (int32_t)(from - buf), c->end[row] = (int32_t)(p - buf);
-    c->name[row] = interner_add(c->names, name.at, name.len);
-    c->category[row] = has_category ? category_of(c, category, seen) : -1;
-    c->thread[row] = thread_of(c, field[PID], field[TID], seen);
-    c->flags[row] = flags;
+    c->start[row] = (int32_t)(e->from - buf), c->end[row] = (int32_t)(p - buf);
+    c->name[row] = interner_add(c->names, e->name.at, e->name.len);
+    c->category[row] = e->has_category ? category_of(c, e->category, seen) : -1;
+    c->thread[row] = thread_of(c, e->field[PID], e->field[TID], seen);
+    c->flags[row] = e->flags;
     c->num_rows++;
+}
+
+/* Reads the event whose brace is at p into the next row, and returns the place behind it. NULL where the text ends inside
+ * of it; sets *ok to 0 where it is damaged. */
+static const uint8_t *read_event(const uint8_t *buf, const uint8_t *p, const uint8_t *end, Columns *c, Seen *seen, int *ok) {
+    Event e = {.from = p, .row = c->num_rows, .name = {p, 0}, .category = {p, 0}};
+    for (int which = 0; which < NUM_SPANS; which++) e.field[which] = (Text){p, 0};
+    memset(c->spans + 2 * NUM_SPANS * e.row, 0, 2 * NUM_SPANS * sizeof *c->spans);
+    c->phase[e.row] = 0;
+    forget_wanted(c);
+    for (int slot = 0;; slot++) {
+        int which;
+        Gap *gap = slot < SLOTS ? &seen->gaps[e.shape][slot] : NULL;
+        const uint8_t *value = next_value(p, end, slot == 0, gap, &which, &e.flags, ok);
+        if (!value || !*ok) return value;
+        p = value;
+        if (which == NO_FIELD) break;
+        p = read_value(value, end, which, c, seen, &e, ok);
+        if (!p || !*ok) return p;
+        keep_value(buf, (Text){value, p - value}, which, c, seen, &e);
+    }
+    p++;
+    write_row(buf, p, c, seen, &e);
     return p;
 }
 

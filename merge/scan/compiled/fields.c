@@ -1,7 +1,7 @@
 /* Keys of an event, as numbers. */
 
 /* Fields whose place is not kept, beside those of columns.h. */
-enum { PHASE = NUM_SPANS, NAME, CATEGORY, BINDING, ARROW_IN, ARROW_OUT, OTHER };
+enum { PHASE = NUM_SPANS, NAME, CATEGORY, BINDING, ARROW_IN, ARROW_OUT, OTHER, NO_FIELD };
 
 static int is(const uint8_t *key, int64_t len, const char *name) {
     return (int64_t)strlen(name) == len && !memcmp(key, name, len);
