@@ -174,9 +174,10 @@ def _all_of(one: Candidate) -> str:
 
 
 def _chosen(one: Candidate, means: Mapping[str, float]) -> str:
-    """The scenario that gains most; one kind of work, where that gains nearly as much."""
+    """The scenario that gains most; one kind of work, where that gains nearly as much and no other is a cause."""
     most = max(means, key=lambda kind: means[kind])
-    return next((kind for kind in one.kinds if means[kind] >= ALMOST_ALL * means[most]), most)
+    causes = [kind for kind in one.kinds if means[kind] >= NOTICEABLE * means[most]]
+    return causes[0] if len(causes) == 1 and means[causes[0]] >= ALMOST_ALL * means[most] else most
 
 
 def _late_steps(steps: Any, late: Any) -> list[int]:

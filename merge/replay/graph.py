@@ -12,8 +12,9 @@ CALL, WAIT, MARK, NOTHING = 0, 1, 2, 3
 a replay gives; an instant."""
 BLOCKED_NS = 100_000
 """A wait that is shorter may have been for something that was over."""
-OVERLAPS = 0.2
-"""From this share of ops that begin before the one in front of them has ended, a queue has two lanes."""
+OVERLAPS = 0.05
+"""From this share of ops that begin long before the one in front of them has ended, a queue has two lanes. With two
+lanes, of the buckets of a step that wait for a late rank only the second one may do so."""
 ENOUGH = 8
 """Ops that are called before the one in front of them has moved, from which a queue is judged by itself."""
 
@@ -128,7 +129,7 @@ def _queues(parts: Parts, called: Any, calls: Any, begun: Any) -> tuple[Parts, A
     # where the end may have been noted late, it had not ended as long as a rank had not begun
     ends, begins = (_two_latest(parts, order, times) for times in (np.where(parts.noted_late, begun, parts.end_ns),
                                                                    begun))
-    single, two = (_waits_for(parts, end, called < begin) for end, begin in zip(ends, begins, strict=True))
+    single, two = (_waits_for(parts, end, called, called < begin) for end, begin in zip(ends, begins, strict=True))
     is_none = ~single & ~two
     if is_none.any():
         parts = replace(parts, queue=np.where(is_none[parts.queue] & (parts.queue >= 0), -1, parts.queue))
@@ -136,20 +137,22 @@ def _queues(parts: Parts, called: Any, calls: Any, begun: Any) -> tuple[Parts, A
     return parts, order, previous, single
 
 
-def _waits_for(parts: Parts, end: Any, had_to: Any) -> Any:
+def _waits_for(parts: Parts, end: Any, called: Any, had_to: Any) -> Any:
     """Of which queues the parts begin no earlier than an end in front of them; a queue of which too little shows is
     like most.
 
     Args:
         parts: All.
-        end: Of each part, when it could begin.
+        end: Of each part, when it could begin; clocks may be a little off.
+        called: Of each part, when it was called.
         had_to: Those that were called so early that they had to wait for it.
     """
     behind = np.flatnonzero(had_to & (parts.queue >= 0))
     queue = parts.queue[behind]
     num_queues = int(parts.queue.max(initial=-1)) + 1
     tries = np.bincount(queue, minlength=num_queues)
-    early = np.bincount(queue, parts.start_ns[behind] < end[behind], num_queues)
+    is_early = 2 * parts.start_ns[behind] < end[behind] + called[behind]
+    early = np.bincount(queue, is_early, num_queues)
     few = tries < ENOUGH
     tries[few], early[few] = max(int(tries.sum()), 1), early.sum()
     return early <= OVERLAPS * tries

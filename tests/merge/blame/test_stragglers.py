@@ -22,7 +22,6 @@ from support.jobs import SCRIPTS, record_run
 pytestmark = pytest.mark.job
 
 PLAN = "wait=2,count=0,time=0,trace=9"
-SLEEP_NS = 20e6
 
 
 def analysed(out: Path, causes: str, *, milliseconds: int = 20) -> Analysis:
@@ -90,19 +89,36 @@ def apart(folder: Path, late: int, early: int, steps: list[int]) -> float:
     return float(np.maximum(after - before, 0).sum(axis=1).mean())
 
 
+def watched(folder: Path, late: int, steps: list[int]) -> tuple[float, float]:
+    """By how much steps with a delay took longer on the other ranks than those between, by the script's own watch, and
+    twice the standard error of that. A delay behind the last collective of a step makes the next one longer."""
+    others = [rank for rank in range(4) if rank != late]
+    took = np.mean([json.loads((folder / f"steps{rank}.json").read_text()) for rank in others], axis=0)
+    odd, even = ([took[step] for step in steps if step % 2 == rest] for rest in (1, 0))
+    scatter = 2 * float(np.hypot(*(np.std(some, ddof=1) / len(some) ** 0.5 for some in (odd, even))))
+    return float(abs(np.mean(odd) - np.mean(even))), scatter
+
+
 @pytest.mark.stress
 @pytest.mark.parametrize(("causes", "rank"), [
-    ("module", 2), ("backward", 2), ("loader", 1), ("host", 2), ("optimizer", 1)])
-def test_the_cost_is_what_was_slept(tmp_path, causes, rank):
+    ("module", 2), ("backward", 2), ("loader", 1), ("host", 2), ("optimizer", 1), ("batch", 3)])
+def test_the_gain_is_what_the_steps_between_the_delays_show(tmp_path, causes, rank):
     def attempt(folder: Path) -> None:
-        first, *others = analysed(folder / "run", causes).culprits
-        assert first.rank == rank and first.certain
-        assert first.gain_ns == pytest.approx(SLEEP_NS, rel=0.1)
-        cause = first.causes[0]
-        assert cause.spent == pytest.approx(SLEEP_NS, rel=0.1) and cause.ratio is not None and cause.ratio > 5
-        assert not any(one.certain for one in others if one.share > 0.1)
+        record_run(folder / "run", 4, SCRIPTS / "stragglers.py", causes, 40, 45, 2, ARRIVALS=str(folder))
+        first, *others = analysis_of(folder / "run").culprits
+        assert first.rank == rank and first.certain and not any(one.certain for one in others if one.share > 0.1)
+        slower_ns, scatter_ns = watched(folder, rank, counted_steps(folder / "run"))
+        print(f"{causes}: gain {2 * first.gain_ns:.4g} ns, watch {slower_ns:.4g} +- {scatter_ns:.2g}")
+        assert 2 * first.gain_ns == pytest.approx(slower_ns, rel=0.1, abs=scatter_ns)
 
     most_hold(attempt, tmp_path, of=5, at_least=4)
+
+
+def counted_steps(out: Path) -> list[int]:
+    """Those from which gains follow, but for the last of each pass: the script's watch sees the pass being written."""
+    steps = pl.read_parquet(out / "rank00000" / STEPS.file).filter(pl.col("pass").is_in(["trace", "arrivals"]))
+    number = pl.col("step")
+    return steps.filter(number > number.min().over("pass"), number < number.max().over("pass"))["step"].to_list()
 
 
 @pytest.mark.stress
@@ -120,15 +136,13 @@ def test_the_cost_of_two_causes_is_what_the_script_itself_measured(tmp_path):
 
 
 @pytest.mark.stress
-def test_twice_the_batch_costs_what_the_script_itself_measured(tmp_path):
+def test_twice_the_batch_makes_others_wait_as_long_as_the_script_itself_measured(tmp_path):
     def attempt(folder: Path) -> None:
         found = analysed(folder / "run", "batch")
         first = found.culprits[0]
         assert first.rank == 3 and first.certain and first.causes[0].kind == "batch"
         assert first.causes[0].ratio == 2
-        # how long the others had to wait for it, and all waiting until the last rank had its gradients
-        assert first.gain_ns == pytest.approx(
-            np.mean([apart(folder, 3, rank, found.steps) for rank in range(3)]), rel=0.1)
+        # all waiting until the last rank had its gradients
         came = np.stack([came_at(folder, rank, found.steps).sum(axis=1) for rank in range(4)])
         waited = found.breakdown.group_by("rank").agg(pl.col("waiting_ns").mean()).sort("rank")["waiting_ns"].sum()
         assert waited == pytest.approx(float((came.max(axis=0) - came).mean(axis=1).sum()), rel=0.15)
