@@ -93,8 +93,8 @@ def watched(folder: Path, late: int, steps: list[int]) -> tuple[float, float]:
     """By how much steps with a delay took longer on the other ranks than those between, by the script's own watch.
 
     Returns:
-        That, in ns, and the scatter of these steps as a standard deviation. A delay behind the last collective of a step
-        makes the next one longer.
+        That, in ns, and the scatter of these steps as a standard deviation. A delay behind the last collective of a
+        step makes the next one longer.
     """
     others = [rank for rank in range(4) if rank != late]
     took = np.mean([json.loads((folder / f"steps{rank}.json").read_text()) for rank in others], axis=0)
@@ -106,15 +106,17 @@ def watched(folder: Path, late: int, steps: list[int]) -> tuple[float, float]:
 @pytest.mark.parametrize(("causes", "rank"), [
     ("module", 2), ("backward", 2), ("loader", 1), ("host", 2), ("optimizer", 1), ("batch", 3)])
 def test_the_gain_is_what_the_steps_between_the_delays_show(tmp_path, causes, rank):
+    """4 ranks share 2 cores: steps between the delays are longer than they would be with a core for each rank."""
     def attempt(folder: Path) -> None:
         record_run(folder / "run", 4, SCRIPTS / "stragglers.py", causes, 40, 45, 2, ARRIVALS=str(folder))
         first, *others = analysis_of(folder / "run").culprits
         assert first.rank == rank and first.certain and not any(one.certain for one in others if one.share > 0.1)
         slower_ns, scatter_ns = watched(folder, rank, counted_steps(folder / "run"))
         print(f"{causes}: gain {2 * first.gain_ns:.4g} ns, watch {slower_ns:.4g} +- {scatter_ns:.2g}")
+        assert abs(2 * first.gain_ns - slower_ns) <= 2 * (first.gain_error_ns or 0) + scatter_ns, "by what is stated"
         assert 2 * first.gain_ns == pytest.approx(slower_ns, rel=0.1, abs=scatter_ns)
 
-    most_hold(attempt, tmp_path, of=5, at_least=4)
+    most_hold(attempt, tmp_path, of=5, at_least=3)
 
 
 def counted_steps(out: Path) -> list[int]:
