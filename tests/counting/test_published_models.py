@@ -35,7 +35,7 @@ BLOOM = {"hidden_size": 2048, "n_layer": 24, "n_head": 16, "vocab_size": 250_880
 
 
 @pytest.mark.parametrize(("name", "config", "sizes", "params", "giga_macs"), [
-    ("LlamaForCausalLM", "LlamaConfig", {}, 6_738_415_616, 850.00),
+    pytest.param("LlamaForCausalLM", "LlamaConfig", {}, 6_738_415_616, 850.00, marks=pytest.mark.stress),
     pytest.param("LlamaForCausalLM", "LlamaConfig", {"vocab_size": 49_953}, 6_885_486_592, 859.41,
                  marks=pytest.mark.stress),
     ("GPTNeoXModel", "GPTNeoXConfig", PYTHIA, 1_311_625_216, 156.23),
