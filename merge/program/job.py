@@ -98,7 +98,8 @@ def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
     return Job(graph=graph, ranks=ranks, step=step, position=position, op=op,
                collective=table["collective"].to_numpy(),
                pieces=pieces_of(graph, ranks, did, activities, ahead),
-               misses_waits=_share_missed(events, waits, len(ranks)), unseen_ns=unseen_ns(table, waits), steps=marks)
+               misses_waits=_share_missed(events, waits, len(ranks)), unseen_ns=unseen_ns(table, waits, did),
+               steps=marks)
 
 
 def _apart(windows: pl.DataFrame) -> pl.DataFrame:
