@@ -21,7 +21,7 @@ MOST_RANKS = 12
 """Ranks that are looked at, those with the largest excess."""
 MOST_MISSED = 0.2
 """Share of the waits of a rank that may be missed; of more, what is work and what is waiting is not known."""
-HALF = 0.5
+MAY_BE_WAITING = 0.5
 """Part of an excess that may be waiting, from which on it is none."""
 KINDS_EACH = 3
 """Kinds of work of a rank that are looked at alone."""
@@ -67,13 +67,13 @@ def _may_wait(job: Job, excess: Excess) -> Any:
 
     On a rank that really works longer, ops are under way for a shorter time than on those that wait for it.
     """
-    places = int(excess.position.max(initial=0)) + 1
     if not job.unseen_ns.any():
         return np.zeros(len(excess.ranks), bool)
+    places = int(excess.position.max(initial=0)) + 1
     work = np.zeros((places, len(excess.ranks)))
     np.add.at(work, excess.position, excess.mean.T)
     beyond = [np.clip(one - median_of_others(one), 0, None) for one in (work.T, _unseen(job, excess, places))]
-    return np.minimum(*beyond).sum(axis=1) > HALF * beyond[0].sum(axis=1)
+    return np.minimum(*beyond).sum(axis=1) > MAY_BE_WAITING * beyond[0].sum(axis=1)
 
 
 def _unseen(job: Job, excess: Excess, places: int) -> Any:

@@ -30,7 +30,7 @@ HALF = 0.5
 LATE = 0.25
 """Steps in which a rank exceeds its peers by this part of the most that it does are late."""
 REPLAY = 0.06
-"""Part of the gain by which replays of 19 in 20 simulated jobs were wrong at most, clocks and few steps aside."""
+"""Part of the gain by which replays of nine in ten simulated jobs were wrong at most, clocks and few steps aside."""
 RARE = 0.2
 """Largest excess, as a part of that in late steps, which a rank that is late now and then has in the others."""
 

@@ -11,10 +11,10 @@ ENOUGH = 20
 """Rows of a kind of collective from which on it is judged."""
 AFTER = 0.95
 """Share of the rows whose thread calls nothing before the collective has ended, or may have been noted to end later."""
-HALF = 0.5
+BETWEEN = 0.5
 """Slope that lies between that of threads that wait, 1, and of those that go on, 0."""
 DEVIATIONS = 4
-"""Standard errors by which the slope has to lie above `HALF`."""
+"""Standard errors by which the slope has to lie above `BETWEEN`."""
 
 
 def waits_at_once(rows: pl.DataFrame, known: Any, begin_ns: Any) -> Any:
@@ -50,7 +50,7 @@ def waits_at_once(rows: pl.DataFrame, known: Any, begin_ns: Any) -> Any:
     slope = pl.col("xy") / pl.col("xx")
     error = ((pl.col("yy") - slope * pl.col("xy")).clip(0) / pl.col("len") / pl.col("xx")).sqrt()
     waited = kinds.filter(pl.col("len") >= ENOUGH, pl.col("share") >= AFTER, pl.col("xx") > 0,
-                          slope - DEVIATIONS * error > HALF)
+                          slope - DEVIATIONS * error > BETWEEN)
     return table.join(waited, on=["op", "group"], how="semi").filter("is_after")["row"].sort().to_numpy()
 
 
