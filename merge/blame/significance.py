@@ -6,11 +6,15 @@ from typing import Any
 
 import numpy as np
 
-MOST, FEWEST = 2000, 400
+MOST, FEWEST = 2000, 600
 """Permutations that are tried; fewer of many ranks."""
 NUMBERS = 4_000_000
 """Numbers that are drawn for them."""
 AT_ONCE = 1_000_000
+AS_IS, CLIPPED = 0.8, 0.2
+"""Parts of the probability of a false alarm that the two tests have."""
+CLEAR = 0.001
+"""What is as improbable as it is, is not clipped."""
 
 
 def chance(beyond: Any, row: int, kind: int) -> float | None:
@@ -18,7 +22,8 @@ def chance(beyond: Any, row: int, kind: int) -> float | None:
 
     If ranks are equal, what each did in a step might as well have been done by any other: the values of each step are
     dealt out to the ranks again and again. The largest mean over steps, of any rank and any kind of work, is compared
-    with the one in question; and that of this kind alone, which counts as often as there are kinds.
+    with the one in question; and that of this kind alone, which counts as often as there are kinds. A rank that is
+    always late also shows where the largest values are clipped, among which those of one that is late once are.
 
     Args:
         beyond: Work beyond that of the others; shape (ranks, steps, kinds).
@@ -28,9 +33,18 @@ def chance(beyond: Any, row: int, kind: int) -> float | None:
     Returns:
         At most 1; None with fewer than 2 ranks or 3 steps.
     """
-    num_ranks, num_steps, num_kinds = beyond.shape
-    if num_ranks < 2 or num_steps < 3:
+    if beyond.shape[0] < 2 or beyond.shape[1] < 3:
         return None
+    as_is = _chance(beyond, row, kind) / AS_IS
+    if as_is <= CLEAR:
+        return as_is
+    # as many values as one rank has are made equal; which, does not depend on how they are dealt out
+    most = np.quantile(beyond, 1 - 1 / beyond.shape[0], axis=(0, 1))
+    return min(as_is, _chance(np.minimum(beyond, most), row, kind) / CLIPPED, 1.0)
+
+
+def _chance(beyond: Any, row: int, kind: int) -> float:
+    num_ranks, num_steps, num_kinds = beyond.shape
     seen = beyond[row, :, kind].mean()
     close = seen - 1e-9 * abs(seen)  # a sum in another order is the same
     tries = int(np.clip(NUMBERS // (num_ranks * num_steps), FEWEST, MOST))

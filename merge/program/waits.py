@@ -11,7 +11,8 @@ import polars as pl
 
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.rank_activity import RankActivity
-from distprof.merge.program.hidden_waits import calls_before, waits_at_once
+from distprof.merge.program.hidden_waits import waits_at_once
+from distprof.merge.program.missed_waits import missed_waits
 
 COLUMNS = ("wait_start_ns", "wait_end_ns")
 
@@ -55,11 +56,10 @@ def waits_of(rows: pl.DataFrame, did: Mapping[int, RankActivity]) -> Waits:
             row, begin, until = _inferred(enqueue[first:stop], end[first:stop], did[number])
             found.append((row + first, begin, until))
         found = _with_hidden(rows, found) if did else found
-    row, begin, until = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    seen = Waits(row=row, begin_ns=begin, end_ns=until, missed=np.zeros(len(row), bool))
-    more = _missed(rows, seen)
-    return Waits(**{one.name: np.concatenate((getattr(seen, one.name), getattr(more, one.name)))
-                    for one in fields(Waits)})
+    seen = [np.concatenate(parts) for parts in zip(*found, strict=True)]
+    missed = missed_waits(rows, *seen)
+    row, begin, until = (np.concatenate(parts) for parts in zip(seen, missed, strict=True))
+    return Waits(row=row, begin_ns=begin, end_ns=until, missed=np.arange(len(row)) >= len(seen[0]))
 
 
 def unseen_ns(rows: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity]) -> Any:
@@ -82,36 +82,6 @@ def _with_hidden(rows: pl.DataFrame, found: list[tuple[Any, Any, Any]]) -> list[
     called, end = rows["enqueue_ns"].to_numpy(), rows["end_ns"].gather(hidden).to_numpy()
     went_on = np.clip(end, called[hidden], called[hidden + 1])
     return [(row[rest], begin[rest], until[rest]), (hidden, called[hidden], went_on)]
-
-
-def _missed(rows: pl.DataFrame, seen: Waits) -> Waits:
-    """Waits that were missed on some ranks: where most ranks of a collective waited, the others did so too.
-
-    They began as long after their call, and behind as many other calls, as those in the median, and ended when those
-    did, or when the rank called the next op.
-    """
-    rank, enqueue = rows["rank"].to_numpy(), rows["enqueue_ns"].to_numpy()
-    waits = np.zeros(len(rows), bool)
-    waits[seen.row] = True
-    if waits.all():
-        return seen.where(slice(0))
-    collective = rows["collective"].to_numpy()
-    share = np.bincount(collective, waits) / np.maximum(np.bincount(collective), 1)
-    lacks = np.flatnonzero(~waits & (share[collective] >= MOST))
-    if not len(lacks):
-        return seen.where(slice(0))
-    others = pl.DataFrame({"collective": collective[seen.row], "after": seen.begin_ns - enqueue[seen.row],
-                           "end": seen.end_ns, "calls": calls_before(rank, enqueue, seen.row, seen.begin_ns)})
-    usual = pl.DataFrame({"collective": collective[lacks]}).join(
-        others.group_by("collective").agg(pl.col("after", "end", "calls").median().cast(pl.Int64)), on="collective",
-        how="left", maintain_order="left")
-    after, end, calls = (usual[name].to_numpy() for name in ("after", "end", "calls"))
-    last = np.searchsorted(rank, rank[lacks], "right") - 1
-    behind = np.minimum(lacks + calls, last)
-    following = np.where(behind < last, enqueue[np.minimum(behind + 1, last)], np.iinfo(np.int64).max)
-    began = np.clip(enqueue[lacks] + after, enqueue[behind], following)
-    until = np.clip(np.minimum(rows["end_ns"].to_numpy()[lacks], end), began, following)
-    return Waits(row=lacks, begin_ns=began, end_ns=until, missed=np.ones(len(lacks), bool))
 
 
 def _recorded(rows: pl.DataFrame, chosen: Any) -> tuple[Any, Any, Any]:
@@ -150,8 +120,6 @@ def _inferred(enqueue: Any, end: Any, did: RankActivity) -> tuple[Any, Any, Any]
     return row, begin, np.maximum(np.minimum(until, following), begin)
 
 
-MOST = 0.6
-"""Share of the ranks of a collective that waited for it, from which all did."""
 LATE_NS = 1_000_000
 """By so much, but by no more than was waited, the end of an op may be noted after a thread went on that waited."""
 

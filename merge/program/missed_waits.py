@@ -1,0 +1,99 @@
+"""Waits that were missed on some ranks: where most others waited, they did so too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.program.hidden_waits import calls_before
+
+MOST = 0.6
+"""Share of the others that waited, from which all did."""
+MEETING = ("collective", "op")
+"""Ranks that meet."""
+PLACE = ("place", "op", "num_ranks", "of")
+"""Ranks that call as many ops, and the same one in the same place."""
+USUAL = ("after", "until", "calls", "turn", "own")
+"""What is known of waits, in the median: how long after the call they began, when they ended, behind how many calls and
+as the how-manieth wait behind the last of those, and how long after that call, or the wait before, they began."""
+
+
+def missed_waits(rows: pl.DataFrame, row: Any, begin_ns: Any, end_ns: Any) -> tuple[Any, Any, Any]:
+    """Waits that nothing shows on the rank itself.
+
+    The others are those of the same collective; where they are too few, those that call the same op in the same place
+    of their program. A missed wait comes behind as many calls as theirs, and ended when theirs did, or else the op, or
+    when the rank called the next op.
+
+    Args:
+        rows: Collectives by rank and call, with `rank`, `collective`, `op`, `num_ranks`, `enqueue_ns` and `end_ns`.
+        row: Indices of rows with a known wait.
+        begin_ns: When those waits began.
+        end_ns: When they ended.
+
+    Returns:
+        Indices of rows, and when their waits began and ended.
+    """
+    rank, enqueue = rows["rank"].to_numpy(), rows["enqueue_ns"].to_numpy()
+    table = rows.select("rank", "collective", "op", "num_ranks", "enqueue_ns", "end_ns",
+                        place=pl.int_range(pl.len()).over("rank"), of=pl.len().over("rank"),
+                        row=pl.int_range(pl.len(), dtype=pl.Int64))
+    table = table.join(_known(rank, enqueue, row, begin_ns, end_ns), on="row", how="left")
+    lacks = table.filter(pl.col("after").is_null()).drop(USUAL)
+    met = _as_others(table, lacks, MEETING)
+    alike = _as_others(table, lacks.join(met, on="row", how="anti"), PLACE).with_columns(until="end_ns")
+    found = _behind(rank, enqueue, pl.concat((met, alike)))
+    is_blank = ~pl.col("rank").is_in(np.unique(rank[row]).tolist())
+    placed = pl.concat((_in_turn(found.filter(is_blank)), _after_calls(found.filter(~is_blank)))).sort("row")
+    lacking, began, until = (placed[name].to_numpy() for name in ("row", "began", "until"))
+    return lacking, began, until
+
+
+def _known(rank: Any, enqueue: Any, row: Any, begin_ns: Any, end_ns: Any) -> pl.DataFrame:
+    calls = calls_before(rank, enqueue, row, begin_ns)
+    order = np.lexsort((begin_ns, row + calls))
+    row, begin_ns, end_ns, calls = (one[order] for one in (row, begin_ns, end_ns, calls))
+    behind = row + calls
+    is_first = np.append(True, behind[1:] != behind[:-1])[:len(row)]
+    turn = np.arange(len(row)) - np.maximum.accumulate(np.where(is_first, np.arange(len(row)), 0))
+    before = np.where(is_first, enqueue[behind], np.append(0, end_ns[:-1])[:len(row)])
+    return pl.DataFrame({"row": row, "after": begin_ns - enqueue[row], "until": end_ns, "calls": calls, "turn": turn,
+                         "own": np.maximum(begin_ns - before, 0)}).unique("row")
+
+
+def _as_others(table: pl.DataFrame, lacks: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
+    """Rows that lack a wait where most others with the same key have one, with what is usual for those."""
+    others = table.join(lacks, on=key, how="semi").group_by(key).agg(
+        pl.len(), pl.col(USUAL).median().cast(pl.Int64), share=pl.col("after").count() / (pl.len() - 1))
+    enough = others.filter(pl.col("len") > 1, pl.col("share") >= MOST)
+    return lacks.join(enough, on=key).select("row", "rank", "enqueue_ns", "end_ns", *USUAL)
+
+
+def _behind(rank: Any, enqueue: Any, found: pl.DataFrame) -> pl.DataFrame:
+    """Adds the row of the last call in front of each wait, when that was called, and the next."""
+    row, calls = (found[name].to_numpy() for name in ("row", "calls"))
+    last = np.searchsorted(rank, rank[row], "right") - 1
+    behind = np.minimum(row + calls, last)
+    following = np.where(behind < last, enqueue[np.minimum(behind + 1, last)], np.iinfo(np.int64).max)
+    return found.with_columns(behind=pl.Series(behind), called=pl.Series(enqueue[behind]),
+                              following=pl.Series(following))
+
+
+def _after_calls(found: pl.DataFrame) -> pl.DataFrame:
+    """Waits of ranks of which others are known: they begin as long after their calls as is usual."""
+    began = (pl.col("enqueue_ns") + pl.col("after")).clip("called", "following")
+    until = pl.min_horizontal("end_ns", "until").clip("began", "following")
+    return found.with_columns(began=began).select("row", "began", until=until)
+
+
+def _in_turn(found: pl.DataFrame) -> pl.DataFrame:
+    """Waits of ranks of which none is known: each begins as long after the one before as is usual."""
+    until, own = pl.min_horizontal("end_ns", "until"), pl.col("own").cum_sum()
+    over = pl.max_horizontal(own + pl.col("called"), own + (until - own).cum_max()).over("behind")
+    began = pl.max_horizontal(pl.col("over").shift().over("behind"), "called") + pl.col("own")
+    return found.sort("behind", "turn", "after").with_columns(over=over).with_columns(
+        began=pl.min_horizontal(began, "following")).select(
+        "row", "began", until=pl.min_horizontal(pl.max_horizontal("over", "began"), "following"))
