@@ -98,10 +98,9 @@ class Worker:
         failed = error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
         if failed and error is not None:
             from distprof.recording.recorder import active
-            from distprof.recording.script_error import in_a_line
 
             for recorder in active():
-                recorder.close(in_a_line(error), error)
+                recorder.close(error)
         self._context.__exit__(None, None, None)
 
 

@@ -67,17 +67,16 @@ class Recorder:
         if self.recording:
             self._guarded(self._explicit_step)()
 
-    def close(self, reason: str = "the script ended", error: BaseException | None = None) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         """Writes what there is, and ends all watching.
 
         Args:
-            reason: Why steps are missing, if they are.
-            error: What ended the script.
+            error: What ended the script; None: it came to its end.
         """
         if error is not None:
             self._hang.on_error(error)
         if self.recording:
-            self._guarded(self._close)(reason)
+            self._guarded(self._close)(error)
         self._stop_watching()
 
     # --- steps -------------------------------------------------------------------------------------------------
@@ -153,11 +152,13 @@ class Recorder:
 
     # --- the end -----------------------------------------------------------------------------------------------
 
-    def _close(self, reason: str) -> None:
+    def _close(self, error: BaseException | None) -> None:
         if self._finder.rule == "forward" and self._step.forward_calls:
             self._end_step()  # the last step of inference has no next one that ends it
         if self.recording:
-            status, why = self._outcome(reason)
+            failure = in_a_line(error) if error is not None else None
+            reason = failure or "the script ended"
+            status, why = self._outcome(reason, failure)
             if not self._step.number:
                 found = self._finder.why_none(self._step.all_forward_calls)
                 why = f"{reason} and no step was found: {found}"
@@ -206,10 +207,10 @@ class Recorder:
         """True where the passes that are still to come may be missing."""
         return self._step.number >= self.plan.num_required
 
-    def _outcome(self, reason: str) -> tuple[Status, str | None]:
-        """Status of a recording that ends here, and why steps are missing."""
+    def _outcome(self, reason: str, failure: str | None = None) -> tuple[Status, str | None]:
+        """Status of a recording that ends here, and why steps are missing, or how the script failed."""
         if self._step.number and self._has_enough:
-            return "complete", reason if " in the script" in reason else None
+            return "complete", failure
         return "partial", f"{reason} after {self._step.number} of {self.plan.num_required} steps"
 
     def _stop_watching(self) -> None:
@@ -292,7 +293,7 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), f
             recorder.start()
         yield recorder
     except BaseException as error:
-        recorder.close(in_a_line(error), error)
+        recorder.close(error)
         raise
     finally:
         recorder.close()
