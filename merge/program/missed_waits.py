@@ -37,31 +37,57 @@ def missed_waits(rows: pl.DataFrame, row: Any, begin_ns: Any, end_ns: Any) -> tu
     Returns:
         Indices of rows, and when their waits began and ended.
     """
+    lacks = np.ones(len(rows), bool)
+    lacks[row] = False
+    if lacks.all() or not lacks.any():  # nothing tells, or nothing is missing
+        return (np.empty(0, np.int64),) * 3
     rank, enqueue = rows["rank"].to_numpy(), rows["enqueue_ns"].to_numpy()
-    table = rows.select("rank", "collective", "op", "num_ranks", "enqueue_ns", "end_ns",
-                        place=pl.int_range(pl.len()).over("rank"), of=pl.len().over("rank"),
-                        row=pl.int_range(pl.len(), dtype=pl.Int64))
-    table = table.join(_known(rank, enqueue, row, begin_ns, end_ns), on="row", how="left")
-    lacks = table.filter(pl.col("after").is_null()).drop(USUAL)
-    met = _as_others(table, lacks, MEETING)
-    alike = _as_others(table, lacks.join(met, on="row", how="anti"), PLACE).with_columns(until="end_ns")
-    found = _behind(rank, enqueue, pl.concat((met, alike)))
-    is_blank = ~pl.col("rank").is_in(np.unique(rank[row]).tolist())
+    blank = np.setdiff1d(rank[lacks], rank[row])
+    waits = pl.DataFrame({"row": row, "after": begin_ns - enqueue[row], "until": end_ns,
+                          "calls": calls_before(rank, enqueue, row, begin_ns)})
+    waits = _with_turns(enqueue, waits, needed=bool(len(blank)))
+    table = _like(rows, lacks).join(waits.unique("row", keep="first"), on="row", how="left")
+    found = _behind(rank, enqueue, _usual(table))
+    is_blank = pl.col("rank").is_in(blank.tolist())
     placed = pl.concat((_in_turn(found.filter(is_blank)), _after_calls(found.filter(~is_blank)))).sort("row")
     lacking, began, until = (placed[name].to_numpy() for name in ("row", "began", "until"))
     return lacking, began, until
 
 
-def _known(rank: Any, enqueue: Any, row: Any, begin_ns: Any, end_ns: Any) -> pl.DataFrame:
-    calls = calls_before(rank, enqueue, row, begin_ns)
-    order = np.lexsort((begin_ns, row + calls))
-    row, begin_ns, end_ns, calls = (one[order] for one in (row, begin_ns, end_ns, calls))
-    behind = row + calls
-    is_first = np.append(True, behind[1:] != behind[:-1])[:len(row)]
-    turn = np.arange(len(row)) - np.maximum.accumulate(np.where(is_first, np.arange(len(row)), 0))
-    before = np.where(is_first, enqueue[behind], np.append(0, end_ns[:-1])[:len(row)])
-    return pl.DataFrame({"row": row, "after": begin_ns - enqueue[row], "until": end_ns, "calls": calls, "turn": turn,
-                         "own": np.maximum(begin_ns - before, 0)}).unique("row")
+def _like(rows: pl.DataFrame, lacks: Any) -> pl.DataFrame:
+    """Rows of the collectives, and in the places, of those that lack a wait; of many rows, most are neither."""
+    rank, collective = rows["rank"].to_numpy(), rows["collective"].to_numpy()
+    place = np.arange(len(rows)) - np.searchsorted(rank, rank)
+    alike = np.flatnonzero(_among(collective, lacks) | _among(place, lacks))
+    return rows.select("rank", "collective", "op", "num_ranks", "enqueue_ns", "end_ns", of=pl.len().over("rank"),
+                       place=pl.Series(place), row=pl.int_range(pl.len(), dtype=pl.Int64))[alike]
+
+
+def _among(keys: Any, chosen: Any) -> Any:
+    """True where a key, not below 0, is also that of a chosen row."""
+    there = np.zeros(int(keys.max(initial=-1)) + 1, bool)
+    there[keys[chosen]] = True
+    return there[keys]
+
+
+def _with_turns(enqueue: Any, waits: pl.DataFrame, *, needed: bool) -> pl.DataFrame:
+    """Adds `turn` and `own`; null where they are not needed."""
+    if not needed:
+        return waits.with_columns(turn=pl.lit(None, pl.Int64), own=pl.lit(None, pl.Int64))
+    behind, began = pl.col("row") + pl.col("calls"), pl.col("after") + pl.Series(enqueue).gather(waits["row"])
+    ordered = waits.with_columns(behind=behind, began=began).sort("behind", "began", "row")
+    called = pl.Series(enqueue).gather(ordered["behind"])
+    before = pl.col("until").shift().over("behind").fill_null(called)
+    return ordered.with_columns(turn=pl.int_range(pl.len()).over("behind"),
+                                own=(pl.col("began") - before).clip(0)).drop("behind", "began")
+
+
+def _usual(table: pl.DataFrame) -> pl.DataFrame:
+    """Rows without a wait where most others have one, with what is usual for those."""
+    lacks = table.filter(pl.col("after").is_null()).drop(USUAL)
+    met = _as_others(table, lacks, MEETING)
+    alike = _as_others(table, lacks.join(met, on="row", how="anti"), PLACE)
+    return pl.concat((met, alike.with_columns(until="end_ns")))
 
 
 def _as_others(table: pl.DataFrame, lacks: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
@@ -94,6 +120,6 @@ def _in_turn(found: pl.DataFrame) -> pl.DataFrame:
     until, own = pl.min_horizontal("end_ns", "until"), pl.col("own").cum_sum()
     over = pl.max_horizontal(own + pl.col("called"), own + (until - own).cum_max()).over("behind")
     began = pl.max_horizontal(pl.col("over").shift().over("behind"), "called") + pl.col("own")
-    return found.sort("behind", "turn", "after").with_columns(over=over).with_columns(
+    return found.sort("behind", "turn", "after", "row").with_columns(over=over).with_columns(
         began=pl.min_horizontal(began, "following")).select(
         "row", "began", until=pl.min_horizontal(pl.max_horizontal("over", "began"), "following"))
