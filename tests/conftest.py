@@ -40,14 +40,14 @@ def pytest_collection_finish() -> None:
 
 
 class JobsAreMarked:
-    """Fails a test that starts a job without the mark `job`, so that `make check` stays quick."""
+    """Fails a test that starts a job without a mark that leaves it out of `make check`, which has to stay quick."""
 
     item: pytest.Item | None = None
 
     @classmethod
     def audit(cls, event: str, arguments: tuple) -> None:
-        if event == "subprocess.Popen" and cls.item and not cls.item.get_closest_marker("job") and is_job(
-                arguments[1]):
+        marked = cls.item is None or any(map(cls.item.get_closest_marker, ("job", "stress")))
+        if event == "subprocess.Popen" and not marked and is_job(arguments[1]):
             pytest.fail(f"expected pytest.mark.job on a test that starts {' '.join(map(str, arguments[1]))}")
 
 
