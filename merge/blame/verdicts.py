@@ -33,6 +33,8 @@ REPLAY = 0.06
 """Part of the gain by which replays of nine in ten simulated jobs were wrong at most, clocks and few steps aside."""
 RARE = 0.2
 """Largest excess, as a part of that in late steps, which a rank that is late now and then has in the others."""
+DEVIATIONS = 4
+"""Standard errors beyond which an excess in those others is no chance."""
 
 
 class Verdicts:
@@ -139,7 +141,8 @@ class Verdicts:
             step_ns=float(self._before[meets].mean()), gain_ns=means[chosen], last_gain_ns=means[chosen],
             gain_error_ns=self._error(one, number, means[chosen]),
             p_value=chance(self._beyond[id(excess)], one.row, number), num_peers=len(excess.ranks) - 1,
-            excess_ns=late.tolist(), late_steps=_late_steps(excess.steps[excess.counts], late),
+            excess_ns=late.tolist(),
+            late_steps=_late_steps(excess.steps[excess.counts], late, MATERIAL * float(self._before[meets].mean())),
             causes=self._causes(one, chosen, means))
 
     def _delayed(self, gain: Any, meets: Any) -> list[int]:
@@ -180,8 +183,11 @@ def _chosen(one: Candidate, means: Mapping[str, float]) -> str:
     return causes[0] if len(causes) == 1 and means[causes[0]] >= ALMOST_ALL * means[most] else most
 
 
-def _late_steps(steps: Any, late: Any) -> list[int]:
+def _late_steps(steps: Any, late: Any, material_ns: float) -> list[int]:
+    """Those in which a rank is late; all of them where the excess in the others is no chance and no trifle."""
     is_late = late >= LATE * late.max()
-    if not is_late.all() and late[~is_late].mean() > RARE * late[is_late].mean():
-        is_late[:] = True
+    if len(rest := late[~is_late]):
+        is_similar = rest.mean() > RARE * late[is_late].mean()
+        is_no_chance = rest.mean() > DEVIATIONS * rest.std() / len(rest) ** 0.5
+        is_late[:] |= is_similar or (is_no_chance and rest.mean() >= material_ns)
     return [int(step) for step in steps[is_late]]

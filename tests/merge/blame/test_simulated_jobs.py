@@ -74,6 +74,18 @@ def test_whoever_waits_where_no_slice_shows_it_is_not_called_late(tmp_path, seed
     assert {one.rank for one in late if one.certain} == {2}
 
 
+def test_a_rank_that_is_always_late_and_once_very_late_is_late_in_every_step(tmp_path):
+    plants = Plant(2, "optimizer", None, 2_000_000), Plant(2, "host", None, 30_000_000, once=4)
+    first = analysed(simulated("ddp", 4, 1, 1, *plants), tmp_path / "run", "ddp").culprits[0]
+    assert (first.rank, first.certain, first.late_steps) == (2, True, list(range(1, 8)))
+
+
+def test_a_rank_that_is_once_very_late_is_late_in_that_step_alone(tmp_path):
+    first = analysed(simulated("ddp", 4, 1, 1, Plant(2, "host", None, 30_000_000, once=4)), tmp_path / "run",
+                     "ddp").culprits[0]
+    assert (first.rank, first.certain, first.late_steps) == (2, False, [4])
+
+
 @dataclass
 class Tally:
     """What was said of many jobs."""
