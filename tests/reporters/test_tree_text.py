@@ -1,61 +1,24 @@
-"""Counts as text and data: what is printed is what was counted, at every width, and nothing unknown is silent."""
+"""Counts as text: what is printed is what was counted, at every width, and nothing unknown is silent."""
 
 from __future__ import annotations
 
 import io
-import json
 import re
-from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 
-import polars as pl
-import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 from torch import nn
 
 import distprof
-from distprof.contract.rank_json import ParamCount
-from distprof.counting.count import Counts
-from distprof.errors import OutputError, UsageError
-from distprof.reporters import count_schema
-from distprof.reporters.tree import TreeRow, build_trees
+from distprof.errors import UsageError
+from distprof.reporters.tree import TreeRow
 from distprof.reporters.tree_columns import DROP_ORDER, ON_DEMAND, TREE_COLUMNS
 from distprof.reporters.tree_report import TreeReport
-from distprof.reporters.tree_view import TreeView, select_modules
+from distprof.reporters.tree_view import TreeView
 from support.models import Shared
-
-DEPTH = 32
-
-
-class Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(self.norm(x))))
-
-
-class Stack(nn.Module):
-    """As many equal layers as a LLaMA has, in a ModuleList that is never called itself."""
-
-    def __init__(self, depth: int = DEPTH) -> None:
-        super().__init__()
-        self.token = nn.Embedding(100, 8)
-        self.layers = nn.ModuleList(Block(8) for _ in range(depth))
-        self.head = nn.Linear(8, 100, bias=False)
-
-    def forward(self, tokens):
-        x = self.token(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
+from support.stack import DEPTH, Stack
 
 
 class Borrowed(nn.Module):
@@ -70,11 +33,6 @@ class Borrowed(nn.Module):
 
     def forward(self, x):
         return self.second(self.first(x))
-
-
-@pytest.fixture(scope="module")
-def stack():
-    return distprof.count(Stack(), torch.zeros(2, 5, dtype=torch.long), backward=True)
 
 
 def lines(text: str) -> dict[str, str]:
@@ -104,29 +62,6 @@ def test_a_container_that_is_never_called_has_the_work_of_what_is_in_it(stack):
     each = cells(found[f"0-{DEPTH - 1} ({DEPTH} x)"])
     assert each[5:8] == ["5.12 K", "10.24 K", "20.48 K"]
     assert cells(found["layers"])[5:8] == ["163.84 K", "327.68 K", "655.36 K"]
-
-
-class Passes(tuple):
-    """Counts how often somebody goes through it."""
-
-    taken = 0
-
-    def __iter__(self):
-        self.taken += 1
-        return super().__iter__()
-
-
-@pytest.mark.parametrize("show", [str, Counts.to_dict, Counts.by_module, Counts.by_module_and_op],
-                         ids=lambda show: show.__name__)
-def test_no_operator_is_looked_at_once_per_module(show):
-    taken = []
-    for layers in (3, 60):
-        counts = distprof.count(nn.Sequential(*(nn.Sequential(nn.Linear(4, 4)) for _ in range(layers))),
-                                torch.randn(1, 4))
-        counts = replace(counts, ops=Passes(counts.ops))
-        show(counts)
-        taken.append(counts.ops.taken)
-    assert taken[0] == taken[1] > 0
 
 
 def test_equal_layers_are_one_line_only_while_all_numbers_are_equal(stack):
@@ -255,110 +190,6 @@ def test_latency_is_shown_where_it_is_known():
     assert cells(text.splitlines()[0]) == ["module", "class", "params", "forward", "fwd self", "MFU", "bound by"]
     assert cells(lines(text)["(root)"]) == ["(root)", "Linear", "4", "3.00 ms", "1.00 ms", "25.0 %", "-"]
     assert cells(lines(text)["b"]) == ["b", "Linear", "4", "-", "-", "-", "-"]
-
-
-def test_times_of_equal_layers_are_never_folded_into_one():
-    rows = [TreeRow(path=f"layers.{index}", class_name="Block", values={"fwd_time_ns": 100 + index % 2})
-            for index in range(4)]
-    assert " x)" not in TreeReport(rows=rows, view=TreeView()).text()
-
-
-def test_trees_of_several_models_and_stages_stand_apart():
-    paths = ["", "layers", "layers.0", "model1:", "model1:layers.0", "a:b"]
-    rows = [TreeRow(path=path, class_name="M", values={}, group=group)
-            for group in ("stage 0", "stage 1") for path in paths]
-    roots = build_trees(rows)
-    assert [root.name for root in roots] == ["stage 0 (root)", "stage 0 model1: (root)", "stage 1 (root)",
-                                             "stage 1 model1: (root)"]
-    assert [child.name for child in roots[0].children] == ["layers", "a:b"]
-    assert [child.name for child in roots[1].children] == ["layers.0"]
-
-
-@st.composite
-def trees(draw) -> list[TreeRow]:
-    """Layers of few kinds, so that neighbours are often equal."""
-    rows = [TreeRow(path="", class_name="Model", values={"params": 0})]
-    for layer in range(draw(st.integers(0, 12))):
-        kind = draw(st.integers(0, 1))
-        rows.append(TreeRow(path=f"{layer}", class_name="Layer", values={"params": 10 + kind}))
-        rows += [TreeRow(path=f"{layer}.{name}", class_name="Linear", values={"params": draw(st.integers(0, 1))})
-                 for name in ("0", "1", "x")[:draw(st.integers(2, 3))]]
-    return rows
-
-
-@given(trees())
-def test_folding_neighbours_loses_no_module_and_no_number(rows):
-    def expanded(node, times: int) -> Counter:
-        times *= node.repeats
-        found = Counter({(node.row.class_name, node.row.values["params"]): times})
-        for child in node.children:
-            found += expanded(child, times)
-        return found
-
-    from distprof.reporters.tree import collapse
-
-    folded = collapse(build_trees(rows))
-    assert sum((expanded(node, 1) for node in folded), Counter()) == Counter(
-        (row.class_name, row.values["params"]) for row in rows)
-    everything = select_modules(rows, TreeView(depth=None))
-    assert everything.num_shown == everything.num_modules == len(rows)
-
-
-@given(trees(), st.integers(1, 8), st.sampled_from(["path", "params"]))
-def test_the_top_modules_keep_what_they_stand_in(rows, top, sort):
-    chosen = select_modules(rows, TreeView(depth=None, top=top, sort=sort, collapse=False))
-    shown = {line.row.path for line in chosen.lines}
-    assert min(top, len(rows)) <= len(shown) == chosen.num_shown
-    assert all(path == "" or path.rpartition(".")[0] in shown for path in shown)
-    if sort == "params":
-        largest = sorted((row.values["params"] for row in rows), reverse=True)[:top]
-        values = Counter(row.values["params"] for row in rows if row.path in shown)
-        assert all(values[value] >= times for value, times in Counter(largest).items())
-
-
-def test_the_object_is_plain_json_with_the_documented_keys(stack):
-    found = json.loads(stack.to_json())
-    assert found == stack.to_dict()
-    assert list(found) == list(count_schema.COUNT_KEYS)
-    assert all(doc.endswith(".") for doc in count_schema.COUNT_KEYS.values())
-    assert set(found["params"]) == {field.name for field in fields(ParamCount)}
-    for rows, table in ((found["modules"], count_schema.COUNT_MODULES), (found["ops"], count_schema.COUNT_OPS)):
-        assert rows and all(set(row) == set(table.names()) for row in rows)
-
-
-def test_the_object_adds_up(stack):
-    found = stack.to_dict()
-    for quantity in ("macs", "flops"):
-        phases = found[quantity]
-        assert phases["all"] == phases["forward"] + phases["backward"] == sum(op[quantity] for op in found["ops"])
-    root = found["modules"][0]
-    assert (root["fwd_flops"], root["bwd_flops"]) == (found["flops"]["forward"], found["flops"]["backward"])
-    assert root["params"] == found["params"]["params"] == sum(module["own_params"] for module in found["modules"])
-    assert root["input_shapes"] == [[2, 5]] and root["dtypes"] == {"float32": 19776}
-    assert found["read_bytes"] + found["write_bytes"] == sum(op["io_bytes"] for op in found["ops"])
-
-
-def test_frames_and_files_hold_the_same_rows(stack, tmp_path):
-    frames = stack.to_polars()
-    stack.write_parquet(tmp_path / "deep" / "counts")
-    for name, frame, table in (("modules", frames.modules, count_schema.COUNT_MODULES),
-                               ("ops", frames.ops, count_schema.COUNT_OPS)):
-        path = tmp_path / "deep" / "counts" / f"{name}.parquet"
-        written = pq.read_schema(path)
-        assert written.names == frame.columns == table.names()
-        assert all(written.field(column.name).metadata[b"doc"].decode() == column.doc for column in table.columns)
-        assert json.loads(written.metadata[b"distprof.totals"])["flops"]["all"] == stack.flops
-        as_text = [column.name for column in table.columns if column.type == "category"]
-        assert pl.read_parquet(path).cast(dict.fromkeys(as_text, pl.String)).equals(
-            frame.cast(dict.fromkeys(as_text, pl.String)))
-    assert frames.ops["flops"].sum() == stack.flops
-    assert json.loads(frames.modules["output_shapes"][0]) == [[2, 5, 100]]
-
-
-def test_a_folder_that_cannot_be_written_is_one_error(stack, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot write"):
-        stack.write_parquet(tmp_path / "file")
 
 
 def test_columns_that_may_go_are_columns():

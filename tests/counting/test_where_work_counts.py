@@ -1,0 +1,157 @@
+"""Work counts once and where it runs: experts, tied and computed weights, recursion, gradients of every kind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import distprof
+from support.two_layers import FIRST, FORWARD, HIDDEN, OUT, ROWS, WIDTH, model, rows
+
+
+class Experts(nn.Module):
+    """Each row goes to two of four experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 4)
+        self.experts = nn.ModuleDict({f"expert{index}": nn.Linear(WIDTH, WIDTH, bias=False) for index in range(4)})
+
+    def forward(self, x):
+        chosen, out = self.router(x).topk(2, -1).indices, torch.zeros_like(x)
+        for index, expert in enumerate(self.experts.values()):
+            mine, _ = (chosen == index).nonzero(as_tuple=True)
+            if len(mine):
+                out = out.index_add(0, mine, expert(x[mine]))
+        return out
+
+
+def test_experts_count_the_rows_they_get():
+    network, x = Experts(), torch.randn(10, WIDTH)
+    chosen = network.router(x).topk(2, -1).indices
+    flops = distprof.count(network, x).by_module()
+    assert flops[""] == 2 * 10 * WIDTH * 4 + 2 * 20 * WIDTH * WIDTH
+    for index in range(4):
+        assert flops[f"experts.expert{index}"] == 2 * int((chosen == index).sum()) * WIDTH * WIDTH
+
+
+@pytest.mark.parametrize(("wrap", "extra"), [
+    (nn.utils.parametrizations.weight_norm, 0),
+    # one turn of power iteration, then u W v
+    (nn.utils.parametrizations.spectral_norm, 2 * (2 * OUT * WIDTH + OUT * WIDTH + OUT)),
+])
+def test_parametrizations_count_what_they_compute(wrap, extra):
+    counts = distprof.count(wrap(nn.Linear(WIDTH, OUT)), rows())
+    assert counts.forward_flops == 2 * ROWS * WIDTH * OUT + extra
+    assert counts.by_module()["parametrizations.weight.0"] == extra
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(11, WIDTH), nn.Linear(WIDTH, 11, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens))
+
+
+def test_tied_weights_are_held_once_and_count_where_they_multiply():
+    counts = distprof.count(Tied(), torch.tensor([1, 2, 3]), backward=True)
+    assert counts.params.params == 11 * WIDTH
+    assert counts.by_module() == {"": 3 * 2 * 3 * WIDTH * 11, "embedding": 0, "head": 3 * 2 * 3 * WIDTH * 11}
+
+
+class Recursive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, deeper=3):
+        return self(self.layer(x), deeper - 1) if deeper else self.layer(x)
+
+
+def test_a_module_that_calls_itself_counts_once():
+    counts = distprof.count(Recursive(), rows(grad=True), backward=True)
+    once = 2 * ROWS * WIDTH * WIDTH
+    assert counts.by_module() == {"": 12 * once, "layer": 12 * once}
+
+
+def test_gradients_of_gradients_count():
+    first, second = nn.Linear(WIDTH, HIDDEN, bias=False), nn.Linear(HIDDEN, 1, bias=False)
+
+    def penalty() -> None:
+        x = rows(grad=True)
+        (gradient,) = torch.autograd.grad(second(first(x).tanh()).sum(), x, create_graph=True)
+        gradient.pow(2).sum().backward()
+
+    one, two = FIRST, 2 * ROWS * HIDDEN
+    counts = distprof.count(penalty)
+    assert counts.forward_flops == one + two
+    # the gradient: both; its own: two of one, one of two (ones need none), and by tanh both of one
+    assert counts.backward_flops == (one + two) + (2 * one + two) + 2 * one
+
+
+def test_the_gradient_of_inputs_alone():
+    def saliency() -> None:
+        x, network = rows(grad=True), model().requires_grad_(False)
+        torch.autograd.grad(network(x).sum(), x)
+
+    counts = distprof.count(saliency)
+    assert (counts.forward_flops, counts.backward_flops) == (FORWARD, FORWARD)
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, left, right):
+        ctx.save_for_backward(left, right)
+        return left @ right
+
+    @staticmethod
+    def backward(ctx, grad):
+        left, right = ctx.saved_tensors
+        return grad @ right.t(), left.t() @ grad
+
+
+class Written(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, OUT))
+
+    def forward(self, x):
+        return Product.apply(x, self.weight)
+
+
+def test_a_written_function_belongs_to_its_module_in_backward_too():
+    counts = distprof.count(nn.Sequential(Written(), nn.Tanh()), rows(grad=True), backward=True)
+    assert counts.by_module() == {"": 3 * 2 * ROWS * WIDTH * OUT, "0": 3 * 2 * ROWS * WIDTH * OUT, "1": 0}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*quant.*:UserWarning")
+def test_dynamically_quantized_layers_count_like_plain_ones():
+    quantized = torch.ao.quantization.quantize_dynamic(model(), {nn.Linear}, dtype=torch.qint8)
+    counts = distprof.count(quantized, rows())
+    assert counts.flops == FORWARD and not counts.uncounted
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_forward_gradients_count_the_products_that_run():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network, x = model(), rows()
+    with FlopCounterMode(display=False) as counter:
+        torch.func.jvp(network, (x,), (torch.ones_like(x),))
+    counts = distprof.count(lambda y: torch.func.jvp(network, (y,), (torch.ones_like(y),)), x)
+    assert counts.flops == counter.get_total_flops() >= 2 * FORWARD
+
+
+class Norm(nn.Module):
+    def forward(self, x):
+        return F.normalize(x)
+
+
+def test_work_without_contractions_is_no_flop():
+    counts = distprof.count(nn.Sequential(Norm(), nn.Softmax(-1)), rows(grad=True), backward=True)
+    assert counts.flops == 0 < counts.total("elements") and not counts.uncounted
