@@ -176,10 +176,12 @@ def judged(out: Path, *arguments: object) -> Analysis:
 @pytest.mark.parametrize(("job", "rank", "kind", "where"), [
     ("tp", 1, "forward", "blocks.1"), ("fsdp", 2, "backward", "blocks.1"), ("tp_fsdp", 1, "forward", "blocks.1"),
     ("lbfgs", 2, "forward", "blocks.1"), ("broadcast", 0, "host", None), ("reduce", 0, "host", None),
-    ("sequences", 3, None, None), ("burn", 2, "host", None), ("pinned", 2, "core", None)])
+    ("sequences", 3, None, None), ("burn", 2, "host", None), ("pinned", 2, "core", None), ("workers", 1, "data", None)])
 def test_the_late_rank_under_any_parallelism(tmp_path, job, rank, kind, where):
+    milliseconds = 150 if job == "workers" else 20  # a worker prefetches while its rank computes
+
     def attempt(folder: Path) -> None:
-        certain = [one for one in judged(folder / "run", job, 20, 45).culprits if one.certain]
+        certain = [one for one in judged(folder / "run", job, milliseconds, 45).culprits if one.certain]
         assert [one.rank for one in certain] == [rank]
         cause = certain[0].causes[0]
         assert kind in (None, cause.kind) and where in (None, cause.where)
