@@ -11,6 +11,8 @@ HABIT = 3
 """Steps that a culprit is late in, at least."""
 MATERIAL = 0.02
 """Smallest share of a step with which a rank is called a culprit."""
+NOT_ITS_OWN = ("core", "unknown")
+"""Causes that are no work of a rank which anything shows."""
 
 
 Blind = Literal["one rank", "no collective", "no wait", "no clock", "no peers"]
@@ -76,5 +78,13 @@ class Culprit:
     def certain(self) -> bool:
         """True where chance is an unlikely explanation, the rank is late again and again, and the gain is material, now
         or once others are mended."""
-        is_material = max(self.gain_ns, self.last_gain_ns) >= MATERIAL * self.step_ns
-        return self.p_value is not None and self.p_value <= SURE and is_material and len(self.late_steps) >= HABIT
+        is_habit = self.p_value is not None and self.p_value <= SURE and len(self.late_steps) >= HABIT
+        return is_habit and self.is_material
+
+    @property
+    def is_material(self) -> bool:
+        """True where the gain is worth a verdict; of what the rank did not do itself, as far as is known, at the least
+        that it may be: processors are shared now with one rank, now with another."""
+        is_its_own = not self.causes or self.causes[0].kind not in NOT_ITS_OWN
+        doubt = 0.0 if is_its_own else self.gain_error_ns or 0.0
+        return max(self.gain_ns, self.last_gain_ns) - doubt >= MATERIAL * self.step_ns

@@ -64,6 +64,9 @@ def _doubt(one: Culprit) -> Iterator[str]:
                "habit from chance (--steps trace=6 records more)")
     elif one.share < MATERIAL and one.last_gain_ns < MATERIAL * one.step_ns:
         why = f"mending the latest would gain {brief(one.gain_ns)}, below {100 * MATERIAL:g} % of a step"
+    elif not one.is_material:
+        why = (f"mending the latest would gain {brief(one.gain_ns)} +- {brief(one.gain_error_ns or 0)}, which may be "
+               f"below {100 * MATERIAL:g} % of a step")
     elif one.p_value > SURE:
         why = f"it may be chance: {_chance(one.p_value)} is above {SURE}"
     else:

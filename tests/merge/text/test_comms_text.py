@@ -185,6 +185,11 @@ def test_nobody_is_called_late_without_being_sure():
         f"  it would be rank 2, 22.3 ms a step (39.2 %): {why}"]
     assert told(culprit(gain_ns=0.4e6, last_gain_ns=0.4e6)) == [
         "no rank stands out: mending the latest would gain 400 us, below 2 % of a step"]
+    core = Cause(kind="core", where=None, gain_ns=1.5e6, spent=0.61, of_peers=0.98)
+    small = {"gain_ns": 1.5e6, "last_gain_ns": 1.5e6, "gain_error_ns": 0.5e6}
+    assert told(culprit(causes=[core], **small))[0] == (
+        "no rank stands out: mending the latest would gain 1.50 ms +- 500 us, which may be below 2 % of a step")
+    assert told(culprit(**small))[0].startswith("Rank 2 delays every step by 1.50 ms (2.6 %): `layers.1.mlp`")
     assert told(culprit(late_steps=[4]))[0] == "no rank stands out: it is late once or twice, which is no habit"
     assert told(culprit(p_value=None, gain_error_ns=None, excess_ns=[1.0] * 2))[0] == (
         "no rank stands out: 2 steps were looked at, and it takes 3 to tell habit from chance (--steps trace=6 records "
