@@ -48,7 +48,7 @@ class JobsAreMarked:
     def audit(cls, event: str, arguments: tuple) -> None:
         marked = cls.item is None or any(map(cls.item.get_closest_marker, ("job", "stress")))
         if event == "subprocess.Popen" and not marked and is_job(arguments[1]):
-            pytest.fail(f"expected pytest.mark.job on a test that starts {' '.join(map(str, arguments[1]))}")
+            pytest.fail(f"expected pytest.mark.job or stress on a test that starts {' '.join(map(str, arguments[1]))}")
 
 
 sys.addaudithook(JobsAreMarked.audit)

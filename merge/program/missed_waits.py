@@ -17,8 +17,9 @@ MEETING = ("collective", "op")
 PLACE = ("place", "op", "num_ranks", "of")
 """Ranks that call as many ops, and the same one in the same place."""
 USUAL = ("after", "until", "calls", "turn", "own")
-"""What is known of waits, in the median: how long after the call they began, when they ended, behind how many calls and
-as the how-manieth wait behind the last of those, and how long after that call, or the wait before, they began."""
+"""What is known of waits, in the median: how long after their call they began, when they ended, behind how many further
+calls, in which turn among the waits behind the last of those, and how long after that call, or the wait before, they
+began."""
 
 
 def missed_waits(rows: pl.DataFrame, row: Any, begin_ns: Any, end_ns: Any) -> tuple[Any, Any, Any]:

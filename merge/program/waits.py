@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,6 @@ class Waits:
     end_ns: Any
     missed: Any
     """True for those that only other ranks show."""
-
-    def where(self, held: Any) -> Waits:
-        """Some of them."""
-        return Waits(**{one.name: getattr(self, one.name)[held] for one in fields(self)})
 
 
 def waits_of(rows: pl.DataFrame, did: Mapping[int, RankActivity]) -> Waits:
