@@ -80,7 +80,7 @@ class ReplicatedTrainer(Trainer):
 def in_pass(name: str) -> Callable[[Trainer, int], list[Seconds]]:
     """Steps inside one pass; the first, and the one that writes the results, are left out."""
     def block(trainer: Trainer, num_steps: int) -> list[Seconds]:
-        plan = {"wait": 0, "count": 0, "time": 0, "trace": 0} | {name: num_steps + 2}
+        plan = dict.fromkeys(("wait", "count", "time", "trace", "arrivals"), 0) | {name: num_steps + 2}
         plan |= {"count": 1} if name == "wait" else {}
         with tempfile.TemporaryDirectory() as folder, distprof.record(
                 Path(folder) / "run", steps=",".join(f"{key}={value}" for key, value in plan.items())) as recorder:
@@ -162,6 +162,7 @@ LABEL_MODES: dict[str, Callable[[Trainer, int], list[Seconds]] | None] = {
     "plain (noise)": plain,
     "labels, ends by callbacks": labels,
     "labels, ends by timeline": partial(labels, timeline=True),
+    "arrivals pass": in_pass("arrivals"),
 }
 
 
