@@ -73,5 +73,9 @@ def write_arrow(folder: Path, table: Table, content: Any, metadata: Mapping[str,
 def _write(path: Path, content: Any) -> None:
     import pyarrow.parquet as pq  # takes a while
 
-    write_whole(path, lambda temporary: pq.write_table(content, temporary, compression="zstd"))
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # arrow opens no path that is not UTF-8
+            pq.write_table(content, file, compression="zstd")
+
+    write_whole(path, write)
 

@@ -75,6 +75,13 @@ class FilesMissing(Problem, frozen=True):
     files: tuple[str, ...]
 
 
+class FolderLeftOut(Problem, frozen=True):
+    """The folder of a rank contradicts the others of the run."""
+
+    folder: str
+    why: str
+
+
 class NoteOfRank(Problem, frozen=True):
     """What a rank noted while it was recorded."""
 
@@ -114,9 +121,9 @@ class TraceDamaged(Problem, frozen=True):
 
     rank: int
     file: str
-    what: Literal["all", "container", "end", "places", "events"]
+    what: Literal["all", "container", "end", "places", "events", "keys"]
     """What is lost; container: bytes of a compressed file; places: text between events that is no JSON; events: those
-    that have no phase, or a time that is not a number."""
+    that have no phase, or a time that is not a number; keys: values beside the events, `detail` names them."""
     num_events: int = 0
     """Events that are lost, and of `end` those that are whole."""
     places: int = 0

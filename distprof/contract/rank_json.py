@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -72,6 +72,8 @@ class ClockSample(msgspec.Struct, frozen=True, kw_only=True):
         return self.at_ns, (self.offset_ns or 0) + (self.bound_ns or 0)
 
 
+MOST_RANKS = 1 << 20
+"""Numbers from here on are no ranks: damage makes such."""
 Status = Literal["recording", "complete", "partial", "failed"]
 
 
@@ -87,9 +89,9 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     """Why the rank is `partial` or `failed`; the exception that ended the script when all that is needed was there."""
     notes: list[str] = []
     """What to keep in mind about this rank, in sentences."""
-    rank: int
+    rank: Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
     local_rank: int = 0
-    world_size: int
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
     attempt: int = 0
     """How often torchrun had restarted the job."""
     pid: int = 0
@@ -102,8 +104,8 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     """Mesh axis -> position of this rank."""
     topology_source: str | None = None
     """How the topology was found, in words."""
-    mp_size: int | None = None
-    dp_size: int | None = None
+    mp_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    dp_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
     plan: str = ""
     """Steps of each pass, like wait=2,count=1,time=3,trace=6,arrivals=20."""
     num_steps: int | None = None
@@ -137,7 +139,7 @@ class RunJson(msgspec.Struct, frozen=True, kw_only=True):
     steps: str = ""
     """The plan, like wait=2,count=1,time=3,trace=6,arrivals=20; without what depends on a number of ranks that was not
     known."""
-    world_size: int | None = None
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)] | None = None
     """None where torchrun decided it at run time."""
     given_sizes: dict[str, int] = {}
     """Model-parallel sizes that the user gave."""
@@ -175,7 +177,7 @@ def read(path: Path, kind: type[Content]) -> Content:
             raise FormatError(f"expected format {FORMAT} or older, found format {version} in {path}",
                               hint="install a newer distprof")
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise DataError(f"expected {path.name} as distprof writes it, found in {path}: {error}",
                         hint="the file was changed or cut") from error
 

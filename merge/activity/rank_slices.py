@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from distprof.contract.passes import ARRIVALS
+from distprof.contract.problems import Unreadable
 from distprof.contract.tables import EVENTS, STEPS
 from distprof.errors import DataError
 from distprof.merge.activity.markers import GLOO, STEP
 from distprof.merge.clock.common_times import on_common_clock
 from distprof.merge.clock.model import Clock
-from distprof.merge.run.run_model import Rank
-from distprof.merge.run.tables import TYPES, UNREADABLE, empty
+from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.tables import DAMAGE, TYPES, empty, readable, unreadable
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Scanner
@@ -30,26 +32,41 @@ SCHEMA = {"name": pl.String(), "category": pl.String(), "start_ns": pl.Int64(), 
           "thread": pl.String(), **dict.fromkeys(INTEGERS, pl.Int64())}
 
 
-def slices_of_rank(rank: Rank, clock: Clock) -> pl.DataFrame | None:
-    """The slices of a rank on the common clock; None where it has no timeline."""
-    events = _of_trace(rank) if rank.recorded is None else _of_table(rank)
-    if events is None:
-        return None
-    return on_common_clock(clock, events.with_columns(rank=pl.lit(rank.number, pl.Int64)), ("start_ns",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timelines:
+    """What ranks were doing."""
+
+    slices: Mapping[int, pl.DataFrame]
+    """Slices of each rank that has a timeline, on the common clock."""
+    problems: Sequence[Unreadable]
+    """Timelines that are damaged; their ranks are left out."""
+
+
+def timelines_of(run: Run, clock: Clock) -> Timelines:
+    """Reads the slices of all ranks."""
+    slices, problems = dict[int, pl.DataFrame](), list[Unreadable]()
+    for rank in run.ranks:
+        try:
+            events = _of_trace(rank) if rank.recorded is None else _of_table(rank)
+        except DAMAGE as error:
+            problems.append(unreadable(rank, EVENTS.file, error))
+            continue
+        if events is not None:
+            numbered = events.with_columns(rank=pl.lit(rank.number, pl.Int64))
+            slices[rank.number] = on_common_clock(clock, numbered, ("start_ns",))
+    return Timelines(slices=slices, problems=problems)
 
 
 def _of_table(rank: Rank) -> pl.DataFrame | None:
     if not rank.has(EVENTS):
         return None
-    try:
-        events = pl.scan_parquet(rank.folder / EVENTS.file)
-        there = events.collect_schema().names()
-        return events.select(  # tables of older versions lack columns
-            (pl.col(name) if name in there else pl.lit(None)).cast(kind).alias(name) for name, kind in SCHEMA.items()
-        ).filter(pl.col("category").is_in(CATEGORIES), ~pl.col("name").str.starts_with(STEP),
-                 ~pl.col("name").str.starts_with(GLOO)).collect()
-    except UNREADABLE:
-        return None  # reading the other tables reports it
+    events = pl.scan_parquet(readable(rank.folder / EVENTS.file))
+    there = events.collect_schema().names()
+    return events.select(  # tables of older versions lack columns
+        (pl.lit(None) if name in INTEGERS and name not in there else pl.col(name)).cast(kind).alias(name)
+        for name, kind in SCHEMA.items()
+    ).filter(pl.col("category").is_in(CATEGORIES), ~pl.col("name").str.starts_with(STEP),
+             ~pl.col("name").str.starts_with(GLOO)).collect()
 
 
 def _of_trace(rank: Rank) -> pl.DataFrame | None:

@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.passes import ARRIVALS
-from distprof.contract.problems import FirstStepLeftOut, Remark
+from distprof.contract.problems import FirstStepLeftOut, Remark, Unreadable
 from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.rank_activity import RankActivity, rank_activity
-from distprof.merge.activity.rank_slices import slices_of_rank, step_windows
+from distprof.merge.activity.rank_slices import step_windows, timelines_of
 from distprof.merge.activity.waiting import collectives_by_rank
 from distprof.merge.blame.culprits import Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
@@ -48,6 +48,8 @@ class Analysis:
     steps: list[int]
     """Steps that the breakdown is of: those with a timeline, where there are any."""
     remarks: list[Remark]
+    problems: Sequence[Unreadable]
+    """Timelines that are damaged."""
 
 
 def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> Analysis:
@@ -59,7 +61,8 @@ def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | No
         rows: `MERGED_COLLECTIVES` of it.
         steps: Its `STEPS`; None for traces of other programs.
     """
-    timelines = {rank.number: events for rank in run.ranks if (events := slices_of_rank(rank, clock)) is not None}
+    read = timelines_of(run, clock)
+    timelines = dict(read.slices)
     windows = step_windows(clock, steps, timelines)
     if windows.is_empty():
         windows = _windows_of(rows)
@@ -79,7 +82,8 @@ def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | No
     coordinates = {rank.number: rank.coordinates for rank in run.ranks if rank.coordinates is not None}
     found, blind = judged(rows, did, windows, activities, steps=[*traced, *arrivals], traced=traced,
                           coordinates=coordinates, clock_ns=clock.pair_uncertainty_ns())
-    return Analysis(breakdown=breakdown, steps=traced or arrivals, remarks=remarks, culprits=found, blind=blind)
+    return Analysis(breakdown=breakdown, steps=traced or arrivals, remarks=remarks, culprits=found, blind=blind,
+                    problems=read.problems)
 
 
 def judged(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.DataFrame, activities: Activities, *,

@@ -92,7 +92,7 @@ def hangs_of(run: Run) -> tuple[Hangs | None, list[Unreadable]]:
         if rank.recorded is not None and path.is_file():
             try:
                 found[rank.number] = msgspec.json.decode(path.read_bytes(), type=Stuck)
-            except (msgspec.MsgspecError, OSError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
                 problems.append(Unreadable(rank=rank.number, file=STUCK_JSON, detail=str(error)))
     return (hangs(found) if found else None), problems
 

@@ -21,6 +21,7 @@ from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEve
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
+from distprof.merge.scan.repair import BACKSLASH_LAST, repaired
 
 HEAD = b'{"displayTimeUnit":"ms","traceEvents":[\n'
 BETWEEN = b",\n"
@@ -63,11 +64,11 @@ class ChromeJson:
     def end(self, counts: Sequence[RankCounts]) -> None:
         """Writes the counters of the job, and what the viewer shows as trace info."""
         plans = self._plans
-        counters = list(map(msgspec.json.encode, counter_events(plans.counters, plans.counters_pid, plans.origin_ns)))
+        counters = list(map(encoded, counter_events(plans.counters, plans.counters_pid, plans.origin_ns)))
         if counters:
             self._separate()
             self._file.write(_compressed(BETWEEN.join(counters)))
-        about = msgspec.json.encode({"distprof": _metadata(self._run, self._clock, plans, counts)})
+        about = encoded({"distprof": _metadata(self._run, self._clock, plans, counts)})
         self._file.write(_compressed(b'\n],"metadata":' + about + b"}\n"))
         self._file.close()
 
@@ -99,7 +100,7 @@ class ChromeRank:
     def end(self) -> None:
         """Writes what is drawn, and the names of processes and threads."""
         if not self._is_empty:
-            self._write(BETWEEN.join(map(msgspec.json.encode, self._drawn())))
+            self._write(BETWEEN.join(map(encoded, self._drawn())))
         self._file.write(self._packer.flush())
 
     def _drawn(self) -> Iterator[dict[str, object]]:
@@ -112,6 +113,12 @@ class ChromeRank:
 
     def close(self) -> None:
         self._file.close()
+
+
+def encoded(value: dict[str, Any]) -> bytes:
+    """JSON that every viewer reads."""
+    text = msgspec.json.encode(value)
+    return repaired(text) if BACKSLASH_LAST in text else text
 
 
 def microseconds(ns: int) -> msgspec.Raw:
@@ -163,7 +170,8 @@ def _metadata(run: Run, clock: Clock, plans: Plans, all_counts: Sequence[RankCou
             "num_slices": counts.num_slices, "num_events": counts.num_events,
             "num_overlapping_slices": counts.num_side, "num_cut_slices": counts.num_cut,
             "num_hanging_arrow_ends": counts.num_hanging, "num_left_out": counts.num_left_out,
-            "num_slices_without_duration": counts.num_without_duration, "num_moved_events": counts.num_moved,
+            "num_slices_without_duration": counts.num_without_duration,
+            "num_slices_of_negative_duration": counts.num_negative, "num_moved_events": counts.num_moved,
             "num_repaired_events": counts.num_repaired, "num_events_without_time": counts.num_bad_times,
             "kineto": counts.metadata,
         }

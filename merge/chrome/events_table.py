@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from distprof.merge.chrome.rank_plans import Plans, RankPlan
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 from distprof.merge.scan.engine import Interner
+from distprof.merge.scan.repair import repaired
 from distprof.merge.scan.scanned_columns import NONE
 
 ROWS_PER_GROUP = 1 << 16
@@ -73,7 +74,7 @@ def _array(values: Any, there: Any = None) -> Any:
 def _decoded(text: bytes) -> str:
     if b"\\" in text:
         try:
-            return msgspec.json.decode(b'"%s"' % text, type=str)
+            return msgspec.json.decode(repaired(b'"%s"' % text), type=str)
         except msgspec.DecodeError:
             pass
     return text.decode("utf-8", "replace")
@@ -109,7 +110,8 @@ class EventTable:
     def begin(self, events: RankEvents) -> None:
         scanner, steps, plan = events.scanner, events.steps, events.plan
         self._schema = schema_of(MERGED_EVENTS, plan.table_metadata)
-        self._file = _open(self._path, self._schema)
+        self._raw = self._path.open("wb")  # arrow opens no path that is not UTF-8
+        self._file = _open(self._raw, self._schema)
         self._scanner, self._tags, self._steps = scanner, plan.tags, steps
         self._texts = _Words()
         self._words = {
@@ -160,6 +162,7 @@ class EventTable:
 
     def close(self) -> None:
         self._file.close()
+        self._raw.close()
 
     def _flush(self) -> None:
         scanner, columns = self._scanner, {name: column[:self._num_rows] for name, column in self._columns.items()}
@@ -191,11 +194,11 @@ class EventTable:
         return np.where(inside, numbers[np.maximum(place, 0)], NONE)
 
 
-def _open(path: Path, schema: Any) -> Any:
+def _open(file: IO[bytes], schema: Any) -> Any:
     """A Parquet writer that is fast for long columns of few values: batches as long as a page, bounds of times only."""
     import pyarrow.parquet as pq  # takes a while
 
     words = [field.name for field in schema if pa.types.is_dictionary(field.type)]
     return pq.ParquetWriter(
-        path, schema, compression="lz4", use_dictionary=words, write_statistics=["start_ns"], write_batch_size=1 << 16,
+        file, schema, compression="lz4", use_dictionary=words, write_statistics=["start_ns"], write_batch_size=1 << 16,
         column_encoding={name: "DELTA_BINARY_PACKED" for name in schema.names if name not in words})

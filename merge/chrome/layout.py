@@ -23,7 +23,8 @@ from distprof.merge.scan.thread_ids import thread_of
 TOLERANCE_NS = 1000
 """Slices that stick out of each other by no more are cut: rounding, not another order of things."""
 MAX_LANES = 16
-DAY_NS = 86_400 * 10**9
+FAR_NS = 86_400 * 10**9
+"""What is parted from most events by so long a gap is damaged, or of another clock: it would make the rest a dot."""
 _END_OF = np.array([0, FLOW_END, FLOW_START, FLOW_STEP])
 """By `flow_in` + 2 x `flow_out`: which end of an arrow a slice with a `bind_id` is."""
 
@@ -116,7 +117,7 @@ class LayoutFinder:
         return self._selection.kept(start + self._base_ns, duration, category, is_slice, self._scanner.categories)
 
     def span(self) -> tuple[int, int] | None:
-        """First and last time, without those that are a day or more away from the middle one; None without any."""
+        """First and last time, without those that are far away from all others; None without any."""
         _, start, duration, _ = self._all()
         times = np.concatenate([start, *self._others])
         if not len(times):
@@ -124,11 +125,9 @@ class LayoutFinder:
         first, last = int(times.min()), int(times.max())
         if len(start):
             last = max(last, int((start + duration).max()))
-        if last - first < DAY_NS:
+        if last - first < FAR_NS:
             return first, last
-        middle = np.median(times)
-        ends = np.concatenate([times, start + duration])
-        return int(times[times > middle - DAY_NS].min()), int(ends[ends < middle + DAY_NS].max())
+        return _without_far_ones(np.sort(times), np.concatenate([times, start + duration]))
 
     def layout(self) -> Layout:
         """Says what becomes of the rows."""
@@ -205,6 +204,14 @@ class LayoutFinder:
         begin, end, duration, has_end = begin[stays], end[stays], duration[stays], has_end[stays]
         slices = row[begin], at[begin], duration, thread[begin]
         return _Pairs(slices, np.where(has_end, row[end], -1), left_out)
+
+
+def _without_far_ones(times: Any, ends: Any) -> tuple[int, int]:
+    """First and last of the times around the middle one that no gap of `FAR_NS` parts from it; `times` ascends."""
+    gaps, middle = np.flatnonzero(np.diff(times) >= FAR_NS), len(times) // 2
+    first, last = gaps[gaps < middle], gaps[gaps >= middle]
+    from_ns, until_ns = times[first[-1] + 1 if len(first) else 0], times[last[0] if len(last) else -1]
+    return int(from_ns), int(ends[ends < until_ns + FAR_NS].max())
 
 
 class _Pairs(NamedTuple):

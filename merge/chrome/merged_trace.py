@@ -92,4 +92,6 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
 def _found_damaged(plans: Sequence[RankPlan], counts: Sequence[RankCounts]) -> Iterator[Problem]:
     for plan, one in zip(plans, counts, strict=True):
         if one.losses.damaged_events > plan.survey.losses.damaged_events:  # the survey skims
-            yield from losses_of(plan.rank, plan.trace, one.losses, one.num_read)
+            known = list(losses_of(plan.rank, plan.trace, plan.survey.losses, plan.survey.num_events))
+            yield from (found for found in losses_of(plan.rank, plan.trace, one.losses, one.num_read)
+                        if found not in known)

@@ -23,8 +23,9 @@ SENTENCES = {
     "num_cut": "slices that stick out of each other are cut, by 1 us at most where a lane beside them is free",
     "num_hanging": "ends of arrows lie in no slice or lack their other end, and are left out",
     "num_without_duration": "slices have no duration and got 0",
-    "num_moved": "events before the common origin were moved onto it",
-    "num_repaired": "events were no strict JSON and were repaired",
+    "num_negative": "slices have a duration below 0 and got 0",
+    "num_moved": "events lie a day or more before all others, and were moved to the beginning",
+    "num_repaired": "events were not JSON that every viewer reads and were repaired",
 }
 """What `distprof merge` prints behind a count that is not 0."""
 IDS_PER_RANK = 1 << 32
@@ -50,6 +51,7 @@ class RankCounts:
     num_bad_times: int = 0
     """Events without a time or a phase, left out."""
     num_without_duration: int = 0
+    num_negative: int = 0
     losses: Losses = field(default_factory=Losses)
     metadata: dict[str, Any] = field(default_factory=dict)
     """Top-level keys of the rank's file except the events."""
@@ -201,6 +203,7 @@ class RankEvents:
         rows, cut = self._mine(layout.cut_rows, layout.cut_ns)
         if len(rows) or bad.any():
             self.counts.num_without_duration += int(np.count_nonzero(bad & (raw_dur == NONE)))
+            self.counts.num_negative += int(np.count_nonzero(bad & (raw_dur != NONE)))
             dur_ns = np.where(bad, 0, raw_dur)
             dur_ns[rows] = cut
         if clock.drift_ppm:

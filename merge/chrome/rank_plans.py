@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from distprof.merge.chrome.collective_drawing import Drawing
 
+MOST_NUMBERS = 1 << 31
+"""Perfetto keeps 32 bits of a pid or tid, with a sign."""
 Steps = tuple[Any, Any, Any]
 """Start, end and number of a rank's steps in order of time, int64, on the rank's own clock."""
 
@@ -149,12 +151,13 @@ def _numbers(read: list[RankSurvey], num_drawn: int) -> int:
     """How many pids and tids are set aside for each rank."""
     most = num_drawn + max(
         (len(one.survey.threads) * (1 + one.survey.layout.num_lanes) + 64 for one in read), default=0)
-    numbers = max(NUMBERS_PER_RANK, 1 << (most - 1).bit_length())
+    needed = 1 << (most - 1).bit_length()
     highest = max((one.rank.number for one in read), default=0)
-    if numbers * (highest + 2) >= 1 << 31:
-        raise DataError(f"expected at most {(1 << 31) // (highest + 2)} threads in a trace where ranks go up to "
-                        f"{highest}, found {most}", hint="merge fewer ranks at once: --ranks 0-63")
-    return numbers
+    if needed * (highest + 2) >= MOST_NUMBERS:
+        raise DataError(f"expected at most {MOST_NUMBERS // (highest + 2)} processes and threads in each trace, as "
+                        f"ranks go up to {highest} and all get numbers of 31 bits, found {most}",
+                        hint="merge fewer ranks at once: --ranks 0-63")
+    return max(needed, NUMBERS_PER_RANK) if NUMBERS_PER_RANK * (highest + 2) < MOST_NUMBERS else needed
 
 
 def _choice(read: list[RankSurvey], steps: Mapping[int, Steps], options: MergeOptions,

@@ -13,6 +13,7 @@ from distprof.errors import DataError, UsageError
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.survey import Survey, survey_trace
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.trace_head import is_merged
 from distprof.merge.scan.chrome_file import Losses
 from distprof.merge.scan.engine import is_compiled
 from distprof.merge.scan.trace_file import TraceFile
@@ -101,9 +102,12 @@ def _executor(traces: Sequence[TraceFile]) -> Executor:
 
 def _survey(trace: TraceFile) -> Survey | DataError:
     try:
-        return survey_trace(trace)
+        survey = survey_trace(trace)
     except DataError as error:
         return error
+    if is_merged(survey.metadata):
+        return DataError(f"expected the trace of one rank in {trace.name}, found a merged trace")
+    return survey
 
 
 def damages(rank: int, trace: TraceFile, survey: Survey) -> Iterator[TraceDamaged]:
@@ -118,7 +122,11 @@ def damages(rank: int, trace: TraceFile, survey: Survey) -> Iterator[TraceDamage
 def losses_of(rank: int, trace: TraceFile, losses: Losses, num_events: int) -> Iterator[TraceDamaged]:
     """What is lost of the text of a trace."""
     if losses.is_cut:
-        yield TraceDamaged(rank=rank, file=trace.name, what="end", lost_bytes=losses.lost_bytes, num_events=num_events)
+        yield TraceDamaged(rank=rank, file=trace.name, what="end", lost_bytes=losses.lost_bytes + losses.lost_key_bytes,
+                           num_events=num_events)
     elif losses.damaged_events:
         yield TraceDamaged(rank=rank, file=trace.name, what="places", places=losses.damaged_events,
                            lost_bytes=losses.lost_bytes)
+    if losses.damaged_keys or (losses.lost_key_bytes and not losses.is_cut):
+        yield TraceDamaged(rank=rank, file=trace.name, what="keys", lost_bytes=losses.lost_key_bytes,
+                           detail=", ".join(losses.damaged_keys))

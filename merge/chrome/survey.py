@@ -54,7 +54,7 @@ class Survey:
     base_ns: int = 0
     """Added to every time of the file."""
     first_ns: int | None = None
-    """First event, base included; events that lie a day or more before the middle one do not count."""
+    """First event, base included; events that lie a day or more before all others do not count."""
     last_ns: int | None = None
     threads: list[tuple[str, str]] = field(default_factory=list)
     """Process and thread as the file names them, JSON text, in order of appearance."""

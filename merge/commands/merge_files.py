@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.parquet import write_table
 from distprof.contract.paths import SUMMARY_JSON
-from distprof.contract.problems import Problem
+from distprof.contract.problems import Problem, from_json
 from distprof.errors import DataError
 from distprof.files import write_json
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
@@ -22,7 +22,7 @@ from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import sentences, show_problems
-from distprof.merge.totals.description import problems_of, table_metadata, without_tables
+from distprof.merge.totals.description import table_metadata, without_tables
 from distprof.reporters.page import Page
 from distprof.units import size
 
@@ -74,8 +74,8 @@ def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOpti
     else:
         found = found.noting(tables.problems)
         summary = _write_tables(found, tables, folder)
-    return MergeResult(run=found.run, clock=found.clock, trace=trace, problems=problems_of(found.run, found.clock),
-                   late=_late(summary))
+    return MergeResult(run=found.run, clock=found.clock, trace=trace, problems=from_json(Problem, summary["problems"]),
+                       late=_late(summary))
 
 
 def _write_no_rows(run: Run, folder: Path) -> None:
@@ -91,7 +91,8 @@ def _write_few_tables(found: MeasuredRun, folder: Path) -> dict[str, Any]:
         from distprof.merge.run.tables import write
         from distprof.merge.totals.summary import communication
 
-        summary["communication"] = communication(found.run, found.clock, found.collectives, None)
+        summary["communication"], damaged = communication(found, None)
+        assert not damaged  # there are no tables
         write(folder, MERGED_COLLECTIVES, with_lists(found.collectives), table_metadata(found.run))
     write_json(folder / SUMMARY_JSON, summary)
     return summary

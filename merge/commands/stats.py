@@ -21,7 +21,7 @@ from distprof.merge.commands.merge import fail_if_incomplete
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.run.discovery import is_recorded, trace_times
 from distprof.merge.run.read_run import read_run
-from distprof.merge.run.tables import read_table, read_tables
+from distprof.merge.run.tables import DAMAGE, read_table, read_tables, readable
 from distprof.merge.text import stats as stats_text
 from distprof.merge.totals.modules import module_dicts, module_rows, reduce_modules
 from distprof.merge.totals.summary import reduce
@@ -69,12 +69,12 @@ def _modules(path: Path) -> pl.DataFrame:
     written = _merge_of(path) / MERGED_MODULES.file
     if _up_to_date(path, written):
         try:
-            found = pl.read_parquet(written)
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise DataError(f"expected a table in {written}, found: {str(error).splitlines()[0]}",
-                            hint=f"distprof merge --force {path}") from error
-        if found.columns == MERGED_MODULES.names():
-            return found
+            found = pl.read_parquet(readable(written))
+        except DAMAGE as error:
+            _fail_if_alone(written, path, "a table", error)
+        else:
+            if found.columns == MERGED_MODULES.names():
+                return found
     run = read_run(path)
     return reduce_modules(run, read_table(run, MODULES).rows)
 
@@ -97,13 +97,24 @@ def _summary(path: Path) -> dict[str, Any]:
     if _up_to_date(path, written):
         try:
             found = msgspec.json.decode(written.read_bytes(), type=dict[str, Any])
-        except msgspec.MsgspecError as error:
-            raise DataError(f"expected a summary in {written}, found: {error}",
-                            hint=f"distprof merge --force {path}") from error
-        keys = ((found, SUMMARY_KEYS), (found.get("step", {}), STEP_KEYS), (found.get("clock", {}), CLOCK_KEYS))
-        if all(set(part) == set(known) for part, known in keys):
-            return found
+            keys = ((found, SUMMARY_KEYS), (found.get("step", {}), STEP_KEYS), (found.get("clock", {}), CLOCK_KEYS))
+            if all(set(part) == set(known) for part, known in keys):
+                from_json(Problem, found["problems"])
+                return found
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, OSError) as error:
+            _fail_if_alone(written, path, "a summary", error)
     return _computed(path)
+
+
+def _fail_if_alone(written: Path, path: Path, what: str, error: Exception) -> None:
+    """A damaged file of a merge is like none where the ranks are there.
+
+    Raises:
+        DataError: They are not.
+    """
+    if written.parent == path:
+        raise DataError(f"expected {what} in {written}, found: {(str(error).splitlines() or ['nothing'])[0]}",
+                        hint="merge again") from error
 
 
 def _computed(path: Path, peak: float | None = None) -> dict[str, Any]:

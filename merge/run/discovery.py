@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -17,7 +18,7 @@ from distprof.merge.run.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.archives import MEMBER_SUFFIXES, Archive
 from distprof.merge.scan.archives import SUFFIXES as ARCHIVE_SUFFIXES
 from distprof.merge.scan.chunk_reader import ChunkReader
-from distprof.merge.scan.trace_file import TraceFile
+from distprof.merge.scan.trace_file import TraceFile, printable
 
 LEVELS = 2
 """Folders below the given one that are looked into: traces/iteration_10/rank0_trace.json.gz."""
@@ -69,35 +70,51 @@ def discover(paths: Sequence[Path], *, named: bool) -> Discovery:
     Raises:
         DataError: A path is not there, or is a folder of run directories.
     """
-    found, seen = Discovery(), set[Path]()
+    found, seen = Discovery(), set[str]()
     for path in paths:
         if path.is_dir():
             _check_no_runs(path)
         elif not path.exists():
             raise DataError(f"expected a run directory, a folder of traces or a trace, found nothing at {path}",
                             hint="distprof run prints the directory it writes")
-        here = set[Path]()
-        for file, where, label in _places(path, alone=len(paths) == 1):
-            if file.resolve() not in seen:
-                here.add(file.resolve())
+        elif not path.is_file():
+            raise DataError(f"expected a file or a folder, found {_special(path)} at {path}",
+                            hint="write what comes out of it to a file: traces are read twice")
+        here = set[str]()
+        for file, where, label in _places(path, found, alone=len(paths) == 1):
+            if (real := os.path.realpath(file)) not in seen:
+                here.add(real)
                 _look_at(file, where, label, found, named=named, asked=file is path)
         seen |= here  # within a folder links of several names are several ranks
     return found
 
 
-def _places(path: Path, *, alone: bool) -> Iterator[tuple[Path, PurePosixPath, str]]:
-    """Each file at a path, its path from there, and what to call it."""
+def _special(path: Path) -> str | None:
+    """What a path is that can be read once or not at all; None for files, and where nothing can be said."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # opening it raises the same
+        return None
+    return None if stat.S_ISREG(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) \
+        else "a device"
+
+
+def _places(path: Path, found: Discovery, *, alone: bool) -> Iterator[tuple[Path, PurePosixPath, str]]:
+    """Each file at a path, its path from there, and what to call it; folders that cannot be read are noted."""
     if not path.is_dir():
         yield path, PurePosixPath(*path.parts[-1 - LEVELS:]), str(path)
         return
-    for file in _files(path):
+    def note(error: OSError) -> None:
+        found.problems.append(Unreadable(file=printable(str(error.filename)), detail=str(error.strerror)))
+
+    for file in _files(path, note):
         where = PurePosixPath(file.relative_to(path).as_posix())
         yield file, where, str(where) if alone else str(file)
 
 
 def trace_times(path: Path) -> Iterator[int]:
     """When the files of a folder that may be traces were written last, in ns since the epoch."""
-    return (file.stat().st_mtime_ns for file in _files(path))
+    return (file.stat().st_mtime_ns for file in _files(path) if file.exists())
 
 
 def is_recorded(path: Path) -> bool:
@@ -108,15 +125,26 @@ def is_recorded(path: Path) -> bool:
 def _check_no_runs(path: Path) -> None:
     if is_recorded(path):
         raise DataError(f"expected traces in {path}, found a run directory", hint="give it alone to distprof merge")
-    runs = [child for child in sorted(path.iterdir()) if child.is_dir() and is_recorded(child)]
+    try:
+        runs = [child for child in sorted(path.iterdir()) if child.is_dir() and _may_be_recorded(child)]
+    except OSError as error:
+        raise DataError(f"expected a folder that can be read, found {path}: {error.strerror}",
+                        hint="check its permissions") from error
     if runs:
         raise DataError(f"expected one run in {path}, found a folder of runs: {first_few([run.name for run in runs])}",
                         hint=f"name one of them, like {runs[-1]}")
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _may_be_recorded(path: Path) -> bool:
+    try:
+        return is_recorded(path)
+    except OSError:  # looking for traces notes it
+        return False
+
+
+def _files(path: Path, note: Callable[[OSError], None] | None = None) -> Iterator[Path]:
     """Files whose names say JSON or tar, in natural order; hidden ones and our own output apart."""
-    for folder, folders, names in os.walk(path):
+    for folder, folders, names in os.walk(path, onerror=note):
         below = len(Path(folder).relative_to(path).parts)
         shown = [name for name in folders if not name.startswith(".") and name != MERGED]
         folders[:] = sorted(shown, key=natural) if below < LEVELS else []
@@ -126,6 +154,10 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, named: bool, asked: bool) -> None:
+    special = _special(path)
+    if special is not None:
+        found.skipped[special].append(printable(label))
+        return
     try:
         if path.name.endswith(ARCHIVE_SUFFIXES):
             _look_into(Archive(path, label=label), found, named=named)
@@ -146,6 +178,8 @@ def _look_into(archive: Archive, found: Discovery, *, named: bool) -> None:
         _read(reader, PurePosixPath(reader.trace.member or ""), inside, named=named, asked=False)
     if archive.damage is not None:
         found.problems.append(Unreadable(detail=archive.damage))
+    found.problems.extend(Unreadable(
+        file=printable(name), detail="it is a link; unpack the archive and merge the folder") for name in archive.links)
     found.candidates.extend(sorted(inside.candidates, key=lambda one: natural(str(one.where))))
 
 
@@ -160,7 +194,7 @@ def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named:
         found.candidates.append(Candidate(
             trace=reader.trace, where=where, identity=identity_of(head.values),
             modified_ns=reader.trace.path.stat().st_mtime_ns))
-    elif head.cut or asked or reader.damage is not None:
+    elif head.is_damaged or asked or reader.damage is not None:
         damage = f"; the file {reader.damage}" if reader.damage is not None else ""
         found.problems.append(Unreadable(
             detail=f"expected a Chrome trace in {name}, found {head.instead}{damage}"))

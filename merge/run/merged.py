@@ -18,7 +18,7 @@ from distprof.errors import DataError
 from distprof.merge.run.discovery import is_recorded
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.tables import UNREADABLE
+from distprof.merge.run.tables import DAMAGE, readable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,8 @@ def open_merge(path: Path) -> LoneMerge:
         raise DataError(f"expected a summary of this version in {path / SUMMARY_JSON}, found other keys",
                         hint="merge again")
     try:
-        rows = pl.read_parquet(path / MERGED_COLLECTIVES.file)
-    except UNREADABLE as error:
+        rows = pl.read_parquet(readable(path / MERGED_COLLECTIVES.file))
+    except DAMAGE as error:
         raise DataError(f"expected a table in {path / MERGED_COLLECTIVES.file}, found: {str(error).splitlines()[0]}",
                         hint="merge again") from error
     if rows.columns != MERGED_COLLECTIVES.names():

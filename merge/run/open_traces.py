@@ -14,6 +14,7 @@ from distprof.merge.run.discovery import Candidate, Discovery, discover, first_f
 from distprof.merge.run.mesh_of_groups import Mesh, mesh_of
 from distprof.merge.run.ranking import SHOWN_FILES, Naming, check_one_folder, numbered, one_each
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.scan.trace_file import printable
 
 
 def run_of_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
@@ -91,7 +92,8 @@ def _run(paths: Sequence[Path], chosen: Mapping[int, Candidate], meshes: Mapping
     source = "unknown" if mesh is None else \
         f"process groups of the traces: {', '.join(mesh.names)}"
     sizes = mesh.sizes if mesh is not None else {"dp": world_size}
-    return Run(path=path, run_id=path.name.partition(".")[0] or path.absolute().name, world_size=world_size,
+    run_id = printable(path.name.partition(".")[0] or path.absolute().name)
+    return Run(path=path, run_id=run_id, world_size=world_size,
                mp_size=mp_size_of(sizes), dp_size=sizes.get("dp", 1),
                topology=sizes, topology_source=source, topology_known=mesh is not None, kind="traces",
                ranks=[_rank(rank, one, meshes.get(rank)) for rank, one in chosen.items()], missing=missing,

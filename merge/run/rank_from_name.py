@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from distprof.merge.run.trace_identity import MOST_RANKS
+from distprof.contract.rank_json import MOST_RANKS
 
 SUFFIX = re.compile(r"(\.pt)?(\.trace|_trace)?\.json(\.gz)?$")
 RANK = re.compile(r"(?<![a-z])(?:([a-z]+)[-_])?rank[-_.= ]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -19,7 +19,8 @@ WORKER = re.compile(r"(?<![a-z])worker[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
 AXIS = re.compile(r"(?<![a-z])(pp|dp|tp)(?:[-_]?rank)?[-_]?(\d{1,5})(?!\d)", re.IGNORECASE)
 """dp0_pp0_tp1, TP-3-DP-0: inference servers name the place of a rank."""
 STEP_FOLDER = re.compile(r"(iteration|iter|step|epoch|cycle|global_step)[-_]?\d+$", re.IGNORECASE)
-NUMBER = re.compile(r"\d+")
+NUMBER = re.compile(r"[0-9]{1,18}")
+"""Longer ones are several: Python refuses to read a number of thousands of digits."""
 Place = Mapping[str, int]
 
 
@@ -63,7 +64,10 @@ def _flat(index: Iterable[int], sizes: Iterable[int]) -> int:
 
 def natural(name: str) -> list[tuple[int, str]]:
     """Sorts rank10 after rank2."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+    parts = re.split(r"([0-9]+)", name)
+    # of numbers without zeros in front the longer one is greater
+    return [(-1, text) for text in parts] if len(parts) == 1 else [
+        (len(part.lstrip("0")), part.lstrip("0")) if place % 2 else (-1, part) for place, part in enumerate(parts)]
 
 
 def shape(name: str) -> str:

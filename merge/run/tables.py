@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import polars as pl
 
 from distprof.contract.parquet import write_arrow
@@ -26,10 +29,8 @@ TYPES: dict[str, pl.DataType] = {
 }
 CATEGORIES: Types = TYPES | {"category": pl.Categorical()}
 """Of tables whose texts stay as they are written: once each."""
-UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError)
+DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError)
 """What reading a damaged table raises; polars panics at some."""
-
-
 FILES_AT_ONCE = 16
 """More take less time and more memory."""
 AT_ONCE = 2
@@ -85,7 +86,7 @@ def _loaded(ranks: Sequence[Rank], table: Table, types: Types) -> Loaded:
         try:
             rows = _columns([rank.folder / table.file for rank in ranks], table, types)
             return Loaded(rows=rows, ranks=[rank.number for rank in ranks], problems=[])
-        except UNREADABLE:
+        except DAMAGE:
             pass
     problems = list[Unreadable]()
     each = {rank.number: _frame(rank, table, types, problems) for rank in ranks}
@@ -99,37 +100,61 @@ def empty(table: Table, types: Types = TYPES) -> pl.DataFrame:
 
 
 def _frame(rank: Rank, table: Table, types: Types, problems: list[Unreadable]) -> pl.DataFrame | None:
-    file = table.file if rank.has(table) else STEP_LINES if table is STEPS else None
     try:
-        if file == STEP_LINES:
-            return _steps_of_the_dead(rank)
-        return None if file is None else _columns([rank.folder / file], table, types)
-    except UNREADABLE as error:
-        problems.append(Unreadable(rank=rank.number, file=str(file), detail=str(error).splitlines()[0]))
+        if rank.has(table):
+            return _columns([rank.folder / table.file], table, types)
+        return _steps_of_the_dead(rank, problems) if table is STEPS else None
+    except DAMAGE as error:
+        problems.append(unreadable(rank, table.file if rank.has(table) else STEP_LINES, error))
         return None
+
+
+def unreadable(rank: Rank, file: str, error: BaseException) -> Unreadable:
+    """What is said of a file of a rank that could not be read."""
+    return Unreadable(rank=rank.number, file=file, detail=(str(error).splitlines() or [type(error).__name__])[0])
 
 
 def _columns(paths: list[Path], table: Table, types: Types) -> pl.DataFrame:
     """Columns that an older version did not write yet are null, where they may be."""
-    found = pl.read_parquet(paths)
+    found = pl.read_parquet([readable(path) for path in paths])
     return found.select(
         (pl.lit(None) if column.nullable and column.name not in found.columns else pl.col(column.name))
         .cast(types[column.type]).alias(column.name) for column in table.columns)
 
 
-def _steps_of_the_dead(rank: Rank) -> pl.DataFrame | None:
-    """Steps that a killed rank had written down line by line."""
-    if rank.recorded is None:
-        return None
-    lines = rank.folder / STEP_LINES
-    whole = [line for line in lines.read_text().splitlines() if line.endswith("}")] if lines.exists() else []
-    if not whole:
+def readable(path: Path) -> Any:
+    """What polars is given for a file: its path, or its content where polars cannot open the path: it is not UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return io.BytesIO(path.read_bytes())
+    return path
+
+
+def _steps_of_the_dead(rank: Rank, problems: list[Unreadable]) -> pl.DataFrame | None:
+    """Steps that a killed rank had written down line by line; the last line may be cut."""
+    if rank.recorded is None or not (rank.folder / STEP_LINES).exists():
         return None
     tags = {"rank": rank.number, "mp_size": rank.recorded.mp_size or 1, "dp_size": rank.recorded.dp_size or 1}
     schema = {column.name: TYPES[column.type] for column in STEPS.columns if column.name not in tags}
-    frame = pl.read_ndjson("\n".join(whole).encode(), schema=schema)
+    lines = [line for line in (rank.folder / STEP_LINES).read_bytes().splitlines() if line.endswith(b"}")]
+    whole = [line for line in lines if _is_object(line)]
+    if len(whole) < len(lines):
+        problems.append(Unreadable(rank=rank.number, file=STEP_LINES,
+                                   detail=f"{len(lines) - len(whole)} of its lines are no JSON"))
+    if not whole:
+        return None
+    frame = pl.read_ndjson(b"\n".join(whole), schema=schema)
     return frame.with_columns(pl.lit(value, pl.Int64).alias(name) for name, value in tags.items()).select(
         column.name for column in STEPS.columns)
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line, type=dict[str, int | float | str | None])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def write(folder: Path, table: Table, frame: pl.DataFrame, metadata: dict[str, str]) -> None:

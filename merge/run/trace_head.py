@@ -6,7 +6,6 @@ going through all of it where it is compressed.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,22 +13,23 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import msgspec
-
 from distprof.merge.scan.chunk_reader import ChunkReader
+from distprof.merge.scan.json_values import key_at, object_of, short_members, value_end, value_of
+from distprof.merge.scan.text_window import TextFeed
+from distprof.merge.scan.top_level_keys import EVENTS, TopLevelKeys
 from distprof.merge.scan.trace_file import is_gzip
 
-HEAD_BYTES = 32 << 20
-"""Events that begin later are not found; process groups of thousands of ranks take megabytes."""
+NODES = "nodes"
+"""The list of an execution trace."""
 TAIL_BYTES = 4 << 20
 LIST_BYTES = 1 << 16
 """Of a list: enough for its first event."""
-EVENTS = re.compile(rb'"(traceEvents|nodes)"\s*:\s*\[')
 END_OF_EVENTS = re.compile(rb'[}\[]\s*\]\s*(,)\s*"')
-OVERLAP = 64
-"""Bytes that are searched again: a key may lie across two chunks."""
+MOST_ENDS = 1000
+"""Ends of lists that are tried: each try may read all that follows."""
 KEPT = ("distributedInfo", "host_name", "deviceProperties", "distprof", "metadata")
 """Values that are looked at; the others may be large."""
+_KEPT_KEY = re.compile(('"(?:' + "|".join(KEPT) + r')"\s*:').encode())
 SHOWN_KEYS = 4
 
 
@@ -41,8 +41,8 @@ class Head:
     """What it is, in words, where it is no Chrome trace."""
     values: Mapping[str, Any]
     """Top-level values of a trace, by key; only those in `KEPT`."""
-    cut: bool = False
-    """True where it would be a trace if it went on."""
+    is_damaged: bool = False
+    """True where it could be a trace that was damaged."""
 
 
 def read_head(reader: ChunkReader, *, through: bool) -> Head:
@@ -55,90 +55,55 @@ def read_head(reader: ChunkReader, *, through: bool) -> Head:
     Raises:
         DataError: It is empty, is no JSON, or cannot be opened.
     """
-    chunks, text = iter(reader), bytearray()
-    head = _head(chunks, text)
-    if head.instead is not None or "distributedInfo" in head.values:
-        return head
-    if reader.trace.member is None and not is_gzip(reader.trace.path):
-        after = _end_of_file(reader)
-    elif through:
-        after = _last(chain([bytes(text)], chunks))
-    else:
-        return head
-    return Head(instead=None, values={**_kept(_after_events(after)), **head.values})
+    feed = TextFeed(reader)
+    keys = TopLevelKeys(feed)
+    text = keys.read_until(EVENTS, NODES)
+    values = {key: value for key, value in keys.values.items() if key in KEPT}
+    instead = _instead(keys, text, feed)
+    if instead is None and "distributedInfo" not in values:
+        values = _after_events(_end(reader, text or b"", feed, through=through)) | values
+    if instead is None and is_merged(values):
+        instead = "a merged trace"
+    return Head(instead=instead, values=values, is_damaged=keys.is_of_trace and (keys.is_cut or keys.lost_bytes > 0))
 
 
-def _head(chunks: Iterator[bytes], text: bytearray) -> Head:
-    """Reads chunks into `text` until it is clear."""
-    searched, first = 0, b""
-    for chunk in chunks:
-        text += chunk
-        first = first or bytes(text.lstrip()[:1])
-        if first == b"[":
-            if len(text) >= LIST_BYTES:
-                break
-            continue
-        for match in EVENTS.finditer(text, max(searched - OVERLAP, 0)):
-            values = _object(bytes(text[:match.start()]))
-            if values is not None:
-                return _of(match[1], values)
-        searched = len(text)
-        if searched > HEAD_BYTES:
-            return Head(instead=f"JSON without traceEvents in its first {HEAD_BYTES >> 20} MB", values={})
-    return _list(bytes(text)) if first == b"[" else _without_events(bytes(text))
+def is_merged(values: Mapping[str, Any]) -> bool:
+    """True for the top-level values of a trace that distprof merged."""
+    about = values.get("metadata")
+    return isinstance(about, dict) and isinstance(about.get("distprof"), dict)
 
 
-def _of(key: bytes, values: Mapping[str, Any]) -> Head:
-    if key == b"nodes":
-        return Head(instead="an execution trace" if "schema" in values else "JSON without traceEvents", values={})
-    kept = _kept(values)
-    made_here = isinstance(kept.get("metadata"), dict) and "distprof" in kept["metadata"]
-    return Head(instead="a merged trace" if made_here else None, values=kept)
-
-
-def _list(text: bytes) -> Head:
-    """Chrome's other form: a list of events and nothing around it."""
-    is_trace = re.match(rb'\s*\[\s*\{', text) is not None and re.search(rb'"ph"\s*:\s*"', text) is not None
-    return Head(instead=None if is_trace else "a JSON list without Chrome events", values={})
-
-
-def _without_events(text: bytes) -> Head:
-    values = _decode(text)
-    if values is not None:
-        keys = ", ".join(list(values)[:SHOWN_KEYS]) + (", ..." if len(values) > SHOWN_KEYS else "")
-        return Head(instead=f"JSON without traceEvents ({keys})" if values else "an empty JSON object", values={})
-    if b'"schemaVersion"' in text or b'"deviceProperties"' in text:
-        return Head(instead="a trace that is cut before its first event", values={}, cut=True)
-    return Head(instead="damaged JSON, or another format, without traceEvents", values={})
-
-
-def _object(start: bytes) -> dict[str, Any] | None:
-    """The object that `start` begins, closed where `start` ends; None where that is not at its top level."""
-    return _decode(start.rstrip().removesuffix(b",") + b"}")
-
-
-def _decode(text: bytes | memoryview) -> dict[str, Any] | None:
-    try:
-        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        pass
-    try:  # NaN and bytes that are no UTF-8, which Kineto has written
-        found = json.loads(bytes(text).decode(errors="replace"))
-    except (ValueError, RecursionError):
+def _instead(keys: TopLevelKeys, text: bytes | None, feed: TextFeed) -> str | None:
+    if keys.is_array:
+        return _list(text or b"", feed)
+    if keys.stopped_at == NODES:
+        return "an execution trace" if "schema" in keys.values else "JSON without traceEvents"
+    if text is not None:
         return None
-    return found if isinstance(found, dict) else None
+    shown = ", ".join(list(keys.values)[:SHOWN_KEYS]) + (", ..." if len(keys.values) > SHOWN_KEYS else "")
+    if keys.is_of_trace and (keys.is_cut or keys.lost_bytes):
+        return f"a trace that is {'cut' if keys.is_cut else 'damaged'} before its first event"
+    if keys.is_cut or keys.lost_bytes:
+        return "damaged JSON, or another format, without traceEvents"
+    return f"JSON without traceEvents ({shown})" if shown else "an empty JSON object"
 
 
-def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
-            for key, value in values.items() if key in KEPT}
+def _list(text: bytes, feed: TextFeed) -> str | None:
+    """Chrome's other form: a list of events and nothing around it."""
+    while len(text) < LIST_BYTES and (more := feed.next()):
+        text += more
+    is_trace = re.match(rb"\s*\{", text) is not None and re.search(rb'"ph"\s*:\s*"', text) is not None
+    return None if is_trace else "a JSON list without Chrome events"
 
 
-def _end_of_file(reader: ChunkReader) -> bytes:
-    path = reader.trace.path
-    with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
-        return file.read()
+def _end(reader: ChunkReader, text: bytes, feed: TextFeed, *, through: bool) -> bytes:
+    """The last text of a file; none where that takes reading all of it, and that is not wanted."""
+    if reader.trace.member is None and not is_gzip(reader.trace.path) and reader.encoding is None:
+        path = reader.trace.path
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
+            return file.read()
+    return _last(chain([text], iter(feed.next, b""))) if through else b""
 
 
 def _last(chunks: Iterable[bytes]) -> bytes:
@@ -154,12 +119,22 @@ def _last(chunks: Iterable[bytes]) -> bytes:
 
 def _after_events(end: bytes) -> dict[str, Any]:
     """The values behind the events. The comma after them becomes the brace of an object that ends with the file."""
-    text = bytearray(end)
-    for match in END_OF_EVENTS.finditer(end):
-        comma = match.start(1)
-        text[comma] = ord("{")
+    for number, match in enumerate(END_OF_EVENTS.finditer(end)):
+        members = object_of(b"{" + end[match.end(1):]) if number < MOST_ENDS else None
+        if members is not None:
+            return {key: value_of(value) for key, value in members.items() if key in KEPT}
+    return dict(_damaged_values(end))
+
+
+def _damaged_values(end: bytes) -> Iterator[tuple[str, Any]]:
+    """Values of the keys in a text that is no JSON as a whole."""
+    for match in list(_KEPT_KEY.finditer(end))[-len(KEPT):]:
+        key, begin = key_at(end, match.start())
         try:
-            return msgspec.json.decode(memoryview(text)[comma:], type=dict[str, msgspec.Raw])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            text[comma] = ord(",")
-    return {}
+            raw = end[begin:value_end(end, begin)]
+        except (ValueError, IndexError):
+            raw = end[begin:]
+        try:
+            yield key[1:-1].decode(), value_of(raw)
+        except ValueError:
+            yield key[1:-1].decode(), short_members(raw)

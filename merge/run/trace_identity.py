@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from distprof.contract.rank_json import MOST_RANKS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
@@ -37,11 +39,11 @@ def identity_of(values: Mapping[str, Any]) -> TraceIdentity:
     """Reads `distributedInfo`, `host_name` and `deviceProperties` as any version of Kineto has written them."""
     about = _mapping(values.get("distributedInfo"))
     host, devices = values.get("host_name"), _list(values.get("deviceProperties"))
-    names = {device.get("name") for device in devices if isinstance(device, dict)}
+    names = {name for device in devices if isinstance(device, dict) and isinstance(name := device.get("name"), str)}
     return TraceIdentity(
         rank=_whole(about.get("rank")), world_size=_whole(about.get("world_size")) or None,
         host=host if isinstance(host, str) else "",
-        device_name=name if len(names) == 1 and isinstance(name := names.pop(), str) else None,
+        device_name=names.pop() if len(names) == 1 else None,
         groups=tuple(group for one in _list(about.get("pg_config")) if (group := _group(one)) is not None))
 
 
@@ -82,11 +84,11 @@ def _parsed(value: Any) -> Any:
         return None
 
 
-MOST_RANKS = 1 << 20
-"""Numbers from here on are no ranks: some traces hold garbage in their place."""
+MOST_DIGITS = 20
+"""Python refuses to read a number of thousands."""
 
 
 def _whole(value: Any) -> int | None:
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and len(value) < MOST_DIGITS and value.strip().isdecimal():
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_RANKS else None

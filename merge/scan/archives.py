@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import tarfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,8 @@ from distprof.merge.scan.trace_file import Pieces, TraceFile, is_gzip
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 MEMBER_SUFFIXES = (".json", ".json.gz")
+DAMAGE = (tarfile.TarError, ValueError, IndexError, KeyError, OverflowError, EOFError, MemoryError, RecursionError)
+"""What `tarfile` raises at headers that are damaged."""
 
 
 class Archive:
@@ -35,18 +38,28 @@ class Archive:
         self._path = path
         self._label = label or path.name
         self.damage: str | None = None
+        self.links: list[str] = []
+        """Links with names of traces to what is not in the archive, or stands before them in a compressed one."""
 
     def __iter__(self) -> Iterator[ChunkReader]:
         count = 0
         try:
             packed = _gunzip(self._path) if is_gzip(self._path) else None
+            targets: dict[str, tarfile.TarInfo] = {}
             for tar, member in _members(self._path, packed):
                 count += 1
-                if _may_be_trace(member):
-                    yield self._reader(member, tar if packed is not None else None)
+                if not _may_be_trace(member):
+                    continue
+                if member.isreg():
+                    targets[member.name] = member
+                    yield self._reader(member, member, tar if packed is not None else None)
+                elif packed is None and (target := targets.get(_target(member))) is not None:
+                    yield self._reader(member, target, None)
+                else:
+                    self.links.append(f"{self._label}: {member.name}")
             if packed is not None and packed.damage is not None:
                 self.damage = f"{self._label} {packed.damage}"
-        except tarfile.TarError as error:
+        except DAMAGE as error:
             if not count:
                 raise DataError(f"expected a tar archive in {self._label}, found: {error}",
                                 hint="fetch the file again; its name says tar") from error
@@ -55,8 +68,8 @@ class Archive:
             raise DataError(f"expected a tar archive in {self._label}, cannot read it: {error.strerror or error}",
                             hint="check the path and its permissions") from error
 
-    def _reader(self, member: tarfile.TarInfo, stream: tarfile.TarFile | None) -> ChunkReader:
-        trace = TraceFile(path=self._path, member=member.name, offset=member.offset_data, size=member.size,
+    def _reader(self, member: tarfile.TarInfo, content: tarfile.TarInfo, stream: tarfile.TarFile | None) -> ChunkReader:
+        trace = TraceFile(path=self._path, member=member.name, offset=content.offset_data, size=content.size,
                           label=f"{self._label}: {member.name}")
         source = None if stream is None else partial(_Content, stream, member)
         return ChunkReader(trace, source=source, salvage=False)
@@ -68,6 +81,8 @@ def _members(path: Path, packed: Gunzip | None) -> Iterator[tuple[tarfile.TarFil
         source: Any = file if packed is None else Pieces(packed)
         with tarfile.open(fileobj=source, mode="r:" if packed is None else "r|", bufsize=READ_BYTES) as tar:
             for member in tar:
+                if member.size < 0:
+                    raise tarfile.ReadError("a size below 0")
                 yield tar, member
 
 
@@ -84,13 +99,20 @@ class _Content:
     def read(self, size: int, /) -> bytes:
         try:
             return bytes(self._file.read(size))
-        except tarfile.TarError:
+        except DAMAGE:
             return b""
 
 
 def _may_be_trace(member: tarfile.TarInfo) -> bool:
     name = PurePosixPath(member.name).name
-    return member.isreg() and not member.issparse() and name.endswith(MEMBER_SUFFIXES) and not name.startswith(".")
+    is_file = member.isreg() or member.islnk() or member.issym()
+    return is_file and not member.issparse() and name.endswith(MEMBER_SUFFIXES) and not name.startswith(".")
+
+
+def _target(member: tarfile.TarInfo) -> str:
+    """The name of the member that a link leads to; hard links have it from the top of the archive on."""
+    return member.linkname if member.islnk() else posixpath.normpath(
+        posixpath.join(posixpath.dirname(member.name), member.linkname))
 
 
 def unpack(traces: Iterable[TraceFile], folder: Path) -> dict[TraceFile, TraceFile]:
@@ -121,8 +143,8 @@ def _taken(path: Path, members: dict[int, TraceFile]) -> Iterator[tuple[TraceFil
         for tar, member in _members(path, _gunzip(path)):
             if member.offset_data in members:
                 yield members[member.offset_data], _Content(tar, member)
-    except tarfile.TarError:
-        return  # cut: listing the archive has reported it
+    except DAMAGE:
+        return  # listing the archive has reported it
 
 
 def _write(content: Readable, output: Path) -> int:

@@ -9,15 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distprof.merge.scan.damage import element_bytes, next_event
+from distprof.errors import DataError
+from distprof.merge.scan.damage import AHEAD_BYTES, element_bytes
 from distprof.merge.scan.engine import Scanner
 from distprof.merge.scan.repair import repaired, valid_utf8
 from distprof.merge.scan.scanned_columns import LATEST_NS, NON_ASCII, REPAIR, Status, Text
-from distprof.merge.scan.text_window import AHEAD_BYTES, TextFeed, TextWindow
-from distprof.merge.scan.top_level_keys import TopLevelKeys, ends_keys
+from distprof.merge.scan.text_window import TextFeed, TextWindow
+from distprof.merge.scan.top_level_keys import EVENTS, TopLevelKeys, end_of_events, ends_keys
 
 MOST_EVENT_BYTES = 64 << 20
 """A longer event is damage: a bracket that is never closed takes in all that follows."""
+SHOWN_KEYS = 4
 
 
 @dataclass(slots=True)
@@ -33,6 +35,10 @@ class Losses:
     surrogates, bytes that are no UTF-8."""
     is_cut: bool = False
     """True where the file ends inside of the events."""
+    damaged_keys: tuple[str, ...] = ()
+    """Keys beside the events whose values cannot be read, or not whole."""
+    lost_key_bytes: int = 0
+    """Bytes between such keys that could not be read."""
 
 
 @dataclass(slots=True)
@@ -48,8 +54,9 @@ class ChromeFile:
     _keys: TopLevelKeys = field(init=False)
 
     def __post_init__(self) -> None:
+        self.scanner.recovers = True
         self._feed = TextFeed(self.chunks)
-        self._keys = TopLevelKeys(self.name, self._feed)
+        self._keys = TopLevelKeys(self._feed)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -68,10 +75,11 @@ class ChromeFile:
             DataError: It is no Chrome trace at all.
         """
         source = self._feed
-        window = TextWindow(self._keys.read_until_events())
-        at = 0
+        window, at = TextWindow(self._first_event()), 0
         while True:
             status, behind = self.scanner.scan(window.text, at, window.end)
+            self.losses.damaged_events += self.scanner.num_damaged
+            self.losses.lost_bytes += self.scanner.lost_bytes
             if self.scanner.num_rows:
                 yield self._strict(window.text, at, behind)
             at = behind
@@ -80,19 +88,38 @@ class ChromeFile:
             if status is Status.ENDED:
                 at = window.look_ahead(at - 1, source)  # the bracket, behind which an event may follow
                 if self._is_end(window, at):
-                    self._keys.read_after_events(window.cut(at + 1, window.end))
-                    self.losses.is_cut = self._keys.is_cut
-                    return
+                    further = self._keys.read_after_events(window.cut(at + 1, window.end))
+                    self._note_keys()
+                    if further is None:
+                        return
+                    window, at = TextWindow(further), 0
+                    continue
             elif status is Status.MORE and window.end - at < MOST_EVENT_BYTES:
                 if window.slide(at, source):
                     at = 0
                     continue
                 at = 0
-                if next_event(window, 0) is None:
+                if self.scanner.next_event(window.text, 0, window.end) is None:
                     self.losses.is_cut = window.end > 0 or not self._keys.is_array
                     self.losses.lost_bytes += window.end
                     return
             at = self._behind_damage(window, at, source)
+
+    def _first_event(self) -> bytes:
+        text = self._keys.read_until(EVENTS)
+        if text is None:
+            if self._keys.lost_bytes or self._keys.is_cut:
+                found = "none: it is damaged, or cut before its first event"
+            else:
+                found = ", ".join(list(self._keys.values)[:SHOWN_KEYS]) or "nothing"
+            raise DataError(f"expected traceEvents in {self.name}, found {found}", hint="it is no Chrome trace")
+        self._note_keys()
+        return text
+
+    def _note_keys(self) -> None:
+        keys, losses = self._keys, self.losses
+        losses.is_cut |= keys.is_cut
+        losses.damaged_keys, losses.lost_key_bytes = tuple(keys.damaged), keys.lost_bytes
 
     def _strict(self, text: Text, at: int, behind: int) -> Text:
         """The text that was scanned, as strict JSON in UTF-8; scanned again where it was not."""
@@ -115,7 +142,8 @@ class ChromeFile:
 
     def _is_end(self, window: TextWindow, at: int) -> bool:
         """False where more events come: for a bracket that damage made, or that reading fell into behind it."""
-        return ends_keys(window.cut(at + 1, at + AHEAD_BYTES)) or next_event(window, at) is None
+        follows = window.cut(at + 1, at + AHEAD_BYTES)
+        return ends_keys(follows) or self.scanner.next_event(window.text, at, window.end) is None
 
     def _behind_damage(self, window: TextWindow, at: int, source: TextFeed) -> int:
         """Where the next event begins behind what is none; the end of the text where none does."""
@@ -126,10 +154,14 @@ class ChromeFile:
             self.losses.lost_bytes += num_bytes
             return at + num_bytes
         while True:
-            found = next_event(window, at)
+            found = self.scanner.next_event(window.text, at, window.end)
             if found is not None:
                 self.losses.lost_bytes += found - at
                 return found
+            ended = end_of_events(window.cut(at, window.end), is_array=self._keys.is_array)
+            if ended is not None:
+                self.losses.lost_bytes += ended
+                return at + ended
             passed = max(at, window.end - AHEAD_BYTES)  # the next event may begin before the end of the window
             self.losses.lost_bytes += passed - at
             at = 0

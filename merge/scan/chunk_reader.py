@@ -23,6 +23,12 @@ BYTE_ORDER_MARKS = (
 )
 """First bytes -> how the text is encoded; the mark of UTF-32 begins with that of UTF-16."""
 
+UNMARKED: dict[tuple[bool, ...], str] = {
+    (False, True, True, True): "utf-32-le", (True, True, True, False): "utf-32-be",
+    (False, True, False, True): "utf-16-le", (True, False, True, False): "utf-16-be",
+}
+"""Which of the first four bytes are zero -> how a text without a mark is encoded."""
+
 
 class ChunkReader:
     """Iterates over the text of a trace. What cannot be read raises no exception: `damage` has it afterwards.
@@ -45,6 +51,8 @@ class ChunkReader:
         self.damage: Damage | None = None
         self.num_bytes = 0
         """Bytes of text given so far."""
+        self.encoding: str | None = None
+        """Of a text that is not compressed; None for UTF-8 without a mark. Known with the first chunk."""
         self._chunk_bytes = chunk_bytes
         self._max_bytes = max_bytes
         self._source = source
@@ -90,7 +98,8 @@ class ChunkReader:
         if first.startswith(MAGIC):
             yield from self._gunzipped(raw, first)
         else:
-            if isinstance(raw, FileIO) and self._max_bytes is None and _encoding(first) is None:
+            self.encoding = _encoding(first)
+            if isinstance(raw, FileIO) and self._max_bytes is None and self.encoding is None:
                 self._plain = raw
             yield from chain([first], iter(lambda: raw.read(READ_BYTES), b""))
         if isinstance(raw, Part) and raw.missing:
@@ -160,10 +169,8 @@ def _as_utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 def _encoding(first: bytes) -> str | None:
     marked = next((name for mark, name in BYTE_ORDER_MARKS if first.startswith(mark)), None)
-    if marked is not None or len(first) < 2:
-        return marked
-    # JSON begins with two ASCII characters: a zero beside the first one is half of it
-    return {(False, True): "utf-16-le", (True, False): "utf-16-be"}.get((first[0] == 0, first[1] == 0))
+    # JSON begins with two ASCII characters: zeros beside the first one are parts of it
+    return marked or UNMARKED.get(tuple(byte == 0 for byte in first[:4]))
 
 
 def _chunked(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:

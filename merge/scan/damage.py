@@ -1,26 +1,59 @@
-"""Where reading goes on behind damage in the array of events."""
+"""Where reading goes on behind damage in the array of events; damage.c says the same in C."""
 
 from __future__ import annotations
 
 import re
 
-from distprof.merge.scan.text_window import AHEAD_BYTES, TextWindow
-from distprof.merge.scan.top_level_keys import BLANK, DECODER, skip
+from distprof.merge.scan.json_values import skip, value_end
+from distprof.merge.scan.scanned_columns import Text
 
-_BEGIN = re.compile(rb'\{[ \t\r\n]*"(ph"[ \t\r\n]*:)?')
+AHEAD_BYTES = 1 << 12
+"""So much text shows what stands behind damage."""
+_BEGIN = re.compile(rb'\{[ \t\r\n]*+"(ph"[ \t\r\n]*+:)?')
 """An object, and whether it begins as most writers begin events."""
-_BRACE = re.compile(rb'("ph"[ \t\r\n]*:)|"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
-_ELEMENT = re.compile(rb'((?:"(?:[^"\\]|\\.)*"|[^\s{}\[\]",:]+)\s*)[,\]]', re.DOTALL)
-"""Strings, numbers and words in the array of events."""
+_BRACE = re.compile(rb'("ph"[ \t\r\n]*+:)|"[^"\\]*+(?:\\.[^"\\]*+)*+("|\Z)|[{}]', re.DOTALL)
 
 
-def next_event(window: TextWindow, at: int) -> int | None:
-    """Where behind `at` an event seems to begin: behind another one and a comma, or with its phase."""
-    for found in _BEGIN.finditer(window.text, at + 1, window.end):
-        before = window.cut(max(at, found.start() - 256, 0), found.start()).rstrip()
-        follows = before.endswith(b",") and before[:-1].rstrip().endswith(b"}")
-        if found[1] or (follows and _has_phase(window.cut(found.start(), found.start() + AHEAD_BYTES))):
-            return found.start()
+def behind_damage(text: bytes, at: int) -> int | None:
+    """Where reading goes on behind the damage at `at`; None where the text does not show it."""
+    if len(text) - at < AHEAD_BYTES:
+        return None
+    num_bytes = element_bytes(text[at:at + AHEAD_BYTES])
+    if num_bytes:
+        return at + num_bytes
+    found = next_event(text, at, len(text))
+    return found if found is not None and len(text) - found >= AHEAD_BYTES else None
+
+
+def next_event(text: Text, at: int, end: int) -> int | None:
+    """Where an event seems to begin behind the damage at `at`.
+
+    Such a one begins with its phase and is not the value of a key; or it stands behind another one and a comma, and has
+    a phase.
+    """
+    for found in _BEGIN.finditer(text, at + 1, end):
+        begin = found.start()
+        before = _last_of(text, at, begin)
+        if found[1]:
+            if before is None or text[before] != ord(":"):
+                return begin
+            key = _last_of(text, at, before)
+            if key is None or text[key] != ord('"'):
+                return begin
+        elif before is not None and text[before] == ord(","):
+            other = _last_of(text, at, before)
+            is_behind_one = other is not None and text[other] == ord("}")
+            if is_behind_one and _has_phase(bytes(text[begin:min(begin + AHEAD_BYTES, end)])):
+                return begin
+    return None
+
+
+def _last_of(text: Text, at: int, end: int) -> int | None:
+    """The last place from `at` on and before `end` that is not blank; None where there is none."""
+    while end > at:
+        end -= 1
+        if text[end] not in b" \t\r\n":
+            return end
     return None
 
 
@@ -31,20 +64,17 @@ def _has_phase(text: bytes) -> bool:
         if found[1] and depth == 1:
             return True
         depth += {b"{": 1, b"}": -1}.get(found[0], 0)
-        if not depth:
+        if depth <= 0:
             return False
     return False
 
 
 def element_bytes(text: bytes) -> int:
-    """Bytes of a whole value that is no object, at the beginning of the text; 0 where there is none."""
-    element = _ELEMENT.match(text)
-    if element is not None:
-        return element.end(1)
-    view = text.decode("latin-1")
+    """Bytes of a whole value that is no object, at the beginning of the text, with the blanks behind it; else 0."""
     try:
-        place = skip(view, 0, BLANK)
-        place = skip(view, DECODER.raw_decode(view, place)[1], BLANK) if view[place] == "[" else 0
-    except (ValueError, IndexError, RecursionError):
+        if text[0] == ord("{"):
+            return 0
+        place = skip(text, value_end(text, 0))
+    except (ValueError, IndexError):
         return 0
-    return place if view[place] in ",]" else 0
+    return place if text[place] in b",]" else 0

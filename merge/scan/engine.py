@@ -31,6 +31,12 @@ class Scanner(Protocol):
     num_rows: int
     max_rows: int
     """Room for events of one scan."""
+    recovers: bool
+    """True to go on behind damage within a scan, where the text shows what follows; False at first."""
+    num_damaged: int
+    """Places of damage that the last scan passed over."""
+    lost_bytes: int
+    """Bytes in these places."""
     arrays: dict[str, Any]
     """The columns of `ARRAYS`, with room for `max_rows`."""
     integers: dict[str, Any]
@@ -59,6 +65,13 @@ class Scanner(Protocol):
 
     def scan(self, text: Text, at: int, end: int) -> tuple[Status, int]:
         """Reads events of the array that stands in `text`, from byte `at` on; returns how it ended and where to go on.
+
+        Raises:
+            ValueError: There is no such part of the text, or it is 2 GB or more.
+        """
+
+    def next_event(self, text: Text, at: int, end: int) -> int | None:
+        """Where an event seems to begin behind the damage at `at`; None where none does before `end`.
 
         Raises:
             ValueError: There is no such part of the text, or it is 2 GB or more.

@@ -14,6 +14,8 @@ _ODD = re.compile(
     rb"|(\\u[dD][89a-fA-F]" + _HEX + rb"{2})"                                 # half a pair
     rb'|(\\["\\/bfnrt]|\\u' + _HEX + rb"{4})"                                 # nothing odd
     rb"|[\\\x00-\x1f]")
+BACKSLASH_LAST = b'\\\\"'
+"""A backslash at the end of a string; or one before an escaped quote."""
 _SHORT = {9: b"\\t", 10: b"\\n", 13: b"\\r", ord("\\"): b"\\\\"}
 
 
@@ -23,7 +25,8 @@ def repaired(event: bytes) -> bytes:
     NaN, infinities and integers beyond 64 bits become strings, which Perfetto reads as numbers where it wants numbers.
     Control characters are escaped, unknown escapes become the characters they are written with, surrogates the one they
     stand for (a half one U+FFFD). Numbers like 01, +1, .5 and 5. get their usual form, a comma too many goes, and bytes
-    that are no UTF-8 become U+FFFD.
+    that are no UTF-8 become U+FFFD. A backslash at the end of a string is written by its code: Perfetto takes the
+    usual two, with the quote behind them, for an escaped quote, and then refuses the whole file.
     """
     fixed = event if valid_utf8(event) else event.decode("utf-8", "replace").encode()
     fixed = _TOKEN.sub(_token, fixed)
@@ -42,7 +45,8 @@ def valid_utf8(text: bytes) -> bool:
 def _token(match: re.Match[bytes]) -> bytes:
     token = match.group()
     if token.startswith(b'"'):
-        return _ODD.sub(_character, token)
+        text = _ODD.sub(_character, token)
+        return text[:-3] + b'\\u005c"' if text.endswith(BACKSLASH_LAST) else text
     if token == b",":
         return b""
     return token if token in _WORDS else _number(token)

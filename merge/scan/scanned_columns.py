@@ -56,6 +56,7 @@ class ScannedColumns:
             max_rows: Room for events of one scan.
         """
         self.num_rows, self.max_rows = 0, max_rows
+        self.recovers, self.num_damaged, self.lost_bytes = False, 0, 0
         self.arrays: dict[str, Any] = {name: np.empty(max_rows, kind) for name, kind in ARRAYS.items()}
         self.integers: dict[str, Any] = {key: np.empty(max_rows, np.int64) for key in integers}
         self.interned: dict[str, Any] = {key: np.empty(max_rows, np.int32) for key in texts}

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from distprof.merge.scan.damage import AHEAD_BYTES
+
 CHUNK_BYTES = 1 << 22
 """So much is added to the window at once, or more."""
-AHEAD_BYTES = 1 << 12
-"""So much text shows what stands behind damage."""
 
 
 class TextFeed:

@@ -2,157 +2,247 @@
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Sequence
 from typing import Any
 
-from distprof.errors import DataError
+from distprof.merge.scan.json_values import key_at, object_of, short_members, skip, value_end, value_of
 from distprof.merge.scan.text_window import TextFeed
 
 MOST_METADATA_BYTES = 64 << 20
 """Keys beside the events may take so much text: more is no trace."""
-DECODER = json.JSONDecoder(strict=False)  # control characters in strings do no harm
-BLANK = " \t\r\n"
+EVENTS = "traceEvents"
+OVERLAP = 64
+"""Bytes that are searched again: a key may lie across two chunks."""
+_OF_TRACES = ("traceEvents", "distributedInfo", "deviceProperties", "schemaVersion", "baseTimeNanoseconds", "traceName",
+              "displayTimeUnit")
+"""Keys that say that it is a trace."""
+_SIGN = re.compile(rf'"(?:{"|".join(_OF_TRACES)})"[ \t\r\n]*+:'.encode())
+_AHEAD = re.compile(
+    _SIGN.pattern + rb'|"(?:host_name|metadata|distprof)"[ \t\r\n]*+:'
+    rb'|\{[ \t\r\n]*+"(?:ph|name|cat|pid|tid|ts|dur)"[ \t\r\n]*+:')
+"""Where reading goes on behind damage: at a key that traces have, or at the first event."""
+_PHASE = re.compile(rb'[{,][ \t\r\n]*+"ph"[ \t\r\n]*+:')
+EVENT_BYTES = 1 << 12
+"""The phase of an event is within so many bytes."""
+_GAP = re.compile(rb"[ \t\r\n,]*+")
+_END = re.compile(rb"\][ \t\r\n]*+(?:[,}]|\Z)")
+MOST_BRACKETS = 1000
+"""Of a text without events, so many may be its end: each takes a look at what follows."""
+_REST = re.compile(rb"\s*+\Z")
+_SALVAGED = ("distributedInfo",)
+"""Objects of which single members are of use."""
+MOST_UNCLOSED = 64
+"""Values that are not closed up to the end of the text: to find that out takes a look at all of it."""
 
 
 class TopLevelKeys:
-    """Reads the keys before and behind the events. Text is read as latin-1: a character a byte, places are the same."""
+    """Reads the keys before and behind the events. What is damaged is left out, and reading goes on behind it."""
 
-    def __init__(self, name: str, feed: TextFeed) -> None:
+    def __init__(self, feed: TextFeed) -> None:
         self.values: dict[str, Any] = {}
         self.is_array = False
         """True for a trace without keys beside the events; such may lack the bracket at the end."""
         self.is_cut = False
-        """True where the file ends inside of the keys behind the events."""
-        self._name, self._feed = name, feed
+        """True where the file ends inside of the keys."""
+        self.stopped_at = ""
+        """The key whose list was met last."""
+        self.damaged: list[str] = []
+        """Keys whose values cannot be kept."""
+        self.lost_bytes = 0
+        """Text that was passed over because of damage."""
+        self.is_of_trace = False
+        """True where a key was met that traces have."""
+        self._feed = feed
 
-    def read_until_events(self) -> bytes:
-        """Returns the text from the first event on.
+    def read_until(self, *lists: str) -> bytes | None:
+        """Reads the keys at the beginning of a file.
 
-        Raises:
-            DataError: It is no Chrome trace.
+        Args:
+            *lists: Keys whose lists end the reading.
+
+        Returns:
+            The text from the first element of such a list on; None where there is none.
         """
         text = self._feed.next()
         while text and not text.strip():
             text = self._feed.next()
-        begin = text.lstrip()[:1]
-        if begin == b"[":
+        text = text.lstrip()
+        if text.startswith(b"["):
             self.is_array = True
-            return text.lstrip()[1:]
-        if begin != b"{":
-            shown = text[:40].decode("ascii", "replace")
-            raise DataError(f"expected a Chrome trace in {self._name}, found "
-                            + (f"text that begins with {shown!r}" if text else "an empty file"),
-                            hint="a trace begins with { or [")
-        try:
-            events = self._read(text.lstrip()[1:], until_events=True)
-        except (ValueError, IndexError, RecursionError) as error:
-            raise DataError(f"expected traceEvents in {self._name}, found none: the file "
-                            + ("is nested too deeply" if isinstance(error, RecursionError) else "is cut or no JSON"),
-                            hint="it is no Chrome trace, or was cut before its first event") from error
-        if events is None:
-            raise DataError(f"expected traceEvents in {self._name}, found {', '.join(self.values) or 'nothing'}",
-                            hint="it is no Chrome trace")
-        return events
+            return text[1:]
+        if text.startswith(b"{"):
+            text = text[1:]
+        else:
+            self.lost_bytes += 1 if text else 0
+        return self._read(text, lists)
 
-    def read_after_events(self, text: bytes) -> None:
-        """Reads what stands behind the bracket that ends the events, of which `text` is the first part."""
+    def read_after_events(self, text: bytes) -> bytes | None:
+        """Reads what stands behind the bracket that ends the events, of which `text` is the first part.
+
+        Returns:
+            The text from the first event of another list of events on; None where there is none.
+        """
         if self.is_array:
-            return
-        try:
-            self._read(text, until_events=False)
-        except (ValueError, IndexError, RecursionError):
-            self.is_cut = True
+            return None
+        text += self._more(MOST_METADATA_BYTES)
+        members = object_of(b"{" + text.lstrip().removeprefix(b","))
+        if members is not None and EVENTS not in members:
+            self._keep_all(members)
+            return None
+        return self._walk(text, (EVENTS,))
 
-    def _read(self, text: bytes, *, until_events: bool) -> bytes | None:
-        """Reads `"key": value` and the like; returns the text behind `"traceEvents": [`, None where the object ends.
+    def _read(self, text: bytes, lists: Sequence[str]) -> bytes | None:
+        """As a whole where the text up to the list is strict JSON, as nearly always, else key by key."""
+        begins = re.compile(rb'"(?:' + "|".join(lists).encode() + rb')"\s*:\s*\[')
+        held, searched = bytearray(text), 0
+        while (found := begins.search(held, max(searched - OVERLAP, 0))) is None:
+            searched = len(held)
+            more = self._feed.next() if searched <= MOST_METADATA_BYTES else b""
+            if not more:
+                break
+            held += more
+        if found is not None:
+            members = object_of(b"{" + bytes(held[:found.start()]).rstrip().removesuffix(b",") + b"}")
+            if members is not None:
+                self._keep_all(members)
+                self.stopped_at = found[0].split(b'"')[1].decode()
+                return bytes(held[found.end():])
+        return self._walk(bytes(held), lists)
+
+    def _keep_all(self, members: dict[str, bytes]) -> None:
+        for key, value in members.items():
+            self._keep(key, value)
+
+    def _keep(self, key: str, value: bytes) -> None:
+        self.is_of_trace |= key in _OF_TRACES
+        try:
+            self.values[key] = value_of(value)
+        except ValueError:
+            self.damaged.append(key)
+            if key in _SALVAGED:
+                self.values[key] = short_members(value)
+
+    def _walk(self, text: bytes, lists: Sequence[str]) -> bytes | None:
+        """Key by key."""
+        at, unclosed = 0, 0
+        while True:
+            place = _GAP.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+            try:
+                if text[place] == ord("}") and _REST.match(text, place + 1):
+                    return None
+                at, is_list = self._member(text, place, lists)
+                if is_list:
+                    return text[at:]
+            except IndexError:
+                more = self._more(len(text) - at) if len(text) - at <= MOST_METADATA_BYTES else b""
+                if more:
+                    text, at = text[at:] + more, 0
+                elif unclosed < MOST_UNCLOSED and _AHEAD.search(text, place + 1):
+                    text, at = self._behind_damage(text, place)
+                    unclosed += 1
+                else:
+                    self.is_cut = True
+                    self._lose(text[place:])
+                    return None
+            except ValueError:
+                text, at = self._behind_damage(text, place)
+
+    def _member(self, text: bytes, at: int, lists: Sequence[str]) -> tuple[int, bool]:
+        """Reads one key and its value; returns the place behind it, or in it where it is a list that ends the reading.
 
         Raises:
-            ValueError, IndexError, RecursionError: Neither comes.
+            IndexError: The text ends inside.
+            ValueError: It is damaged.
         """
-        view, done = text.decode("latin-1"), 0
-        while True:
-            try:
-                place = skip(view, done, BLANK + ",")
-                if view[place] == "}":
-                    return None
-                key, begin = _key(view, place)
-                if key == "traceEvents" and view[begin] == "[":
-                    _expect(until_events)
-                    return view[begin + 1:].encode("latin-1")
-                _, end = DECODER.raw_decode(view, begin)
-                view[skip(view, end, BLANK)]  # a number may go on behind the chunk
-                self.values[_plain(key)] = _plain(DECODER.decode(_as_utf8(view[begin:end])))
-                done = end
-            except (ValueError, IndexError, RecursionError):
-                more = self._more(len(view) - done)
-                if not more or len(view) - done > MOST_METADATA_BYTES:
-                    raise
-                view, done = view[done:] + more.decode("latin-1"), 0
+        if self.lost_bytes and EVENTS in lists and _is_event(text, at):
+            self.stopped_at = EVENTS  # what stood before the first event was lost
+            return at, True
+        key, begin = key_at(text, at)
+        name = str(value_of(key))
+        if text[begin] == ord("["):
+            if EVENTS in lists and name not in lists and _is_event(text, skip(text, begin + 1)):
+                self._lose(text[at:begin])
+                name = EVENTS  # misspelled by damage
+            if name in lists:
+                self.stopped_at = name
+                return begin + 1, True
+        end = value_end(text, begin)
+        if text[skip(text, end)] not in b",}":
+            raise ValueError
+        self._keep(name, text[begin:end])
+        return end, False
+
+    def _behind_damage(self, text: bytes, at: int) -> tuple[bytes, int]:
+        """The text, of which there may be more then, and the place in it where reading goes on."""
+        while (found := _AHEAD.search(text, at + 1)) is None:
+            more = self._more(len(text)) if len(text) - at <= MOST_METADATA_BYTES else b""
+            if not more:
+                break
+            text += more
+        until = len(text) if found is None else found.start()
+        self._lose(text[at:until])
+        return text, until
+
+    def _lose(self, text: bytes) -> None:
+        self.lost_bytes += len(text)
+        self.is_of_trace |= _SIGN.search(text) is not None
+        for key in _SALVAGED:
+            if text.startswith(b'"%s"' % key.encode()):
+                self.damaged.append(key)
+                self.values[key] = short_members(text[len(key) + 2:])
 
     def _more(self, num_bytes: int) -> bytes:
         """So much text or more, if there is any: a long value is read again from its begin, which has to pay."""
         chunks, left = [], num_bytes
-        while (chunk := self._feed.next()):
+        while left > 0 and (chunk := self._feed.next()):
             chunks.append(chunk)
             left -= len(chunk)
-            if left <= 0:
-                break
         return b"".join(chunks)
 
 
-def _key(view: str, place: int) -> tuple[str, int]:
-    """The key at a place, and where its value begins.
-
-    Raises:
-        ValueError: There is none.
-        IndexError: The text ends before.
-    """
-    key, end = DECODER.raw_decode(view, place)
-    colon = skip(view, end, BLANK)
-    _expect(view[colon] == ":" and isinstance(key, str))
-    return DECODER.decode(_as_utf8(view[place:end])), skip(view, colon + 1, BLANK)
-
-
-def ends_keys(text: bytes) -> bool:
-    """True where keys, a brace and blanks are all that follows the events, or the text ends before that is clear."""
-    view, place = text.decode("latin-1"), 0
-    try:
-        while view[place := skip(view, place, BLANK)] != "}":
-            _expect(view[place] == ",")
-            _, begin = _key(view, skip(view, place + 1, BLANK))
-            _, place = DECODER.raw_decode(view, begin)
-    except IndexError:
-        return True
-    except (ValueError, RecursionError):  # no keys, or they go on
+def _is_event(text: bytes, at: int) -> bool:
+    part = text[at:at + EVENT_BYTES]
+    if not part.startswith(b"{"):
         return False
-    return not view[place + 1:].strip()
+    try:
+        part = part[:value_end(part, 0)]
+    except (IndexError, ValueError):
+        pass
+    return _PHASE.search(part) is not None
 
 
-def skip(text: str, at: int, what: str) -> int:
-    """The next place that holds another character.
+def ends_keys(text: bytes, *, unclear: bool = True) -> bool:
+    """True where keys, a brace and blanks are all that follows the events.
 
-    Raises:
-        IndexError: There is none.
+    A second list of events follows as a key does.
+
+    Args:
+        text: What stands behind the bracket that ends the events.
+        unclear: What is returned where the text ends before that is clear.
     """
-    while text[at] in what:
-        at += 1
-    return at
+    place = 0
+    try:
+        while text[place := skip(text, place)] != ord("}"):
+            if text[place] != ord(","):
+                return False
+            key, begin = key_at(text, skip(text, place + 1))
+            if key == b'"traceEvents"' and text[begin] == ord("["):
+                return True
+            place = value_end(text, begin)
+    except IndexError:
+        return unclear
+    except ValueError:  # no keys
+        return False
+    return not text[place + 1:].strip()
 
 
-def _expect(condition: bool) -> None:  # noqa: FBT001
-    if not condition:
-        raise ValueError
-
-
-def _as_utf8(raw: str) -> str:
-    """Text that was read a character a byte; halves of characters become U+FFFD."""
-    return raw if raw.isascii() else raw.encode("latin-1").decode("utf-8", "replace")
-
-
-def _plain(value: Any) -> Any:
-    """Without halves of surrogates, which cannot be encoded."""
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+def end_of_events(text: bytes, *, is_array: bool) -> int | None:
+    """The bracket that ends the events, in a text in which no event begins any more; None where it is not there."""
+    for number, bracket in enumerate(_END.finditer(text)):
+        behind = text[bracket.start() + 1:]
+        if not behind.strip() if is_array else ends_keys(behind, unclear=False):
+            return bracket.start()
+        if number == MOST_BRACKETS:
+            break
+    return None

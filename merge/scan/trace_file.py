@@ -28,7 +28,7 @@ class TraceFile:
     def name(self) -> str:
         """What to call it in a line of text."""
         own = self.path.name if self.member is None else f"{self.path.name}: {self.member}"
-        return self.label or own
+        return printable(self.label or own)
 
     @property
     def num_bytes(self) -> int:
@@ -46,6 +46,11 @@ class TraceFile:
         file = stack.enter_context(self.path.open("rb"))
         file.seek(self.offset)
         return Part(file, self.size)
+
+
+def printable(name: str) -> str:
+    """The name of a file or of a member as text that can be written as UTF-8; other bytes become U+FFFD."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 class Pieces:

@@ -25,6 +25,7 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     },
     codes.RankFailed: "rank {rank} failed first: {exit_code:exit_code}{why:note}",
     codes.FilesMissing: "rank {rank} lacks {files:names}",
+    codes.FolderLeftOut: "{folder} is left out: {why}",
     codes.NoteOfRank: "rank {rank}: {detail}",
     codes.AttemptsDiffer: "ranks are of different attempts of torchrun: {attempts:names}",
     codes.TraceWithoutRank: "{file} was left out: nothing in it or in its name says of which rank it is",
@@ -38,6 +39,7 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
         "places": "rank {rank}: {file} is damaged at {places} places: {lost_bytes} bytes are lost",
         "events": "rank {rank}: {num_events} events of {file} were left out: they have no phase, or a time that is not "
                   "a number",
+        "keys": "rank {rank}: {file} is damaged beside its events: {lost_bytes} bytes are lost{detail:values}",
     },
     codes.ClocksNotAligned: "clocks are not aligned ({ranks:ranks}): {reason:reason}{note:note}",
     codes.ClocksWrong: "clocks are wrong: {violations} of {num_collectives} collectives end on a rank before all are "
@@ -84,6 +86,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
         f"{size} in rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}" for size, ranks in sorted(found.items())),
     "reason": lambda reason: CLOCK_REASONS[reason],
     "note": lambda note: "" if note is None else f" ({note})",
+    "values": lambda keys: f", and values of {keys}" if keys else "",
     "source": lambda names: {"rank": "the rank", "mesh": "tp, pp and dp"}[names],
     "same_rank": lambda contradicted: "several traces claim the same rank: " if contradicted else "",
     "world_size": lambda contradicted: "the world size in the traces does not fit the ranks" if contradicted else

@@ -75,6 +75,7 @@ def findings_of(path: Path, choice: Choice) -> Findings:
     if not (choice.is_of_some or rows.is_empty() or is_alone):
         run = run.noting(recorded.problems if recorded is not None else ())
         analysis = analyse(run, clock, every, recorded.rows if recorded is not None else None)
+        run = run.noting(analysis.problems)
     collectives = per_collective(rows)
     stuck, problems = hangs_of(run)
     run = run.noting(problems)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import msgspec
 import polars as pl
 
-from distprof.contract.problems import StepsUneven
+from distprof.contract.problems import Problem, StepsUneven
 from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
 from distprof.contract.tables import EVENTS
 from distprof.merge.blame.analysis import analyse
-from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import RecordedTables
@@ -38,7 +38,9 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
         tables: What its ranks recorded.
         peak: Peak FLOP/s of each rank's device, instead of the published one.
     """
-    run, ops = found.run, tables.ops
+    communicated, damaged = (None, ()) if found.collectives is None else communication(found, tables.steps)
+    found, ops = found.noting(damaged), tables.ops
+    run = found.run
     ranks = per_rank(run, tables)
     modules = reduce_modules(run, tables.modules)
     coverage, uncounted = _coverage(ops)
@@ -50,8 +52,7 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
         "model": model_totals(run, ranks),
         "step": _step(run, ranks, ops, peak),
         "slowest_rank": _slowest(ranks),
-        "communication": None if found.collectives is None else communication(
-            run, found.clock, found.collectives, tables.steps),
+        "communication": communicated,
         "modules": _top_modules(modules),
         "coverage_ratio": coverage,
         "uncounted_ops": uncounted,
@@ -123,23 +124,23 @@ def _coverage(ops: pl.DataFrame) -> tuple[float | None, list[dict[str, Any]]]:
     return (covered / total if total else None), uncounted.to_dicts()
 
 
-def communication(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> dict[str, Any] | None:
+def communication(measured: MeasuredRun, steps: pl.DataFrame | None) -> tuple[
+        dict[str, Any] | None, Sequence[Problem]]:
     """Steps looked at, mean share of waiting and moving in them, and culprits.
 
     Args:
-        run: What was recorded.
-        clock: Of the run.
-        rows: `MERGED_COLLECTIVES` of it.
+        measured: The run with its clock and collectives.
         steps: Its `STEPS`; None for traces of other programs.
 
     Returns:
-        `communication` of `summary.json`; None without collectives, and with more events than `MOST_EVENTS`.
+        `communication` of `summary.json`, None without collectives and with more events than `MOST_EVENTS`; and
+        timelines that are damaged.
     """
-    if sum(rank.recorded.files.get(EVENTS.file) or 0 for rank in run.ranks if rank.recorded is not None) > MOST_EVENTS:
-        return None
-    if rows.is_empty():
-        return None
-    found = analyse(run, clock, rows, steps)
+    run, rows = measured.run, measured.collectives
+    num_events = sum(rank.recorded.files.get(EVENTS.file) or 0 for rank in run.ranks if rank.recorded is not None)
+    if rows is None or rows.is_empty() or num_events > MOST_EVENTS:
+        return None, ()
+    found = analyse(run, measured.clock, rows, steps)
     split = found.breakdown
     total = int(split["duration_ns"].sum())
     return {
@@ -148,4 +149,4 @@ def communication(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFram
            for part in ("waiting", "moving")},
         "culprits": [{**asdict(one), "share": one.share, "certain": one.certain} for one in found.culprits[:NAMED]],
         "blind": found.blind,
-    }
+    }, found.problems

@@ -53,4 +53,6 @@ typedef struct {
                                 it is wanted */
     Wanted *wanted;
     Interner *texts;
+    int64_t recovers;        /* reading goes on behind damage, which is counted */
+    int64_t num_damaged, lost_bytes;
 } Columns;

@@ -21,6 +21,7 @@
 #include "seen.h"
 #include "args.c"
 #include "fields.c"
+#include "damage.c"
 #include "events.c"
 #include "rewrite.c"
 #include "slices.c"

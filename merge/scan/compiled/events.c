@@ -228,17 +228,21 @@ int32_t scan_events(const uint8_t *buf, int64_t len, int64_t *at, Columns *c) {
     Seen seen;
     memset(&seen, 0, sizeof seen);
     seen.last_thread = -1;
-    c->num_rows = 0;
+    c->num_rows = c->num_damaged = c->lost_bytes = 0;
     for (;;) {
         while (p < end && (*p == ',' || *p == ' ' || *p == '\n' || *p == '\t' || *p == '\r')) p++;
         *at = p - buf;
         if (p >= end) return MORE;
         if (*p == ']') return *at += 1, ENDED;
         if (c->num_rows == c->max_rows) return FULL;
-        if (*p != '{') return MALFORMED;
-        int ok = 1;
-        p = read_event(buf, p, end, c, &seen, &ok);
-        if (!ok) return MALFORMED;
+        int ok = *p == '{';
+        if (ok) p = read_event(buf, p, end, c, &seen, &ok);
+        if (!ok) {
+            p = c->recovers ? behind_damage(buf + *at, end) : NULL;
+            if (!p) return MALFORMED;
+            c->num_damaged++, c->lost_bytes += p - buf - *at;
+            continue;
+        }
         if (!p) return MORE;
         if (c->names->failed | c->categories->failed | c->threads->failed | c->texts->failed) return NO_MEMORY;
     }

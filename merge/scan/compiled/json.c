@@ -88,6 +88,7 @@ static const uint8_t *string_end(const uint8_t *p, const uint8_t *end, uint8_t *
             if (end - p < 2) return NULL;
             if (!is_escape(p + 1, end)) *flags |= p[1] & 0x80 ? REPAIR | NON_ASCII : REPAIR;
             p += 2;
+            if (p < end && *p == '"' && p[-1] == '\\') *flags |= REPAIR; /* Perfetto reads \\" as an escaped quote */
         } else {
             *flags |= REPAIR;
             p++;

@@ -16,6 +16,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "interner_arena": (POINTER, [POINTER]),
     "interner_ends": (ctypes.POINTER(INT64), [POINTER]),
     "scan_events": (INT32, [POINTER, INT64, POINTER, POINTER]),
+    "find_event": (INT64, [POINTER, INT64, INT64]),
     "link_rows": (INT32, [POINTER] * 4),
     "rewrite_events": (INT64, [*[POINTER] * 9, INT64, POINTER]),
     "find_overlaps": (INT64, [INT64, *[POINTER] * 4, INT64, INT32, POINTER, POINTER]),

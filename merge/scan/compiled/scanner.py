@@ -61,7 +61,8 @@ class _Columns(ctypes.Structure):
                 *((name, POINTER) for name in (
                     "start", "end", "spans", "ts_ns", "dur_ns", "name", "category", "thread", "phase", "flags",
                     "names", "categories", "threads")),
-                ("num_wanted", INT32), ("skims", INT32), ("wanted", POINTER), ("texts", POINTER))
+                ("num_wanted", INT32), ("skims", INT32), ("wanted", POINTER), ("texts", POINTER),
+                ("recovers", INT64), ("num_damaged", INT64), ("lost_bytes", INT64))
 
 
 class CompiledScanner(ScannedColumns):
@@ -90,11 +91,19 @@ class CompiledScanner(ScannedColumns):
         """See `Scanner`."""
         self.check(text, at, end)
         place = ctypes.c_int64(at)
+        self._columns.recovers = self.recovers
         status = library().scan_events(_place_of(text), end, ctypes.byref(place), ctypes.byref(self._columns))
         self.num_rows = int(self._columns.num_rows)
+        self.num_damaged, self.lost_bytes = int(self._columns.num_damaged), int(self._columns.lost_bytes)
         if status == NO_MEMORY:
             raise MemoryError
         return Status(status), place.value
+
+    def next_event(self, text: Text, at: int, end: int) -> int | None:
+        """See `Scanner`."""
+        self.check(text, at, end)
+        found = int(library().find_event(_place_of(text), at, end))
+        return found if found >= 0 else None
 
     def links(self, text: Text) -> Any:
         """See `Scanner`."""

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
+from distprof.merge.scan.damage import behind_damage, next_event
 from distprof.merge.scan.plain.event_text import (
     DamagedError,
     IncompleteError,
@@ -19,7 +20,7 @@ from distprof.merge.scan.plain.event_text import (
     nanoseconds,
     unquoted,
 )
-from distprof.merge.scan.repair import repaired
+from distprof.merge.scan.repair import BACKSLASH_LAST, repaired
 from distprof.merge.scan.scanned_columns import (
     BAD_TIME,
     ENCLOSING,
@@ -78,6 +79,7 @@ class PlainScanner(ScannedColumns):
         """See `Scanner`."""
         self.check(text, at, end)
         part, rows = bytes(text[at:end]), list[tuple[int, ...]]()
+        self.num_damaged = self.lost_bytes = 0
         status, place = self._read(part, rows)
         self.num_rows = len(rows)
         targets = [*self.arrays.values(), *self.integers.values(), *self.interned.values()]
@@ -104,7 +106,11 @@ class PlainScanner(ScannedColumns):
             except IncompleteError:
                 return Status.MORE, place
             except (DamagedError, msgspec.DecodeError):
-                return Status.MALFORMED, place
+                found = behind_damage(part, place) if self.recovers else None
+                if found is None:
+                    return Status.MALFORMED, place
+                behind = found
+                self.num_damaged, self.lost_bytes = self.num_damaged + 1, self.lost_bytes + behind - place
             place = behind
 
     def _row(self, text: bytes, start: int, end: int) -> tuple[int, ...]:
@@ -129,6 +135,11 @@ class PlainScanner(ScannedColumns):
         found = _fields(args) if args.startswith(b"{") else {}
         return [*(integer(found[key]) if key in found else NONE for key in self.integers),
                 *(self.texts.number(unquoted(found[key])) if key in found else -1 for key in self.interned)]
+
+    def next_event(self, text: Text, at: int, end: int) -> int | None:
+        """See `Scanner`."""
+        self.check(text, at, end)
+        return next_event(text, at, end)
 
     def links(self, text: Text) -> Any:
         """See `Scanner`."""
@@ -190,7 +201,7 @@ def _decoded(text: bytes) -> tuple[dict[str, bytes], int]:
         msgspec.DecodeError: It is no JSON that can be repaired.
     """
     flags = 0 if text.isascii() else NON_ASCII
-    if b"\\u" not in text and not _LARGE.search(text):
+    if b"\\u" not in text and BACKSLASH_LAST not in text and not _LARGE.search(text):
         try:
             return _fields(text), flags
         except (msgspec.DecodeError, UnicodeDecodeError):

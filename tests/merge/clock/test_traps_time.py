@@ -168,3 +168,17 @@ def test_a_run_of_traces_without_events_is_one(tmp_path: Path):
     found = merge(tmp_path, [], [slice_of("a", 5, 1)], {"traceEvents": [{"ph": "M", "name": "process_name", "pid": 1,
                   "args": {"name": "python"}}]})
     assert ask(found.path, ERRORS, PLACES).results[0] == [] and len(found.of(1)) == 1
+
+
+def test_a_trace_may_last_for_days(tmp_path):
+    hour = 3600 * 10**6
+    found = merge(tmp_path, [slice_of(f"hour {number}", number * hour, 7) for number in range(100)],
+                  [slice_of("other", 50 * hour, 1)])
+    assert [round(event["ts"]) // hour for event in found.of(0, "X")] == list(range(100))
+    assert {event["dur"] for event in found.of(0, "X")} == {7.0} and found.found.total("num_moved") == 0
+
+
+def test_durations_below_0_are_said(tmp_path):
+    found = merge(tmp_path, [slice_of("a", 10, -5), slice_of("b", 20, 5), slice_of("c", 30, -0.001)])
+    assert [event["dur"] for event in found.of(0, "X")] == [0, 5, 0]
+    assert found.found.total("num_negative") == 2 and found.found.total("num_without_duration") == 0

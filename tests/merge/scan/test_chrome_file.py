@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.scan import chrome_file, plain, text_window, top_level_keys
+from distprof.merge.scan import chrome_file, text_window
 from distprof.merge.scan.chrome_file import ChromeFile
 from support.engines import ENGINES
 
@@ -146,20 +146,6 @@ def test_keys_beside_the_events_are_text_however_they_are_written(engine):
         assert found == [event(0)] and file.metadata["last"] == "\ufffd \u00e9"
         assert file.metadata["host"] == about["host"] and file.metadata["n\u00e9"] == about["n\u00e9"]
         json.dumps(file.metadata, ensure_ascii=False).encode()
-
-
-def test_long_values_before_the_events_are_read_a_few_times(monkeypatch):
-    value, tried = json.dumps(["x" * 60] * 4000).encode(), []
-
-    class Decoder(json.JSONDecoder):
-        def raw_decode(self, text: str, idx: int = 0) -> Any:
-            tried.append(len(text))
-            return super().raw_decode(text, idx)
-
-    monkeypatch.setattr(top_level_keys, "DECODER", Decoder(strict=False))
-    file, found = read(plain, b'{"long":' + value + b',"traceEvents":[' + event(0) + b"]}", chunk=100)
-    assert found == [event(0)] and file.metadata["long"] == json.loads(value)
-    assert sum(tried) < 12 * len(value)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

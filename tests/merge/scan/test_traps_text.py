@@ -188,3 +188,18 @@ def test_damage_in_args_that_only_the_second_pass_sees(tmp_path, thread):
     assert found.found.total("num_side") == 1 and found.found.counts[0].losses.damaged_events == 1
     lanes = {row["slice"]: row["thread"] for row in answer.results[1]}
     assert [name for name, lane in lanes.items() if "overlapping" in lane] == ["B"]
+
+
+def test_a_backslash_at_the_end_of_a_string_ends_it(tmp_path):
+    """Perfetto takes the quote behind it for a part of the string, and refuses the whole trace."""
+    names = ["ends in \\", "\\", "\\\\", "two \\\\", 'quote \\"', "in \\ the middle", "\\\\\\"]
+    events = [slice_of(name, 10 * number, 5, args={"key\\": "value\\", name: 1}) for number, name in enumerate(names)]
+    threads = [{"ph": "M", "name": "thread_name", "pid": 7, "tid": 7, "args": {"name": "thread\\"}},
+               {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "program\\"}}]
+    found = merge(tmp_path, [slice_of("b", 10, 5)], {"job\\": "C:\\", "traceEvents": [*threads, *events]})
+    answer = ask(found.path, ERRORS, PLACES)
+    assert answer.import_errors == [] and answer.results[0] == []
+    assert len(answer.results[1]) == len(names) + 1  # it shows \\ and \u005c as they are written
+    assert [event["name"] for event in found.of(1, "X")] == names
+    assert found.found.total("num_repaired") == len(names) + 2
+    assert usual_fails(tmp_path / "run", tmp_path / "usual.json") != ""

@@ -1,0 +1,118 @@
+"""The folders of ranks in a run directory: which can be read, and which belong together."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distprof.contract.mesh import SIZE_FLAGS
+from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON
+from distprof.contract.problems import FolderLeftOut, Problem, Unreadable
+from distprof.contract.rank_json import RankJson, RunJson, read
+from distprof.errors import DataError, FormatError
+
+SIZES = "(mp_size, dp_size)"
+FOLDER = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFolder:
+    """The folder of a rank and its rank.json."""
+
+    path: Path
+    content: RankJson
+
+    @property
+    def is_called_like_its_rank(self) -> bool:
+        """True where the number in its name is that of the rank."""
+        name = FOLDER.fullmatch(self.path.name)
+        return name is not None and name[1].lstrip("0") == str(self.content.rank).lstrip("0")
+
+
+def rank_folders(path: Path, problems: list[Problem]) -> list[RankFolder]:
+    """Every rank that can be read; a folder that cannot is a problem, not the end.
+
+    Raises:
+        DataError: None can be read.
+        FormatError: None can be read, and some are of a newer distprof.
+    """
+    found: dict[int, list[RankFolder]] = defaultdict(list)
+    left_out, newer = list[Unreadable](), list[FormatError]()
+    for folder in sorted(child for child in path.iterdir() if FOLDER.fullmatch(child.name) and child.is_dir()):
+        try:
+            if not (folder / RANK_JSON).exists():
+                detail = f"it has no {RANK_JSON}" if any(folder.iterdir()) else "it is empty"
+                left_out.append(Unreadable(file=folder.name, detail=detail))
+                continue
+            one = RankFolder(path=folder, content=read(folder / RANK_JSON, RankJson))
+        except (DataError, OSError) as error:
+            newer += [error] if isinstance(error, FormatError) else []
+            left_out.append(Unreadable(file=folder.name, detail=str(error.args[0])))
+            continue
+        found[one.content.rank].append(one)
+    if not found and newer:
+        raise newer[0]
+    if not found:
+        raise DataError(f"expected rank folders like rank00000 in {path}, found none that can be read"
+                        + "".join(f"; {one.file}: {one.detail}" for one in left_out),
+                        hint="only directories written by distprof run or distprof.record can be read")
+    problems += left_out
+    return [_one_of(found[number], problems) for number in sorted(found)]
+
+
+def _one_of(folders: Sequence[RankFolder], problems: list[Problem]) -> RankFolder:
+    """The folder of a rank: of several the one that is called like it, and whole rather than partial."""
+    chosen, *others = sorted(folders, key=lambda one: (not one.is_called_like_its_rank, one.path.suffix, one.path.name))
+    problems += [FolderLeftOut(folder=one.path.name, why=f"{chosen.path.name} is of rank {one.content.rank} as well")
+                 for one in others]
+    return chosen
+
+
+def agreeing(folders: list[RankFolder], about: RunJson | None, problems: list[Problem]) -> list[RankFolder]:
+    """Those of one run; a few that contradict the others are left out.
+
+    Raises:
+        DataError: As many ranks say one thing as another.
+    """
+    folders = _of_most(folders, lambda rank: rank.run_id, "run", about.run_id if about is not None else None, problems)
+    folders = _of_most(folders, lambda rank: rank.world_size, "world size",
+                       about.world_size if about is not None else None, problems)
+    size = folders[0].content.world_size
+    problems += [FolderLeftOut(folder=one.path.name, why=f"it is of rank {one.content.rank} of {size}")
+                 for one in folders if one.content.rank >= size]
+    folders = [one for one in folders if one.content.rank < size]
+    if not folders:
+        raise DataError(f"expected ranks below the world size {size}, found none",
+                        hint="the folders are of different jobs")
+    known = [one for one in folders if one.content.mp_size is not None]
+    kept = _of_most(known, lambda rank: (rank.mp_size, rank.dp_size), SIZES, None, problems)
+    return [one for one in folders if one in kept or one not in known]
+
+
+def _of_most(folders: list[RankFolder], value_of: Callable[[RankJson], Any], what: str, known: Any,
+             problems: list[Problem]) -> list[RankFolder]:
+    """Those with the known value, or the one that most of them have."""
+    counts = Counter(value_of(one.content) for one in folders)
+    if len(counts) < 2:
+        return folders
+    (most, number), (_, next_number), *_ = counts.most_common()
+    if known in counts:
+        most = known
+    elif number == next_number:
+        shown = ", ".join(f"{value} in {_names(folders, value_of, value)}" for value in counts)
+        hint = f"give the sizes to distprof run: {SIZE_FLAGS}" if what == SIZES else \
+            "remove the folders that do not belong to this run"
+        raise DataError(f"expected one {what} in all ranks, found {shown}", hint=hint)
+    problems += [FolderLeftOut(folder=one.path.name, why=f"its {what} is {value}, that of others {most}")
+                 for one in folders if (value := value_of(one.content)) != most]
+    return [one for one in folders if value_of(one.content) == most]
+
+
+def _names(folders: Sequence[RankFolder], value_of: Callable[[RankJson], Any], value: Any) -> str:
+    return ", ".join(one.path.name for one in folders if value_of(one.content) == value)
+
+
