@@ -1,110 +1,92 @@
-"""Finds which ends of arrows lack their other end or a slice to lie in, and the slice that each of the others is at."""
+"""Finds which ends of arrows lack their other end or a slice to lie in, and which need another id."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from distprof.merge.scan.engine import ENGINE
-from distprof.merge.scan.event_phases import FLOW_END, FLOW_START
+from distprof.merge.scan.event_phases import FLOW_START
 from distprof.merge.scan.scanned_columns import NONE
 
 REUSED = 3 << 30
 """Numbers of arrows whose id an earlier arrow of the rank had; other ids are below."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
-    """Ends of arrows, a row each."""
-
-    row: Any
-    """Event number, int64."""
-    at_ns: Any
-    key: Any
-    """int64, equal for the ends of one arrow."""
-    thread: Any
-    phase: Any
-    """s, t or f, as codes."""
-    binds_next: Any
-    """bool: it belongs to the next slice of its thread, not to the one around it."""
-    is_slice: Any
-    """bool: the row is the slice itself, by its `bind_id`."""
-
-
-def complete_arrows(ends: Ends, owner: Any) -> tuple[Any, Any]:
-    """Which ends of arrows lead somewhere, and which need another id.
+class CompleteArrows:
+    """Takes ends of arrows that lie in a slice, by arrow and time, and finds those that lead somewhere.
 
     A viewer binds an end to the slice around it; an end whose start is not there, or whose slice was left out, it drops
     with an error, and a second start of one id too.
-
-    Args:
-        ends: Of arrows.
-        owner: The slice of each, see `owners`.
-
-    Returns:
-        bool a row, False for what hangs in the air; int64 a row, a number for arrows whose id was in use before, else
-        `NONE`.
     """
-    bound = ends.is_slice | (owner >= 0)
-    kept, number = np.zeros(len(bound), bool), np.full(len(bound), NONE)
-    order = np.lexsort((ends.row, ends.at_ns, ends.key))
-    order = order[bound[order]]
-    if not len(order):
+
+    def __init__(self) -> None:
+        self._key: tuple[int, ...] = ()
+        """Of the last end."""
+        self._num_of_key = 0
+        """Arrows of that key that lead somewhere."""
+        self._next_number = REUSED
+        self._runs, self._number = False, NONE
+        """Whether ends that follow belong to an arrow that leads somewhere; and the number it needs."""
+        self._alone: tuple[Any, ...] | None = None
+        """A start behind which nothing has come yet."""
+
+    def add(self, keys: Sequence[Any], row: Any, phase: Any) -> tuple[Any, Any, Any]:
+        """Takes in the next ends.
+
+        Args:
+            keys: Columns that are equal for the ends of one arrow.
+            row: Number of each end.
+            phase: s, t or f, as codes.
+
+        Returns:
+            Rows that are decided: not the last one where that is a start, but that of the call before; bool a row,
+            False for what hangs in the air; int64 a row, a number for arrows whose id was in use before, else `NONE`.
+        """
+        columns = [*keys, row, phase]
+        if self._alone is not None:
+            columns = [np.concatenate(both) for both in zip(self._alone, columns, strict=True)]
+        *keys, row, phase = columns
+        kept, number = self._decide(self._begins(keys), phase == FLOW_START)
+        is_open = len(row) > 0 and bool(phase[-1] == FLOW_START)
+        self._alone = tuple(column[-1:].copy() for column in columns) if is_open else None
+        count = len(row) - is_open
+        return row[:count], kept[:count], number[:count]
+
+    def end(self) -> Any:
+        """The rows that nothing has come behind."""
+        return np.empty(0, np.int64) if self._alone is None else self._alone[-2]
+
+    def _begins(self, keys: Sequence[Any]) -> Any:
+        """bool a row: the first one of its key."""
+        begins = np.zeros(len(keys[0]), bool)
+        if len(begins):
+            begins[0] = tuple(int(key[0]) for key in keys) != self._key
+            self._key = tuple(int(key[-1]) for key in keys)
+        for key in keys:
+            begins[1:] |= key[1:] != key[:-1]
+        return begins
+
+    def _decide(self, begins: Any, is_start: Any) -> tuple[Any, Any]:
+        """Whether each row leads somewhere, and its number."""
+        kept, number = np.full(len(begins), self._runs), np.full(len(begins), self._number)
+        first = np.flatnonzero(begins | is_start)
+        if not len(first):
+            return kept, number
+        sizes = np.diff(np.append(first, len(begins)))
+        whole = is_start[first] & (sizes > 1)
+        before = self._before(whole, begins[first])
+        is_second = whole & (before > 0)
+        numbers = np.full(len(first), NONE)
+        numbers[is_second] = self._next_number + np.arange(np.count_nonzero(is_second))
+        self._next_number += int(np.count_nonzero(is_second))
+        kept[first[0]:], number[first[0]:] = np.repeat(whole, sizes), np.repeat(numbers, sizes)
+        self._runs, self._number, self._num_of_key = bool(whole[-1]), int(numbers[-1]), int(before[-1] + whole[-1])
         return kept, number
-    keys, kinds = ends.key[order], ends.phase[order]
-    begins = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    sizes = np.diff(np.append(begins, len(keys)))
-    plain = (sizes == 2) & (kinds[begins] == FLOW_START) & (kinds[np.minimum(begins + 1, len(kinds) - 1)] == FLOW_END)
-    kept[order[begins[plain]]] = kept[order[begins[plain] + 1]] = True
-    reused = REUSED
-    for begin, size in zip(begins[~plain].tolist(), sizes[~plain].tolist(), strict=True):
-        group = order[begin:begin + size]
-        for index, arrow in enumerate(_arrows(ends.phase[group].tolist())):
-            kept[group[arrow]] = True
-            if index:
-                number[group[arrow]] = reused
-                reused += 1
-    return kept, number
 
-
-def _arrows(phases: list[int]) -> Iterator[list[int]]:
-    """Places of a start with all that follows from it, out of ends in order of time; a start alone is none."""
-    running: list[int] = []
-    for place, phase in enumerate(phases):
-        if phase == FLOW_START:
-            if len(running) > 1:
-                yield running
-            running = [place]
-        elif running:
-            running.append(place)
-    if len(running) > 1:
-        yield running
-
-
-def owners(ends: Ends, thread: Any, start_ns: Any, end_ns: Any, order: Any) -> Any:
-    """The slice that each end belongs to, int64: the one around it, or the next one; -1 where there is none.
-
-    Args:
-        ends: Of arrows. Those that are slices themselves have none.
-        thread: Of each slice of the trace.
-        start_ns: Likewise.
-        end_ns: Likewise.
-        order: Slices by thread, start and longest first.
-    """
-    found = np.full(len(ends.thread), -1)
-    threads = thread.take(order)
-    for number in np.unique(ends.thread[~ends.is_slice]).tolist():
-        mine = np.flatnonzero((ends.thread == number) & ~ends.is_slice)
-        mine = mine[np.argsort(ends.at_ns[mine], kind="stable")]
-        theirs = order[slice(*np.searchsorted(threads, np.array((number, number + 1), threads.dtype)))]
-        starts, at_ns, next_ones = start_ns.take(theirs), ends.at_ns[mine], ends.binds_next[mine]
-        around = ENGINE.find_innermost(starts, end_ns.take(theirs), at_ns)
-        if next_ones.any():
-            following = np.searchsorted(starts, at_ns, "right")
-            around = np.where(next_ones, np.where(following < len(starts), following, -1), around)
-        there = around >= 0
-        found[mine[there]] = theirs[around[there]]
-    return found
+    def _before(self, whole: Any, begins_key: Any) -> Any:
+        """How many arrows of the same key lead somewhere before each one."""
+        before = np.cumsum(whole) - whole
+        latest = np.maximum.accumulate(np.where(begins_key, np.arange(len(whole)), -1))
+        return before - np.where(latest < 0, -self._num_of_key, before[latest])

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from array import array
 from typing import Any
 
 import numpy as np
 
 from distprof.merge.scan.event_phases import ASYNC_BEGIN, BEGIN, END
+
+NO_NAME = -1
+ALL = -2
+"""In the place of a name or category: begins with any."""
+ROWS_AT_ONCE = 1 << 16
+
+Place = tuple[int, int]
+"""A thread and a time."""
 
 
 def pair_halves(at_ns: Any, thread: Any, phase: Any, name: Any, category: Any, link: Any) -> tuple[Any, Any]:
@@ -26,50 +34,88 @@ def pair_halves(at_ns: Any, thread: Any, phase: Any, name: Any, category: Any, l
     Returns:
         Places of the begins, and of the end of each, -1 where there is none.
     """
-    begins: list[int] = []
-    ends: list[int] = []
-    is_open: dict[tuple[int, ...], list[int]] = {}
+    begins, ends = array("q"), array("q")
+    is_open: dict[object, _OpenBegins] = {}
     order = np.argsort(at_ns, kind="stable")
-    names, categories = name.tolist(), category.tolist()
-    columns = (column[order].tolist() for column in (phase, thread, name, category, link))
-    for place, kind, on, called, of, linked in zip(order.tolist(), *columns, strict=True):
-        stack = is_open.setdefault((on,) if kind in (BEGIN, END) else (linked, of), [])
-        if kind in (BEGIN, ASYNC_BEGIN):
-            stack.append(len(begins))
-            begins.append(place)
-            ends.append(-1)
-            continue
-        for index in reversed(range(len(stack))):
-            begin = begins[stack[index]]
-            if (called < 0 or names[begin] in (called, -1)) and (of < 0 or categories[begin] == of):
-                ends[stack.pop(index)] = place
-                break
+    for first in range(0, len(order), ROWS_AT_ONCE):  # lists of all of them would be many times as large
+        rows = order[first:first + ROWS_AT_ONCE]
+        columns = (column[rows].tolist() for column in (phase, thread, name, category, link))
+        for place, kind, on, called, of, linked in zip(rows.tolist(), *columns, strict=True):
+            where = on if kind in (BEGIN, END) else (linked, of)
+            if kind in (BEGIN, ASYNC_BEGIN):
+                if where not in is_open:
+                    is_open[where] = _OpenBegins()
+                is_open[where].add(len(begins), called, of)
+                begins.append(place)
+                ends.append(-1)
+            elif where in is_open:
+                number = is_open[where].close(called, of)
+                if number is not None:
+                    ends[number] = place
+                if not is_open[where]:
+                    del is_open[where]
     return np.array(begins, np.int64), np.array(ends, np.int64)
 
 
-def end_before_begin(thread: Any, start: Any, duration: Any, cut: Any, begin_row: Any, end_row: Any) -> None:
-    """Cuts a nanosecond from what ends when a B begins that stands before the E in the file: it would end that B.
+class _OpenBegins:
+    """Begins in one place that have not ended; an end finds its own without a look at the others."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self._stacks: dict[tuple[int, int], list[int]] = {}
+        """Begins by name and category, the innermost last, some that have ended among them."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, number: int, name: int, category: int) -> None:
+        """Takes in a begin; numbers ascend."""
+        self._open.add(number)
+        for key in ((name, category), (name, ALL), (ALL, category), (ALL, ALL)):
+            self._stacks.setdefault(key, []).append(number)
+
+    def close(self, name: int, category: int) -> int | None:
+        """Ends the innermost begin of that name or without one, and of that category; an end may be without either."""
+        of = ALL if category < 0 else category
+        found = max(self._innermost(called, of) for called in ((name, NO_NAME) if name >= 0 else (ALL,)))
+        if found < 0:
+            return None
+        self._open.remove(found)
+        return found
+
+    def _innermost(self, name: int, category: int) -> int:
+        stack = self._stacks.get((name, category), [])
+        while stack and stack[-1] not in self._open:
+            stack.pop()
+        return stack[-1] if stack else -1
+
+
+def ambiguous_places(thread: Any, start: Any, end: Any, begin_row: Any, end_row: Any) -> set[Place]:
+    """Where an E stands behind a B in the file that begins when it ends: it would end that B, so it has to end before.
 
     Args:
-        thread: int32 a slice, pairs last.
+        thread: int32 a slice that is written as two events.
         start: Of each.
-        duration: Of each, cut where it sticks out.
-        cut: Of each its new duration, -1 where it keeps its own; changed in place.
+        end: Of each.
         begin_row: Event number of each B.
         end_row: Of its E, -1 where there is none.
     """
-    num_plain = len(thread) - len(begin_row)
-    end = start + duration
-    begun = defaultdict(list)
-    for row, place in zip(begin_row.tolist(), zip(thread[num_plain:].tolist(), start[num_plain:].tolist(), strict=True),
-                          strict=True):
-        begun[place].append(row)
-    ambiguous = {
-        place for row, place in zip(end_row.tolist(), zip(
-            thread[num_plain:].tolist(), end[num_plain:].tolist(), strict=True), strict=True)
-        if row >= 0 and any(other < row for other in begun.get(place, ()))}
-    if not ambiguous:
-        return
-    for index, place in enumerate(zip(thread.tolist(), end.tolist(), strict=True)):
-        if place in ambiguous and duration[index] > 0:
-            cut[index] = duration[index] - 1
+    has_end = end_row >= 0
+    threads, times = np.concatenate([thread, thread[has_end]]), np.concatenate([start, end[has_end]])
+    order = np.lexsort((times, threads))
+    if not len(order):
+        return set()
+    threads, times, is_end = threads[order], times[order], order >= len(thread)
+    rows = np.concatenate([begin_row, end_row[has_end]])[order]
+    first = np.flatnonzero(np.append(True, (threads[1:] != threads[:-1]) | (times[1:] != times[:-1])))
+    first_begin = np.minimum.reduceat(np.where(is_end, 2**63 - 1, rows), first)
+    last_end = np.maximum.reduceat(np.where(is_end, rows, -1), first)
+    found = first[first_begin < last_end]
+    return set(zip(threads[found].tolist(), times[found].tolist(), strict=True))
+
+
+def in_places(thread: Any, at_ns: Any, places: set[Place]) -> Any:
+    """Numbers of the rows that are in one of these places."""
+    rows = np.flatnonzero(np.isin(at_ns, np.array([at for _, at in places], np.int64)))
+    there = [place in places for place in zip(thread[rows].tolist(), at_ns[rows].tolist(), strict=True)]
+    return rows[np.array(there, bool)]

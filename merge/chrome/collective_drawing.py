@@ -12,6 +12,7 @@ import polars as pl
 
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.chrome.drawing import PROCESS, ArrowEnd, CounterValue, DrawnCollective, DrawnSlice
+from distprof.merge.chrome.windows import Windows
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.group_ranks import with_lists
 from distprof.units import spans
@@ -37,7 +38,7 @@ class Drawing:
 class DrawOptions:
     """What of a rank is drawn."""
 
-    windows_ns: Sequence[tuple[int, int]] | None = None
+    windows_ns: Windows | None = None
     """On the common clock; None: all."""
     min_duration_ns: int = 0
     step_ns: Mapping[int, int] = field(default_factory=dict)
@@ -118,8 +119,7 @@ def _is_wanted(row: _Row, wanted: DrawOptions) -> bool:
     end_ns = _end(row)
     if end_ns - row.arrival_ns < wanted.min_duration_ns:
         return False
-    return wanted.windows_ns is None or any(row.arrival_ns < last and end_ns >= first
-                                            for first, last in wanted.windows_ns)
+    return wanted.windows_ns is None or bool(wanted.windows_ns.meets(row.arrival_ns, end_ns))
 
 
 def _parts(row: _Row, min_duration_ns: int) -> Iterator[DrawnSlice]:

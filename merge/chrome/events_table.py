@@ -22,6 +22,8 @@ from distprof.merge.scan.repair import repaired
 from distprof.merge.scan.scanned_columns import NONE
 
 ROWS_PER_GROUP = 1 << 16
+MANY = 8
+"""Where a column has so many times fewer rows than words are known, its own are sorted out, not all of them counted."""
 IN_TABLE = ~np.isin(np.arange(256), np.frombuffer(b"Mstf\0", np.uint8))
 """By phase: metadata and arrows are no events of their own."""
 INTEGERS = {column.name: key for column, key in EVENT_ARGS if column.type == "int64"}
@@ -35,34 +37,51 @@ class _Words:
     def __init__(self, texts: Iterable[str | None] = ()) -> None:
         self._words: list[str] = []
         self._numbers: dict[str, int] = {}
-        self._of_texts: list[int] = []
-        """Number of the word that each text is; below 0 for none."""
+        self._num_texts = 0
+        self._lookup = np.full(1, -1, np.int32)
+        """Number of the word that each text is, below 0 for none; behind them -1, which is no text."""
         self._add(texts)
 
     def take_in(self, interner: Interner) -> None:
         """Adds those texts that are new."""
-        if len(interner) > len(self._of_texts):
-            self._add(map(_decoded, interner.texts(len(self._of_texts))))
+        if len(interner) > self._num_texts:
+            self._add(map(_decoded, interner.texts(self._num_texts)))
 
     def _add(self, texts: Iterable[str | None]) -> None:
-        for text in texts:
-            number = -1
-            if text is not None:
-                number = self._numbers.setdefault(text, len(self._words))
-                if number == len(self._words):
-                    self._words.append(text)
-            self._of_texts.append(number)
-        self._lookup = np.array([*self._of_texts, -1], np.int32)  # the last one is for -1, which is no text
-        self._is_plain = len(self._words) == len(self._of_texts)
+        new = list(map(self._number, texts))
+        known, self._num_texts = self._num_texts, self._num_texts + len(new)
+        if self._num_texts >= len(self._lookup):  # twice as long: adding stays cheap, however many come
+            self._lookup = np.append(self._lookup, np.full(self._num_texts + 1, -1, np.int32))
+        self._lookup[known:self._num_texts] = new
+
+    def _number(self, text: str | None) -> int:
+        if text is None:
+            return -1
+        number = self._numbers.setdefault(text, len(self._words))
+        if number == len(self._words):
+            self._words.append(text)
+        return number
 
     def array(self, texts: Any) -> Any:
         """Dictionary array of a column of text numbers; its dictionary holds the words of the column alone."""
-        numbers = texts if self._is_plain else self._lookup.take(texts, mode="wrap")  # -1 is the last one
-        is_used = np.bincount(numbers + 1, minlength=len(self._words) + 1) > 0  # the first one is for no word
-        words = [word for word, used in zip(self._words, is_used[1:].tolist(), strict=True) if used]
-        places = np.append(np.cumsum(is_used[1:], dtype=np.int32) - 1, np.int32(0))  # the last one again for -1
-        indices = _array(places.take(numbers, mode="wrap"), numbers >= 0 if is_used[0] else None)
-        return pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()), safe=False)
+        numbers = texts
+        if len(self._words) < self._num_texts:
+            numbers = self._lookup[:self._num_texts + 1].take(texts, mode="wrap")  # -1 is the last one
+        used, indices, lacks = _used(numbers, len(self._words))
+        words = [self._words[number] for number in used.tolist()]
+        return pa.DictionaryArray.from_arrays(
+            _array(indices, numbers >= 0 if lacks else None), pa.array(words, pa.string()), safe=False)
+
+
+def _used(numbers: Any, count: int) -> tuple[Any, Any, bool]:
+    """Which of so many words a column has; the place of each row's word among them, int32; whether some have none."""
+    if count > MANY * len(numbers):
+        used, indices = np.unique(numbers, return_inverse=True)
+        lacks = int(np.count_nonzero(used[:1] < 0))
+        return used[lacks:], np.maximum(indices - lacks, 0).astype(np.int32), lacks > 0
+    is_used = np.bincount(numbers + 1, minlength=count + 1) > 0  # the first one is for no word
+    places = np.append(np.cumsum(is_used[1:], dtype=np.int32) - 1, np.int32(0))  # the last one again for -1
+    return np.flatnonzero(is_used[1:]), places.take(numbers, mode="wrap"), bool(is_used[0])
 
 
 def _array(values: Any, there: Any = None) -> Any:

@@ -50,6 +50,10 @@ class Lanes:
     sort_indices: dict[tuple[str, str], int] = field(default_factory=dict)
     _processes: dict[str, NumberedProcess] = field(default_factory=dict)
     _threads: dict[tuple[str, str], NumberedThread] = field(default_factory=dict)
+    _with_main: set[int] = field(default_factory=set)
+    """Numbers of processes that have a main thread."""
+    _labelled: dict[str, list[str]] = field(default_factory=dict)
+    """Label -> raw pids that have it, once `settle` was called."""
     _used: int = 0
 
     def thread(self, raw_pid: int | str, raw_tid: int | str) -> NumberedThread:
@@ -59,7 +63,9 @@ class Lanes:
         if thread is None:
             pid = self._process(key[0]).pid
             # Perfetto takes the thread with the number of its process for the main thread
-            is_main = key[0] == key[1] and not any(other.tid == pid for other in self._threads.values())
+            is_main = key[0] == key[1] and pid not in self._with_main
+            if is_main:
+                self._with_main.add(pid)
             thread = self._threads[key] = NumberedThread(
                 pid=pid, tid=pid if is_main else self._number(),
                 name=self.thread_names.get(key) or _title(*key), sort_index=self.sort_indices.get(key))
@@ -90,7 +96,12 @@ class Lanes:
             self.thread_names[raw_pid, raw_tid] = name
 
     def settle(self, raw_pids: Iterable[str]) -> None:
-        """Out of all processes, chooses the one that takes in what Kineto invents: the first of the CPU."""
+        """Out of all processes, chooses the one that takes in what Kineto invents: the first of the CPU.
+
+        All labels are known by then.
+        """
+        for raw, label in self.labels.items():
+            self._labelled.setdefault(label, []).append(raw)
         real = [pid for pid in raw_pids if pid not in PSEUDO and not pid.endswith(" Counters")]
         self.main = next((pid for pid in real if self.labels.get(pid, "CPU") == "CPU"), "")
 
@@ -105,7 +116,7 @@ class Lanes:
         """The process that takes in one that Kineto invents, else the process itself."""
         if raw_pid.startswith("GPU ") and raw_pid.endswith(" Counters"):
             label = raw_pid.removesuffix(" Counters")
-            return next((raw for raw, its in self.labels.items() if its == label), raw_pid)
+            return next(iter(self._labelled.get(label, ())), raw_pid)
         return self.main if raw_pid in PSEUDO else raw_pid
 
     def _number(self) -> int:
@@ -118,7 +129,7 @@ class Lanes:
         label = self.labels.get(raw_pid)
         is_number = raw_pid.lstrip("-").isdigit()
         name = label.lower() if label else self.programs.get(raw_pid) or ("cpu" if is_number else raw_pid) or "cpu"
-        is_one = label is not None and label != "CPU" and list(self.labels.values()).count(label) == 1
+        is_one = label is not None and label != "CPU" and len(self._labelled[label]) == 1
         return name if is_one or not is_number else f"{name} (pid {raw_pid})"
 
     def describe(self) -> Iterator[dict[str, object]]:

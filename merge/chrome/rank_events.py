@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from distprof.merge.chrome.drawing import DrawnSlice
-from distprof.merge.chrome.numbering import Lanes, NumberedThread
+from distprof.merge.chrome.numbering import Lanes
 from distprof.merge.chrome.rank_plans import RankPlan, Steps
 from distprof.merge.chrome.survey import NAMES_OF, timeless
 from distprof.merge.scan.chrome_file import Losses
@@ -110,7 +110,6 @@ class RankEvents:
         self._row = 0
         survey = plan.survey
         self._raw = survey.threads
-        self._threads: list[NumberedThread | None] = [None] * len(survey.threads)
         self._pids, self._tids = (np.zeros(len(survey.threads), np.int64) for _ in range(2))
         self._is_met = np.zeros(len(survey.threads), bool)
         self._none = np.full(scanner.max_rows, NONE)
@@ -133,10 +132,11 @@ class RankEvents:
         plan, survey = self.plan, self.plan.survey
         if survey.steps or survey.first_ns is None or survey.last_ns is None:
             return
-        for start, end, number in zip(*(column.tolist() for column in plan.steps), strict=True):
-            inside = plan.selection.windows_ns is None or any(
-                start < last and end > first for first, last in plan.selection.windows_ns)
-            if inside and end > survey.first_ns and start < survey.last_ns:
+        starts, ends, _ = plan.steps
+        windows = plan.selection.windows_ns
+        inside = np.ones(len(starts), bool) if windows is None else windows.meets(starts, ends - 1)
+        for start, end, number in zip(*(column[inside].tolist() for column in plan.steps), strict=True):
+            if end > survey.first_ns and start < survey.last_ns:
                 yield DrawnSlice(f"step {number}", int(plan.clock.to_common(start)), int(plan.clock.to_common(end)))
 
     def decide(self, text: Text) -> DecidedEvents:
@@ -241,10 +241,9 @@ class RankEvents:
     def _numbers(self, stays: Any) -> tuple[Any, Any]:
         threads = self.scanner.column("thread")
         if not self._is_met.take(threads).all():
-            for number in np.flatnonzero(np.bincount(threads[stays]) > 0).tolist():
-                if self._threads[number] is None:
-                    thread = self._threads[number] = self.lanes.thread(*self._raw[number])
-                    self._pids[number], self._tids[number], self._is_met[number] = thread.pid, thread.tid, True
+            for number in np.unique(threads[stays & ~self._is_met.take(threads)]).tolist():
+                thread = self.lanes.thread(*self._raw[number])
+                self._pids[number], self._tids[number], self._is_met[number] = thread.pid, thread.tid, True
         return self._pids.take(threads), self._tids.take(threads)
 
     def _move(self, tid: Any) -> None:

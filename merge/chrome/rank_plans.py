@@ -19,6 +19,7 @@ from distprof.merge.chrome.options import MergeOptions, NumberRanges
 from distprof.merge.chrome.rank_surveys import RankSurvey
 from distprof.merge.chrome.selection import EventSelection, WithinBudget, by_importance, within_budget
 from distprof.merge.chrome.survey import ALL, Survey
+from distprof.merge.chrome.windows import Windows
 from distprof.merge.clock.model import Clock, RankClock
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.scan.trace_file import TraceFile
@@ -129,8 +130,7 @@ def _drawn(clock: Clock, collectives: pl.DataFrame | None, selections: Mapping[i
     wanted = {}
     for rank, selection in selections.items():
         line, (starts, ends, numbers) = clock.line(rank), steps[rank]
-        windows = None if selection.windows_ns is None else [
-            (int(line.to_common(first)), int(line.to_common(last))) for first, last in selection.windows_ns]
+        windows = None if selection.windows_ns is None else selection.windows_ns.map(line.to_common)
         wanted[rank] = DrawOptions(windows_ns=windows, min_duration_ns=selection.min_duration_ns,
                                    step_ns=dict(zip(numbers.tolist(), (ends - starts).tolist(), strict=True)))
     return draw_collectives(collectives, clock, wanted, origin_ns)
@@ -225,7 +225,7 @@ def _selection(options: MergeOptions, steps: list[tuple[int, int]] | None, clock
         start, end = (clock.to_own(first_ns + edge) for edge in options.window_ns)
         windows = [(max(start, first), min(end, last)) for first, last in (steps if steps is not None else [
             (start, end)]) if max(start, first) < min(end, last)]
-    return EventSelection(windows_ns=None if windows is None else tuple(windows), categories=options.categories,
+    return EventSelection(windows_ns=None if windows is None else Windows(windows), categories=options.categories,
                      without_python=options.without_python, min_duration_ns=options.min_duration_ns)
 
 

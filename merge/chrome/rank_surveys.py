@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from distprof.contract.problems import TraceDamaged
@@ -44,15 +45,20 @@ class Readings:
 class RankSurveys:
     """Reads every trace that the options ask for, in workers that begin at once; the second pass uses them too."""
 
-    def __init__(self, run: Run, options: MergeOptions) -> None:
+    def __init__(self, run: Run, options: MergeOptions, folder: Path | None = None) -> None:
         """Begins.
+
+        Args:
+            run: Whose ranks are surveyed.
+            options: Say which.
+            folder: For temporary files, where a trace is long.
 
         Raises:
             UsageError: The options ask for ranks that are not there.
         """
         self._traces = _traces(run, options)
         self._executor = _executor([trace for _, trace in self._traces])
-        self._found = [self._executor.submit(_survey, trace) for _, trace in self._traces]
+        self._found = [self._executor.submit(_survey, trace, folder) for _, trace in self._traces]
 
     def __enter__(self) -> RankSurveys:
         return self
@@ -100,9 +106,9 @@ def _executor(traces: Sequence[TraceFile]) -> Executor:
     return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
 
 
-def _survey(trace: TraceFile) -> Survey | DataError:
+def _survey(trace: TraceFile, folder: Path | None) -> Survey | DataError:
     try:
-        survey = survey_trace(trace)
+        survey = survey_trace(trace, folder=folder)
     except DataError as error:
         return error
     if is_merged(survey.metadata):

@@ -24,7 +24,8 @@ def write_rank(plan: RankPlan, writers: Sequence[RankWriter]) -> RankCounts:
     if not writers:
         return RankCounts(rank=plan.rank)
     if not plan.selection.is_all:
-        plan = replace(plan, survey=survey_trace(plan.trace, plan.selection, base_ns=plan.survey.base_ns))
+        plan = replace(plan, survey=survey_trace(
+            plan.trace, plan.selection, base_ns=plan.survey.base_ns, folder=plan.survey.folder))
     try:
         counts = _write(plan, writers)
         if _is_same(counts, plan.survey):
@@ -33,7 +34,7 @@ def write_rank(plan: RankPlan, writers: Sequence[RankWriter]) -> RankCounts:
         pass
     # the survey skims: damage within args made it read other events
     return _write(replace(plan, survey=survey_trace(
-        plan.trace, plan.selection, base_ns=plan.survey.base_ns, strict=True)), writers)
+        plan.trace, plan.selection, base_ns=plan.survey.base_ns, strict=True, folder=plan.survey.folder)), writers)
 
 
 def _is_same(counts: RankCounts, survey: Survey) -> bool:

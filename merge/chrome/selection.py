@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.merge.chrome.windows import Windows
 from distprof.merge.scan.engine import Interner
 from distprof.merge.scan.scanned_columns import NONE
 
@@ -16,7 +17,7 @@ from distprof.merge.scan.scanned_columns import NONE
 class EventSelection:
     """Filters of one rank's events. Names of processes and threads always stay."""
 
-    windows_ns: tuple[tuple[int, int], ...] | None = None
+    windows_ns: Windows | None = None
     """Spans on the rank's own clock; what lies outside of all of them is left out. None: no limit."""
     categories: frozenset[str] | None = None
     """Those that stay; events without a category stay too. None: all."""
@@ -47,10 +48,7 @@ class EventSelection:
             keep &= ~unwanted[category]
         if self.windows_ns is not None:
             end_ns = start_ns + np.where(duration_ns == NONE, 0, np.maximum(duration_ns, 0))
-            inside = np.zeros(len(start_ns), bool)
-            for first, last in self.windows_ns:
-                inside |= (start_ns < last) & (end_ns >= first)
-            keep &= inside
+            keep &= self.windows_ns.meets(start_ns, end_ns)
         return keep
 
     def _wants(self, category: str) -> bool:

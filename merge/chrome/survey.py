@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from distprof.merge.chrome.layout import Layout, LayoutFinder
+from distprof.merge.chrome.layout import Layout
+from distprof.merge.chrome.layout_finder import LayoutFinder
 from distprof.merge.chrome.selection import EventSelection
 from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
@@ -18,7 +20,6 @@ from distprof.merge.scan.event_phases import META, SLICE
 from distprof.merge.scan.gunzip import READ_BYTES, Damage
 from distprof.merge.scan.repair import repaired
 from distprof.merge.scan.scanned_columns import NONE, Text
-from distprof.merge.scan.thread_ids import thread_of
 from distprof.merge.scan.trace_file import TraceFile
 
 ALL = EventSelection()
@@ -63,10 +64,12 @@ class Survey:
     """Steps that torch.profiler marked: name, start, end; base included."""
     layout: Layout = field(default_factory=Layout)
     """Which events cannot stay as they are."""
+    folder: Path | None = None
+    """For temporary files, if it has to be made again."""
 
 
-def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: int = 0,
-                strict: bool = False) -> Survey:
+def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: int = 0, strict: bool = False,
+                 folder: Path | None = None) -> Survey:
     """Reads a trace once.
 
     Args:
@@ -74,6 +77,7 @@ def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: 
         selection: What of it will be written.
         base_ns: Added to its times before events are selected; as an earlier survey found it.
         strict: Looks into `args` too, where damage may hide.
+        folder: For temporary files, where the trace is long.
 
     Raises:
         DataError: It is no Chrome trace.
@@ -81,8 +85,18 @@ def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: 
     scanner = ENGINE.new_scanner(skims=not strict)
     reader = ChunkReader(trace, chunk_bytes=READ_BYTES)
     file = ChromeFile(trace.name, reader, scanner)
-    survey, rows = Survey(metadata=file.metadata, losses=file.losses), LayoutFinder(scanner, selection, base_ns)
-    steps = _Steps(scanner)
+    survey = Survey(metadata=file.metadata, losses=file.losses, folder=folder)
+    with LayoutFinder(scanner, selection, base_ns, folder) as rows:
+        _read(file, survey, rows)
+        survey.num_bytes, survey.damage = file.num_bytes, reader.damage
+        span, survey.layout, survey.threads = rows.span(), rows.layout(), rows.threads.names
+    if span is not None:
+        survey.first_ns, survey.last_ns = (at + survey.base_ns for at in span)
+    return survey
+
+
+def _read(file: ChromeFile, survey: Survey, rows: LayoutFinder) -> None:
+    scanner, steps = file.scanner, _Steps(file.scanner)
     for text in file.scanned():
         phase = scanner.column("phase")
         survey.bad_times += int(np.count_nonzero(timeless(scanner)))
@@ -90,14 +104,8 @@ def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: 
         steps.look()
         rows.add(text, survey.num_events)
         survey.num_events += scanner.num_rows
-    survey.num_bytes, survey.damage = file.num_bytes, reader.damage
     survey.base_ns = base_ns_of(file.metadata)
-    survey.threads = [thread_of(key) for key in scanner.threads.texts()]
     survey.steps = [(step, start + survey.base_ns, end + survey.base_ns) for step, start, end in steps.found]
-    span, survey.layout = rows.span(), rows.layout()
-    if span is not None:
-        survey.first_ns, survey.last_ns = (at + survey.base_ns for at in span)
-    return survey
 
 
 def _meta(scanner: Scanner, text: Text, rows: Any) -> Iterator[NamingEvent]:

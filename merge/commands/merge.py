@@ -63,7 +63,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
     try:
         merged.parent.mkdir(parents=True, exist_ok=True)
         temporary = _temporary(merged)
-        with _unpacked(run, temporary) as unpacked, RankSurveys(unpacked, options) as reading:
+        with _unpacked(run, temporary) as unpacked, RankSurveys(unpacked, options, temporary) as reading:
             from distprof.merge.commands import (
                 merge_files as writing,  # takes a while, and the first pass runs meanwhile
             )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from distprof.merge.scan.compiled.library import is_built
+from distprof.merge.scan.laid_slices import LaidSlices
 from distprof.merge.scan.scanned_columns import Status, Text
 
 PLAIN = "DISTPROF_PLAIN_ENGINE"
@@ -99,6 +100,23 @@ class Scanner(Protocol):
         """
 
 
+class Lanes(Protocol):
+    """Gives lanes to slices: none of a lane overlaps another there in part."""
+
+    def add(self, row: Any, thread: Any, start: Any, duration: Any) -> LaidSlices:
+        """Takes in the next part of all slices; they come by thread, start, and longest first.
+
+        Args:
+            row: A number by which later parts can tell about it, int64.
+            thread: int32, never one that came before another.
+            start: In ns; rows that ask for a slice come behind all that start by then.
+            duration: In ns; `AROUND` or `FOLLOWING` for rows that ask for the lane of a slice.
+
+        Raises:
+            ValueError: The columns do not belong together, or are in another order.
+        """
+
+
 class Engine(Protocol):
     """What the modules `compiled` and `plain` have."""
 
@@ -114,30 +132,16 @@ class Engine(Protocol):
                 look inside: twice as fast, and damage in there goes unseen. Only where nothing of `args` is asked for.
         """
 
-    def find_overlaps(self, order: Any, start: Any, dur: Any, thread: Any, *, tolerance: int,
-                      max_lanes: int) -> tuple[Any, Any]:
-        """Slices that stick out of the one they begin in.
+    def new_lanes(self, *, tolerance: int, max_lanes: int) -> Lanes:
+        """Lanes that hold no slice yet.
 
         Args:
-            order: Row numbers by thread, start, longest first; int64.
-            start: Start of each row in ns.
-            dur: Duration of each row in ns.
-            thread: int32 a row.
-            tolerance: So much, in ns, may be cut of the slice's end or of those it sticks out of, whichever is less;
+            tolerance: So much, in ns, may be cut of a slice's end or of those it sticks out of, whichever is less;
                 else it goes to a lane of its own.
             max_lanes: Lanes of a thread, the thread itself included.
 
-        Returns:
-            Lane of each row, 0 for the thread itself; and new durations, -1 where the old one stays.
-        """
-
-    def find_innermost(self, start: Any, end: Any, at: Any) -> Any:
-        """Of each time, the number of the last slice that has begun by then and not ended before; -1 without one.
-
-        Args:
-            start: Start of each slice, int64, ascending.
-            end: End of each.
-            at: Times, int64, ascending.
+        Raises:
+            ValueError: They leave no lane.
         """
 
 

@@ -19,8 +19,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "find_event": (INT64, [POINTER, INT64, INT64]),
     "link_rows": (INT32, [POINTER] * 4),
     "rewrite_events": (INT64, [*[POINTER] * 9, INT64, POINTER]),
-    "find_overlaps": (INT64, [INT64, *[POINTER] * 4, INT64, INT32, POINTER, POINTER]),
-    "find_innermost": (INT32, [INT64, POINTER, POINTER, INT64, POINTER, POINTER]),
+    "lanes_new": (POINTER, [INT64, INT32]),
+    "lanes_free": (None, [POINTER]),
+    "lanes_add": (INT32, [POINTER, INT64, *[POINTER] * 6]),
+    "lanes_num_late": (INT64, [POINTER]),
+    "lanes_late": (POINTER, [POINTER]),
 }
 """Function -> type of its result, types of its arguments."""
 

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 
 from distprof.merge.scan.compiled.library import address, library
-from distprof.merge.scan.engine_arguments import slices_of, times_of
+from distprof.merge.scan.laid_slices import LATE, LaidSlices, lanes_of, part_of
 
 
-def find_overlaps(order: Any, start: Any, dur: Any, thread: Any, *, tolerance: int, max_lanes: int) -> tuple[Any, Any]:
-    """See `Engine`."""
-    columns = slices_of(order, start, dur, thread, max_lanes)
-    lane, cut = np.zeros(len(start), np.int32), np.full(len(start), -1, np.int64)
-    found = library().find_overlaps(len(order), *map(address, columns), tolerance, max_lanes, address(lane),
-                                    address(cut))
-    if found < 0:
-        raise MemoryError
-    return lane, cut
+class CompiledLanes:
+    """See `Lanes`."""
 
+    def __init__(self, *, tolerance: int, max_lanes: int) -> None:
+        self._handle: Any = library().lanes_new(*lanes_of(tolerance, max_lanes))
+        if not self._handle:
+            raise MemoryError
 
-def find_innermost(start: Any, end: Any, at: Any) -> Any:
-    """See `Engine`."""
-    starts, ends, times = times_of(start, end, at)
-    found = np.empty(len(times), np.int64)
-    if not library().find_innermost(len(starts), address(starts), address(ends), len(times), address(times),
-                                    address(found)):
-        raise MemoryError
-    return found
+    def __del__(self) -> None:
+        handle, self._handle = getattr(self, "_handle", None), None
+        if handle:
+            library().lanes_free(handle)
+
+    def add(self, row: Any, thread: Any, start: Any, duration: Any) -> LaidSlices:
+        """See `Lanes`."""
+        columns = part_of(row, thread, start, duration)
+        lane, cut = np.empty(len(columns[0]), np.int32), np.empty(len(columns[0]), np.int64)
+        if not library().lanes_add(self._handle, len(lane), *map(address, columns), address(lane), address(cut)):
+            raise MemoryError
+        return LaidSlices(lane, cut, self._late())
+
+    def _late(self) -> Any:
+        count = int(library().lanes_num_late(self._handle))
+        if not count:
+            return np.empty(0, LATE)
+        place = library().lanes_late(self._handle)
+        return np.frombuffer(ctypes.string_at(place, count * LATE.itemsize), LATE)

@@ -2,79 +2,104 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from distprof.merge.scan.engine_arguments import slices_of, times_of
+from distprof.merge.scan.laid_slices import AROUND, LATE, LaidSlices, lanes_of, part_of
 
 _NEVER = 2**63 - 1
 
 
-def find_overlaps(order: Any, start: Any, dur: Any, thread: Any, *, tolerance: int, max_lanes: int) -> tuple[Any, Any]:
-    """See `Engine`."""
-    order, start, dur, thread = slices_of(order, start, dur, thread, max_lanes)
-    lanes, cuts = np.zeros(len(start), np.int32), np.full(len(start), -1, np.int64)
-    found = _Found(lanes=lanes, cuts=cuts, starts=start.tolist(), ends=(start + dur).tolist())
-    known, owners = None, thread.tolist()
-    for row in order.tolist():
-        if owners[row] != known:
-            stacks: list[_Stack] = [[] for _ in range(max_lanes)]
-            known = owners[row]
-        found.place(row, stacks, tolerance)
-    return lanes, cuts
+class _Open(NamedTuple):
+    """A slice that has not ended."""
+
+    start: int
+    end: int
+    whole: int
+    """Where it ends uncut."""
+    place: int
+    """Rows before it, of all parts."""
+    row: int
 
 
-_Stack = list[tuple[int, int]]
-"""End and row of each open slice of a lane, the innermost last."""
+class PlainLanes:
+    """See `Lanes`."""
 
+    def __init__(self, *, tolerance: int, max_lanes: int) -> None:
+        self._tolerance, self._max_lanes = lanes_of(tolerance, max_lanes)
+        self._thread: int | None = None
+        self._place = 0
+        self._begin_thread()
 
-class _Found:
-    """Lanes and cuts so far."""
+    def _begin_thread(self) -> None:
+        self._stacks: list[list[_Open]] = [[] for _ in range(self._max_lanes)]
+        self._waiting: list[tuple[int, int]] = []
+        """Place and row of those that ask for the slice that follows."""
 
-    def __init__(self, *, lanes: Any, cuts: Any, starts: list[int], ends: list[int]) -> None:
-        self._lanes, self._cuts, self._starts, self._ends = lanes, cuts, starts, ends
+    def add(self, row: Any, thread: Any, start: Any, duration: Any) -> LaidSlices:
+        """See `Lanes`."""
+        columns = part_of(row, thread, start, duration)
+        self._first = self._place
+        self._lanes, self._cuts, self._late = [-1] * len(columns[0]), [-1] * len(columns[0]), list[tuple[int, ...]]()
+        for number, on, at, lasts in zip(*(column.tolist() for column in columns), strict=True):
+            if on != self._thread:
+                self._thread = on
+                self._begin_thread()
+            if lasts >= 0:
+                self._take(_Open(at, at + lasts, at + lasts, self._place, number))
+            elif lasts == AROUND:
+                self._lanes[self._place - self._first] = self._lane_at(at)
+            else:
+                self._waiting.append((self._place, number))
+            self._place += 1
+        return LaidSlices(np.array(self._lanes, np.int32), np.array(self._cuts, np.int64), np.array(self._late, LATE))
 
-    def place(self, row: int, stacks: list[_Stack], tolerance: int) -> None:
-        """Puts a slice into the first lane that takes it."""
-        begin, end = self._starts[row], self._ends[row]
-        for lane, stack in enumerate(stacks):
-            while stack and stack[-1][0] <= begin:
+    def _lane_at(self, at: int) -> int:
+        tops = []
+        for lane, stack in enumerate(self._stacks):
+            while stack and stack[-1].end < at:
                 stack.pop()
-            room = stack[-1][0] if stack else _NEVER
-            if end <= room or (lane == 0 and self._cut_others(stack, begin, end, min(tolerance, end - room - 1))):
-                break
-            if (lane == 0 and end - room <= tolerance) or lane + 1 == len(stacks):
-                end = room
-                self._cuts[row] = end - begin
-                break
-        self._lanes[row] = lane
-        stack.append((end, row))
+            if stack:
+                tops.append((stack[-1].place, lane))
+        return max(tops)[1] if tops else -1
 
-    def _cut_others(self, stack: _Stack, begin: int, end: int, most: int) -> bool:
+    def _take(self, one: _Open) -> None:
+        """Puts a slice into the first lane that takes it, and tells those that wait for it."""
+        for lane, stack in enumerate(self._stacks):
+            while stack and stack[-1].end <= one.start:
+                stack.pop()
+            room = stack[-1].end if stack else _NEVER
+            beyond = one.end - room
+            if beyond <= 0 or (lane == 0 and self._cut_others(stack, one, min(self._tolerance, beyond - 1))):
+                break
+            if (lane == 0 and beyond <= self._tolerance) or lane + 1 == self._max_lanes:
+                one = one._replace(end=room)
+                self._cut(one, room - one.start)
+                break
+        stack.append(one)
+        self._lanes[one.place - self._first] = lane
+        for place, row in reversed(self._waiting):
+            if place >= self._first:
+                self._lanes[place - self._first] = lane
+            else:
+                self._late.append((row, lane, -1))
+        self._waiting.clear()
+
+    def _cut_others(self, stack: list[_Open], one: _Open, most: int) -> bool:
         """Ends the slices that another one sticks out of where it begins, if none loses more than that, or all."""
-        crossed = [other for until, other in stack if until < end]
-        if any(self._ends[other] - begin > most or self._starts[other] == begin for other in crossed):
-            return False
-        for other in crossed:
-            self._cuts[other] = begin - self._starts[other]
-        del stack[len(stack) - len(crossed):]
+        outer = len(stack)
+        while outer and stack[outer - 1].end < one.end:
+            outer -= 1
+            if stack[outer].start == one.start or stack[outer].whole - one.start > most:
+                return False
+        while len(stack) > outer:
+            other = stack.pop()
+            self._cut(other, one.start - other.start)
         return True
 
-
-def find_innermost(start: Any, end: Any, at: Any) -> Any:
-    """See `Engine`."""
-    starts, ends, times = (array.tolist() for array in times_of(start, end, at))
-    found: list[int] = []
-    opened: list[int] = []
-    begun = 0
-    for time in times:
-        while begun < len(starts) and starts[begun] <= time:
-            while opened and ends[opened[-1]] < starts[begun]:
-                opened.pop()
-            opened.append(begun)
-            begun += 1
-        while opened and ends[opened[-1]] < time:
-            opened.pop()
-        found.append(opened[-1] if opened else -1)
-    return np.array(found, np.int64)
+    def _cut(self, one: _Open, duration: int) -> None:
+        if one.place >= self._first:
+            self._cuts[one.place - self._first] = duration
+        else:
+            self._late.append((one.row, -1, duration))

@@ -177,17 +177,26 @@ static int64_t drive(Buffer text) {
 }
 
 static void overlap(void) {
-    int64_t n = chance(200), *numbers[4];
-    int32_t *thread = malloc((n + 1) * 4), *lane = calloc(n + 1, 4);
-    for (int i = 0; i < 4; i++) numbers[i] = calloc(n + 1, sizeof(int64_t));
-    for (int64_t i = 0; i < n; i++) {
-        numbers[0][i] = i, numbers[1][i] = (i ? numbers[1][i - 1] : 0) + chance(3), numbers[2][i] = chance(100);
-        if (!chance(50)) numbers[2][i] = LATEST - 1;
-        thread[i] = (int32_t)(i / 60);
+    Lanes *l;
+    while (!(l = lanes_new(chance(5), 1 + (int32_t)chance(4)))) until_failure = -1;
+    int64_t last = 0, known = 1;
+    for (int64_t part = chance(5); part && known; part--) {
+        int64_t n = chance(100), *numbers[4];
+        int32_t *thread = malloc((n + 1) * 4), *lane = malloc((n + 1) * 4);
+        for (int i = 0; i < 4; i++) numbers[i] = calloc(n + 1, sizeof(int64_t));
+        for (int64_t i = 0; i < n; i++) {
+            numbers[0][i] = i, numbers[1][i] = last += chance(3), numbers[2][i] = chance(4) ? (int64_t)chance(100) : chance(2) ? AROUND : FOLLOWING;
+            if (!chance(50)) numbers[2][i] = LATEST - 1;
+            thread[i] = (int32_t)(last / 60);
+        }
+        known = lanes_add(l, n, numbers[0], thread, numbers[1], numbers[2], lane, numbers[3]);
+        for (int64_t i = 0; known && i < n; i++) expect(lane[i] >= -1 && lane[i] < l->max_lanes, "a lane is one of those");
+        for (int64_t i = 0; known && i < lanes_num_late(l); i++)
+            expect((lanes_late(l)[i].lane < 0) != (lanes_late(l)[i].cut < 0), "late is a lane or a cut");
+        for (int i = 0; i < 4; i++) free(numbers[i]);
+        free(thread), free(lane);
     }
-    find_overlaps(n, numbers[0], numbers[1], numbers[2], thread, chance(5), 1 + (int32_t)chance(4), lane, numbers[3]);
-    for (int i = 0; i < 4; i++) free(numbers[i]);
-    free(thread), free(lane);
+    lanes_free(l);
 }
 
 /* Strings get the same number twice, with or without memory for all. */

@@ -1,0 +1,206 @@
+"""Rows in the order of their keys, however many: those that there is no room for in memory lie in a temporary file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOM = 1 << 20
+"""Rows in memory at most: some 100 MB while they are sorted."""
+MOST_RUNS = 1 << 8
+"""Sorted parts that share the room; of more each takes as much: shorter reads cost more than they spare."""
+KEY_BITS = 62
+
+Columns = tuple[Any, ...]
+
+
+class SortedRows:
+    """Takes rows in any order and gives them back sorted, in blocks."""
+
+    def __init__(self, kinds: Mapping[str, Any], num_keys: int, folder: Path | None = None, room: int = ROOM) -> None:
+        """Holds no row yet.
+
+        Args:
+            kinds: Name and type of each column.
+            num_keys: So many of the first columns are the keys, the one that weighs most first: integers below 2^62
+                that no two rows have in common. Without keys rows have no order.
+            folder: Where the file is made that rows go to; a place of the machine's choice where there is none.
+            room: Rows that are held in memory.
+        """
+        self._kinds, self._num_keys = list(map(np.dtype, kinds.values())), num_keys
+        self._folder, self._room = folder, room
+        self._held: list[Columns] = []
+        self._num_held = 0
+        self._runs: list[tuple[int, int]] = []
+        """Place in the file, and rows, of each sorted part."""
+        self._file: Any = None
+
+    def __len__(self) -> int:
+        return self._num_held + sum(count for _, count in self._runs)
+
+    def add(self, *columns: Any) -> None:
+        """Takes in rows; the arrays must not change afterwards."""
+        self._held.append(columns)
+        self._num_held += len(columns[0])
+        if self._num_held >= self._room:
+            self._spill()
+
+    def close(self) -> None:
+        """Gives room and file back."""
+        self._held, self._num_held, self._runs = [], 0, []
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def parts(self) -> Iterator[Columns]:
+        """All rows, in no order."""
+        for run in map(self._reader, self._runs):
+            while run.fill():
+                yield run.take(len(run))
+        if self._num_held:
+            yield tuple(self._joined(range(len(self._kinds))))
+
+    def blocks(self) -> Iterator[Columns]:
+        """All rows by their keys."""
+        if not self._runs:
+            if self._num_held:
+                yield self._held_in_order()
+            return
+        if self._num_held:
+            self._spill()
+        runs = [run for run in map(self._reader, self._runs) if run.fill()]
+        while runs:
+            # what is behind the last row that was read of a run is unknown
+            limit = min((run.last for run in runs if run.has_more), default=None)
+            pieces = [run.take(run.count_until(limit)) for run in runs if limit is None or run.first <= limit]
+            yield _in_order([np.concatenate(column) for column in zip(*pieces, strict=True)], self._num_keys)
+            runs = [run for run in runs if run.fill()]
+
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+        place = self._file.seek(0, os.SEEK_END)
+        order = _order(self._joined(range(self._num_keys)))
+        for index in range(len(self._kinds)):
+            column, = self._joined([index])
+            self._file.write(memoryview(column if order is None else column.take(order)).cast("B"))
+        self._file.flush()
+        self._runs.append((place, self._num_held))
+        self._held, self._num_held = [], 0
+
+    def _held_in_order(self) -> Columns:
+        columns = self._joined(range(len(self._kinds)))
+        self._held = [tuple(columns)]
+        return _in_order(columns, self._num_keys)
+
+    def _joined(self, indices: Sequence[int]) -> list[Any]:
+        """Columns of the rows that are in memory."""
+        return [np.concatenate([part[index] for part in self._held], dtype=self._kinds[index]) for index in indices]
+
+    def _reader(self, run: tuple[int, int]) -> _Run:
+        assert self._file is not None
+        room = max(self._room // min(len(self._runs), MOST_RUNS), 1)
+        return _Run(self._file, *run, self._kinds, self._num_keys, room)
+
+
+class _Run:
+    """Reads a sorted part of the file, block after block."""
+
+    first: tuple[int, ...]
+    """Keys of the next row; likewise of the last one that was read."""
+    last: tuple[int, ...]
+
+    def __init__(self, file: Any, place: int, count: int, kinds: Sequence[Any], num_keys: int, room: int) -> None:
+        self._file, self._count, self._kinds, self._num_keys, self._room = file, count, kinds, num_keys, room
+        sizes = [count * kind.itemsize for kind in kinds]
+        self._places = [place + sum(sizes[:index]) for index in range(len(sizes))]
+        self._num_read = 0
+        self._columns: list[Any] = [np.empty(0, kind) for kind in kinds]
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @property
+    def has_more(self) -> bool:
+        """True where not all of it was read."""
+        return self._num_read < self._count
+
+    def fill(self) -> bool:
+        """Reads on where nothing is left of what was read; False at the end."""
+        if not len(self) and self.has_more:
+            rows = min(self._room, self._count - self._num_read)
+            self._columns = [self._read(place + self._num_read * kind.itemsize, rows, kind)
+                             for place, kind in zip(self._places, self._kinds, strict=True)]
+            self._num_read += rows
+            self.first, self.last = self._keys_of(0), self._keys_of(-1)
+        return len(self) > 0
+
+    def _read(self, place: int, rows: int, kind: Any) -> Any:
+        array: Any = np.empty(rows, kind)
+        self._file.seek(place)
+        if self._file.readinto(memoryview(array).cast("B")) < array.nbytes:
+            raise OSError("expected a temporary file as long as it was written, found a shorter one")
+        return array
+
+    def _keys_of(self, row: int) -> tuple[int, ...]:
+        return tuple(int(column[row]) for column in self._columns[:self._num_keys])
+
+    def count_until(self, limit: tuple[int, ...] | None) -> int:
+        """Rows up to these keys."""
+        low, high = 0, len(self)
+        if limit is None or self.last <= limit:
+            return high
+        for column, key in zip(self._columns[:self._num_keys], limit, strict=True):
+            # below `low` all are less than the limit, from `high` on all are more; those between are equal so far
+            low, high = (low + int(np.searchsorted(column[low:high], column.dtype.type(key), side))
+                         for side in ("left", "right"))
+        return high
+
+    def take(self, count: int) -> Columns:
+        """The next rows."""
+        taken = tuple(column[:count] for column in self._columns)
+        self._columns = [column[count:] for column in self._columns]
+        if len(self):
+            self.first = self._keys_of(0)
+        return taken
+
+
+def _in_order(columns: Sequence[Any], num_keys: int) -> Columns:
+    order = _order(columns[:num_keys])
+    return tuple(columns if order is None else (column.take(order) for column in columns))
+
+
+def _order(keys: Sequence[Any]) -> Any:
+    """Places of rows by their keys; None where they are in order."""
+    if not len(keys) or not len(keys[0]):
+        return None
+    packed, num_packed = _packed(keys)
+    order = np.argsort(packed, kind="stable")  # most is in order already, which this kind of sort makes use of
+    if num_packed == len(keys):
+        return order
+    ordered = packed.take(order)
+    ties = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(ties):
+        rows = np.union1d(ties, ties + 1)
+        some = order[rows]
+        order[rows] = some[np.lexsort([*(key[some] for key in reversed(keys[num_packed:])), packed[some]])]
+    return order
+
+
+def _packed(keys: Sequence[Any]) -> tuple[Any, int]:
+    """An integer a row that orders rows by the first keys, as many as there is room for; and how many these are."""
+    packed, used = np.zeros(len(keys[0]), np.int64), 0
+    for index, key in enumerate(keys):
+        least = int(key.min())
+        bits = (int(key.max()) - least).bit_length()
+        if used + bits > KEY_BITS and index:
+            return packed, index
+        used += bits
+        packed <<= bits
+        packed |= key.astype(np.int64) - least
+    return packed, len(keys)

@@ -1,0 +1,74 @@
+"""The layout of a rank is the same, however few of its rows are in memory at once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distprof.merge.chrome.layout import Layout
+from distprof.merge.chrome.layout_finder import LayoutFinder
+from distprof.merge.chrome.selection import EventSelection
+from distprof.merge.chrome.sorted_rows import ROOM
+from support.engines import ENGINES
+
+DAY = 86_400 * 10**6
+times = st.integers(0, 40) | st.integers(0, 3000)
+threads = st.fixed_dictionaries({"pid": st.sampled_from([1, "1", 2]), "tid": st.sampled_from([1, "1", 3])})
+ids = st.sampled_from([1, 2, "1", "0x1f", 2**40])
+names = st.fixed_dictionaries({}, optional={"name": st.sampled_from(["a", "b", ""]), "cat": st.sampled_from("uv")})
+
+
+def of_kind(phases: str, **more: st.SearchStrategy) -> st.SearchStrategy[dict]:
+    return st.builds(lambda thread, name, rest: thread | name | rest, threads, names, st.fixed_dictionaries(
+        {"ph": st.sampled_from(phases), "ts": times.map(lambda ns: ns / 1000), **more}))
+
+
+events = st.lists(
+    of_kind("X", dur=times.map(lambda ns: ns / 1000))
+    | of_kind("X", dur=times, bind_id=ids, flow_in=st.booleans(), flow_out=st.booleans())
+    | of_kind("stf", id=ids, bp=st.sampled_from(["e", ""])) | of_kind("BE") | of_kind("beiC", id=ids), max_size=30)
+selections = st.sampled_from([EventSelection(), EventSelection(min_duration_ns=20),
+                              EventSelection(categories=frozenset("u"))])
+
+
+def found(engine: Any, events: list[dict], selection: EventSelection, *, room: int,
+          max_rows: int) -> tuple[dict[str, Any], tuple[int, int] | None]:
+    """The layout as plain values, and the span."""
+    text = json.dumps(events).encode()[1:]
+    scanner, at, row = engine.new_scanner(max_rows=max_rows), 0, 0
+    with LayoutFinder(scanner, selection, 0, None, room) as rows:
+        while at < len(text):
+            _, at = scanner.scan(text, at, len(text))
+            rows.add(text, row)
+            row += scanner.num_rows
+        span, layout = rows.span(), rows.layout()
+    return {field.name: np.asarray(getattr(layout, field.name)).tolist() for field in fields(Layout)}, span
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(events=events, selection=selections, room=st.sampled_from([1, 2, 5, 12]), max_rows=st.integers(1, 7))
+def test_a_layout_out_of_parts_is_that_of_the_whole(engine, events, selection, room, max_rows):
+    whole = found(engine, events, selection, room=ROOM, max_rows=1000)
+    assert found(engine, events, selection, room=room, max_rows=max_rows) == whole
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(stamps=st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 10), st.sampled_from("XiC")), min_size=1,
+                       max_size=12), room=st.sampled_from([2, ROOM]))
+def test_times_that_are_days_off_are_not_in_the_span(engine, stamps, room):
+    """The middle time is exact, though it is found by counting."""
+    events = [{"ph": phase, "ts": days * DAY * 3 // 4 + us, "dur": us, "pid": 1, "tid": 1}
+              for days, us, phase in stamps]
+    starts = [event["ts"] * 1000 for event in events]
+    ends = starts + [(event["ts"] + event["dur"]) * 1000 for event in events if event["ph"] == "X"]
+    wanted = min(starts), max(ends)
+    if wanted[1] - wanted[0] >= DAY * 1000:
+        middle, around = np.median(starts), DAY * 1000
+        wanted = min(at for at in starts if at > middle - around), max(at for at in ends if at < middle + around)
+    assert found(engine, events, EventSelection(), room=room, max_rows=3)[1] == wanted
