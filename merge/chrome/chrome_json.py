@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,8 @@ from distprof.merge.scan.repair import BACKSLASH_LAST, repaired
 
 HEAD = b'{"displayTimeUnit":"ms","traceEvents":[\n'
 BETWEEN = b",\n"
+AT_ONCE = 1 << 14
+"""Events that are put into text together."""
 LEVEL = 1
 GZIP = 31
 """wbits of a deflate stream with a gzip header."""
@@ -100,7 +103,9 @@ class ChromeRank:
     def end(self) -> None:
         """Writes what is drawn, and the names of processes and threads."""
         if not self._is_empty:
-            self._write(BETWEEN.join(map(encoded, self._drawn())))
+            texts = map(encoded, self._drawn())
+            while some := list(islice(texts, AT_ONCE)):
+                self._write(BETWEEN.join(some))
         self._file.write(self._packer.flush())
 
     def _drawn(self) -> Iterator[dict[str, object]]:

@@ -36,19 +36,26 @@ class _Words:
 
     def __init__(self, texts: Iterable[str | None] = ()) -> None:
         self._words: list[str] = []
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[str, int] | None = None
+        """Number of each word; None while no word was spelled in two ways: names may be many, and this takes most."""
         self._num_texts = 0
         self._lookup = np.full(1, -1, np.int32)
         """Number of the word that each text is, below 0 for none; behind them -1, which is no text."""
-        self._add(texts)
+        self._add(map(self._number, texts))
 
     def take_in(self, interner: Interner) -> None:
         """Adds those texts that are new."""
-        if len(interner) > self._num_texts:
-            self._add(map(_decoded, interner.texts(self._num_texts)))
+        if len(interner) == self._num_texts:
+            return
+        texts = interner.texts(self._num_texts)
+        if self._numbers is None and all(map(_is_plain, texts)):
+            self._add(range(self._num_texts, self._num_texts + len(texts)))
+            self._words += map(bytes.decode, texts)
+        else:
+            self._add(self._number(_decoded(text)) for text in texts)
 
-    def _add(self, texts: Iterable[str | None]) -> None:
-        new = list(map(self._number, texts))
+    def _add(self, numbers: Iterable[int]) -> None:
+        new = list(numbers)
         known, self._num_texts = self._num_texts, self._num_texts + len(new)
         if self._num_texts >= len(self._lookup):  # twice as long: adding stays cheap, however many come
             self._lookup = np.append(self._lookup, np.full(self._num_texts + 1, -1, np.int32))
@@ -57,6 +64,8 @@ class _Words:
     def _number(self, text: str | None) -> int:
         if text is None:
             return -1
+        if self._numbers is None:
+            self._numbers = {word: number for number, word in enumerate(self._words)}
         number = self._numbers.setdefault(text, len(self._words))
         if number == len(self._words):
             self._words.append(text)
@@ -88,6 +97,15 @@ def _array(values: Any, there: Any = None) -> Any:
     """Arrow array of integers, without a copy; null where the bools of `there` are False."""
     valid = None if there is None else pa.py_buffer(np.packbits(there, bitorder="little"))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
+
+
+def _is_plain(text: bytes) -> bool:
+    """True where no other text is the same word."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return b"\\" not in text
 
 
 def _decoded(text: bytes) -> str:
@@ -127,7 +145,7 @@ class EventTable:
         self._path = path
 
     def begin(self, events: RankEvents) -> None:
-        scanner, steps, plan = events.scanner, events.steps, events.plan
+        scanner, steps, plan, threads = events.scanner, events.steps, events.plan, events.threads
         self._schema = schema_of(MERGED_EVENTS, plan.table_metadata)
         self._raw = self._path.open("wb")  # arrow opens no path that is not UTF-8
         self._file = _open(self._raw, self._schema)
@@ -135,7 +153,7 @@ class EventTable:
         self._texts = _Words()
         self._words = {
             "name": _Words(), "category": _Words(), "phase": _Words(map(chr, range(256))),
-            **{name: _Words(thread[part] or None for thread in events.threads) for part, name in enumerate(OF_THREAD)},
+            **{name: _Words(thread[part] or None for thread in threads) for part, name in enumerate(OF_THREAD)},
             **dict.fromkeys(TEXTS, self._texts)}
         room = ROWS_PER_GROUP + scanner.max_rows
         self._columns = {name: np.empty(room, source.dtype) for name, source in self._sources().items()}

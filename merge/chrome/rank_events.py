@@ -260,12 +260,12 @@ def lanes_of(plan: RankPlan) -> Lanes:
     lanes = Lanes(rank=plan.rank, title=plan.title, numbers=plan.numbers)
     for meta in plan.survey.meta:
         if meta.kind == "process_labels":
-            lanes.labels.setdefault(meta.pid, str(meta.args.get("labels")))
+            lanes.labels.setdefault(meta.pid, str(meta.value))
         elif meta.kind == "process_name":
-            lanes.programs.setdefault(meta.pid, str(meta.args.get("name")))
+            lanes.programs.setdefault(meta.pid, str(meta.value))
         elif meta.kind == "thread_name":
-            lanes.name_thread(meta.pid, meta.tid, str(meta.args.get("name")))
-        elif meta.kind == "thread_sort_index" and isinstance(meta.args.get("sort_index"), int):
-            lanes.sort_indices.setdefault((meta.pid, meta.tid), meta.args["sort_index"])
+            lanes.name_thread(meta.pid, meta.tid, str(meta.value))
+        elif meta.kind == "thread_sort_index" and isinstance(meta.value, int):
+            lanes.sort_indices.setdefault((meta.pid, meta.tid), meta.value)
     lanes.settle(pid for pid, _ in plan.survey.threads)
     return lanes

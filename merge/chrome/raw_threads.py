@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import intern
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,9 @@ class RawThreads:
         known = len(self.names)
         if len(self._interner) == known:
             return
-        self.names += map(thread_of, self._interner.texts(known))
+        for text in self._interner.texts(known):
+            pid, tid = thread_of(text)
+            self.names.append((intern(pid), intern(tid)))
         new = [self._first.setdefault(name, number) for number, name in enumerate(self.names[known:], known)]
         if len(self.names) > len(self._numbers):
             self._numbers = np.resize(self._numbers, 2 * len(self.names))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from sys import intern
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from distprof.merge.chrome.layout import Layout
@@ -25,8 +28,11 @@ from distprof.merge.scan.trace_file import TraceFile
 ALL = EventSelection()
 SHORTEST = 7
 """Bytes of an event with anything in it, at least."""
-NAMES_OF = frozenset(("process_name", "process_labels", "process_sort_index", "thread_name", "thread_sort_index"))
-"""Metadata events that the merge writes anew."""
+NAMES_OF = {"process_name": "name", "process_labels": "labels", "process_sort_index": "sort_index",
+            "thread_name": "name", "thread_sort_index": "sort_index"}
+"""Metadata events that the merge writes anew, and which of their arguments counts."""
+UNUSUAL = re.compile(rb"\\u|[0-9]{19}")
+"""In JSON that decoders take to mean different things: escaped surrogates and large integers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +40,11 @@ class NamingEvent:
     """A metadata event that names a process or thread."""
 
     kind: str
+    """One of `NAMES_OF`."""
     pid: str
     tid: str
-    args: dict[str, Any]
+    value: Any
+    """Of the argument that counts; None where it is not there."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,15 +116,40 @@ def _read(file: ChromeFile, survey: Survey, rows: LayoutFinder) -> None:
     survey.steps = [(step, start + survey.base_ns, end + survey.base_ns) for step, start, end in steps.found]
 
 
+class _MetaEvent(msgspec.Struct):
+    """What is read of a metadata event."""
+
+    name: Any = None
+    pid: Any = ""
+    tid: Any = ""
+    args: Any = None
+
+
+_META = msgspec.json.Decoder(_MetaEvent)
+
+
 def _meta(scanner: Scanner, text: Text, rows: Any) -> Iterator[NamingEvent]:
     for row in rows.tolist():
-        try:
-            event = json.loads(repaired(bytes(text[scanner.arrays["start"][row]:scanner.arrays["end"][row]])))
-        except (ValueError, RecursionError):
+        event = _meta_event(bytes(text[scanner.arrays["start"][row]:scanner.arrays["end"][row]]))
+        if event is None or not isinstance(event.name, str) or not isinstance(event.args, dict):
             continue
-        kind, args = event.get("name"), event.get("args")
-        if isinstance(kind, str) and kind in NAMES_OF and isinstance(args, dict):
-            yield NamingEvent(kind=kind, pid=str(event.get("pid", "")), tid=str(event.get("tid", "")), args=args)
+        if event.name in NAMES_OF:
+            # there may be many: each text is kept once
+            yield NamingEvent(kind=intern(event.name), pid=intern(str(event.pid)), tid=intern(str(event.tid)),
+                              value=event.args.get(NAMES_OF[event.name]))
+
+
+def _meta_event(text: bytes) -> _MetaEvent | None:
+    if not UNUSUAL.search(text):
+        try:
+            return _META.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+    try:
+        found = json.loads(repaired(text))
+    except (ValueError, RecursionError):
+        return None
+    return _MetaEvent(**{key: found[key] for key in _MetaEvent.__struct_fields__ if key in found})
 
 
 def timeless(scanner: Scanner) -> Any:
