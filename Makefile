@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    ?= runs/demo
+MINUTES ?= 10
 # the variable, unlike the flag, also pins what the package is built with
 PIP    := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --quiet --disable-pip-version-check
 
@@ -13,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint quick-tests test-wheel test-plain bench stress picture clean
+.PHONY: help demo check test lint quick-tests test-wheel test-plain bench stress fuzz fuzz-replay picture clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -65,6 +66,16 @@ bench: $(VENV)/.test ## measure what recording costs and how fast merging is, ag
 stress: $(VENV)/.test ## the long tests: jobs judged by time, many random examples
 	$(BIN)/python -m pytest -m stress
 	$(PYTEST) -m 'not job and not stress' --hypothesis-profile=stress
+
+fuzz: $(VENV)/.fuzz ## look for traces that break the engine or a merge: make fuzz MINUTES=60; needs clang
+	PYTHONPATH=tests $(BIN)/python -m fuzz --minutes $(MINUTES)
+
+fuzz-replay: $(VENV)/.test ## run again what make fuzz found: make fuzz-replay FILE=runs/fuzz/crashes/...
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(FILE)
+
+$(VENV)/.fuzz: $(VENV)/.test
+	$(PIP) install --editable '.[fuzz]' || echo 'merges are fuzzed without coverage: atheris cannot be installed here'
+	touch $@
 
 picture: $(VENV)/.installed ## remake the picture in README (needs Chromium)
 	$(PIP) install --editable '.[picture]'

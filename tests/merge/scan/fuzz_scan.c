@@ -2,35 +2,13 @@
  * touched outside of them ends the program. `fuzz_scan SEED COUNT FILE...` prints how many events it read; `fuzz_scan`
  * alone tries what is very long or very deep.
  */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-static int64_t until_failure = -1; /* so many allocations succeed; below 0 all do */
-
-static int fails(void) { return until_failure >= 0 && until_failure-- == 0; }
-static void *try_malloc(size_t size) { return fails() ? NULL : malloc(size); }
-static void *try_calloc(size_t count, size_t size) { return fails() ? NULL : calloc(count, size); }
-static void *try_realloc(void *old, size_t size) { return fails() ? NULL : realloc(old, size); }
-
-#define malloc try_malloc
-#define calloc try_calloc
-#define realloc try_realloc
-#include "../../../merge/scan/compiled/engine.c"
-#undef malloc
-#undef calloc
-#undef realloc
+#include "../../fuzz/scan/engine_under_test.h"
 
 static uint64_t state = 88172645463325252u;
 
 static uint64_t chance(uint64_t below) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
     return below ? state % below : 0;
-}
-
-static void expect(int condition, const char *what) {
-    if (!condition) fprintf(stderr, "broken: %s\n", what), abort();
 }
 
 /* ---- texts --------------------------------------------------------------------------------------------------------- */
@@ -91,48 +69,6 @@ static Buffer part_of(Buffer text, int64_t from, int64_t to) {
 
 /* ---- what is driven ------------------------------------------------------------------------------------------------ */
 
-static Columns new_columns(int64_t max_rows, int num_wanted, int skims) {
-    static const char *const keys[] = {"External id", "Comms Id", "a", "Input Dims"};
-    Columns c = {.max_rows = max_rows, .num_wanted = num_wanted, .skims = skims};
-    int32_t **const numbers[] = {&c.start, &c.end, &c.name, &c.category, &c.thread};
-    for (int i = 0; i < 5; i++) *numbers[i] = malloc(max_rows * sizeof(int32_t));
-    c.spans = malloc(max_rows * 2 * NUM_SPANS * sizeof(int32_t));
-    c.ts_ns = malloc(max_rows * sizeof(int64_t)), c.dur_ns = malloc(max_rows * sizeof(int64_t));
-    c.phase = malloc(max_rows), c.flags = malloc(max_rows);
-    Interner **const interners[] = {&c.names, &c.categories, &c.threads, &c.texts};
-    for (int i = 0; i < 4; i++)
-        while (!(*interners[i] = interner_new())) until_failure = -1;
-    c.wanted = calloc(num_wanted, sizeof *c.wanted);
-    for (int i = 0; i < num_wanted; i++) {
-        c.wanted[i] = (Wanted){.key = keys[i], .len = (int32_t)strlen(keys[i]), .is_text = i % 2};
-        if (i % 2) c.wanted[i].texts = malloc(max_rows * sizeof(int32_t));
-        else c.wanted[i].integers = malloc(max_rows * sizeof(int64_t));
-    }
-    return c;
-}
-
-static void free_columns(Columns *c) {
-    for (int i = 0; i < c->num_wanted; i++) free(c->wanted[i].texts), free(c->wanted[i].integers);
-    free(c->wanted);
-    interner_free(c->names), interner_free(c->categories), interner_free(c->threads), interner_free(c->texts);
-    free(c->start), free(c->end), free(c->name), free(c->category), free(c->thread), free(c->spans), free(c->ts_ns);
-    free(c->dur_ns), free(c->phase), free(c->flags);
-}
-
-static void check_rows(const Columns *c, int64_t from, int64_t to) {
-    for (int64_t row = 0; row < c->num_rows; row++) {
-        expect(c->start[row] >= from && c->end[row] <= to && c->start[row] < c->end[row], "events follow each other");
-        for (int which = 0; which < NUM_SPANS; which++) {
-            const int32_t *span = c->spans + 2 * (row * NUM_SPANS + which);
-            expect(!span[1] || (span[0] > c->start[row] && span[0] + span[1] < c->end[row]), "fields lie in their event");
-        }
-        expect(c->name[row] >= 0 && c->name[row] < interner_count(c->names), "names have numbers");
-        expect(c->thread[row] >= 0 && c->thread[row] < interner_count(c->threads), "threads have numbers");
-        expect(c->ts_ns[row] == NONE || (c->ts_ns[row] < LATEST && c->ts_ns[row] > -LATEST), "times have a limit");
-        from = c->end[row];
-    }
-}
-
 static void rewrite_rows(const uint8_t *text, const Columns *c, Interner *ids) {
     static const int64_t extremes[] = {0, 1, -1, INT64_MAX, INT64_MIN + 1, NONE, 1234567};
     int64_t rows = c->num_rows, *numbers[4];
@@ -157,8 +93,7 @@ static void rewrite_rows(const uint8_t *text, const Columns *c, Interner *ids) {
 
 static int64_t drive(Buffer text) {
     Columns c = new_columns(1 + chance(chance(2) ? 3 : 300), (int)chance(5), (int)chance(2));
-    Interner *ids;
-    while (!(ids = interner_new())) until_failure = -1;
+    Interner *ids = new_interner();
     int64_t at = 0, events = 0;
     for (int damages = 0; damages < 50;) {
         int64_t from = at;
@@ -203,8 +138,7 @@ static void overlap(void) {
 static void intern(void) {
     uint8_t text[64] = {0};
     int64_t count = chance(3000);
-    Interner *in;
-    while (!(in = interner_new())) until_failure = -1;
+    Interner *in = new_interner();
     for (int64_t i = 0; i < count && !in->failed; i++) {
         memcpy(text, &i, sizeof i);
         int32_t number = interner_add(in, text, i % sizeof text);

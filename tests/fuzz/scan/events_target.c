@@ -1,0 +1,280 @@
+/* libFuzzer target: what scans, links and rewrites of the compiled engine find in a text.
+ *
+ * The first four bytes say how it is scanned, the rest is the array of events from behind its bracket on. The measure is a
+ * plain scan: an event a scan, so that nothing is remembered of the one before. JSON says which of its events are right;
+ * any other way to scan (all at once, in windows, with keys of args, skimming) has to find the same.
+ */
+#include "engine_under_test.h"
+#include "strict_json.h"
+
+enum { MOST_ROWS = 400, MOST_STOPS = 20 };
+
+/* An event, or a place where a scan stopped (`status`), in the order of the text. */
+typedef struct {
+    int32_t status; /* FULL for an event */
+    int64_t start, end, ts_ns, dur_ns, integers[2];
+    int32_t name, category, thread, texts[2], spans[2 * NUM_SPANS];
+    uint8_t phase, flags;
+} Found;
+
+typedef struct {
+    int num_wanted, skims;
+    int64_t max_rows, ends[3]; /* windows end there */
+    uint64_t seed;
+} How;
+
+typedef struct {
+    Found found[MOST_ROWS + MOST_STOPS];
+    int count, stops;
+} Finds;
+
+static uint64_t chance(uint64_t *state, uint64_t below) {
+    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+    return *state % below;
+}
+
+static Found row_of(const Columns *c, int64_t row) {
+    Found one = {.status = FULL, .start = c->start[row], .end = c->end[row], .ts_ns = c->ts_ns[row],
+                 .dur_ns = c->dur_ns[row], .name = c->name[row], .category = c->category[row],
+                 .thread = c->thread[row], .phase = c->phase[row], .flags = c->flags[row]};
+    memcpy(one.spans, c->spans + 2 * NUM_SPANS * row, sizeof one.spans);
+    for (int i = 0; i < c->num_wanted; i++)
+        if (i % 2) one.texts[i / 2] = c->wanted[i].texts[row];
+        else one.integers[i / 2] = c->wanted[i].integers[row];
+    return one;
+}
+
+/* ---- rewriting ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint8_t *keep;
+    int64_t *pid, *tid, *ts_ns, *dur_ns, *links;
+} Numbers;
+
+static Numbers new_numbers(int64_t rows, uint64_t seed) {
+    static const int64_t extremes[] = {0, 1, -1, INT64_MAX, INT64_MIN + 1, NONE, 1234567};
+    Numbers n = {.keep = malloc(rows + 1)};
+    int64_t **const columns[] = {&n.pid, &n.tid, &n.ts_ns, &n.dur_ns, &n.links};
+    for (int i = 0; i < 5; i++) *columns[i] = malloc((rows + 1) * sizeof(int64_t));
+    for (int64_t row = 0; row < rows; row++) {
+        n.keep[row] = (const uint8_t[]){0, 1, 1, NO_ARROW}[chance(&seed, 4)];
+        for (int i = 0; i < 5; i++) (*columns[i])[row] = extremes[chance(&seed, 7)];
+    }
+    return n;
+}
+
+static void free_numbers(Numbers *n) {
+    free(n->keep), free(n->pid), free(n->tid), free(n->ts_ns), free(n->dur_ns), free(n->links);
+}
+
+static int is_value(const Json *json, const char *key, const char *text) {
+    const JsonMember *member = json_last(json, key);
+    return member && member->value_len == (int64_t)strlen(text) && !memcmp(member->value, text, member->value_len);
+}
+
+static const char *decimal(int64_t value) {
+    static char text[32];
+    return snprintf(text, sizeof text, "%lld", (long long)value), text;
+}
+
+static const char *thousandth(int64_t value) {
+    static char text[32];
+    unsigned long long size = value < 0 ? 0 - (unsigned long long)value : (unsigned long long)value;
+    return snprintf(text, sizeof text, "%s%llu.%03llu", value < 0 ? "-" : "", size / 1000, size % 1000), text;
+}
+
+/* The value of a key is, byte by byte, what it was. */
+static int is_as_before(const Json *before, const Json *behind, const char *key) {
+    const JsonMember *old = json_last(before, key), *new = json_last(behind, key);
+    if (!old || !new) return !old && !new;
+    return old->value_len == new->value_len && !memcmp(old->value, new->value, old->value_len);
+}
+
+static void check_rewritten(const Columns *c, int64_t row, const Numbers *n, const uint8_t *buf, const Json *behind) {
+    static const char *const kept[] = {"args", "name", "cat", "ph", "bp", "flow_in", "flow_out", "other"};
+    const int32_t *spans = c->spans + 2 * NUM_SPANS * row;
+    Json before;
+    json_object(&before, buf + c->start[row], buf + c->end[row]);
+    if (before.num_members == 64 || behind->num_members == 64) return;
+    for (unsigned i = 0; i < sizeof kept / sizeof *kept; i++)
+        expect(is_as_before(&before, behind, kept[i]), "what is no number passes through");
+    expect(is_value(behind, "pid", decimal(n->pid[row])), "the process is new");
+    expect(is_value(behind, "tid", decimal(n->tid[row])), "the thread is new");
+    if (spans[2 * TS + 1] && n->ts_ns[row] != NONE) expect(is_value(behind, "ts", thousandth(n->ts_ns[row])), "a new time");
+    else expect(is_as_before(&before, behind, "ts"), "the time of before");
+    if (n->dur_ns[row] != NONE) expect(is_value(behind, "dur", thousandth(n->dur_ns[row])), "a new duration");
+    else expect(is_as_before(&before, behind, "dur"), "the duration of before");
+    if (c->flags[row] & GLOBAL) expect(is_value(behind, "s", "\"p\""), "no instant is global");
+    else expect(is_as_before(&before, behind, "s"), "the scope of before");
+    if (!spans[2 * BIND_ID + 1]) return;
+    if (n->keep[row] == NO_ARROW) expect(is_value(behind, "bind_id", "null"), "no arrow");
+    else if (n->links[row] != NONE) expect(is_value(behind, "bind_id", decimal(n->links[row])), "a new arrow");
+}
+
+/* The events that stay follow each other in strict JSON, where they were that. */
+static void check_output(const Columns *c, const Numbers *n, const uint8_t *buf, const uint8_t *out, int64_t length) {
+    const uint8_t *p = out, *end = out + length;
+    for (int64_t row = 0; row < c->num_rows; row++) {
+        if (!n->keep[row]) continue;
+        if (p != out) {
+            expect(end - p > 2 && p[0] == ',' && p[1] == '\n', "a comma between events");
+            p += 2;
+        }
+        if (c->flags[row] & REPAIR) return; /* it is repaired before it is rewritten: nothing is said of such text */
+        Json behind;
+        expect(json_object(&behind, p, end) && !behind.is_odd, "what is rewritten is strict JSON");
+        check_rewritten(c, row, n, buf, &behind);
+        p = behind.p;
+    }
+    expect(p == end, "nothing but events is written");
+}
+
+static void check_links(const uint8_t *buf, const Columns *c, const int64_t *links) {
+    Text last = {NULL, 0};
+    int64_t its = NONE;
+    for (int64_t row = 0; row < c->num_rows; row++) {
+        const int32_t *id = c->spans + 2 * (NUM_SPANS * row + (is_linked(c->phase[row]) ? ID : BIND_ID));
+        if (!id[1]) continue;
+        Text text = {buf + id[0], id[1]};
+        expect(links[row] != NONE && links[row] >= 0, "an id has a number");
+        if (last.at && last.len == text.len && !memcmp(last.at, text.at, text.len))
+            expect(links[row] == its, "equal ids have equal numbers");
+        last = text, its = links[row];
+    }
+}
+
+static void rewrite(const uint8_t *buf, const Columns *c, Interner *ids, uint64_t seed, int checks) {
+    int64_t rows = c->num_rows, *links = malloc((rows + 1) * sizeof *links);
+    if (link_rows(buf, c, ids, links) && checks) check_links(buf, c, links);
+    free(links);
+    Numbers n = new_numbers(rows, seed);
+    int64_t room = rows ? c->end[rows - 1] - c->start[0] + 192 * rows : 0;
+    uint8_t *out = malloc(room);
+    int64_t length = rewrite_events(buf, c, n.keep, n.pid, n.tid, n.ts_ns, n.dur_ns, n.links, ids, INT64_C(7) << 32, out);
+    expect(length <= room && (length >= 0 || ids->failed), "rewritten events fit");
+    if (length >= 0 && checks) check_output(c, &n, buf, out, length);
+    free(out), free_numbers(&n);
+}
+
+/* ---- scanning ------------------------------------------------------------------------------------------------------ */
+
+/* The begin of a text in a buffer without a byte to spare. */
+static uint8_t *window_of(const uint8_t *text, int64_t end) {
+    uint8_t *part = malloc(end);
+    if (end) memcpy(part, text, end);
+    return part;
+}
+
+/* Scans all of a text, window after window; goes on behind damage. */
+static void scan_all(const uint8_t *text, int64_t len, const How *how, Finds *finds) {
+    Columns c = new_columns(how->max_rows, how->num_wanted, how->skims);
+    Interner *ids = new_interner();
+    int64_t at = 0, end = 0;
+    int window = 0, is_checked = until_failure < 0;
+    uint8_t *part = window_of(text, 0);
+    finds->count = finds->stops = 0;
+    while (finds->stops < MOST_STOPS && finds->count < MOST_ROWS) {
+        int64_t wanted = window < 3 ? how->ends[window] : len, from = at;
+        if (wanted > end) free(part), part = window_of(text, end = wanted);
+        int32_t status = scan_events(part, end, &at, &c);
+        expect(at >= from && at <= end, "reading goes on");
+        expect(status != FULL || c.num_rows == c.max_rows, "room for rows is used");
+        if (status != NO_MEMORY) check_rows(&c, from, at), rewrite(part, &c, ids, how->seed, is_checked && !how->skims);
+        for (int64_t row = 0; status != NO_MEMORY && row < c.num_rows && finds->count < MOST_ROWS; row++)
+            finds->found[finds->count++] = row_of(&c, row);
+        if (status == NO_MEMORY) break;
+        if (status == MORE && window++ < 3) continue;
+        if (status == FULL) continue;
+        finds->found[finds->count++] = (Found){.status = status, .start = at}, finds->stops++;
+        if (status == MORE) break;
+        at += status == MALFORMED;
+    }
+    free(part), free_columns(&c), interner_free(ids);
+}
+
+/* A plain scan finds what JSON says: strict events and no others are free of REPAIR. */
+static void check_against_json(const uint8_t *text, int64_t len, const Finds *plain) {
+    for (int i = 0; i < plain->count; i++) {
+        const Found *one = &plain->found[i];
+        if (one->status == ENDED) continue;
+        Json json;
+        int is_strict = one->start < len && json_object(&json, text + one->start, text + len);
+        if (one->status != FULL) {
+            expect(!is_strict, "an event is neither damaged nor cut");
+            continue;
+        }
+        is_strict = is_strict && !json.is_odd;
+        expect(is_strict == !(one->flags & REPAIR), "what is no strict JSON, and only that, is repaired");
+        if (!is_strict) continue;
+        expect(json.p == text + one->end, "an event ends with its brace");
+        uint8_t high = 0;
+        for (int64_t at = one->start; at < one->end; at++) high |= text[at] & 0x80;
+        expect(!high == !(one->flags & NON_ASCII), "bytes above 127 are noticed");
+    }
+}
+
+/* Another way of scanning finds the same; skimming as long as there is nothing to repair. */
+static void check_same(const Finds *plain, const Finds *other, int skims, int num_wanted) {
+    for (int i = 0; i < plain->count && i < MOST_ROWS; i++) {
+        Found a = plain->found[i];
+        if (skims && ((a.flags & REPAIR) || a.status == MALFORMED || a.status == MORE)) return;
+        expect(i < other->count, "every scan finds all events");
+        Found b = other->found[i];
+        expect(a.status == b.status && a.start == b.start, "every scan stops at the same places");
+        if (a.status != FULL) continue;
+        if (skims) b.flags = a.flags = (a.flags & ~NON_ASCII); /* what args hold goes unseen */
+        for (int w = num_wanted; w < 4; w++)
+            if (w % 2) a.texts[w / 2] = b.texts[w / 2];
+            else a.integers[w / 2] = b.integers[w / 2];
+        expect(a.end == b.end && a.flags == b.flags && a.phase == b.phase, "every scan finds the same events");
+        expect(a.ts_ns == b.ts_ns && a.dur_ns == b.dur_ns, "every scan finds the same times");
+        expect(a.name == b.name && a.category == b.category && a.thread == b.thread, "every scan finds the same texts");
+        expect(!memcmp(a.spans, b.spans, sizeof a.spans), "every scan finds the same fields");
+        expect(!memcmp(a.integers, b.integers, sizeof a.integers), "every scan finds the same integers of args");
+        if (num_wanted == 4) expect(!memcmp(a.texts, b.texts, sizeof a.texts), "every scan finds the same texts of args");
+    }
+}
+
+#ifdef LIBFUZZER
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
+
+/* An event once more, somewhere else, changed a little or not: what is remembered of events matters where they look alike. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed) {
+    uint64_t state = seed + 1;
+    if (size < 8 || chance(&state, 3)) return LLVMFuzzerMutate(data, size, max_size);
+    size_t from = 4 + chance(&state, size - 4), to, place = 4 + chance(&state, size - 4);
+    while (from < size && data[from] != '{') from++;
+    for (to = from; to < size && data[to] != '}';) to++;
+    while (to < size && data[to] == '}') to++; /* those of args and of the event */
+    while (place < size && data[place] != '{') place++;
+    size_t length = to - from;
+    if (!length || place >= size || size + length + 1 > max_size) return LLVMFuzzerMutate(data, size, max_size);
+    uint8_t *event = malloc(length);
+    memcpy(event, data + from, length);
+    memmove(data + place + length + 1, data + place, size - place);
+    memcpy(data + place, event, length), data[place + length] = ',';
+    free(event);
+    return chance(&state, 2) ? LLVMFuzzerMutate(data, size + length + 1, max_size) : size + length + 1;
+}
+#endif
+
+static int64_t end_of(uint8_t byte, int64_t len) { return len * byte / 256; }
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size < 4) return 0;
+    const uint8_t *text = data + 4;
+    int64_t len = (int64_t)size - 4;
+    static Finds plain, other;
+    How measure = {.num_wanted = 4, .max_rows = 1, .ends = {len, len, len}, .seed = 1 + data[2]};
+    scan_all(text, len, &measure, &plain);
+    check_against_json(text, len, &plain);
+    int64_t first = end_of(data[2], len), second = end_of(data[3], len);
+    How how = {.num_wanted = data[0] / 2 % 5, .skims = data[0] % 2, .max_rows = data[1] < 200 ? 1 + data[1] % 16 : MOST_ROWS,
+               .ends = {first, second > first ? second : first, len}, .seed = 1 + data[3]};
+    int skims = how.skims && !how.num_wanted;
+    if (data[0] >= 240) until_failure = data[2]; /* memory ends somewhere: nothing is said of what is found */
+    scan_all(text, len, &how, &other);
+    if (data[0] < 240) check_same(&plain, &other, skims, how.num_wanted);
+    until_failure = -1;
+    return 0;
+}
