@@ -13,6 +13,9 @@ static void forget_wanted(Columns *c) {
 static int32_t wanted_of(const Columns *c, const uint8_t *key, int64_t len) {
     for (int32_t i = 0; i < c->num_wanted; i++)
         if (c->wanted[i].len == len && !memcmp(c->wanted[i].key, key, len)) return i;
+    if (!memchr(key, '\\', len)) return -1;
+    for (int32_t i = 0; i < c->num_wanted; i++)
+        if (is_spelled(key, len, c->wanted[i].key)) return i;
     return -1;
 }
 

@@ -44,10 +44,41 @@ static int usual_key(const uint8_t *p, const uint8_t *end, const uint8_t **at) {
     }
 }
 
+/* Whether a key is a name, of which characters may be escaped, as in "p\u0068". */
+static int is_spelled(const uint8_t *key, int64_t len, const char *name) {
+    const uint8_t *end = key + len;
+    for (; *name && key < end; name++) {
+        int code = *key++;
+        if (code == '\\') {
+            if (key == end) return 0;
+            code = *key++;
+            if (code == 'u') {
+                if (end - key < 4) return 0;
+                code = 0;
+                for (int i = 0; i < 4; i++, key++) code = code * 16 + (*key <= '9' ? *key - '0' : (*key | 32) - 'a' + 10);
+            } else if (code != '"' && code != '\\' && code != '/') {
+                return 0; /* control characters, which no name has */
+            }
+        }
+        if (code != (uint8_t)*name) return 0;
+    }
+    return !*name && key == end;
+}
+
+static int escaped_field_of(const uint8_t *key, int64_t len) {
+    static const char *const names[] = {
+        [PID] = "pid", [TID] = "tid", [TS] = "ts", [DUR] = "dur", [ID] = "id", [ID2] = "id2", [BIND_ID] = "bind_id",
+        [SCOPE] = "s", [ARGS] = "args", [PHASE] = "ph", [NAME] = "name", [CATEGORY] = "cat", [BINDING] = "bp",
+        [ARROW_IN] = "flow_in", [ARROW_OUT] = "flow_out"};
+    for (int which = 0; which < OTHER; which++)
+        if (is_spelled(key, len, names[which])) return which;
+    return OTHER;
+}
+
 /* The field that a key of any spelling names. */
 static int field_of(const uint8_t *key, int64_t len) {
     int which = span_of(key, len);
     return which >= 0 ? which : is(key, len, "ph") ? PHASE : is(key, len, "name") ? NAME
          : is(key, len, "cat") ? CATEGORY : is(key, len, "bp") ? BINDING : is(key, len, "flow_in") ? ARROW_IN
-         : is(key, len, "flow_out") ? ARROW_OUT : OTHER;
+         : is(key, len, "flow_out") ? ARROW_OUT : memchr(key, '\\', len) ? escaped_field_of(key, len) : OTHER;
 }

@@ -48,24 +48,22 @@ int32_t link_rows(const uint8_t *buf, const Columns *c, Interner *ids, int64_t *
     return !ids->failed;
 }
 
-/* Where the id stands that an id2 shares with all processes; 0 where it is of one process alone. */
+/* Where the id stands that an id2 shares with all processes, the last one of several; 0 where it is of one process alone. */
 static int global_id(const uint8_t *from, const uint8_t *end, int32_t *offset, int32_t *len) {
     const uint8_t *p = from, *stop;
-    uint8_t flags;
-    int ok = *p == '{';
+    uint8_t flags = 0;
+    int ok = *p == '{', found = 0;
     while (ok && p < end && *p != '}') {
         const uint8_t *key = blank(p + 1, end), *value = key < end ? key_end(key, end, &stop, &flags, &ok) : NULL;
         if (!value || !ok) return 0;
         value = blank(value, end);
         p = value_end(value, end, DEEPEST, &flags, &ok);
         if (!p || !ok) return 0;
-        if (is(key + 1, stop - key - 1, "global")) {
-            *offset = (int32_t)(value - from), *len = (int32_t)(p - value);
-            return 1;
-        }
+        if (is_spelled(key + 1, stop - key - 1, "global"))
+            *offset = (int32_t)(value - from), *len = (int32_t)(p - value), found = 1;
         p = blank(p, end);
     }
-    return 0;
+    return found;
 }
 
 /* Events with keep[row], joined by ",\n", with the numbers given. New times are in ns; NONE leaves the text alone, and

@@ -18,7 +18,7 @@ typedef struct {
 } Found;
 
 typedef struct {
-    int num_wanted, skims;
+    int num_wanted, skims, num_names; /* so many names are known before */
     int64_t max_rows, ends[3]; /* windows end there */
     uint64_t seed;
 } How;
@@ -169,6 +169,7 @@ static uint8_t *window_of(const uint8_t *text, int64_t end) {
 static void scan_all(const uint8_t *text, int64_t len, const How *how, Finds *finds) {
     Columns c = new_columns(how->max_rows, how->num_wanted, how->skims);
     Interner *ids = new_interner();
+    for (int i = 0; i < how->num_names; i++) interner_add(i % 2 ? c.names : ids, (uint8_t *)&i, sizeof i);
     int64_t at = 0, end = 0;
     int window = 0, is_checked = until_failure < 0;
     uint8_t *part = window_of(text, 0);
@@ -265,11 +266,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *text = data + 4;
     int64_t len = (int64_t)size - 4;
     static Finds plain, other;
-    How measure = {.num_wanted = 4, .max_rows = 1, .ends = {len, len, len}, .seed = 1 + data[2]};
+    int num_names = data[3] % 4 == 3 ? 1020 : 0; /* there is room for 512 each at first */
+    How measure = {.num_wanted = 4, .num_names = num_names, .max_rows = 1, .ends = {len, len, len}, .seed = 1 + data[2]};
     scan_all(text, len, &measure, &plain);
     check_against_json(text, len, &plain);
     int64_t first = end_of(data[2], len), second = end_of(data[3], len);
-    How how = {.num_wanted = data[0] / 2 % 5, .skims = data[0] % 2, .max_rows = data[1] < 200 ? 1 + data[1] % 16 : MOST_ROWS,
+    How how = {.num_wanted = data[0] / 2 % 5, .skims = data[0] % 2, .num_names = num_names,
+               .max_rows = data[1] < 200 ? 1 + data[1] % 16 : MOST_ROWS,
                .ends = {first, second > first ? second : first, len}, .seed = 1 + data[3]};
     int skims = how.skims && !how.num_wanted;
     if (data[0] >= 240) until_failure = data[2]; /* memory ends somewhere: nothing is said of what is found */

@@ -140,10 +140,21 @@ static inline int json_object(Json *j, const uint8_t *p, const uint8_t *end) {
     return json_byte(j) == '{' && json_list(j, MOST_LEVELS);
 }
 
+/* Whether a string, which is strict JSON, stands for a text. */
+static inline int json_is_text(const uint8_t *string, int64_t len, const char *text) {
+    Json j = {.p = string + 1, .end = string + len - 1};
+    for (; *text && j.p < j.end; text++) {
+        int c = *j.p++;
+        if (c == '\\' && *j.p++ != 'u') c = strchr("\"\\/", j.p[-1]) ? j.p[-1] : -1;
+        else if (c == '\\' && !json_hex(&j, &c)) return 0;
+        if (c != *text) return 0;
+    }
+    return !*text && j.p == j.end;
+}
+
 /* The last value of a key of the object, as viewers take it; NULL where there is none. */
 static inline const JsonMember *json_last(const Json *j, const char *key) {
-    int64_t len = strlen(key);
     for (int i = j->num_members; i--;)
-        if (j->members[i].key_len == len + 2 && !memcmp(j->members[i].key + 1, key, len)) return &j->members[i];
+        if (json_is_text(j->members[i].key, j->members[i].key_len, key)) return &j->members[i];
     return NULL;
 }

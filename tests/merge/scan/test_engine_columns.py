@@ -244,3 +244,24 @@ def test_slices_are_linked_by_the_arrow_they_are_bound_to(engine):
     scanner = engine.new_scanner()
     scanner.scan(text, 0, len(text))
     assert scanner.links(text).tolist()[:2] == [7, 2**31] and scanner.ids.texts()[:1] == [b"a"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_keys_are_what_they_stand_for_however_they_are_spelled(engine):
+    text = (br'{"\u0070h":"X","\u0074s":1.5,"ts\u0000":2,"p\u0069d":7,"args":{"\u0061":3,"External\u0020id":4,'
+            br'"Input\/Dims":5,"\u0061b":6}}]')
+    scanner = engine.new_scanner(**WANTED)
+    scanner.scan(text, 0, len(text))
+    assert [scanner.column(name).tolist() for name in ("phase", "ts_ns")] == [[ord("X")], [1500]]
+    assert scanner.threads.texts() == [b"7 "]
+    assert [scanner.integers[key][0] for key in ("a", "External id")] == [3, 4]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_of_an_id_that_is_there_twice_the_last_one_counts(engine):
+    text = br'{"ph":"b","id2":{"global":1,"local":2,"glob\u0061l":"9"},"id":"3","id":4}]'
+    scanner = engine.new_scanner()
+    scanner.scan(text, 0, len(text))
+    numbers = new_numbers(1) | {"keep": np.ones(1, np.uint8), "links": np.full(1, NONE)}
+    event = json.loads(bytes(scanner.rewrite(text, first_id=100, **numbers)))
+    assert event["id2"] == {"global": "109", "local": 2} and event["id"] == 104
