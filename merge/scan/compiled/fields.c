@@ -44,27 +44,6 @@ static int usual_key(const uint8_t *p, const uint8_t *end, const uint8_t **at) {
     }
 }
 
-/* Whether a key is a name, of which characters may be escaped, as in "p\u0068". */
-static int is_spelled(const uint8_t *key, int64_t len, const char *name) {
-    const uint8_t *end = key + len;
-    for (; *name && key < end; name++) {
-        int code = *key++;
-        if (code == '\\') {
-            if (key == end) return 0;
-            code = *key++;
-            if (code == 'u') {
-                if (end - key < 4) return 0;
-                code = 0;
-                for (int i = 0; i < 4; i++, key++) code = code * 16 + (*key <= '9' ? *key - '0' : (*key | 32) - 'a' + 10);
-            } else if (code != '"' && code != '\\' && code != '/') {
-                return 0; /* control characters, which no name has */
-            }
-        }
-        if (code != (uint8_t)*name) return 0;
-    }
-    return !*name && key == end;
-}
-
 static int escaped_field_of(const uint8_t *key, int64_t len) {
     static const char *const names[] = {
         [PID] = "pid", [TID] = "tid", [TS] = "ts", [DUR] = "dur", [ID] = "id", [ID2] = "id2", [BIND_ID] = "bind_id",

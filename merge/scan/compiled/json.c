@@ -186,6 +186,27 @@ static const uint8_t *key_end(const uint8_t *p, const uint8_t *end, const uint8_
     return p + 1;
 }
 
+/* Whether a key is a name, of which characters may be escaped, as in "p\u0068". */
+static int is_spelled(const uint8_t *key, int64_t len, const char *name) {
+    const uint8_t *end = key + len;
+    for (; *name && key < end; name++) {
+        int code = *key++;
+        if (code == '\\') {
+            if (key == end) return 0;
+            code = *key++;
+            if (code == 'u') {
+                if (end - key < 4) return 0;
+                code = 0;
+                for (int i = 0; i < 4; i++, key++) code = code * 16 + (*key <= '9' ? *key - '0' : (*key | 32) - 'a' + 10);
+            } else if (code != '"' && code != '\\' && code != '/') {
+                return 0; /* control characters, which no name has */
+            }
+        }
+        if (code != (uint8_t)*name) return 0;
+    }
+    return !*name && key == end;
+}
+
 /* Any value, which may nest `deepest` levels; NULL where the text ends inside of it. *ok becomes 0 where it is no JSON. */
 static const uint8_t *value_end(const uint8_t *p, const uint8_t *end, int deepest, uint8_t *flags, int *ok) {
     uint64_t objects[DEEPEST / 64] = {0}; /* a bit a level: it is no array */

@@ -11,6 +11,7 @@ typedef struct {
     const uint8_t *p, *end;
     int is_cut;    /* the text ended inside of a value */
     int is_odd;    /* it is JSON, and a viewer trips over it: an integer above 64 bits, an escaped surrogate */
+    int is_vague;  /* it is JSON, and older viewers trip over it: a backslash ends a string */
     int num_members;
     JsonMember members[64]; /* of the outermost object, the first ones */
 } Json;
@@ -42,7 +43,7 @@ static inline int json_string(Json *j) {
         int c = json_byte(j), code;
         if (c < 32) return 0;
         j->p++;
-        if (c == '"') return 1;
+        if (c == '"') return j->is_vague |= j->p[-2] == '\\', 1;
         if (c != '\\') continue;
         c = json_byte(j);
         if (c < 1 || !strchr("\"\\/bfnrtu", c)) return 0;
