@@ -8,6 +8,7 @@
     +-- FormulaError        1   a FLOP formula that a user registered failed
     +-- ModelError          1   the user's model or its factory raised
     +-- IncompleteError     3   done, but parts of the run are missing (only under --strict)
+    Ended             128 + n   signal n ends the process
 """
 
 from __future__ import annotations
@@ -62,3 +63,15 @@ class IncompleteError(DistprofError):
     """The work is done, but parts of the run are missing; raised under --strict only."""
 
     exit_code = 3
+
+
+class Ended(BaseException):
+    """A signal ends the process: one that asks it to, or SIGPIPE where nobody reads its output any more.
+
+    Args:
+        number: Of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number

@@ -36,7 +36,7 @@ def write_text(path: Path, text: str) -> None:
     """
     try:
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}", hint="choose another file") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import pkgutil
+import signal
 import sys
 from importlib import import_module
 from typing import Any
@@ -12,12 +13,15 @@ from typing import Any
 import click
 
 from distprof import __version__
-from distprof.errors import DistprofError, UsageError
+from distprof.errors import DistprofError, Ended, UsageError
 from distprof.launch import commands
+from distprof.launch.guarded import Outcome, run_guarded
+from distprof.launch.limits import is_limited, reached
+from distprof.launch.standard_streams import close_standard_output, open_standard_streams, tell_errors_once
+from distprof.terminal import say
 
 ORDER = ("run", "merge", "stats", "comms", "count", "profile", "reconcile", "doctor")
 """Order of commands in the help; others follow by name."""
-
 
 class Commands(click.Group):
     """Finds `distprof NAME` as the click command `NAME` in `commands/NAME.py` and imports only that file."""
@@ -61,32 +65,63 @@ def group(*, debug: bool) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs a command and exits with its code; an error is one line on stderr."""
+    open_standard_streams()
+    if argv is None:
+        tell_errors_once()
     arguments = sys.argv[1:] if argv is None else argv
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    # the ranks of `run` are the user's, and what they say is wanted at once
+    debug = "--debug" in arguments or "DISTPROF_DEBUG" in os.environ
+    guarded = argv is None and command != "run" and not debug and is_limited()
+    outcome = run_guarded(lambda: _run(arguments)) if guarded else _run(arguments)
+    if isinstance(outcome, str):
+        say(outcome)
+    code = outcome if isinstance(outcome, int) else 1
+    close_standard_output()
+    if argv is None and command == "merge" and "concurrent.futures.process" not in sys.modules:
+        os._exit(code)  # all files are written; a normal shutdown takes as long as merging a small run
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> Outcome:
+    """Runs a command and says what went wrong."""
+    code: Any
+    stdout = sys.stdout
     try:
         code = group.main(arguments, prog_name="distprof", standalone_mode=False) or 0
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        if argv is None and arguments[:1] == ["merge"] and "multiprocessing" not in sys.modules:
-            os._exit(code)  # all files are written; a normal shutdown takes as long as merging a small run
-        sys.exit(code)
-    except DistprofError as error:
-        _fail(str(error), error.exit_code, error)
-    except click.ClickException as error:
-        _fail(error.format_message(), 2, error)
+        sys.stdout.flush()
+    except SystemExit as end:
+        # click puts something else in the place of standard output when nobody reads the help
+        code = end.code or 0 if sys.stdout is stdout else 128 + signal.SIGPIPE
+    except Ended as end:
+        code = end.exit_code
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        code = 128 + signal.SIGINT
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of a pipe left: no error
-        sys.exit(141)
-    except OSError as error:
-        _fail(f"cannot write the result: {error.strerror}", 1, error)
-    except Exception as error:  # noqa: BLE001 (a bug in distprof; the traceback is shown on request)
-        message = f"{type(error).__name__}: {error}"
-        _fail(f"unexpected: {message}  hint: `distprof --debug ...` shows where; please report it", 1, error)
+        code = 128 + signal.SIGPIPE
+    except click.ClickException as error:
+        code = _fail(error.format_message(), 2, error)
+    except DistprofError as error:
+        code = _fail(str(error), error.exit_code, error)
+    except BaseException as error:  # noqa: BLE001 (a panic of polars is no Exception)
+        return _unexpected(error)
+    return code if isinstance(code, int) else 1
 
 
-def _fail(message: str, code: int, error: Exception) -> None:
+def _unexpected(error: BaseException) -> Outcome:
+    limit = None if os.environ.get("DISTPROF_DEBUG") else reached(error)
+    if limit is not None:
+        return limit
+    if isinstance(error, OSError):
+        what = f"read or write {os.fsdecode(error.filename)}" if isinstance(
+            error.filename, (str, bytes)) else "write the result"
+        return _fail(f"cannot {what}: {error.strerror}", 1, error)
+    message = f"unexpected: {type(error).__name__}: {error}"
+    return _fail(f"{message}  hint: `distprof --debug ...` shows where; please report it", 1, error)
+
+
+def _fail(message: str, code: int, error: BaseException) -> int:
     if os.environ.get("DISTPROF_DEBUG"):
         raise error
-    click.echo(f"distprof: {message}", err=True)
-    sys.exit(code)
+    say(message)
+    return code

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from distprof.peaks.published import device_peaks
 from distprof.process.identity import BOOT_ID
+from distprof.reporters.page import Page
 from distprof.units import si
 
 PACKAGES = ("pyarrow", "polars", "msgspec", "isal", "click", "rich")
@@ -51,14 +52,18 @@ def examine(out: Path, *, as_json: bool, peak: bool = False) -> tuple[str, bool]
     if as_json:
         found = {"healthy": healthy, "findings": [finding._asdict() for finding in findings]}
         return json.dumps(found | ({"peaks": devices} if peak else {}), indent=1), healthy
-    lines = [f"{finding.level:<5} {finding.topic:<10} {finding.text}" for finding in findings]
-    end = "This machine can record. Next: distprof run --nproc-per-node 2 SCRIPT" if healthy else (
-        "This machine cannot record; see the lines that start with fail.")
+    page = Page()
+    for finding in findings:
+        page.line(f"{finding.level:<5} {finding.topic:<10} {finding.text}")
+    page.line()
     if devices:
-        lines += ["", peak_text(devices)]
-    else:
-        lines += ["", "peak rates were not measured: packages are missing", ""] if peak else [""]
-    return "\n".join([*lines, end]), healthy
+        show_peaks(devices, page)
+    elif peak:
+        page.line("peak rates were not measured: packages are missing")
+        page.line()
+    page.line("This machine can record. Next: distprof run --nproc-per-node 2 SCRIPT" if healthy else
+              "This machine cannot record; see the lines that start with fail.")
+    return page.text(), healthy
 
 
 def _peaks(findings: list[Finding]) -> list[dict[str, Any]]:
@@ -81,11 +86,8 @@ def with_published(measured: dict[str, Any]) -> dict[str, Any]:
             "measured": list(measured["rates"])}
 
 
-def peak_text(devices: list[dict[str, Any]]) -> str:
+def show_peaks(devices: list[dict[str, Any]], page: Page) -> None:
     """One table per device."""
-    from distprof.reporters.page import Page  # needs packages that may be missing
-
-    page = Page()
     for device in devices:
         threads, published = device["num_threads"], device["published"]
         page.line(f"peak rates of {device['device']}" + ("" if threads is None else f", {threads} threads of torch"))
@@ -100,7 +102,6 @@ def peak_text(devices: list[dict[str, Any]]) -> str:
         page.line(f"published: {published['source']}, {published['year']}" if published else
                   "published: unknown for this device; `distprof stats RUN --peak FLOP/s` sets a rate for MFU")
         page.line()
-    return page.text()
 
 
 def _python(_: Path) -> Iterator[Finding]:

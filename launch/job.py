@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import shlex
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,12 +16,13 @@ from msgspec.structs import replace
 from distprof.contract import rank_json
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
 from distprof.contract.rank_json import RunJson
-from distprof.errors import DistprofError, OutputError, UsageError
+from distprof.errors import DistprofError, Ended, OutputError, UsageError
 from distprof.launch.deepspeed_config import FlopsProfilerSection, read_section
 from distprof.launch.job_arguments import axis_sizes, is_one_node, parse, sets_rendezvous, world_size
 from distprof.process.topology import from_sizes
 from distprof.recording.plan import StepPlan
 from distprof.recording.run_directory import make_run_directory, new_run_id, run_id_in, this_launch
+from distprof.terminal import quoted, say
 
 ReportWriter = Callable[[Path, FlopsProfilerSection], None]
 """Prints or writes the report of a run directory that the flops_profiler section asks for."""
@@ -47,7 +46,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     section = read_section(args.config) if args.config is not None else FlopsProfilerSection()
     plan = StepPlan.parse(args.steps) if args.steps is not None else section.plan()
     if args.config is not None and not section.enabled:
-        _say(f"flops_profiler is not enabled in {args.config}: its settings are ignored")
+        say(f"flops_profiler is not enabled in {args.config}: its settings are ignored")
     sizes, ranks = axis_sizes(args), world_size(args)
     if sizes and ranks is not None:
         from_sizes(sizes, rank=0, world_size=ranks)  # checks that they divide the ranks
@@ -58,7 +57,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     is_first_node = is_one_node(args) or run_id_in(directory / RUN_JSON) != run_id
     if is_first_node:
         make_run_directory(directory, started, force=args.force)
-    _say(f"recording steps {known} to {directory}")
+    say(f"recording steps {known} to {directory}")
     _set_environment(directory, plan, run_id, sizes, debug=args.debug)
     code, failed = _launch(_with_worker(args))
     _finish(directory, replace(started, exit_code=code, **failed))
@@ -71,7 +70,11 @@ def _report(write_report: ReportWriter, directory: Path, section: FlopsProfilerS
     try:
         write_report(directory, section)
     except DistprofError as error:  # the exit code stays that of the script
-        _say(f"no report: {error}")
+        say(f"no report: {error}")
+    except OSError as error:
+        say(f"no report: standard output cannot be written: {error.strerror}")
+    except Ended:
+        say("no report: nobody reads standard output")
 
 
 def _default_directory(args: argparse.Namespace) -> Path:
@@ -129,7 +132,7 @@ def _launch(args: argparse.Namespace) -> tuple[int, dict[str, int]]:
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         code = int(failure.exitcode)
-        _say(f"rank {rank} failed first: {f'exit code {code}' if code >= 0 else f'signal {-code}'}")
+        say(f"rank {rank} failed first: {f'exit code {code}' if code >= 0 else f'signal {-code}'}")
         return code if code >= 0 else 128 - code, {"failed_rank": int(rank), "failed_with": code}
     except SignalException as error:
         return 128 + int(error.sigval), {}
@@ -146,13 +149,11 @@ def _finish(directory: Path, ended: RunJson) -> None:
     try:
         rank_json.write(directory / RUN_JSON, replace(ended, end_ns=time.time_ns()))
     except OSError as error:  # the exit code stays that of the script
-        _say(f"cannot write {directory / RUN_JSON}: {error.strerror}")
+        say(f"cannot write {directory / RUN_JSON}: {error.strerror}")
     of = f" of {expected}" if expected is not None else ""
     unfinished = f", {len(cut)} unfinished" if cut else ""
-    following = f" Next:\n    distprof merge {shlex.quote(os.fspath(directory))}" if closed or cut else ""
-    _say(f"{len(closed)}{of} ranks recorded{unfinished}.{following}")
-
-
-def _say(message: str) -> None:
-    sys.stderr.write(f"distprof: {message}\n")
-    sys.stderr.flush()
+    done = f"{len(closed)}{of} ranks recorded{unfinished}."
+    if closed or cut:
+        say(f"{done} Next:", f"    distprof merge {quoted(directory)}")
+    else:
+        say(done)

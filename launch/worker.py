@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from distprof.terminal import say
+
 LINGER_S = 0.2
 
 
@@ -67,8 +69,7 @@ class Worker:
             self._context = record(os.environ["DISTPROF_OUT"], steps=os.environ["DISTPROF_STEPS"])
             self._context.__enter__()
         except Exception as error:  # noqa: BLE001 (a failure here must not stop the training job)
-            print(f"distprof: rank {os.environ.get('RANK', '0')}: not recording: {error}",  # noqa: T201
-                  file=sys.stderr, flush=True)
+            say(f"rank {os.environ.get('RANK', '0')}: not recording: {error}")
             self._context = None
 
     def run(self, arguments: Sequence[str]) -> None:
@@ -92,8 +93,7 @@ class Worker:
     def _close(self, error: BaseException | None) -> None:
         if self._context is None:
             if not os.environ.get("DISTPROF_DISABLE") and "torch" not in sys.modules:
-                print("distprof: nothing was recorded: the script did not import torch",  # noqa: T201
-                      file=sys.stderr, flush=True)
+                say("nothing was recorded: the script did not import torch")
             return
         failed = error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
         if failed and error is not None:

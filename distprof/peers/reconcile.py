@@ -14,6 +14,7 @@ from distprof.counting.counts import Counts, OpCount
 from distprof.errors import UsageError
 from distprof.peers import deepspeed, fvcore, ptflops
 from distprof.peers.peer_line import OUTSIDE, PeerLine
+from distprof.terminal import visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +67,11 @@ class Reconciliation:
         return escape(str(self))
 
     def __str__(self) -> str:
-        width = max((len(line.function) for line in self.differences), default=0)
+        width = max((len(visible(line.function)) for line in self.differences), default=0)
         width = max(width, len(self.peer) + 8, 24)
         rows = [f"{'distprof':<{width}}  {self.ours:>24,} {self.unit}"]
-        rows += [f"{line.function:<{width}}  {line.difference:>+24,} {line.reason}" for line in self.differences]
+        rows += [f"{visible(line.function):<{width}}  {line.difference:>+24,} {visible(line.reason)}"
+                 for line in self.differences]
         return "\n".join([*rows, f"{self.peer:<{width}}  {self.theirs:>24,} {self.unit}"])
 
     def to_dict(self) -> dict[str, Any]:

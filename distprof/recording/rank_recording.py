@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from distprof.recording.communication.collective_rows import collective_rows
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
 from distprof.recording.run_directory import RankFolder, make_run_directory, run_id_in, run_id_of, this_launch
+from distprof.terminal import say
 
 
 class RankRecording:
@@ -57,8 +57,7 @@ class RankRecording:
 
     def say(self, message: str) -> None:
         """One line on stderr."""
-        sys.stderr.write(f"distprof: rank {self.identity.rank}: {message}\n")  # one write: ranks share the stream
-        sys.stderr.flush()
+        say(f"rank {self.identity.rank}: {message}")
 
     def note(self, message: str) -> None:
         """One line on stderr that is kept in rank.json as well."""

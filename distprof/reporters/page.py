@@ -1,4 +1,7 @@
-"""The text that a command prints: lines, tables and trees. Nothing is cut when the output is piped."""
+"""The text that a command prints: lines, tables and trees. Nothing is cut when the output is piped.
+
+Every piece is made visible before it gets a style: the only controls on a page are line ends and our own colours.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from distprof.terminal import Shown, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,9 +45,9 @@ class Page:
                        force_terminal=self._terminal and not plain)
 
     def line(self, text: str = "", style: str | None = None) -> None:
-        """One line."""
+        """One line, whatever is in the text."""
         if style is None:
-            self._out.write(f"{text}\n")
+            self._out.write(f"{visible(text)}\n")
         else:
             self.marked([(text, style)])
 
@@ -50,7 +55,7 @@ class Page:
         """One line of pieces, each in its style (on a terminal)."""
         from rich.text import Text
 
-        self._console.print(Text.assemble(*((text, style or "") for text, style in parts)), soft_wrap=True)
+        self._console.print(Text.assemble(*((visible(text), style or "") for text, style in parts)), soft_wrap=True)
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
         """A table; the first `left` columns are words, the others numbers."""
@@ -60,15 +65,15 @@ class Page:
 
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
         for index, title in enumerate(header):
-            table.add_column(title, justify="left" if index < left else "right", no_wrap=True)
+            table.add_column(Text(visible(title)), justify="left" if index < left else "right", no_wrap=True)
         for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
+            table.add_row(*(Text(visible(cell)) for cell in row))
         self._console.print(table, soft_wrap=False)
 
     def report(self, report: TreeReport) -> None:
         """A tree of modules: as wide as the terminal, complete without one."""
         self._console.print(report.renderable(self._fit), width=self._fit, crop=False)
 
-    def text(self) -> str:
+    def text(self) -> Shown:
         """The whole page without trailing blanks."""
-        return "\n".join(line.rstrip() for line in self._out.getvalue().splitlines())
+        return Shown("\n".join(line.rstrip() for line in self._out.getvalue().splitlines()))

@@ -16,6 +16,7 @@ from distprof.reporters.page import WIDE
 from distprof.reporters.tree import TreeRow
 from distprof.reporters.tree_columns import DROP_ORDER, TREE_COLUMNS, cell_text, shown_columns
 from distprof.reporters.tree_view import ShownModules, TreeLine, TreeView, select_modules
+from distprof.terminal import Shown, visible
 
 TEXT_WIDTH = 120
 SHORTEST_NAME = 16
@@ -35,13 +36,13 @@ class TreeReport:
         """Plain text of 120 columns, wider only if numbers need it."""
         return self.text(TEXT_WIDTH)
 
-    def text(self, width: int | None = None) -> str:
+    def text(self, width: int | None = None) -> Shown:
         """Plain text; without a width it has every column and no line is folded."""
         out = io.StringIO()
         console = Console(file=out, width=width or WIDE, color_system=None, force_terminal=False, highlight=False,
                           legacy_windows=False, _environ={})
         console.print(self.renderable(width), crop=False)
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        return Shown("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
 
     def renderable(self, width: int | None = None) -> RenderableType:
         """The same for a rich console.
@@ -93,14 +94,14 @@ def _table(lines: Iterable[TreeLine], keys: Sequence[str]) -> Table:
         column = TREE_COLUMNS[key]
         table.add_column(column.title, justify="left" if column.left else "right", no_wrap=True)
     for line in lines:
-        table.add_row(_name(line), *(Text(cell_text(line.row, key)) for key in keys))
+        table.add_row(_name(line), *(Text(visible(cell_text(line.row, key))) for key in keys))
     return table
 
 
 def _name(line: TreeLine) -> Text:
     times = f" ({line.repeats} x)" if line.repeats > 1 else ""
     marks = "".join(f" ({mark})" for mark in line.row.marks)
-    return Text.assemble((line.guide, "dim"), line.name, (times + marks, "dim"))
+    return Text.assemble((line.guide, "dim"), visible(line.name), (times + marks, "dim"))
 
 
 def _remarks(selection: ShownModules, view: TreeView, left_out: Sequence[str]) -> list[tuple[str, str]]:
@@ -127,7 +128,7 @@ def _grid(remarks: Iterable[tuple[str, str]]) -> Table:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for label, text in remarks:
-        grid.add_row(Text(label), Text(text))
+        grid.add_row(Text(visible(label)), Text(visible(text)))
     return grid
 
 

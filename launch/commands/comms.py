@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from distprof.launch.options import JSON, RUN, STRICT
+from distprof.terminal import show
 
 
 @click.command()
@@ -35,4 +36,4 @@ def comms(run: Path, *, op: str | None, group: str | None, step: int | None, slo
     from distprof.merge.cost.choice import Choice
 
     view = View(slowest=slowest, timeline=timeline, matrix=matrix, as_json=as_json)
-    click.echo(comms_of(run, Choice(op=op, group=group, step=step), view, strict=strict))
+    show(comms_of(run, Choice(op=op, group=group, step=step), view, strict=strict))

@@ -8,6 +8,7 @@ from functools import partial
 import click
 
 from distprof.launch.options import COUNT_DEVICE, JSON, model_arguments, module_tree
+from distprof.terminal import show
 
 
 @click.command()
@@ -27,4 +28,4 @@ def count(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device: s
     from distprof.launch.model_call import call_model, tree_text
 
     counts = call_model(model, shapes, dtypes, device, partial(count_call, backward=backward))
-    click.echo(tree_text(counts, depth=depth, top=top, sort=sort, as_json=as_json))
+    show(tree_text(counts, depth=depth, top=top, sort=sort, as_json=as_json))

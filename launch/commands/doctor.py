@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from distprof.launch.options import JSON
+from distprof.terminal import show
 
 
 @click.command()
@@ -21,5 +22,5 @@ def doctor(out: Path, *, as_json: bool, peak: bool) -> None:
     from distprof.launch.doctor_checks import examine
 
     text, healthy = examine(out, as_json=as_json, peak=peak)
-    click.echo(text)
+    show(text)
     sys.exit(0 if healthy else 1)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from distprof.ending import ended_by_signals
 from distprof.launch.options import STRICT
 from distprof.merge.chrome.formats import FORMATS
+from distprof.terminal import show
 
 if TYPE_CHECKING:
     from distprof.merge.chrome.options import MergeOptions
@@ -61,9 +63,9 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 
     naming = Naming(pattern=rank_pattern, in_order=ranks_in_order)
     options = _merge_options(**chosen)
-    with _progress_bar("merging") as advance:
+    with ended_by_signals(), _progress_bar("merging") as advance:
         text = merge_run(*runs, options=options, out=out, naming=naming, force=force, strict=strict, progress=advance)
-    click.echo(text)
+    show(text)
 
 
 def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, categories: str | None,
@@ -85,7 +87,7 @@ def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, 
 @contextmanager
 def _progress_bar(what: str) -> Iterator[Callable[[float], None]]:
     """Yields a function that takes the finished share, from 0 to 1; drawn on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console  # takes a while to import

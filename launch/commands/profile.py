@@ -9,6 +9,7 @@ import click
 
 from distprof.launch.options import JSON, model_arguments, module_tree
 from distprof.reporters.tree_view import SORTS
+from distprof.terminal import show
 
 
 @click.command()
@@ -35,4 +36,4 @@ def profile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device:
 
     found = call_model(model, shapes, dtypes, device, partial(
         profile_call, backward=backward, warmup=warmup, runs=runs, peak="measured" if measured_peak else "published"))
-    click.echo(tree_text(found, depth=depth, top=top, sort=sort, as_json=as_json))
+    show(tree_text(found, depth=depth, top=top, sort=sort, as_json=as_json))

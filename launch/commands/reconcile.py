@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from distprof.launch.options import COUNT_DEVICE, JSON, model_arguments
+from distprof.terminal import show
 
 
 @click.command()
@@ -28,4 +29,4 @@ def reconcile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], devic
 
     known_peer(peer)
     found = reconcile_counts(call_model(model, shapes, dtypes, device, count_call), peer)
-    click.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))
+    show(json.dumps(found.to_dict(), indent=1) if as_json else str(found))

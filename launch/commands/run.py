@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from distprof.files import write_text
+from distprof.terminal import show
 
 if TYPE_CHECKING:
     from distprof.launch.deepspeed_config import FlopsProfilerSection
@@ -32,6 +33,6 @@ def _write_report(directory: Path, section: FlopsProfilerSection) -> None:
                           top_modules=section.top_modules, detailed=section.detailed,
                           recompute_fwd_factor=section.recompute_fwd_factor)
     if not section.output_file:
-        click.echo(text)
+        show(text)
         return
     write_text(Path(section.output_file), text + "\n")

@@ -9,6 +9,7 @@ import click
 from distprof.errors import UsageError
 from distprof.launch.options import JSON, RUN, STRICT
 from distprof.reporters.tree_view import SORTS, TreeView
+from distprof.terminal import show
 
 
 @click.command()
@@ -28,15 +29,18 @@ from distprof.reporters.tree_view import SORTS, TreeView
 def stats(run: Path, *, as_json: bool, strict: bool, top: int | None, modules: bool, depth: int | None,
           sort: str | None, peak: float | None) -> None:
     """Show totals, steps, the slowest modules and the ranks of RUN."""
+    from distprof.launch.merge_memory import reuse_memory
+
+    reuse_memory()
     from distprof.merge.commands.stats import stats as stats_of
     from distprof.merge.commands.stats import stats_by_module
 
     if modules:
         default = None if as_json else 3  # a program wants the whole tree
         view = TreeView(depth=default if depth is None else depth, top=top, sort=sort or "path")
-        click.echo(stats_by_module(run, view, as_json=as_json, strict=strict))
+        show(stats_by_module(run, view, as_json=as_json, strict=strict))
         return
     if depth is not None or sort is not None:
         raise UsageError(f"expected {'--sort' if depth is None else '--depth'} together with --modules",
                          hint=f"distprof stats --modules {run}")
-    click.echo(stats_of(run, as_json=as_json, strict=strict, top=top or 10, peak=peak))
+    show(stats_of(run, as_json=as_json, strict=strict, top=top or 10, peak=peak))

@@ -198,8 +198,13 @@ class EventTable:
             self._flush()
 
     def close(self) -> None:
-        self._file.close()
-        self._raw.close()
+        try:
+            self._file.close()
+        except OSError:
+            self._file.is_open = False  # else it tries once more when it goes away, and prints a traceback
+            raise
+        finally:
+            self._raw.close()
 
     def _flush(self) -> None:
         scanner, columns = self._scanner, {name: column[:self._num_rows] for name, column in self._columns.items()}

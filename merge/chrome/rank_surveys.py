@@ -99,11 +99,9 @@ def _executor(traces: Sequence[TraceFile]) -> Executor:
     workers = max(1, min(len(traces), os.cpu_count() or 1))
     if is_compiled():  # it runs without the interpreter's lock
         return ThreadPoolExecutor(workers)
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
+    from distprof.merge.chrome.worker_processes import process_pool
 
-    # spawn: a forked child would inherit the locks of polars' threads
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    return process_pool(workers)
 
 
 def _survey(trace: TraceFile, folder: Path | None) -> Survey | DataError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from distprof.merge.chrome.formats import RankWriter
@@ -53,17 +54,15 @@ def _write(plan: RankPlan, writers: Sequence[RankWriter]) -> RankCounts:
         num_cut=len(layout.cut_rows) + len(layout.moved_rows), num_hanging=len(layout.hanging_rows),
         num_left_out=layout.num_left_out)
     events = RankEvents(plan, scanner, counts)
-    try:
+    with ExitStack() as stack:
         for writer in writers:
             writer.begin(events)
+            stack.callback(writer.close)
         for text in file.scanned():
             decided = events.decide(text)
             for writer in writers:
                 writer.add(decided)
         for writer in writers:
             writer.end()
-    finally:
-        for writer in writers:
-            writer.close()
     counts.num_bytes = file.num_bytes
     return counts

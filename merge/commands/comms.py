@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from distprof.merge.text.timeline import draw_timeline
 from distprof.merge.totals.description import problems_of
 from distprof.merge.totals.findings import Findings, findings_of
 from distprof.reporters.page import Page
+from distprof.terminal import quoted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def _render(found: Findings, view: View, path: Path) -> str:
 
 def _foot(found: Findings, path: Path, view: View, page: Page) -> None:
     show_problems(found.run.remarks, problems_of(found.run, found.clock), page)
-    where = shlex.quote(str(path))
+    where = quoted(path)
     if view.is_summary:
         last = f" --step {found.steps[-1]}" if found.steps else ""
         page.line()

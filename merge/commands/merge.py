@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
-from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.contract.problems import Problem
-from distprof.errors import IncompleteError, OutputError, UsageError
-from distprof.files import sync
-from distprof.merge.chrome.formats import FORMATS
+from distprof.ending import held, kill_workers
+from distprof.errors import Ended, IncompleteError
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
+from distprof.merge.commands.merge_folder import beside, free, written_whole
 from distprof.merge.run.ranking import Naming
 from distprof.merge.run.read_run import read_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.scan.archives import unpack
 from distprof.merge.scan.engine import PLAIN, is_compiled
 from distprof.merge.text.problems import sentences
+from distprof.terminal import say
 
 EVERYTHING = MergeOptions()
-OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, MERGED_STEPS.file, "report.html",
-                  *(file for form in FORMATS.values() for file in form.files)))
-"""What a merge holds."""
-SLOW = ("distprof: merging with the plain Python engine, many times slower than the compiled one  hint: install a C "
-        f"compiler, then distprof again{f'; {PLAIN} must not be set' if PLAIN in os.environ else ''}\n")
-DAY_S = 86_400
+SLOW = ("merging with the plain Python engine, many times slower than the compiled one  hint: install a C "
+        f"compiler, then distprof again{f'; {PLAIN} must not be set' if PLAIN in os.environ else ''}")
 
 
 def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = None, naming: Naming | None = None,
@@ -56,28 +48,35 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         IncompleteError: Something is missing and `strict` is set; what there is was merged.
     """
     run = read_run(*paths, naming=naming)
-    merged = _free(out if out is not None else _beside(paths), paths, force=force)
+    merged = free(out if out is not None else beside(paths), paths, force=force)
     if not is_compiled():
-        sys.stderr.write(SLOW)
-    temporary: Path | None = None
-    try:
-        merged.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _temporary(merged)
-        with _unpacked(run, temporary) as unpacked, RankSurveys(unpacked, options, temporary) as reading:
-            from distprof.merge.commands import (
-                merge_files as writing,  # takes a while, and the first pass runs meanwhile
-            )
+        say(SLOW)
+    with (written_whole(merged) as folder, _unpacked(run, folder) as unpacked,
+          _surveys(unpacked, options, folder) as reading):
+        from distprof.merge.commands import merge_files as writing  # takes a while, and the first pass runs meanwhile
 
-            written = writing.write_merge(unpacked, reading, temporary, options, progress)
-        _swap(temporary, merged)
-    except OSError as error:
-        raise OutputError(f"cannot write {merged}: {error.strerror or error}", hint="make room or change permissions "
-                          "there, or write elsewhere with --out DIR") from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        written = writing.write_merge(unpacked, reading, folder, options, progress)
     fail_if_incomplete(written.problems, strict=strict)
     return writing.summary_text(written, merged)
+
+
+@contextmanager
+def _surveys(run: Run, options: MergeOptions, folder: Path) -> Iterator[RankSurveys]:
+    """Waits for the workers at its end; where a signal ends this process, threads end with it, others are killed."""
+    reading: RankSurveys | None = None
+    try:
+        with held():  # a process that has just been started is known only afterwards
+            reading = RankSurveys(run, options, folder)
+        yield reading
+    except Ended:
+        if is_compiled():
+            reading = None
+        else:
+            kill_workers()
+        raise
+    finally:
+        if reading is not None:
+            reading.__exit__()
 
 
 @contextmanager
@@ -91,81 +90,6 @@ def _unpacked(run: Run, folder: Path) -> Iterator[Run]:
             rank, trace=files.get(rank.trace, rank.trace)) for rank in run.ranks])
     finally:
         shutil.rmtree(unpacked)
-
-
-def _beside(paths: Sequence[Path]) -> Path:
-    if len(paths) == 1 and paths[0].is_dir():
-        return paths[0] / MERGED
-    raise UsageError("expected --out DIR, found none: only a folder has a place for its merge", hint="add --out merged")
-
-
-def _temporary(merged: Path) -> Path:
-    """A new folder on the same file system, so that it can be renamed: another merge may run at the same time."""
-    inside = merged.is_dir() and (os.path.ismount(merged) or not os.access(merged.parent, os.W_OK))
-    parent = merged if inside else merged.parent
-    for left in parent.glob(f".{merged.name}.????????.tmp"):  # of a merge that was killed
-        if time.time() - left.stat().st_mtime > DAY_S:
-            shutil.rmtree(left, ignore_errors=True)
-    folder = parent / f".{merged.name}.{os.urandom(4).hex()}.tmp"
-    folder.mkdir()
-    return folder
-
-
-def _swap(temporary: Path, merged: Path) -> None:
-    """Puts a whole merge in the place of an earlier one, or of nothing; what was there stays until that is done."""
-    if temporary.parent == merged:  # a place that cannot be renamed
-        for name in OURS:
-            _remove(merged / name)
-        for path in temporary.iterdir():
-            path.rename(merged / path.name)
-    elif merged.exists():
-        old = temporary.with_suffix(".old")
-        merged.rename(old)
-        try:
-            temporary.rename(merged)
-        except OSError:  # another merge was faster, or there is none now: then the old one comes back
-            if not merged.exists():
-                old.rename(merged)
-            raise
-        finally:
-            shutil.rmtree(old, ignore_errors=True)
-    else:
-        temporary.rename(merged)
-    sync(merged.parent)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _free(merged: Path, paths: Sequence[Path], *, force: bool) -> Path:
-    """The path, if a merge may be written there. Nothing but a merge is ever replaced."""
-    merged = merged.resolve()
-    if merged.is_dir() and not any(merged.iterdir()):
-        return merged
-    if merged.exists() and not _is_merge(merged):
-        raise OutputError(f"expected a new or empty folder or an earlier merge, found other files at {merged}",
-                          hint="choose another --out")
-    if any(merged == path.resolve() or merged in path.resolve().parents for path in paths):
-        raise OutputError(f"expected another folder than that of the traces, found {merged}",
-                          hint="choose another --out")
-    if merged.exists() and not force:
-        raise OutputError(f"expected no earlier merge, found {merged}", hint="--force replaces it")
-    return merged
-
-
-def _is_merge(folder: Path) -> bool:
-    """True where a folder holds a merge and nothing else."""
-    if not folder.is_dir() or any(path.name not in OURS and not path.name.startswith(".") for path in folder.iterdir()):
-        return False
-    try:
-        found = json.loads((folder / SUMMARY_JSON).read_text())
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and {"format", "world_size", "per_gpu"} <= found.keys()
 
 
 def fail_if_incomplete(problems: Sequence[Problem], *, strict: bool) -> None:

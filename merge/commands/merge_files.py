@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import sentences, show_problems
 from distprof.merge.totals.description import table_metadata, without_tables
 from distprof.reporters.page import Page
+from distprof.terminal import quoted
 from distprof.units import size
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def summary_text(written: MergeResult, merged: Path) -> str:
     for line in written.late:
         page.line(line)
     show_problems(run.remarks, written.problems, page)
-    following = [f"distprof stats {shlex.quote(str(run.path))}"] if run.kind == "distprof" else []
+    following = [f"distprof stats {quoted(run.path)}"] if run.kind == "distprof" else []
     following += [f"open {merged / trace.path.name} in https://ui.perfetto.dev"] if trace is not None else []
     for index, step in enumerate(following):
         page.line(f"{'     ' if index else 'Next:'} {step}")

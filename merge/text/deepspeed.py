@@ -23,6 +23,7 @@ from distprof.reporters.deepspeed_layout import (
     summary_lines,
     top_modules_lines,
 )
+from distprof.terminal import visible
 
 Row = dict[str, Any]
 BASIS = ("Rank {rank}. FLOPs are 2 per MAC by distprof's formulas, without DeepSpeed's elementwise work; latencies are "
@@ -51,16 +52,17 @@ class ModuleTree:
         while waiting:
             level: dict[str, list[ModuleProfile]] = defaultdict(list)
             for path in waiting:
-                level[self.rows[path]["class_name"]].append(self.profile(path))
+                level[visible(self.rows[path]["class_name"])].append(self.profile(path))
             levels.append(level)
             waiting = [child for path in waiting for child in self.children.get(path, ())]
         return levels
 
     def text(self, path: str = "") -> str:
         """The tree as torch prints modules, with numbers in place of their arguments."""
-        below = [f"({child.removeprefix(f'{path}.')}): {self.text(child)}" for child in self.children.get(path, ())]
+        below = [f"({visible(child.removeprefix(f'{path}.'))}): {self.text(child)}"
+                 for child in self.children.get(path, ())]
         own = module_line(self.profile(path), self.profile(""))
-        name = self.rows[path]["class_name"]
+        name = visible(self.rows[path]["class_name"])
         if not below:
             return f"{name}({own})"
         return "\n".join((f"{name}(", *(f"  {line}" for part in (own, *below) for line in part.splitlines()), ")"))

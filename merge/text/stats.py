@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.reporters.tree_report import TreeReport
+from distprof.terminal import quoted
 from distprof.units import duration, percent, si
 
 QUANTITY_NAMES = {
@@ -66,7 +66,7 @@ def _of_traces(summary: Mapping[str, Any], path: Path, page: Page) -> str:
     page.line()
     _problems(summary, page)
     if not (path / SUMMARY_JSON).is_file():
-        page.line(f"Next: distprof merge {shlex.quote(str(path))}{'' if path.is_dir() else ' --out merged'}")
+        page.line(f"Next: distprof merge {quoted(path)}{'' if path.is_dir() else ' --out merged'}")
     return page.text()
 
 
@@ -92,7 +92,7 @@ def _foot(summary: Mapping[str, Any], path: Path, page: Page) -> None:
     page.line(clock_line(summary["clock"]))
     _problems(summary, page)
     page.line()
-    page.line(f"Next: distprof comms {shlex.quote(str(path))}")
+    page.line(f"Next: distprof comms {quoted(path)}")
 
 
 def _topology(summary: Mapping[str, Any], page: Page) -> None:

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from distprof.errors import UsageError
-from distprof.launch.doctor_checks import peak_text, with_published
+from distprof.launch.doctor_checks import show_peaks, with_published
 from distprof.peaks import measured as measured_peak
 from distprof.process.identity import cpu_name
+from distprof.reporters.page import Page
 from distprof.units import duration, percent, si, size
 from support.jobs import distprof
 
@@ -53,11 +54,13 @@ def test_peaks_beside_the_published_ones():
              {"what": "copy", "dtype": None, "per_second": 2.5e12, "how": "256 MiB"}]
     measured = {"device": "NVIDIA H100 80GB HBM3", "num_threads": None, "rates": rates}
     device = with_published(measured)
-    told = {line.split("  ")[0]: line for line in peak_text([device]).splitlines()}
+    page = Page()
+    show_peaks([device], page)
+    told = {line.split("  ")[0]: line for line in page.text().splitlines()}
     assert told["bfloat16"].split()[-4:] == ["989.40", "TFLOP/s", "700.00", "TFLOP/s"]
     assert told["float64"].split()[-3:] == ["66.90", "TFLOP/s", "-"] and "no kernel" in told["float64"]
     assert told["copy"].split()[-4:] == ["3.35", "TB/s", "2.50", "TB/s"]
-    assert "not measured" in told["float8"] and "NVIDIA H100 whitepaper, 2022" in peak_text([device])
+    assert "not measured" in told["float8"] and "NVIDIA H100 whitepaper, 2022" in page.text()
 
 
 def test_a_rate_is_work_over_the_median_time(monkeypatch):

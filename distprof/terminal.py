@@ -1,0 +1,116 @@
+"""The one edge between distprof and a terminal: every line that it prints goes through `show` or `say`.
+
+Names in traces, files, modules and messages of exceptions come from outside, and may hold characters that move the
+cursor, set titles or turn the direction of writing. They are written as Python escapes, `\\x1b` or `\\u202e`, whether a
+terminal reads them or a pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import sys
+import unicodedata
+from contextlib import suppress
+from typing import Any, TextIO
+
+from distprof.errors import Ended
+
+_ASCII = bytes(range(0x20, 0x7F))
+_SUSPECT = re.compile(r"[^ -~]")
+_SUSPECT_IN_LINES = re.compile(r"[^\n -~]")
+_DRAWN = str.maketrans({"─": "-", "│": "|", "├": "|", "└": "`"})
+"""What trees and tables are drawn with, for terminals that lack it."""
+
+
+class Shown(str):
+    """A text that is visible already, such as a page with our own colours; any other is made so before it is printed.
+
+    What is made of it, such as a part or a sum, is a plain text again.
+    """
+
+    __slots__ = ()
+
+
+def visible(text: str) -> str:
+    """The text in one line, with escapes for all that is neither seen nor a blank: controls, line ends, marks of
+    direction, surrogates from file names that are not UTF-8.
+    """
+    return text if _is_plain(text, b"") else _SUSPECT.sub(_escaped, text)
+
+
+def visible_lines(text: str) -> str:
+    """The same, with its line ends."""
+    return text if _is_plain(text, b"\n") else _SUSPECT_IN_LINES.sub(_escaped, text)
+
+
+def _is_plain(text: str, more: bytes) -> bool:
+    """True where nothing can need an escape; quick, because JSON may be long."""
+    return text.isascii() and not text.encode("ascii").translate(None, _ASCII + more)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found.group()
+    if character.isprintable() or unicodedata.category(character) == "Zs":  # blanks of other scripts
+        return character
+    return repr(character)[1:-1]
+
+
+def quoted(path: str | os.PathLike[str]) -> str:
+    """A path as a shell takes it, in characters that can be seen: `runs/a`, `'my run'`, `$'a\\x1b[2J'`."""
+    text = os.fspath(path)
+    if visible(text) == text:
+        return shlex.quote(text)
+    return "$'" + "".join(map(_quoted_byte, os.fsencode(text))) + "'"
+
+
+def _quoted_byte(byte: int) -> str:
+    character = chr(byte)
+    return f"\\{character}" if character in "\\'" else character if byte in _ASCII else f"\\x{byte:02x}"
+
+
+def show(text: str) -> None:
+    """Prints a result on standard output, with a line end.
+
+    Raises:
+        Ended: Nobody reads it.
+        OSError: It cannot be written.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        _write(sys.stdout, f"{text if isinstance(text, Shown) else visible_lines(text)}\n")
+    except BrokenPipeError as error:
+        raise Ended(signal.SIGPIPE) from error
+
+
+def say(message: str, *lines: str) -> None:
+    """Prints `distprof: message` on standard error, with more lines below it, in one write: ranks share the stream.
+
+    Never fails: a message that nobody can read stops no work.
+    """
+    text = "\n".join(map(visible, (f"distprof: {message}", *lines))) + "\n"
+    with suppress(OSError, ValueError, AttributeError):  # full, closed, or not there at all
+        if sys.stderr is not sys.__stderr__:  # the script logs in its own way
+            _write(sys.stderr, text)
+            return
+        stderr: Any = sys.stderr
+        stderr.flush()
+        # past the buffer: what it could not get rid of would be tried again when Python ends, which then exits with 120
+        os.write(stderr.fileno(), text.encode(stderr.encoding, "backslashreplace"))
+
+
+def _write(stream: TextIO, text: str) -> None:
+    stream.write(_encodable(text, stream.encoding or "utf-8"))
+    stream.flush()
+
+
+def _encodable(text: str, encoding: str) -> str:
+    """The text in characters that a terminal has, escapes for all others."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_DRAWN).encode(encoding, "backslashreplace").decode(encoding)
+    return text

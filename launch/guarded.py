@@ -1,0 +1,83 @@
+"""Runs a command under low limits, and says in one line that one of them was reached.
+
+Polars, Arrow and OpenBLAS abort the process, or print pages, where they get no memory or no thread. So the command
+runs in a child whose stderr is kept back: what comes out is either all that the child said, or one line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from distprof.ending import PR_SET_PDEATHSIG, SIGNALS, note_paths_in
+from distprof.launch.limits import reached, short
+
+Outcome = int | str
+"""The exit code of a command, or a line on the limit that was reached."""
+
+
+def run_guarded(run: Callable[[], Outcome]) -> Outcome:
+    """Runs a command in a child process, and prints what it said unless a limit was reached.
+
+    Returns:
+        What the command returns; 128 + n where signal n ended it.
+    """
+    try:
+        kept, notes = os.memfd_create("stderr"), os.memfd_create("notes")
+        child = os.fork()
+    except OSError as error:
+        return reached(error) or short()
+    if child == 0:
+        _be_child(run, kept, notes)
+    status = _wait_for(child)
+    *left_behind, outcome = _content(notes).split(b"\0")
+    if outcome.isdigit():
+        with suppress(OSError):
+            os.write(2, _content(kept))
+        return int(outcome)
+    if outcome:
+        return outcome.decode()
+    for path in left_behind:  # it got no chance to clean up
+        shutil.rmtree(path, ignore_errors=True)
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if number in (*SIGNALS, signal.SIGKILL):
+        return 128 + number
+    return short()
+
+
+def _be_child(run: Callable[[], Outcome], kept: int, notes: int) -> None:
+    """Runs the command, notes its outcome and never returns."""
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        prctl = getattr(ctypes.CDLL(None), "prctl", None)
+        if prctl is not None:  # only Linux has it
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        os.dup2(kept, 2)
+        os.close(kept)
+        note_paths_in(notes)
+        os.write(notes, str(run()).encode())
+    finally:
+        os._exit(0)
+
+
+def _wait_for(child: int) -> int:
+    """Its status at its end; signals that arrive meanwhile are its own."""
+    def forward(number: int, _: Any) -> None:
+        os.kill(child, number)
+
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, forward)
+    return os.waitpid(child, 0)[1]
+
+
+def _content(file: int) -> bytes:
+    with os.fdopen(file, "rb") as opened:
+        opened.seek(0)
+        return opened.read()

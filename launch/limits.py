@@ -1,0 +1,98 @@
+"""Limits of the process on memory, threads and open files: what a command says where one of them stops it."""
+
+from __future__ import annotations
+
+import errno
+import re
+import resource
+from collections.abc import Iterator
+
+SCARCE_BYTES = 4 << 30
+"""Address space below which an error that nobody foresaw is taken for one of memory."""
+ENOUGH_KB = 2_000_000
+"""Address space with which every command does its work on something small, with 2 processors and torch without CUDA;
+with 1,000,000 a merge does not.
+"""
+FEW_PROCESSES = 512
+"""Of a user, threads included."""
+FEW_FILES = 64
+_SHORT_OF_FILES = re.compile(r"too many open files", re.IGNORECASE)
+_SHORT_OF_MEMORY = re.compile(
+    r"cannot allocate memory|failed to map segment|resource temporarily unavailable|new thread", re.IGNORECASE)
+
+
+def is_limited() -> bool:
+    """True where a limit of this process is so low that a library may abort because of it."""
+    return _limit(resource.RLIMIT_AS) is not None or _few_processes() is not None or _few_files() is not None
+
+
+def reached(error: BaseException) -> str | None:
+    """Which limit an error is due to, or what caused the error, in a line; None if it has another reason."""
+    chain = list(_chain(error))
+    if any(_is_of_files(one) for one in chain):
+        return short_of_files()
+    if any(_is_of_memory(one) for one in chain) or (_is_scarce() and not isinstance(error, OSError)):
+        return short_of_memory()
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_of_files(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return bool(_SHORT_OF_FILES.search(str(error)))
+
+
+def _is_of_memory(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOMEM, errno.EAGAIN)
+    return isinstance(error, MemoryError) or bool(_SHORT_OF_MEMORY.search(str(error)))
+
+
+def short_of_files() -> str:
+    """The line where no file can be opened."""
+    limit = _limit(resource.RLIMIT_NOFILE)
+    return f"expected to open more files, found {limit} to be the limit  hint: ulimit -n 1024"
+
+
+def short_of_memory() -> str:
+    """The line where there is no memory, or no thread can start."""
+    limit, processes = _limit(resource.RLIMIT_AS), _few_processes()
+    if limit is None and processes is not None:
+        return (f"expected to start threads, found a limit of {processes} processes and threads  "
+                f"hint: ulimit -u {FEW_PROCESSES}")
+    found = "none left" if limit is None else f"a limit of {limit >> 10} KB of address space"
+    return f"expected more memory, found {found}  hint: ulimit -v unlimited, or {ENOUGH_KB} and more"
+
+
+def short() -> str:
+    """The line where a library aborted, by the limit that is most likely the reason."""
+    is_files = _few_files() is not None and _limit(resource.RLIMIT_AS) is None and _few_processes() is None
+    return short_of_files() if is_files else short_of_memory()
+
+
+def _limit(what: int) -> int | None:
+    soft, _ = resource.getrlimit(what)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _is_scarce() -> bool:
+    limit = _limit(resource.RLIMIT_AS)
+    return limit is not None and limit < SCARCE_BYTES
+
+
+def _few_processes() -> int | None:
+    limit = _limit(resource.RLIMIT_NPROC)
+    return limit if limit is not None and limit < FEW_PROCESSES else None
+
+
+def _few_files() -> int | None:
+    limit = _limit(resource.RLIMIT_NOFILE)
+    return limit if limit is not None and limit < FEW_FILES else None

@@ -1,0 +1,45 @@
+"""Standard input, output and error, which a caller may have closed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def open_standard_streams() -> None:
+    """Opens /dev/null in the place of each that is closed.
+
+    Else the next file to be opened would take its number, and a library's message would go into that file.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+    null = Path(os.devnull)
+    if sys.stdin is None:
+        sys.stdin = null.open()
+    if sys.stdout is None:
+        sys.stdout = null.open("w")
+    if sys.stderr is None:
+        sys.stderr = null.open("w")
+
+
+def tell_errors_once() -> None:
+    """Leaves out that a file could not be closed while it went away: the error that came before is told."""
+    def hook(found: sys.UnraisableHookArgs) -> None:
+        if not isinstance(found.exc_value, OSError):
+            sys.__unraisablehook__(found)
+
+    sys.unraisablehook = hook
+
+
+def close_standard_output() -> None:
+    """Leaves nothing to be written when the interpreter ends, where an error could not be told any more."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.close(null)
