@@ -21,6 +21,7 @@ from distprof.errors import Ended
 _ASCII = bytes(range(0x20, 0x7F))
 _SUSPECT = re.compile(r"[^ -~]")
 _SUSPECT_IN_LINES = re.compile(r"[^\n -~]")
+_SUSPECT_IN_DRAWING = re.compile(r"\x1b\[[0-9;]*m|[^\n -~]")
 _DRAWN = str.maketrans({"─": "-", "│": "|", "├": "|", "└": "`"})
 """What trees and tables are drawn with, for terminals that lack it."""
 
@@ -32,6 +33,11 @@ class Shown(str):
     """
 
     __slots__ = ()
+
+    @classmethod
+    def drawn(cls, text: str) -> Shown:
+        """A text that was put together of visible pieces: colours and line ends in it are ours, nothing else is."""
+        return cls(text if _is_plain(text, b"\n") else _SUSPECT_IN_DRAWING.sub(_escaped, text))
 
 
 def visible(text: str) -> str:
@@ -53,6 +59,8 @@ def _is_plain(text: str, more: bytes) -> bool:
 
 def _escaped(found: re.Match[str]) -> str:
     character = found.group()
+    if len(character) > 1:  # a colour
+        return character
     if character.isprintable() or unicodedata.category(character) == "Zs":  # blanks of other scripts
         return character
     return repr(character)[1:-1]

@@ -77,7 +77,8 @@ def main(argv: list[str] | None = None) -> None:
     if isinstance(outcome, str):
         say(outcome)
     code = outcome if isinstance(outcome, int) else 1
-    close_standard_output()
+    if not close_standard_output():
+        code = code or 128 + signal.SIGPIPE
     if argv is None and command == "merge" and "concurrent.futures.process" not in sys.modules:
         os._exit(code)  # all files are written; a normal shutdown takes as long as merging a small run
     sys.exit(code)

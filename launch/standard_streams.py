@@ -35,11 +35,17 @@ def tell_errors_once() -> None:
     sys.unraisablehook = hook
 
 
-def close_standard_output() -> None:
-    """Leaves nothing to be written when the interpreter ends, where an error could not be told any more."""
+def close_standard_output() -> bool:
+    """Leaves nothing to be written when the interpreter ends, where an error could not be told any more.
+
+    Returns:
+        False where something could not be written.
+    """
     try:
         sys.stdout.flush()
+        return True
     except (OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.close(null)
+        return False

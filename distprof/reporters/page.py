@@ -76,4 +76,4 @@ class Page:
 
     def text(self) -> Shown:
         """The whole page without trailing blanks."""
-        return Shown("\n".join(line.rstrip() for line in self._out.getvalue().splitlines()))
+        return Shown.drawn("\n".join(line.rstrip() for line in self._out.getvalue().splitlines()))

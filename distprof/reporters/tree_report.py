@@ -42,7 +42,7 @@ class TreeReport:
         console = Console(file=out, width=width or WIDE, color_system=None, force_terminal=False, highlight=False,
                           legacy_windows=False, _environ={})
         console.print(self.renderable(width), crop=False)
-        return Shown("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
+        return Shown.drawn("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
 
     def renderable(self, width: int | None = None) -> RenderableType:
         """The same for a rich console.
@@ -101,7 +101,7 @@ def _table(lines: Iterable[TreeLine], keys: Sequence[str]) -> Table:
 def _name(line: TreeLine) -> Text:
     times = f" ({line.repeats} x)" if line.repeats > 1 else ""
     marks = "".join(f" ({mark})" for mark in line.row.marks)
-    return Text.assemble((line.guide, "dim"), visible(line.name), (times + marks, "dim"))
+    return Text.assemble((line.guide, "dim"), visible(line.name), (visible(times + marks), "dim"))
 
 
 def _remarks(selection: ShownModules, view: TreeView, left_out: Sequence[str]) -> list[tuple[str, str]]:
