@@ -34,8 +34,8 @@ def _bind(wanted: list[Any], call: FunctionCall) -> list[Any] | None:
         if given and not argument.kwarg_only:
             value = given.pop(0)
             rest = position + 1 == len([other for other in wanted if not other.kwarg_only])
-            if kind == "List[int]" and isinstance(value, int) and given and rest:
-                value, given = (value, *given), []  # x.view(2, 3)
+            if given and rest and _is_member(kind, value):
+                value, given = (value, *given), []  # x.view(2, 3), torch.einsum("ij,jk", a, b)
         elif argument.name in by_name:
             value = by_name.pop(argument.name)
         elif argument.has_default_value():
@@ -46,6 +46,11 @@ def _bind(wanted: list[Any], call: FunctionCall) -> list[Any] | None:
             return None
         bound.append(tuple(value) if isinstance(value, list) else value)
     return bound if not given and not by_name else None
+
+
+def _is_member(kind: str, value: Any) -> bool:
+    """True for a value that Python functions take as one of several where the operator wants a list."""
+    return isinstance(value, {"List[int]": int, "List[Tensor]": TensorSpec}.get(kind, ()))
 
 
 def _fits(kind: str, value: Any) -> bool:

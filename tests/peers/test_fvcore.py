@@ -125,6 +125,12 @@ CALLS = {
         lambda x: torch.meshgrid(x[0], x[1], indexing="ij")[0], X),
     "outer": (lambda x: torch.einsum("i,j->ij", x[0], x[1]), X), "ellipsis": (
         lambda x: torch.einsum("...ij,jk->...ik", x, x[0, 0, :6, :6]), IMG),
+    **{f"einsum of a {kind.__name__}": (lambda x, kind=kind: torch.einsum("ij,kj->ik", kind((x, x))), X)
+       for kind in (tuple, list)},
+    "einsum by numbers": (lambda x: torch.einsum(x, [0, 1], x, [2, 1], [0, 2]), X),
+    "block_diag": (torch.block_diag, X, X), "chain": (torch.chain_matmul, X, X, X),
+    "broadcast_tensors": (lambda x, y: torch.broadcast_tensors(x, y)[0], X, X[0]),
+    "product of sets": (lambda x: torch.cartesian_prod(x[0], x[1]), X),
 }
 
 

@@ -70,6 +70,24 @@ def test_where_both_agree_there_are_no_lines():
     assert found.differences == () and found.ours == found.theirs == 32
 
 
+class Scores(nn.Module):
+    """An Einstein sum, with its operands in one argument."""
+
+    def __init__(self, together: type) -> None:
+        super().__init__()
+        self.together = together
+
+    def forward(self, x):
+        return torch.einsum("bsw,btw->bst", self.together((x, x)))
+
+
+@pytest.mark.parametrize("together", [tuple, list])
+@pytest.mark.parametrize("peer", sorted(PEERS))
+def test_the_operands_of_an_einsum_may_come_in_one_argument(peer, together):
+    found = distprof.reconcile(Scores(together), torch.ones(2, 3, 4), peer=peer)
+    assert found.differences == () and found.theirs == (144 if found.unit == "flops" else 72)
+
+
 def test_an_unknown_peer_is_refused_before_the_model_runs():
     with pytest.raises(UsageError, match="'thop'") as caught:
         distprof.reconcile(lambda: 1 / 0, peer="thop")
