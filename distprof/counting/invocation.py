@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
-from torch.utils._pytree import tree_map_only
 
 from distprof.errors import UsageError
 from distprof.model.scopes import ModuleScopes
-from distprof.model.tensors import tensors
+from distprof.model.tensors import map_tensors, tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,7 @@ class Invocation:
         function = _not_lazy(function)
         parameters = list(module.parameters()) if (module := _owner(function)) is not None else []
         on_meta = bool(parameters) and all(parameter.is_meta for parameter in parameters)
-        args, kwargs = tree_map_only(torch.Tensor, _as_meta, (args, dict(kwargs))) if on_meta else (args, kwargs)
+        args, kwargs = map_tensors(_as_meta, (args, dict(kwargs))) if on_meta else (args, kwargs)
         return cls(function=function, args=tuple(args), kwargs=kwargs, backward=backward)
 
     @property
@@ -107,8 +106,10 @@ def _no_gradient(result: Any) -> UsageError:
         hint = "gradients are off: call it outside of torch.no_grad() and torch.inference_mode()"
     elif any(tensor.is_floating_point() or tensor.is_complex() for tensor in outputs):
         hint = "no parameter or input that the output depends on requires gradients"
-    else:
+    elif outputs:
         hint = "only floating-point tensors have gradients"
+    else:
+        hint = "return a tensor, or a tuple, list, dict or dataclass of tensors"
     return UsageError("expected an output with a gradient for backward, found "
                       f"{f'tensors of {chr(44).join(dtypes)} without one' if outputs else type(result).__name__}",
                       hint=hint)
