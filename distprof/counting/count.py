@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -13,6 +13,7 @@ from distprof.contract.rank_json import ParamCount
 from distprof.contract.tables import PHASES
 from distprof.counting.count_pass import CountPass, OpKey
 from distprof.counting.counts import Counts, ModuleCount, OpCount
+from distprof.counting.data_flow import DataFlow
 from distprof.counting.invocation import Invocation
 from distprof.errors import UsageError
 from distprof.formulas.operator_cost import Cost
@@ -55,7 +56,14 @@ def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Coun
     return summed(*run_counted(invocation))
 
 
-def run_counted(invocation: Invocation) -> tuple[CountPass, ModuleMap]:
+def count_with_unused(model: Any, *args: Any, **kwargs: Any) -> Counts:
+    """As `count`, forward only, with the calls whose results nothing used in `Counts.unused`."""
+    invocation, flow = Invocation.of(model, args, kwargs, backward=False), DataFlow()
+    found = summed(*run_counted(invocation, flow))
+    return replace(found, unused=flow.unused_calls)
+
+
+def run_counted(invocation: Invocation, flow: DataFlow | None = None) -> tuple[CountPass, ModuleMap]:
     """Runs a call once under a count pass; returns the pass and the modules that ran. See `count` for errors."""
     modules, root = ModuleMap(), invocation.model
     if root is not None:
@@ -63,12 +71,14 @@ def run_counted(invocation: Invocation) -> tuple[CountPass, ModuleMap]:
     with undisturbed([root] if root is not None else []) as keep:
         scopes = ModuleScopes(modules, lambda function: function, lambda frame: keep(frame.module),
                               one_thread=root is not None)
-        counting = CountPass(scopes, lambda: None, details=True)
+        counting = CountPass(scopes, lambda: None, details=True, flow=flow)
         counting.start()
         try:
-            invocation.run(scopes)
+            result = invocation.run(scopes)
         finally:
             counting.stop()
+        if flow is not None:
+            flow.end(result)
         counting.next_step()
     if root is None and not modules.models and not counting.sums:
         raise UsageError("expected a call that runs operators, found none",

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from distprof import formulas
+from distprof.counting.data_flow import DataFlow
 from distprof.counting.torch_functions import FunctionPass
 from distprof.formulas.composite_operators import run_parts
 from distprof.formulas.operator_cost import Cost
@@ -63,9 +64,10 @@ class CountPass(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, scopes: ModuleScopes, phase: Callable[[], str | None], *, details: bool = False) -> None:
+    def __init__(self, scopes: ModuleScopes, phase: Callable[[], str | None], *, details: bool = False,
+                 flow: DataFlow | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.functions = FunctionPass(lambda: self._owner_and_phase()[0]) if details else None
+        self.functions = FunctionPass(lambda: self._owner_and_phase()[0], flow=flow) if details else None
         """Calls of torch functions, recorded only with `details`."""
         self.shapes: dict[Site, tuple[Shapes, Shapes]] = {}
         """Input and output shapes of the first call, only with `details`."""
@@ -73,6 +75,7 @@ class CountPass(TorchDispatchMode):
         self.sums: dict[OpKey, Cost] = defaultdict(NO_CALLS)
         """Sums over all steps that ended."""
         self.calls: dict[Site, int] = defaultdict(int)
+        self._flow = flow
         self._error: Exception | None = None
         self._retired = False
         self._step_sums: dict[OpKey, Cost] = defaultdict(NO_CALLS)
@@ -186,6 +189,9 @@ class CountPass(TorchDispatchMode):
         output = func(*args, **kwargs)
         try:
             self._record(func, args, kwargs, output)
+            if self._flow is not None:
+                with self._lock:
+                    self._flow.add_operator(func, args, kwargs, output)
         except Exception as error:  # noqa: BLE001 (raised when the step ends; a mode cannot be removed in here)
             self._error, self._retired = error, True
         return output

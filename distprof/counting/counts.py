@@ -113,6 +113,8 @@ class Counts:
     functions: Mapping[FunctionCall, int] = field(repr=False)
     """Calls of torch functions, from which `distprof.peers` computes the totals of other counters."""
     params: ParamCount
+    unused: Mapping[FunctionCall, int] = field(default_factory=dict, repr=False)
+    """Calls among `functions` whose results nothing used, if `count_with_unused` looked for them."""
 
     def total(self, quantity: str = "flops", phase: str | None = None) -> int:
         """Sum of a quantity of `OpCount` over all operators, of one phase or all."""

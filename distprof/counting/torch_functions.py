@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
 from opcode import opname
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode, resolve_name
@@ -74,6 +74,15 @@ class FunctionCall:
         return dict(self.kwargs).get(name, default)
 
 
+class Flow(Protocol):
+    """What wants to know which operators ran inside a call."""
+
+    @property
+    def num_operators(self) -> int: ...
+
+    def add_function(self, call: FunctionCall, first: int, output: Any) -> None: ...
+
+
 class _Names(threading.local):
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -85,9 +94,11 @@ class FunctionPass(TorchFunctionMode):
     Args:
         path: Returns the call path of the running module.
         names: Functions to record, besides the Python functions that may call them; None: all.
+        flow: Gets every call with the number of operators that had run before it.
     """
 
-    def __init__(self, path: Callable[[], CallPath], names: Container[str] | None = None) -> None:
+    def __init__(self, path: Callable[[], CallPath], names: Container[str] | None = None,
+                 flow: Flow | None = None) -> None:
         super().__init__()
         self.calls: dict[FunctionCall, int] = defaultdict(int)
         self._running_here = _Names()
@@ -95,6 +106,7 @@ class FunctionPass(TorchFunctionMode):
         self._opened: dict[types.FunctionType, types.FunctionType] = {}  # per pass, because scripts may patch functions
         self._path = path
         self._names = names
+        self._flow = flow
 
     def start(self) -> None:
         """Switches the mode on for this thread."""
@@ -124,11 +136,14 @@ class FunctionPass(TorchFunctionMode):
             return func(*args, **kwargs)
         inputs = _specs(args), tuple((key, _specs(value)) for key, value in kwargs.items())
         outer, spelled = self.current, _spelling(name, sys._getframe(1))
+        first = self._flow.num_operators if self._flow is not None else 0
         with self._running(name):
             output = self._call(func, name, args, kwargs)
         call = FunctionCall(self._path(), name, *inputs, _specs(output), outer, torch.is_grad_enabled(), spelled)
         with self._lock:
             self.calls[call] += 1
+        if self._flow is not None:
+            self._flow.add_function(call, first, output)
         return output
 
     def _is_wanted(self, func: Any, name: str) -> bool:

@@ -111,3 +111,4 @@ BUGS: Mapping[str, str] = {
 }
 """Where fvcore departs from its own convention: operator -> how."""
 NO_RULE = "no rule: 0"
+UNUSED = "nothing uses the result: a trace drops such operators, which ran"

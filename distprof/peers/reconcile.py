@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from distprof.counting.count import count
+from distprof.counting.count import count_with_unused
 from distprof.counting.counts import Counts, OpCount
 from distprof.errors import UsageError
 from distprof.peers import deepspeed, fvcore, ptflops
@@ -96,7 +96,7 @@ def reconcile(model: Any, *args: Any, peer: str = "deepspeed", **kwargs: Any) ->
         UsageError: There is no such peer.
     """
     known_peer(peer)
-    return reconcile_counts(count(model, *args, **kwargs), peer)
+    return reconcile_counts(count_with_unused(model, *args, **kwargs), peer)
 
 
 def known_peer(name: str) -> Peer:
@@ -111,7 +111,7 @@ def known_peer(name: str) -> Peer:
 
 
 def reconcile_counts(counts: Counts, peer: str) -> Reconciliation:
-    """As `reconcile`, for a call that is counted already."""
+    """As `reconcile`, for a call that `count_with_unused` has counted."""
     other = known_peer(peer)
     theirs: dict[str, int] = defaultdict(int)
     reasons: dict[str, list[str]] = defaultdict(list)

@@ -1,7 +1,7 @@
 """The operators that torch.jit.trace would record for the torch functions of a counted call.
 
 Nothing is traced. Three things differ from a trace: arithmetic on sizes is missing (a trace makes tensors of them), so
-are attributes like `x.T`, and operators whose result nobody uses are kept.
+are attributes like `x.T`, and operators whose result nothing uses are there: callers subtract `Counts.unused`.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ def reconcile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], devic
 
     Lists every difference with its amount. MODULE:FACTORY is explained in `distprof count --help`.
     """
-    from distprof.counting.count import count as count_call
+    from distprof.counting.count import count_with_unused
     from distprof.launch.model_call import call_model
     from distprof.peers.reconcile import known_peer, reconcile_counts
 
     known_peer(peer)
-    found = reconcile_counts(call_model(model, shapes, dtypes, device, count_call), peer)
+    found = reconcile_counts(call_model(model, shapes, dtypes, device, count_with_unused), peer)
     show(json.dumps(found.to_dict(), indent=1) if as_json else str(found))

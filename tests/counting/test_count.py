@@ -216,7 +216,7 @@ class Returns(nn.Module):
 @pytest.mark.parametrize(("model", "found", "hint"), [
     (nn.Linear(4, 4).requires_grad_(requires_grad=False), "tensors of float32 without one", "requires gradients"),
     (Returns(lambda x: x.argmax()), "tensors of int64 without one", "floating-point"),
-    (Returns(lambda x: None), "found NoneType", "floating-point"),
+    (Returns(lambda x: None), "found NoneType", "return a tensor, or a tuple, list, dict or dataclass"),
 ])
 def test_backward_without_gradients_is_refused_with_the_reason(model, found, hint):
     with pytest.raises(UsageError, match="output with a gradient") as caught:

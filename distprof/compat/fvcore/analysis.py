@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from distprof.compat.fvcore.module_sums import Handle, ModuleNames, ModuleSums, sum_by_module
-from distprof.counting.count import count
+from distprof.counting.count import count_with_unused
 from distprof.counting.counts import Counts
 from distprof.errors import UsageError
 from distprof.peers.fvcore_rules import ACTIVATIONS, FLOPS, FREE
@@ -187,7 +187,7 @@ def _counts(model: nn.Module, inputs: Any, kwargs: Mapping[str, Any], shown: str
     with warnings.catch_warnings():
         if shown in HIDDEN:
             warnings.simplefilter("ignore", HIDDEN[shown])
-        return count(model, *args, **kwargs)
+        return count_with_unused(model, *args, **kwargs)
 
 
 def _accepts(model: nn.Module, arguments: Mapping[str, Any]) -> bool:

@@ -100,7 +100,7 @@ def sum_by_module(counts: Counts, names: ModuleNames, handles: Mapping[str, Hand
     first = list(names.first.values())
     sums = ModuleSums(counted={name: Counter() for name in first}, unsupported={name: Counter() for name in first},
                       untouched=set(first))
-    for op in traced_ops(counts.functions, handles.__contains__):
+    for op in traced_ops(Counter(counts.functions) - Counter(counts.unused), handles.__contains__):
         callers, owners = names.callers(op.path), names.owners(op.path)
         inside = owners if ancestors == "owner" else callers
         sums.untouched.difference_update(callers, inside)
