@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from torch._subclasses.fake_tensor import FakeTensor
-
 from distprof.formulas.operator_call import MacsFormula, OperatorCall
 from distprof.formulas.operator_cost import Macs
+from distprof.model.tensors import has_data
 
 BEYOND = 2**62
 """Size of an unlimited window."""
@@ -118,11 +117,6 @@ def _lengths(bounds: Any, tensor: Any) -> list[int]:
     if bounds is None:
         return [int(tensor.shape[1])] * int(tensor.shape[0])
     return [end - begin for begin, end in pairwise(bounds.tolist())]
-
-
-def has_data(*bounds: Any) -> bool:
-    """True if the values of these tensors can be read; meta and fake tensors have none."""
-    return all(bound is None or not (bound.is_meta or isinstance(bound, FakeTensor)) for bound in bounds)
 
 
 def attention_forward(count_pairs: CountPairs) -> Callable[[OperatorCall], Macs]:

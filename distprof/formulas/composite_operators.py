@@ -2,6 +2,7 @@
 
 Only in inference mode and under higher-order operators does a mode get einsum, matmul, conv2d and the like whole.
 cond, while_loop, scan, map, checkpoint and the like reach it as one call, which hides the functions that they run.
+Some kernels are written as calls of other operators, matrix products among them, which no mode sees by itself.
 """
 
 from __future__ import annotations
@@ -13,11 +14,20 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distprof.model.tensors import tensors
+from distprof.formulas.operator_call import name_of
+from distprof.model.tensors import has_data, tensors
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 COMPOSITE_NESTED = torch._C.DispatchKey.CompositeImplicitAutogradNestedTensor
 DEVICE_KEYS = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta", "mps": "MPS", "xpu": "XPU", "hpu": "HPU", "mtia": "MTIA"}
+EXPLICIT = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+"""Keys of kernels that are made of other operators and have a derivative of their own."""
+CALL_PRODUCTS = frozenset({
+    "aten::_euclidean_dist", "aten::_trilinear", "aten::affine_grid_generator", "aten::linalg_matrix_exp",
+    "aten::linalg_pinv", "torch_nn::_linear_cross_entropy_batch_chunked",
+    "torch_nn::_linear_cross_entropy_batch_chunked_no_reduction",
+})
+"""Operators whose kernels call matrix products: of cdist, nn.Bilinear, F.affine_grid, F.linear_cross_entropy, ..."""
 
 
 def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -30,22 +40,33 @@ def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: d
         kwargs: Its keyword arguments.
 
     Returns:
-        The result, or NotImplemented if the operator has a kernel on this device: splitting it would run other code
-        than the job does.
+        The result, or NotImplemented if the operator has a kernel on this device that calls no product: splitting it
+        would run other code than the job does.
     """
     if isinstance(func, torch._ops.HigherOrderOperator):
         return func(*_functions_under(mode, args), **_functions_under(mode, kwargs))
     # fake tensors call prim:: operators for their device; the dispatcher does not have these
     if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":
         return NotImplemented
-    found = tensors((list(args), kwargs))
-    nested = any(tensor.is_nested for tensor in found)
-    if not is_composite(func, found[0].device.type if found else "cpu", nested=nested):
+    key = _key_of_parts(func, tensors((list(args), kwargs)))
+    if key is None:
         return NotImplemented
     with mode:
         # func.decompose prefers Python decompositions, which round differently from the kernels
-        return func._op_dk(COMPOSITE_NESTED if nested and _has(func, COMPOSITE_NESTED.name) else COMPOSITE,
-                           *args, **kwargs)
+        return func._op_dk(key, *args, **kwargs)
+
+
+def _key_of_parts(func: Any, found: list[torch.Tensor]) -> Any:
+    """Key of the kernel that calls the parts of an operator for these tensors; None where it is to be run whole."""
+    device = found[0].device.type if found else "cpu"
+    nested = any(tensor.is_nested for tensor in found)
+    if is_composite(func, device, nested=nested):
+        return COMPOSITE_NESTED if nested and _has(func, COMPOSITE_NESTED.name) else COMPOSITE
+    if name_of(func) not in CALL_PRODUCTS or nested:
+        return None
+    # a kernel of a device reads data, which tensors without storage do not have
+    keys = (DEVICE_KEYS.get(device, ""), *EXPLICIT) if has_data(*found) else EXPLICIT
+    return next((getattr(torch._C.DispatchKey, key) for key in keys if key and _has(func, key)), None)
 
 
 @cache

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from distprof.formulas.attention import AttentionPairs, attention_backward, attention_forward, has_data
+from distprof.formulas.attention import AttentionPairs, attention_backward, attention_forward
 from distprof.formulas.operator_call import MacsFormula, OperatorCall
+from distprof.model.tensors import has_data
 
 NO_DATA = "at most: the block mask is unknown without data"
 

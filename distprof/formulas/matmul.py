@@ -96,17 +96,6 @@ def grouped_product(call: OperatorCall) -> int:
     return int(rows * right.shape[-1])
 
 
-def trilinear(call: OperatorCall) -> int:
-    """The size of the joint index space of the three factors, summed dimensions included."""
-    shapes = []
-    for name, expand in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
-        shape = list(call[name].shape)
-        for dim in sorted(call[expand]):
-            shape.insert(dim, 1)
-        shapes.append(shape)
-    return prod(max(sizes) if min(sizes) else 0 for sizes in zip(*shapes, strict=True))
-
-
 def sampled_product(call: OperatorCall) -> int:
     """k MACs for each stored position of the result; others are not computed."""
     return num_stored(call["self"]) * int(call["mat1"].shape[-1])
@@ -163,7 +152,6 @@ MATMUL: dict[str, Formula] = {
     "aten::mkldnn_linear_backward_weights": out_of("grad_output", "weight"),
     "mkldnn::_linear_pointwise": into_output("X"),
     "mkl::_mkl_linear": into_output("X"),
-    "aten::_trilinear": trilinear,
     "aten::_int_mm": product("self", "mat2"),
     "aten::_scaled_mm": product("self", "mat2"),
     "aten::_scaled_mm_v2": product("self", "mat2"),

@@ -39,7 +39,7 @@ _NAMES: dict[OperatorKind, str] = {
         binary_cross_entropy binary_cross_entropy_with_logits cross_entropy_loss kl_div _ctc_loss ctc_loss
         _cudnn_ctc_loss miopen_ctc_loss poisson_nll_loss""",
     "optimizer": """_fused_adam _fused_adamw _fused_sgd _fused_adagrad _amp_update_scale
-        _amp_foreach_non_finite_check_and_unscale""",
+        _amp_foreach_non_finite_check_and_unscale optimizer_update_32bit optimizer_update_8bit_blockwise""",
     "reduction": """sum mean prod max min amax amin aminmax any all argmax argmin norm linalg_vector_norm nansum
         linalg__powsum std var std_mean var_mean logsumexp cumsum cumprod cummax cummin logcumsumexp _logcumsumexp
         _cummax_helper _cummin_helper sort topk argsort msort kthvalue median nanmedian mode count_nonzero nonzero
@@ -51,8 +51,7 @@ _NAMES: dict[OperatorKind, str] = {
     "upsample": """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
         _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d
         upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa grid_sampler_2d
-        grid_sampler_3d _grid_sampler_2d_cpu_fallback cudnn_grid_sampler affine_grid_generator
-        cudnn_affine_grid_generator""",
+        grid_sampler_3d _grid_sampler_2d_cpu_fallback cudnn_grid_sampler cudnn_affine_grid_generator""",
     "embedding": """embedding embedding_dense embedding_renorm embedding_sparse _embedding_bag
         _embedding_bag_forward_only _embedding_bag_dense _embedding_bag_sparse _embedding_bag_per_sample_weights
         embedding_byte embedding_4bit embedding_bag_byte embedding_bag_4bit embedding_bag_byte_rowwise_offsets
@@ -84,7 +83,8 @@ _NAMES: dict[OperatorKind, str] = {
         _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc _spdiags _sparse_mask_projection
         copy_sparse_to_sparse _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo bartlett_window
         blackman_window hamming_window hann_window kaiser_window fft_fftfreq fft_rfftfreq cat_relu iota rev copy_to
-        copy_strided device_put all_gather_copy_in""",
+        copy_strided device_put all_gather_copy_in quantize_4bit dequantize_4bit quantize_blockwise
+        dequantize_blockwise int8_vectorwise_quant int8_vectorwise_dequant int8_double_quant int8_mm_dequant""",
     "view": """_unsafe_view _reshape_alias detach alias lift_fresh empty empty_like empty_strided new_empty
         new_empty_strided empty_permuted empty_quantized _empty_affine_quantized _empty_per_channel_affine_quantized
         resize resize_as set sym_size sym_stride sym_numel sym_storage_offset is_same_size size stride numel is_pinned
@@ -110,7 +110,7 @@ _NAMES: dict[OperatorKind, str] = {
         _thnn_differentiable_gru_cell cross linalg_cross _compute_linear_combination kron complex polar
         fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
         _fake_quantize_per_tensor_affine_cachemask_tensor_qparams _fake_quantize_learnable_per_tensor_affine
-        _fake_quantize_learnable_per_channel_affine _saturate_weight_to_fp16 _euclidean_dist _fill_mem_eff_dropout_mask
+        _fake_quantize_learnable_per_channel_affine _saturate_weight_to_fp16 _fill_mem_eff_dropout_mask
         add_relu mul_relu add_scalar add_scalar_relu mul_scalar mul_scalar_relu _add_relu clamp _masked_scale
         floor_divide isinf isnan __lshift__ __rshift__ __ilshift__ __irshift__ int_repr""",
 }

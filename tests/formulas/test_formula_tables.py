@@ -17,7 +17,7 @@ from support.operators import LOADED_LATER, SCHEMAS, cost, define_libraries, met
 SIZE = st.integers(1, 4)
 # what a counter must know
 PROMISED = [
-    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr", "linear", "_trilinear",
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "addr", "linear",
     "_addmm_activation", "linear_backward", "mkldnn_linear", "convolution", "convolution_overrideable",
     "mkldnn_convolution", "cudnn_convolution", "cudnn_convolution_transpose", "cudnn_convolution_relu",
     "cudnn_convolution_add_relu", "miopen_convolution", "miopen_convolution_transpose", "miopen_convolution_relu",

@@ -1,0 +1,47 @@
+"""The products that torch's own profiler sees, inside kernels too, as an independent count of multiply-accumulates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile
+
+MATRICES = {"mm": 0, "bmm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1, "baddbmm_": 1, "addbmm": 1, "addbmm_": 1}
+"""Operator -> position of the first of its two factors; the second follows."""
+VECTORS = {"mv": 0, "dot": 0, "vdot": 0, "addmv": 1, "addmv_": 1}
+"""Operator -> position of the factor of which each element is multiplied once."""
+
+
+def profiled_macs(function: Callable[[], Any]) -> int:
+    """Multiply-accumulates of products of matrices and vectors that run in a call, by their shapes."""
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
+        function()
+    roots = [event for event in found.events() if event.cpu_parent is None]
+    return sum(_macs(event) for event in _outermost(roots, lambda name: name in MATRICES or name in VECTORS))
+
+
+def profiled_calls(function: Callable[[], Any], names: Callable[[str], bool]) -> Counter[str]:
+    """Calls of operators of which `names` is true, those inside another of them left out."""
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        function()
+    roots = [event for event in found.events() if event.cpu_parent is None]
+    return Counter(event.name.removeprefix("aten::") for event in _outermost(roots, names))
+
+
+def _outermost(events: list[Any], names: Callable[[str], bool]) -> Iterator[Any]:
+    for event in events:
+        if event.name.startswith("aten::") and names(event.name.removeprefix("aten::")):
+            yield event
+        else:
+            yield from _outermost(event.cpu_children, names)
+
+
+def _macs(event: Any) -> int:
+    name, shapes = event.name.removeprefix("aten::"), event.input_shapes
+    if name in VECTORS:
+        return prod(shapes[VECTORS[name]])
+    first = MATRICES[name]
+    return prod(shapes[first]) * shapes[first + 1][-1]
