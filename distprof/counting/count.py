@@ -19,6 +19,7 @@ from distprof.errors import UsageError
 from distprof.formulas.operator_cost import Cost
 from distprof.model.isolation import undisturbed
 from distprof.model.modules import ModuleMap, Site
+from distprof.model.packed_params import PackedParams
 from distprof.model.params import count_params
 from distprof.model.scopes import ModuleScopes
 from distprof.process.topology import Topology
@@ -92,12 +93,13 @@ def summed(counting: CountPass, modules: ModuleMap) -> Counts:
     ops = tuple(_op_count(key, entry, within[key.path]) for key, entry in counting.sums.items())
     work = _work(ops)
     places = Counter(id(site.module()) for site in modules.sites())
+    packed = PackedParams()
     return Counts(
         ops=ops,
-        modules=tuple(_module_count(site, work[site.path], counting, shared=places[id(site.module())] > 1)
+        modules=tuple(_module_count(site, work[site.path], counting, packed, shared=places[id(site.module())] > 1)
                       for site in _in_tree_order(modules)),
         functions=dict(counting.functions.calls) if counting.functions is not None else {},
-        params=_params(modules.roots()),
+        params=_params(modules.roots(), packed),
     )
 
 
@@ -134,20 +136,25 @@ def _op_count(key: OpKey, entry: Cost, within: frozenset[str]) -> OpCount:
         write_bytes=entry.write_bytes, kind=entry.kind, counted=entry.counted, note=entry.note)
 
 
-def _module_count(site: Site, work: _Work, counting: CountPass, *, shared: bool) -> ModuleCount:
+def _module_count(site: Site, work: _Work, counting: CountPass, packed: PackedParams, *, shared: bool) -> ModuleCount:
     module = site.module()
     shapes = counting.shapes.get(site, ((), ()))
     return ModuleCount(
         path=site.path, class_name=site.class_name, depth=site.depth, calls=counting.calls.get(site, 0),
-        params=_params([module] if module is not None else []),
-        own_params=count_params(module.parameters(recurse=False), ONE_PROCESS).params if module is not None else 0,
+        params=_params([module] if module is not None else [], packed),
+        own_params=_own_params(module, packed) if module is not None else 0,
         input_shapes=shapes[0], output_shapes=shapes[1], macs=work.macs, flops=work.flops, elements=work.elements,
         io_bytes=work.io_bytes, shared=shared)
 
 
-def _params(roots: list[nn.Module]) -> ParamCount:
+def _params(roots: list[nn.Module], packed: PackedParams) -> ParamCount:
     return count_params((p for root in roots for p in root.parameters()), ONE_PROCESS,
-                        (b for root in roots for b in root.buffers()))
+                        (b for root in roots for b in root.buffers()),
+                        packed.of(module for root in roots for module in root.modules()))
+
+
+def _own_params(module: nn.Module, packed: PackedParams) -> int:
+    return count_params(module.parameters(recurse=False), ONE_PROCESS, packed=packed.of([module])).params
 
 
 def _in_tree_order(modules: ModuleMap) -> Iterator[Site]:

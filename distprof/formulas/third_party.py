@@ -1,7 +1,8 @@
-"""MACs of operators of flash_attn 2 and 3, xformers (ROCm) and torchvision, which need not be installed.
+"""MACs of operators of flash_attn 2 and 3, xformers (ROCm), torchvision and bitsandbytes, which need not be installed.
 
-Names and schemas are those of Dao-AILab/flash-attention (flash_attn_interface.py, hopper/), xformers (csrc/attention)
-and torchvision (csrc/ops/deform_conv2d.cpp). Other kernels of xformers register formulas with torch, which count too.
+Names and schemas are those of Dao-AILab/flash-attention (flash_attn_interface.py, hopper/), xformers (csrc/attention),
+torchvision (csrc/ops/deform_conv2d.cpp) and bitsandbytes (bitsandbytes/_ops.py). Other kernels of xformers register
+formulas with torch, which count too.
 """
 
 from __future__ import annotations
@@ -38,6 +39,23 @@ def _flash(formula: Callable[..., MacsFormula], **names: str) -> MacsFormula:
     return renamed(formula(pairs), SHORT | names)
 
 
+def four_bits(call: OperatorCall) -> int:
+    """[..., k] times a transposed weight of 4 bits per element; only `shapeB` shows its shape [n, k]."""
+    return int(call["A"].numel() * call["shapeB"][0])
+
+
+def eight_bits(call: OperatorCall) -> int:
+    """[..., k] times the transposed [n, k]."""
+    return int(call["A"].numel() * call["B"].shape[0])
+
+
+def eight_bits_with_outliers(call: OperatorCall) -> int:
+    """The same; then the columns with outliers once more, in higher precision."""
+    columns, rows = call["CB"].shape[0], call["A"].numel() // max(call["A"].shape[-1], 1)
+    outliers = call["outlier_cols"].numel() if call.arguments.get("outlier_cols") is not None else 0
+    return int(columns * (call["A"].numel() + rows * outliers))
+
+
 _CK = packed_pairs("seqstart_q", "seqstart_k", window=mask_type_window, longest=("max_seqlen_q", "max_seqlen_k"),
                    used="seqlen_k")
 
@@ -52,6 +70,11 @@ THIRD_PARTY: dict[str, MacsFormula] = {
     "flash_attn_3::bwd": _flash(attention_backward),
     "xformers::efficient_attention_forward_ck": attention_forward(_CK),
     "xformers::efficient_attention_backward_ck": attention_backward(_CK),
+    "bitsandbytes::gemm_4bit": four_bits,
+    "bitsandbytes::gemv_4bit": four_bits,
+    "bitsandbytes::int8_linear_matmul": eight_bits,
+    "bitsandbytes::int8_scaled_mm": eight_bits,
+    "bitsandbytes::int8_mixed_scaled_mm": eight_bits_with_outliers,
     # convolutions over sampled positions; the sampling is no contraction
     "torchvision::deform_conv2d": convolution(),
     "torchvision::_deform_conv2d_backward": one_way_backward("grad"),

@@ -14,24 +14,29 @@ import torch
 
 from distprof.contract.mesh import axis_of_dimension
 from distprof.contract.rank_json import ParamCount
+from distprof.model.packed_params import PackedParam
 from distprof.model.tensors import dtype_name
 from distprof.process.topology import Topology
 
 
-def count_params(parameters: Iterable[torch.Tensor], topology: Topology,
-                 buffers: Iterable[torch.Tensor] = ()) -> ParamCount:
-    """Counts parameters and buffers, a tied one once."""
+def count_params(parameters: Iterable[torch.Tensor], topology: Topology, buffers: Iterable[torch.Tensor] = (),
+                 packed: Iterable[PackedParam] = ()) -> ParamCount:
+    """Counts parameters and buffers, a tied one once; packed ones are never trained nor sharded."""
     tensors, extra = _once(parameters), _once(buffers)
     needed = [_needed(tensor, topology.unnamed_axis) for tensor in tensors]
     dtypes: Counter[str] = Counter()
     for size, tensor in zip(needed, tensors, strict=True):
-        dtypes[dtype_name(tensor.dtype)] += size
+        dtypes[_dtype(tensor)] += size
+    more, unique = list(packed), _unique(tensors, topology)
+    for param in more:
+        dtypes[param.dtype] += param.size
+    num_packed = sum(param.size for param in more)
     return ParamCount(
-        params=sum(needed),
-        stored_params=sum(_stored(tensor) for tensor in tensors),
+        params=sum(needed) + num_packed,
+        stored_params=sum(_stored(tensor) for tensor in tensors) + num_packed,
         trainable_params=sum(size for size, tensor in zip(needed, tensors, strict=True) if tensor.requires_grad),
-        unique_params=_unique(tensors, topology),
-        param_bytes=sum(_stored(tensor) * tensor.element_size() for tensor in tensors),
+        unique_params=None if unique is None else unique + num_packed,
+        param_bytes=sum(map(_stored_bytes, tensors)) + sum(param.num_bytes for param in more),
         buffers=sum(_stored(tensor) for tensor in extra),
         buffer_bytes=sum(_stored(tensor) * tensor.element_size() for tensor in extra),
         dtypes=dict(dtypes),
@@ -42,6 +47,23 @@ def _once(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return list({id(tensor): tensor for tensor in tensors}.values())
 
 
+def _packing(tensor: Any) -> Any:
+    """How bitsandbytes packed a parameter, several numbers into a byte; None for any other."""
+    found = getattr(tensor, "quant_state", None)
+    return found if hasattr(found, "shape") and hasattr(found, "quant_type") else None
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    packing = _packing(tensor)
+    return dtype_name(tensor.dtype) if packing is None else str(packing.quant_type)
+
+
+def _size(tensor: Any) -> int:
+    """Elements of a parameter that is not partitioned here."""
+    packing = _packing(tensor)
+    return int(tensor.numel()) if packing is None else prod(packing.shape)
+
+
 def _is_dtensor(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
 
@@ -50,7 +72,7 @@ def _needed(tensor: Any, unnamed_axis: str) -> int:
     if hasattr(tensor, "ds_numel"):  # a ZeRO-3 placeholder
         return int(tensor.ds_numel)
     if not _is_dtensor(tensor):
-        return int(tensor.numel())
+        return _size(tensor)
     shape: list[int] = list(tensor.shape)
     for index, placement in enumerate(tensor.placements):
         if placement.is_shard() and _is_model_parallel(tensor.device_mesh, index, unnamed_axis):
@@ -74,7 +96,11 @@ def _stored(tensor: Any) -> int:
     shard = getattr(tensor, "ds_tensor", None)
     if shard is not None:
         return int(shard.numel())
-    return int(tensor.to_local().numel() if _is_dtensor(tensor) else tensor.numel())
+    return int(tensor.to_local().numel()) if _is_dtensor(tensor) else _size(tensor)
+
+
+def _stored_bytes(tensor: Any) -> int:
+    return (_stored(tensor) if _packing(tensor) is None else int(tensor.numel())) * int(tensor.element_size())
 
 
 def _unique(tensors: list[torch.Tensor], topology: Topology) -> int | None:
@@ -86,7 +112,7 @@ def _unique(tensors: list[torch.Tensor], topology: Topology) -> int | None:
         return None
     tp_size = topology.sizes.get("tp", 1)
     return sum(
-        int(getattr(tensor, "ds_numel", tensor.numel())) * (tp_size if _is_megatron_shard(tensor) else 1)
+        int(getattr(tensor, "ds_numel", _size(tensor))) * (tp_size if _is_megatron_shard(tensor) else 1)
         for tensor in tensors
     )
 
