@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from distprof.errors import OutputError
+
+ROOM = "make room there, or choose another place"
+ACCESS = "choose a place that can be written to"
+HINTS = {
+    errno.ENOSPC: ROOM, errno.EDQUOT: ROOM, errno.EROFS: ACCESS, errno.EACCES: ACCESS, errno.EPERM: ACCESS,
+    errno.ENOENT: "was the folder removed meanwhile?", errno.EFBIG: "allow larger files: ulimit -f",
+    errno.EMFILE: "allow more open files: ulimit -n", errno.ENFILE: "the machine has too many open files",
+}
+"""What a user can do about an error of the system."""
+
+
+def hint_of(error: OSError) -> str:
+    """What a user can do about it."""
+    return HINTS.get(error.errno or 0, "is the file system in order?")
+
+
+@contextmanager
+def told(place: Path) -> Iterator[None]:
+    """What is written inside goes to that place.
+
+    Raises:
+        OutputError: It cannot be written, in words.
+    """
+    try:
+        yield
+    except OSError as error:
+        # some libraries put their own words where those of the system belong
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise OutputError(f"cannot write to {place}: {reason}", hint=hint_of(error)) from error
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -17,7 +50,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     try:
         write(temporary)
         with temporary.open("rb") as handle:
-            os.fsync(handle.fileno())
+            _sync(handle.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -26,6 +59,26 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Writes a JSON file whole or not at all."""
     write_whole(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n"))
+
+
+def json_text(value: Any) -> bytes:
+    """A msgspec struct as JSON with a line per field.
+
+    File names and arguments need not be UTF-8: a byte that is not is written as Python shows it, like \\udcff.
+    """
+    try:
+        text = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        text = msgspec.json.encode(_escaped(msgspec.to_builtins(value)))
+    return msgspec.json.format(text, indent=1) + b"\n"
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_escaped(key): _escaped(inner) for key, inner in value.items()}
+    return [_escaped(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def write_text(path: Path, text: str) -> None:
@@ -45,6 +98,14 @@ def sync(folder: Path) -> None:
     """Syncs the names in a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        _sync(handle)
     finally:
         os.close(handle)
+
+
+def _sync(handle: int) -> None:
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):  # file systems that have no such thing
+            raise

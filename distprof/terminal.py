@@ -100,7 +100,7 @@ def say(message: str, *lines: str) -> None:
     Never fails: a message that nobody can read stops no work.
     """
     text = "\n".join(map(visible, (f"distprof: {message}", *lines))) + "\n"
-    with suppress(OSError, ValueError, AttributeError):  # full, closed, or not there at all
+    with suppress(Exception):  # full, closed, not there at all, or what the script put there raises
         if sys.stderr is not sys.__stderr__:  # the script logs in its own way
             _write(sys.stderr, text)
             return
@@ -111,7 +111,7 @@ def say(message: str, *lines: str) -> None:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    stream.write(_encodable(text, stream.encoding or "utf-8"))
+    stream.write(_encodable(text, getattr(stream, "encoding", None) or "utf-8"))
     stream.flush()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from distprof.contract import rank_json
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
 from distprof.contract.rank_json import RunJson
-from distprof.errors import DistprofError, Ended, OutputError, UsageError
+from distprof.errors import Ended, OutputError, UsageError
 from distprof.launch.deepspeed_config import FlopsProfilerSection, read_section
 from distprof.launch.job_arguments import axis_sizes, is_one_node, parse, sets_rendezvous, world_size
 from distprof.process.topology import from_sizes
@@ -69,12 +70,10 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
 def _report(write_report: ReportWriter, directory: Path, section: FlopsProfilerSection) -> None:
     try:
         write_report(directory, section)
-    except DistprofError as error:  # the exit code stays that of the script
-        say(f"no report: {error}")
-    except OSError as error:
-        say(f"no report: standard output cannot be written: {error.strerror}")
     except Ended:
         say("no report: nobody reads standard output")
+    except Exception as error:  # noqa: BLE001 (the exit code stays that of the script)
+        say(f"no report: {error}")
 
 
 def _default_directory(args: argparse.Namespace) -> Path:
@@ -138,6 +137,11 @@ def _launch(args: argparse.Namespace) -> tuple[int, dict[str, int]]:
         return 128 + int(error.sigval), {}
     except KeyboardInterrupt:
         return 130, {}
+    except Exception as error:  # noqa: BLE001 (no port, no temporary folder, ...: without us a traceback and exit code 1)
+        say(f"torchrun could not run the job: {type(error).__name__}: {error}  hint: `--debug` shows where")
+        if os.environ.get("DISTPROF_DEBUG"):
+            sys.excepthook(type(error), error, error.__traceback__)
+        return 1, {}
     return 0, {}
 
 

@@ -69,7 +69,7 @@ class Worker:
             self._context = record(os.environ["DISTPROF_OUT"], steps=os.environ["DISTPROF_STEPS"])
             self._context.__enter__()
         except Exception as error:  # noqa: BLE001 (a failure here must not stop the training job)
-            say(f"rank {os.environ.get('RANK', '0')}: not recording: {error}")
+            say(f"{_this_rank()}: not recording: {error}")
             self._context = None
 
     def run(self, arguments: Sequence[str]) -> None:
@@ -96,12 +96,19 @@ class Worker:
                 say("nothing was recorded: the script did not import torch")
             return
         failed = error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
-        if failed and error is not None:
-            from distprof.recording.recorder import active
+        try:
+            if failed and error is not None:
+                from distprof.recording.recorder import active
 
-            for recorder in active():
-                recorder.close(error)
-        self._context.__exit__(None, None, None)
+                for recorder in active():
+                    recorder.close(error)
+            self._context.__exit__(None, None, None)
+        except Exception as ours:  # noqa: BLE001 (the script ends as it would have)
+            say(f"{_this_rank()}: the recording could not be closed: {ours}")
+
+
+def _this_rank() -> str:
+    return f"rank {os.environ.get('RANK', '0')}"
 
 
 def run_script(script: str) -> None:

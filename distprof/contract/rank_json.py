@@ -14,7 +14,7 @@ import msgspec
 
 from distprof.contract.paths import FORMAT
 from distprof.errors import DataError, FormatError
-from distprof.files import write_whole
+from distprof.files import json_text, write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,5 +184,5 @@ def read(path: Path, kind: type[Content]) -> Content:
 
 def write(path: Path, content: RankJson | RunJson) -> None:
     """Writes the file whole or not at all."""
-    text = msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+    text = json_text(content)
     write_whole(path, lambda temporary: temporary.write_bytes(text))

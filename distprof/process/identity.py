@@ -32,16 +32,28 @@ class Identity:
     def read(cls, environ: Mapping[str, str] = os.environ) -> Identity:
         """By the process group; before there is one, by the environment of torchrun; else rank 0 of 1."""
         rank, world_size = _from_process_group() or (
-            int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1")))
+            _number(environ, "RANK", 0), _number(environ, "WORLD_SIZE", 1))
         return cls(
             rank=rank,
-            local_rank=int(environ.get("LOCAL_RANK", "0")),
+            local_rank=_number(environ, "LOCAL_RANK", 0),
             world_size=world_size,
-            attempt=int(environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
             pid=os.getpid(),
             host=socket.gethostname(),
-            boot_id=BOOT_ID.read_text().strip() if BOOT_ID.exists() else "",
+            boot_id=_text(BOOT_ID).strip(),
         )
+
+
+def _number(environ: Mapping[str, str], name: str, otherwise: int) -> int:
+    text = environ.get(name, "").strip()
+    return int(text) if text.isdecimal() else otherwise  # some launchers leave it empty
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""  # not Linux, or hidden from this process
 
 
 def in_process_group() -> bool:
@@ -86,6 +98,6 @@ def tf32() -> dict[str, bool]:
 
 def cpu_name() -> str:
     """The model by /proc/cpuinfo, else the architecture."""
-    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    lines = _text(CPUINFO).splitlines()
     named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return named or platform.processor() or platform.machine()

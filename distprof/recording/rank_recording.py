@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from distprof.model.modules import ModuleMap, Site
 from distprof.model.params import count_params
 from distprof.process.identity import Identity, device_name, tf32, versions
 from distprof.process.topology import Topology, detect, from_sizes, unnamed_axis
+from distprof.recording.attempts import begin_attempt
 from distprof.recording.clock.client import ClockRecorder
 from distprof.recording.communication.collective_rows import collective_rows
 from distprof.recording.pass_switch import PassSwitch
@@ -79,6 +81,8 @@ class RankRecording:
                 launch = this_launch(run_id=self._run_id, plan=str(self.plan), sizes=self._sizes,
                                      world_size=self.identity.world_size)
                 make_run_directory(self._run, launch, force=self._force)
+            if self.identity.rank == 0 and self.identity.attempt:
+                begin_attempt(self._run, run_id=self._run_id, world_size=self.identity.world_size)
             self._folder = RankFolder(self._run, self.identity.rank, run_id=self._run_id,
                                       attempt=self.identity.attempt, force=self._force, tags=self.tags)
             self._folder.write_rank(self._rank_json("recording", None))
@@ -121,16 +125,27 @@ class RankRecording:
         folder = self._claim()
         self.clock.pair()
         self._params.measure(switch.modules, self._known_topology)
-        ended = status != "recording"
-        if self._params.total is not None:
-            folder.write_rows(MODULES, self._module_rows(switch))
-        if ended:
-            folder.write_rows(STEPS, self._step_rows(switch))
-        for one in switch.passes:
-            one.write(folder, self._steps, ended=ended, elsewhere=elsewhere)
-        if ended and switch.labels_collectives:
-            folder.write_rows(COLLECTIVES, self._collective_rows(switch))
+        failure: Exception | None = None
+        for write in self._writers(folder, switch, ended=status != "recording", elsewhere=elsewhere):
+            try:
+                write()
+            except Exception as error:  # noqa: BLE001 (raised below: what is smaller may still find room)
+                failure = failure or error
+        if failure is not None:
+            raise failure
         folder.write_rank(self._rank_json(status, why))
+
+    def _writers(self, folder: RankFolder, switch: PassSwitch, *, ended: bool,
+                 elsewhere: bool) -> Iterator[Callable[[], None]]:
+        """What is to be written, in this order."""
+        if self._params.total is not None:
+            yield lambda: folder.write_rows(MODULES, self._module_rows(switch))
+        if ended:
+            yield lambda: folder.write_rows(STEPS, self._step_rows(switch))
+        for one in switch.passes:
+            yield partial(one.write, folder, self._steps, ended=ended, elsewhere=elsewhere)
+        if ended and switch.labels_collectives:
+            yield lambda: folder.write_rows(COLLECTIVES, self._collective_rows(switch))
 
     def _module_rows(self, switch: PassSwitch) -> list[TableRow]:
         sites = list(switch.modules.sites())

@@ -21,17 +21,17 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from distprof.contract.passes import WAIT
 from distprof.contract.rank_json import Status
-from distprof.errors import DistprofError
 from distprof.model.compiled import never_compile
 from distprof.model.scopes import Frame
 from distprof.process.topology import requested
+from distprof.recording.failure import in_words
 from distprof.recording.hang.watch import HangWatch
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
 from distprof.recording.rank_recording import RankRecording
 from distprof.recording.script_error import in_a_line
 from distprof.recording.steps import CurrentStep, StepFinder
-from distprof.recording.termination import TerminationWatch
+from distprof.recording.termination import Flush, TerminationWatch
 
 
 class Recorder:
@@ -61,6 +61,7 @@ class Recorder:
         """Begins with the first step of the plan."""
         self.recording = True
         self._guarded(self._start)()
+        self._watch.resume()
 
     def step(self) -> None:
         """Ends a step by hand; from then on optimizer steps end none."""
@@ -85,13 +86,14 @@ class Recorder:
         forget = weakref.WeakMethod(self._forget)  # what is registered here stays for the life of the process
         os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
         self._watch.start()
-        self._handles = [
-            register_optimizer_step_pre_hook(self._guarded(lambda *_: self._passes.optimizer_begins())),
-            register_optimizer_step_post_hook(self._guarded(self._after_optimizer)),
-        ]
-        self._rank.open()
-        self._hang.start()
-        self._begin_step()
+        with self._while_writing():
+            self._handles = [
+                register_optimizer_step_pre_hook(self._guarded(lambda *_: self._passes.optimizer_begins())),
+                register_optimizer_step_post_hook(self._guarded(self._after_optimizer)),
+            ]
+            self._rank.open()
+            self._hang.start()
+            self._begin_step()
 
     def _begin_step(self) -> None:
         wanted = self.plan.pass_of(self._step.number)
@@ -106,13 +108,12 @@ class Recorder:
         self._passes.current.restart_step()  # what we wrote since the last one is part of neither
 
     def _end_step(self) -> None:
-        with self._lock:  # the thread that watches for SIGTERM writes the same files
-            self._writing = True
-            self._write_step()
-            self._writing = False
+        with self._while_writing():
+            if self.recording:  # the thread may have written everything already
+                self._write_step()
+            if self.recording:
+                self._begin_step()  # a pass that is on by half cannot be taken away
         self._watch.resume()
-        if self.recording:
-            self._begin_step()
 
     def _write_step(self) -> None:
         duration_ns = self._step.duration_ns()
@@ -168,23 +169,34 @@ class Recorder:
             self._finish(status, why)
 
     def _finish(self, status: Status, why: str | None = None) -> None:
-        with self._lock:
-            if self.recording:
-                self._writing = True
-                self._remove()
-                self._rank.flush(self._passes, status=status, why=why)
-                self._hang.complete(self._rank.complete)
-                self._rank.clock.stop()
-                self._writing = False
-                if self._hang.stays:  # until the script ends
-                    self._watch.resume()
-                else:
-                    self._stop_watching()  # a SIGTERM until here waited for the files
+        with self._while_writing():
+            if not self.recording:
+                return
+            self._remove()
+            self._rank.flush(self._passes, status=status, why=why)
+            self._hang.complete(self._rank.complete)
+            self._rank.clock.stop()
+        if self._hang.stays:  # until the script ends
+            self._watch.resume()
+        else:
+            self._stop_watching()  # a SIGTERM until here waited for the files
 
-    def _on_termination(self, reason: str, on_main_thread: bool) -> bool:  # noqa: FBT001 (a callback)
-        """Called by a signal handler, or by a thread while the main thread hangs; False: call again later."""
+    @contextmanager
+    def _while_writing(self) -> Iterator[None]:
+        """Puts a SIGTERM off: the thread that watches for it writes the same files, and so would its handler."""
+        outer, self._writing = self._writing, True
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._writing = outer
+
+    def _on_termination(self, reason: str, on_main_thread: bool) -> Flush:  # noqa: FBT001 (a callback)
+        """Called by a signal handler, or by a thread while the main thread hangs."""
         if on_main_thread and self._writing:
-            return False  # the signal interrupted a write, which has to end first
+            return Flush.LATER  # the signal interrupted a write, which has to end first
+        if on_main_thread and self.recording and self._passes.current.in_operator():
+            return Flush.SOON
         if not on_main_thread:
             self._hang.on_hanging()
         status, why = self._outcome(reason)
@@ -200,7 +212,7 @@ class Recorder:
                     self._hang.complete(self._rank.complete)
         except Exception as error:  # noqa: BLE001 (the process is about to end; its signal must not be held up)
             self._rank.say(f"what was recorded could not be written: {error}")
-        return True
+        return Flush.DONE
 
     @property
     def _has_enough(self) -> bool:
@@ -227,12 +239,12 @@ class Recorder:
 
     def _fail(self, error: Exception) -> None:
         self.recording = False
-        hint = f"  hint: {error.hint}" if isinstance(error, DistprofError) and error.hint else ""
-        what = error.args[0] if isinstance(error, DistprofError) else f"{type(error).__name__}: {error}"
-        self._rank.say(f"recording stopped, training goes on: {what}{hint}")
+        what, hint = in_words(error)
+        self._rank.say(f"recording stopped, training goes on: {what}{f'  hint: {hint}' if hint else ''}")
         if os.environ.get("DISTPROF_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
-        for undo in (self._remove, lambda: self._rank.fail(str(what)), self._rank.clock.stop, self._stop_watching):
+        for undo in (self._remove, lambda: self._rank.fail(what), self._rank.clock.stop, self._stop_watching,
+                     self._watch.resume):
             try:
                 undo()
             except Exception:  # noqa: BLE001 (the failure is reported already; nothing may reach the script)

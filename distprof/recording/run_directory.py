@@ -21,7 +21,7 @@ from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON,
 from distprof.contract.rank_json import RankJson, RunJson
 from distprof.contract.tables import STEPS, TAGS, Table, TableRow
 from distprof.errors import OutputError
-from distprof.files import sync
+from distprof.files import sync, told
 from distprof.process.identity import versions
 
 
@@ -35,7 +35,9 @@ def run_id_of(environ: Mapping[str, str], directory: Path) -> str:
     given = environ.get("DISTPROF_RUN_ID")
     if given:
         return given
-    shared = [environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")]
+    job = environ.get("TORCHELASTIC_RUN_ID", "")
+    # address and port may be others when torchrun starts the ranks anew
+    shared = [job] if job not in ("", "none") else [environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
     if not any(shared):
         return new_run_id()
     return hashlib.sha256("|".join((*shared, directory.name)).encode()).hexdigest()[:12]
@@ -92,9 +94,16 @@ def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
 
 def this_launch(*, run_id: str, plan: str, world_size: int | None, sizes: Mapping[str, int]) -> RunJson:
     """What run.json holds of a job that this process launches, or is the first rank of."""
-    return RunJson(run_id=run_id, argv=list(sys.argv), working_directory=os.fspath(Path.cwd()), steps=plan,
+    return RunJson(run_id=run_id, argv=list(sys.argv), working_directory=_working_directory(), steps=plan,
                    world_size=world_size, given_sizes=dict(sizes), versions=versions(), hosts=[socket.gethostname()],
                    start_ns=time.time_ns())
+
+
+def _working_directory() -> str:
+    try:
+        return os.fspath(Path.cwd())
+    except OSError:
+        return ""  # it was removed
 
 
 class RankFolder:
@@ -113,21 +122,25 @@ class RankFolder:
             tags: What every table carries, asked for when one is written.
 
         Raises:
-            OutputError: There is a folder of this rank already.
+            OutputError: There is a folder of this rank already, or none can be made.
         """
         self.final = run / rank_folder(rank)
         self.path = run / f"{rank_folder(rank)}{PARTIAL_SUFFIX}"
         self.files: dict[str, int | None] = {}
         """File -> rows; None for files without rows."""
         self._tags = tags
-        for folder in (self.final, self.path):
-            # all ranks of a restarted job are recorded anew: parts of two attempts do not fit together
-            outdated = attempt > 0 or (force and run_id_in(folder / RANK_JSON) != run_id)
-            if outdated and folder.exists():
-                shutil.rmtree(folder)
-        if self.final.exists():
-            raise OutputError(f"expected no folder {self.final}, found one",
-                              hint="record into another directory, or replace the run: --force, force=True")
+        with told(run):
+            for folder in (self.final, self.path):
+                # all ranks of a restarted job are recorded anew: parts of two attempts do not fit together
+                outdated = attempt > 0 or (force and run_id_in(folder / RANK_JSON) != run_id)
+                if outdated and folder.exists():
+                    shutil.rmtree(folder)
+            if self.final.exists():
+                raise OutputError(f"expected no folder {self.final}, found one",
+                                  hint="record into another directory, or replace the run: --force, force=True")
+            self._make()
+
+    def _make(self) -> None:
         try:
             self.path.mkdir(parents=True)
         except FileExistsError:
@@ -136,7 +149,7 @@ class RankFolder:
 
     def add_step(self, row: TableRow) -> None:
         """Appends a step at once: it survives a killed process."""
-        with (self.path / STEP_LINES).open("a") as lines:
+        with told(self.path), (self.path / STEP_LINES).open("a") as lines:
             lines.write(json.dumps(row) + "\n")
 
     def write_rows(self, table: Table, rows: Sequence[TableRow]) -> None:
@@ -144,18 +157,21 @@ class RankFolder:
         from distprof.contract.parquet import write_table  # pyarrow takes its time: not before something is written
 
         tags = self._tags()
-        self.files[table.file] = write_table(
-            self.path, table, rows, tags={column.name: tags[column.name] for column in TAGS},
-            metadata={f"distprof.{name}": str(value) for name, value in tags.items()})
-        if table is STEPS:
-            (self.path / STEP_LINES).unlink(missing_ok=True)
+        with told(self.path):
+            self.files[table.file] = write_table(
+                self.path, table, rows, tags={column.name: tags[column.name] for column in TAGS},
+                metadata={f"distprof.{name}": str(value) for name, value in tags.items()})
+            if table is STEPS:
+                (self.path / STEP_LINES).unlink(missing_ok=True)
 
     def write_rank(self, rank: RankJson) -> None:
         """Writes rank.json, with the files that the folder holds by now."""
-        rank_json.write(self.path / RANK_JSON, replace(rank, files=self.files))
+        with told(self.path):
+            rank_json.write(self.path / RANK_JSON, replace(rank, files=self.files))
 
     def complete(self) -> None:
         """Gives the folder its final name."""
-        sync(self.path)
-        self.path.rename(self.final)
-        sync(self.final.parent)
+        with told(self.path):
+            sync(self.path)
+            self.path.rename(self.final)
+            sync(self.final.parent)

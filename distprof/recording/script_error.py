@@ -13,9 +13,16 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib",
 
 def in_a_line(error: BaseException) -> str:
     """`ValueError in the script: bad sample 17 (train.py:9)`."""
-    message, place = in_brief(str(error)), _place(error)
+    message, place = _message(error), _place(error)
     said = f": {message}" if message else ""
     return f"{type(error).__name__} in the script{said}{f' ({place})' if place else ''}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return in_brief(str(error))
+    except Exception as own:  # noqa: BLE001 (a __str__ of the script)
+        return f"without a message: str() raised {type(own).__name__}"
 
 
 def _place(error: BaseException) -> str | None:

@@ -14,31 +14,46 @@ import select
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 STOP = 0
 """Byte in the pipe that ends the thread; no signal has this number."""
 GRACE_S = 1.5
 """How long the main thread has to flush by itself, timeline included, before a thread does without it."""
+AGAIN_S = 0.01
+"""After that the signal is sent again to a main thread that got it in the midst of an operator."""
 INTERRUPT_GRACE_S = 5.0
 """How long the main thread has to react to a SIGINT before it is taken to hang in C."""
+
+
+class Flush(Enum):
+    """What became of the wish to write what was recorded."""
+
+    DONE = "done"
+    LATER = "later"
+    """The main thread is writing, and calls `resume` afterwards."""
+    SOON = "soon"
+    """The signal came in the midst of an operator, which is over in a moment, unless it hangs."""
 
 
 class TerminationWatch:
     """Calls `flush` when SIGTERM arrives, wherever the main thread hangs; then the process ends as it would have.
 
     Args:
-        flush: Called with the reason, and True on the main thread; returns False if it cannot be done right now.
+        flush: Called with the reason, and True on the main thread.
         arrived: Called at once with the signal, on a thread of its own, on the main thread, or on both.
     """
 
-    def __init__(self, flush: Callable[[str, bool], bool], arrived: Callable[[int], None]) -> None:
+    def __init__(self, flush: Callable[[str, bool], Flush], arrived: Callable[[int], None]) -> None:
         self._flush = flush
         self._arrived = arrived
         self._flushed = threading.Event()
         self._deferred = False
+        self._again = False
         self._stopped = False
         self._previous: Any = None
         self._pipe: tuple[int, int] | None = None
@@ -93,9 +108,12 @@ class TerminationWatch:
         # the main thread got here by itself; then the script's own handler has its turn, or the signal
         if self._previous != signal.SIG_IGN:
             self._arrived(number)
-        if self._previous != signal.SIG_IGN and not self._flush("signal SIGTERM", True):
-            self._deferred = True  # `resume` or `stop` sends it again when the files are written
-            return
+        if self._previous != signal.SIG_IGN:
+            became = self._flush("signal SIGTERM", True)
+            self._deferred = became is Flush.LATER  # `resume` or `stop` sends it again when the files are written
+            self._again = became is Flush.SOON  # the thread does
+            if became is not Flush.DONE:
+                return
         self._flushed.set()
         if callable(self._previous):
             self._previous(number, frame)
@@ -104,9 +122,11 @@ class TerminationWatch:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _wait(self, read: int) -> None:
-        number = -1
+        number: int | None = -1
         while number != signal.SIGTERM:
-            number = os.read(read, 1)[0]
+            number = _next(read)
+            if number is None:
+                return
             if number == STOP:
                 self._close()
                 return
@@ -116,18 +136,41 @@ class TerminationWatch:
                     self._flush("signal SIGINT", False)
         if not self._is_left_to_the_script():
             self._arrived(number)
-        done = self._flushed.wait(GRACE_S) or self._deferred
-        if done or self._is_left_to_the_script():
+        flushes = self._main_thread_flushes()
+        if self._stopped:
+            self._close()
+        if flushes or self._is_left_to_the_script():
             return
         self._flush("signal SIGTERM", False)
         if self._previous == signal.SIG_DFL:
             # only the main thread may call signal.signal, and it may hang in a collective for good
             ctypes.CDLL(None).signal(signal.SIGTERM, 0)
+        if self._previous == signal.SIG_DFL or self._again:
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def _main_thread_flushes(self) -> bool:
+        """True if it did or will, within the time that it has; sends the signal again where it came too early."""
+        until = time.monotonic() + GRACE_S
+        while not self._flushed.wait(AGAIN_S) and not self._stopped:
+            if self._deferred:
+                until = time.monotonic() + GRACE_S  # it is writing
+            if time.monotonic() >= until:
+                return False
+            if self._again:
+                self._again = False
+                os.kill(os.getpid(), signal.SIGTERM)
+        return True
 
     def _is_left_to_the_script(self) -> bool:
         """True where the script has a handler of its own by now, or ignored the signal before."""
         return signal.getsignal(signal.SIGTERM) != self._on_signal or self._previous == signal.SIG_IGN
+
+
+def _next(read: int) -> int | None:
+    try:
+        return os.read(read, 1)[0]
+    except (OSError, IndexError):
+        return None  # the script closed all files, those of others too; the handler on the main thread is still there
 
 
 def _main_thread_hangs(read: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity
 
 from distprof.errors import OutputError
-from distprof.files import write_whole
+from distprof.files import told, write_whole
 from distprof.model.scopes import Frame, ModuleScopes
 from distprof.recording.kineto_trace import TraceContent, read_trace
 
@@ -85,16 +85,19 @@ class Timeline:
         if self._profile is None:
             return TraceContent(rows=[], backend_events=[])
         plain = path.with_suffix("")
-        self._profile.export_chrome_trace(str(plain))
         try:
+            self._profile.export_chrome_trace(str(plain))
             text = plain.read_bytes()
             found = read_trace(text)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError):  # Kineto does not tell why
+            raise OutputError(f"the timeline could not be written whole to {plain}",
+                              hint="is the disk full, or the folder gone?") from None
+        finally:  # it is many times the size of the file that stays
             for left in (plain, plain.with_suffix(".json.tmp")):
-                left.unlink(missing_ok=True)
-            raise OutputError(f"the timeline could not be written whole to {plain}", hint="is the disk full?") from None
-        write_whole(path, lambda temporary: temporary.write_bytes(igzip.compress(text, 1)))
-        plain.unlink()
+                with suppress(OSError):
+                    left.unlink()
+        with told(path):
+            write_whole(path, lambda temporary: temporary.write_bytes(igzip.compress(text, 1)))
         self.is_written = True
         self._profile = None  # the events would stay in memory for the rest of the training
         return found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distprof.contract.mesh import SIZE_FLAGS
-from distprof.contract.paths import RUN_JSON, STEP_LINES, TRACE_JSON
+from distprof.contract.paths import PARTIAL_SUFFIX, RUN_JSON, STEP_LINES, TRACE_JSON
 from distprof.contract.problems import (
     AttemptsDiffer,
     FilesMissing,
@@ -17,6 +17,7 @@ from distprof.contract.problems import (
     Unreadable,
 )
 from distprof.contract.rank_json import RankJson, RunJson, read
+from distprof.contract.tables import STEPS
 from distprof.errors import DataError
 from distprof.merge.run.rank_folders import RankFolder, agreeing, rank_folders
 from distprof.merge.run.run_model import Rank, Run
@@ -79,9 +80,11 @@ def _sizes(ranks: Sequence[RankJson], world_size: int) -> tuple[int, int]:
 
 def _problems_of(folder: RankFolder) -> list[Problem]:
     content, found = folder.content, list[Problem]()
-    if content.status != "complete":
-        found.append(Unfinished(rank=content.rank, status=content.status, steps=_steps_written(folder),
-                                why=content.why))
+    # all that is needed was there, and then the rank died in the arrivals pass
+    cut = content.status == "complete" and folder.path.name.endswith(PARTIAL_SUFFIX)
+    if content.status != "complete" or cut:
+        found.append(Unfinished(rank=content.rank, status="recording" if cut else content.status,
+                                steps=_steps_written(folder), why=content.why))
     lost = [name for name in content.files if not (folder.path / name).is_file()]
     if lost:
         found.append(FilesMissing(rank=content.rank, files=tuple(lost)))
@@ -89,5 +92,8 @@ def _problems_of(folder: RankFolder) -> list[Problem]:
 
 
 def _steps_written(folder: RankFolder) -> int:
+    in_table = folder.content.files.get(STEPS.file)
+    if in_table is not None:
+        return in_table
     lines = folder.path / STEP_LINES
     return len(lines.read_bytes().splitlines()) if lines.exists() else folder.content.num_steps or 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from distprof.contract import rank_json
 from distprof.contract.paths import FORMAT
@@ -27,6 +28,12 @@ def test_what_is_written_is_read_back(tmp_path, content):
     rank_json.write(tmp_path / "x.json", content)
     assert rank_json.read(tmp_path / "x.json", type(content)) == content
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_arguments_need_not_be_utf_8(tmp_path):
+    """Python has bytes of arguments and file names that are not as lone surrogates."""
+    rank_json.write(tmp_path / "run.json", replace(RUN, argv=[b"--name=\xff".decode(errors="surrogateescape")]))
+    assert rank_json.read(tmp_path / "run.json", RunJson).argv == ["--name=\\udcff"]
 
 
 def test_an_older_file_lacks_what_had_not_been_thought_of(tmp_path):

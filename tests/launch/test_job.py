@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -166,6 +167,41 @@ def test_recording_can_be_disabled(tmp_path):
     done = distprof("run", "--out", tmp_path / "run", SCRIPTS / "arguments.py", DISTPROF_DISABLE="1")
     assert done.returncode == 0, done.stderr
     assert not list((tmp_path / "run").glob("rank*"))
+
+
+@pytest.fixture
+def environment_as_before(monkeypatch):
+    """`run` in this process sets variables for its ranks."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
+def test_a_torchrun_that_cannot_run_is_one_line_and_the_run_is_closed(tmp_path, monkeypatch, environment_as_before):
+    def refuse(_):
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("torch.distributed.run.run", refuse)
+    done = called("run", "--out", tmp_path / "run", SCRIPTS / "arguments.py")
+    assert done.returncode == 1, "as without distprof"
+    said = [line for line in done.stderr.splitlines() if "torchrun could not run the job" in line]
+    assert len(said) == 1 and "No usable temporary directory" in said[0] and "hint: " in said[0]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["exit_code"] == 1
+
+
+def test_a_report_that_fails_leaves_the_exit_code_to_the_script(tmp_path, monkeypatch, environment_as_before):
+    def fail(*_):
+        raise ZeroDivisionError("in the report")
+
+    monkeypatch.setattr("torch.distributed.run.run", lambda _: None)
+    monkeypatch.setattr("distprof.launch.commands.run._write_report", fail)
+    (tmp_path / "ds.json").write_text('{"flops_profiler": {"enabled": true}}')
+    done = called("run", "--out", tmp_path / "run", "--config", tmp_path / "ds.json", SCRIPTS / "arguments.py")
+    assert done.returncode == 0 and "distprof: no report: in the report" in done.stderr
+
+
+@pytest.mark.job
+def test_an_argument_that_is_no_utf_8_reaches_the_script(tmp_path):
+    name = b"na\xffme".decode(errors="surrogateescape")
+    assert started(tmp_path, SCRIPTS / "arguments.py", name)["argv"][1:] == [name]
 
 
 def test_unmodified_examples_do_not_know_us():

@@ -19,7 +19,7 @@ import torch
 
 from distprof.contract.paths import FORMAT, STUCK_JSON
 from distprof.contract.stuck import Failure, StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
-from distprof.files import write_whole
+from distprof.files import json_text, write_whole
 from distprof.process.identity import in_process_group
 from distprof.recording.termination import TerminationWatch
 
@@ -80,8 +80,8 @@ class HangReport:
             folder, stuck = self._folder(), found()
             if folder is None or stuck is None:
                 return False
-            text = msgspec.json.format(msgspec.json.encode(stuck), indent=1)
-            write_whole(folder / STUCK_JSON, lambda temporary: temporary.write_bytes(text + b"\n"))
+            text = json_text(stuck)
+            write_whole(folder / STUCK_JSON, lambda temporary: temporary.write_bytes(text))
             self._written = True
         except Exception:  # noqa: BLE001 (the job, or its end, goes on)
             return False
@@ -91,11 +91,17 @@ class HangReport:
 
     def remove(self) -> None:
         """Removes the file: the job went on."""
-        with self.lock:
+        if not self.lock.acquire(timeout=PATIENCE_S):
+            return
+        try:
             folder = self._folder()
             if self._written and folder is not None:
                 (folder / STUCK_JSON).unlink(missing_ok=True)
             self._written = False
+        except OSError:
+            return  # nothing can be written there any more
+        finally:
+            self.lock.release()
 
 
 def is_communication(error: BaseException) -> bool:

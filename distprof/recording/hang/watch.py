@@ -61,10 +61,13 @@ class HangWatch:
     def on_signal(self, number: int) -> None:
         """The process gets a signal to end. The state is taken now: other ranks that end may release this one."""
         reason = f"signal {signal.Signals(number).name}"
-        if number == signal.SIGINT:  # the script may go on
-            self._interrupted = self._report.take("signal", reason)
-        else:
+        if number != signal.SIGINT:
             self._end(lambda: self._report.take("signal", reason))
+            return
+        try:  # the script may go on
+            self._interrupted = self._report.take("signal", reason)
+        except Exception:  # noqa: BLE001 (the next signal must find the thread that calls this)
+            self._interrupted = None
 
     def on_hanging(self) -> None:
         """The main thread did not react to SIGINT."""
@@ -72,6 +75,12 @@ class HangWatch:
 
     def on_error(self, error: BaseException) -> None:
         """The script ends with an exception; one of communication means that other ranks may hang."""
+        try:
+            self._on_error(error)
+        except Exception:  # noqa: BLE001 (the exception of the script counts, not what it does when it is looked at)
+            return
+
+    def _on_error(self, error: BaseException) -> None:
         interrupted = self._interrupted
         if interrupted is not None and time.time_ns() - interrupted.time_ns < INTERRUPTED_FOR_NS:
             found: Stuck | None = interrupted

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 from distprof.contract.tables import OPS, TableRow
@@ -35,6 +37,13 @@ class CountSteps(Pass):
     def stop(self) -> None:
         self._eager.stop()
         self._counter.stop()
+
+    def in_operator(self) -> bool:
+        """While torch asks a mode about an operator, the mode is off its stack, and comes back afterwards."""
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame.f_code is not CountPass.__torch_dispatch__.__code__:
+            frame = frame.f_back
+        return frame is not None
 
     def next_step(self) -> None:
         self._counter.next_step()

@@ -56,6 +56,10 @@ class Pass:
     def stop(self) -> None:
         """Switches off and takes everything away."""
 
+    def in_operator(self) -> bool:
+        """True where this thread was interrupted at a place where the pass cannot be stopped."""
+        return False
+
     def next_step(self) -> None:
         """A step ended; steps that never end are not in the results."""
 

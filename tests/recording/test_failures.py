@@ -1,0 +1,188 @@
+"""What goes wrong while recording is one line with a hint; the script goes on, and what could be written stays."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import distprof
+from distprof import files
+from distprof.counting import count_pass
+from distprof.process import identity
+from distprof.recording import timeline
+from distprof.recording.hang.report import HangReport
+from distprof.recording.run_directory import RankFolder
+from support.jobs import called
+from support.left_behind import traces_of_us
+from support.recording import Recorded, train
+
+STEPS = "wait=0,count=1,time=1,trace=1"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "DISTPROF_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def steps_of(model: nn.Module, number: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(number):
+        model(torch.zeros(2, 4)).sum().backward()
+        optimizer.step()
+
+
+def test_a_run_that_is_removed_while_recording_is_one_line_with_a_hint(tmp_path, capfd):
+    run = tmp_path / "run"
+    with distprof.record(run, steps=STEPS):
+        steps_of(nn.Linear(4, 4), 1)
+        shutil.rmtree(run)
+        steps_of(nn.Linear(4, 4), 3)
+    assert capfd.readouterr().err == (
+        f"distprof: rank 0: recording stopped, training goes on: cannot write to {run / 'rank00000.partial'}: No such "
+        "file or directory  hint: was the folder removed meanwhile?\n")
+    assert not run.exists(), "what the user removed stays removed"
+
+
+def test_a_timeline_that_finds_no_room_costs_nothing_but_itself(tmp_path, monkeypatch, capfd):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(timeline.igzip, "compress", full)
+    with distprof.record(tmp_path / "run", steps=STEPS):
+        steps_of(nn.Linear(4, 4), 4)
+    told = capfd.readouterr().err
+    assert "No space left on device  hint: make room there" in told and told.count("\n") == 1
+    folder = tmp_path / "run" / "rank00000.partial"
+    assert {path.name for path in folder.iterdir()} == {
+        "rank.json", "modules.parquet", "ops.parquet", "steps.parquet", "collectives.parquet"}
+
+
+def test_steps_that_are_lost_behind_the_last_pass_that_is_needed_are_named(tmp_path, monkeypatch):
+    """The rank is complete by its rank.json, and the disk is full when it comes to the arrivals pass."""
+    def full(*_):
+        raise OSError(errno.ENOSPC, "full")
+
+    with distprof.record(tmp_path / "run", steps=f"{STEPS},arrivals=3"):
+        steps_of(nn.Linear(4, 4), 3)
+        monkeypatch.setattr(RankFolder, "add_step", full)
+        monkeypatch.setattr(RankFolder, "write_rank", full)
+        steps_of(nn.Linear(4, 4), 3)
+    told = called("stats", tmp_path / "run").stdout
+    assert "rank 0 did not finish recording" in told and "3 steps are there" in told
+
+
+def test_a_failure_of_another_thread_does_not_swallow_the_signal_that_came_meanwhile(tmp_path, monkeypatch):
+    """The main thread of some programs waits while another one trains."""
+    came: list[int] = []
+
+    def interrupted(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        written.wait(1)
+        raise OSError(errno.EIO, "bad")
+
+    written = threading.Event()
+    monkeypatch.setattr(RankFolder, "add_step", interrupted)
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        with distprof.record(tmp_path / "run", steps=STEPS):
+            training = threading.Thread(target=steps_of, args=(nn.Linear(4, 4), 2))
+            training.start()
+            training.join()
+            assert came == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_in_the_midst_of_an_operator_keeps_what_was_counted(tmp_path, monkeypatch, capfd):
+    """The counter cannot be taken away while torch asks it about an operator; the script handles the signal here."""
+    came: list[int] = []
+    calls: list[object] = []
+    cost = count_pass.formulas.cost
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == 30:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return cost(*args)
+
+    monkeypatch.setattr(count_pass.formulas, "cost", interrupted)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    modes = traces_of_us()["dispatch modes"]
+    try:
+        with distprof.record(tmp_path / "run", steps="wait=0,count=200,time=0,trace=0") as rec:
+            while rec.recording:
+                model(torch.zeros(2, 4)).sum().backward()
+                optimizer.step()
+                time.sleep(0.005)
+            assert traces_of_us()["dispatch modes"] == modes
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(calls) > 30 and set(came) == {signal.SIGTERM} and not capfd.readouterr().err
+    found = Recorded(tmp_path / "run")
+    assert found.info["why"].startswith("signal SIGTERM after") and found.modules()[""]["fwd_flops"] == 2 * 2 * 16
+
+
+class Unspeakable(RuntimeError):
+    """An exception of a script that cannot be looked at."""
+
+    def __str__(self) -> str:
+        raise KeyError("no words")
+
+
+def test_an_exception_without_words_ends_the_script_as_it_would_have(tmp_path):
+    with pytest.raises(Unspeakable), distprof.record(tmp_path / "run", steps="wait=0,count=9,time=0,trace=0"):
+        steps_of(nn.Linear(4, 4), 2)
+        raise Unspeakable
+    found = Recorded(tmp_path / "run").info
+    assert found["status"] == "partial"
+    assert found["why"].startswith("Unspeakable in the script: without a message: str() raised KeyError")
+
+
+def test_a_report_that_cannot_be_removed_holds_nobody_up(tmp_path):
+    folder = tmp_path / "rank00000"
+    folder.mkdir()
+    report = HangReport(lambda: folder, dict)
+    report._written = True
+    folder.rmdir()
+    folder.write_text("a file where the folder was")
+    report.remove()
+
+
+@pytest.mark.parametrize("rank", ["", " ", "none"])
+def test_an_environment_without_numbers_is_one_without_ranks(tmp_path, monkeypatch, rank):
+    for name in ("WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT"):
+        monkeypatch.setenv(name, rank)
+    info = train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.zeros(2, 4), steps=STEPS).info
+    assert (info["rank"], info["world_size"], info["local_rank"], info["attempt"]) == (0, 1, 0, 0)
+
+
+def test_a_machine_that_hides_what_it_is_has_no_boot_id(tmp_path, monkeypatch):
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()  # cannot be read like a file, whoever tries
+    monkeypatch.setattr(identity, "BOOT_ID", hidden)
+    monkeypatch.setattr(identity, "CPUINFO", hidden)
+    info = train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.zeros(2, 4), steps=STEPS).info
+    assert info["boot_id"] == "" and info["device_name"] and info["status"] == "complete"
+
+
+@pytest.mark.parametrize(("number", "fails"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
+def test_a_file_system_without_fsync_is_good_enough_and_one_that_fails_is_not(tmp_path, monkeypatch, number, fails):
+    def fsync(_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.os, "fsync", fsync)
+    with distprof.record(tmp_path / "run", steps=STEPS):
+        steps_of(nn.Linear(4, 4), 4)
+    assert Path(tmp_path / "run" / "rank00000").exists() != fails

@@ -1,0 +1,1 @@
+"""Jobs that are recorded while something goes wrong: the job, what goes wrong, and what has to hold afterwards."""
