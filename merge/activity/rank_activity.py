@@ -89,7 +89,7 @@ def _intervals(events: pl.DataFrame) -> Intervals:
 
 def _pauses(computing: Intervals, in_flight: Intervals, ends: Any) -> Intervals:
     """The part of the pauses between operators that the end of a collective ended."""
-    if not len(computing.starts) or not len(ends):
+    if not len(computing.starts) or not len(in_flight.starts):  # collectives may take no time at all
         return in_flight
     ends = np.sort(np.asarray(ends, np.int64))
     begins = np.concatenate((in_flight.starts[:1], computing.ends))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from distprof.errors import DataError
 from distprof.merge.scan import compiled, plain
 from distprof.merge.scan.chrome_file import ChromeFile
 from fuzz.merges.check import BrokenError, sources_of
+from fuzz.merges.reader import strict
 from support.engines import found
 
 SIZES = (1 << 16, 100, 7)
@@ -48,6 +48,8 @@ def _read(engine: Any, text: bytes, size: int) -> tuple[list[dict[str, Any]], bo
             events += _rows(file.scanner, part)
     except DataError:
         return [], True
+    except ValueError as error:
+        raise BrokenError(f"{engine.__name__.rpartition('.')[2]} gives no strict JSON", repr(error)) from error
     except Exception as error:
         raise BrokenError(f"{engine.__name__.rpartition('.')[2]} raised {type(error).__name__}", repr(error)) from error
     return events, not file.losses.damaged_events
@@ -60,5 +62,5 @@ def _rows(scanner: Any, text: Any) -> list[dict[str, Any]]:
     columns = found(scanner)
     return [{**{key: texts[key][values[row]] if key in texts and values[row] >= 0 else values[row]
                 for key, values in columns.items() if key not in ("start", "end")},
-             "event": json.loads(bytes(text[columns["start"][row]:columns["end"][row]]))}
+             "event": strict(bytes(text[columns["start"][row]:columns["end"][row]]))}
             for row in range(scanner.num_rows)]

@@ -140,3 +140,8 @@ def test_with_a_gpu_kernels_are_what_is_done():
 def test_a_rank_of_which_nothing_is_known():
     did, lane = seen(events(), in_flight=((5, 9),))
     assert lane == [] and pairs(did.computing) == [] and pairs(did.blocked) == [(5, 9)]
+
+
+def test_collectives_that_take_no_time_pause_nothing():
+    did, lane = seen(events(*STEP), in_flight=((65, 65), (99, 99)))
+    assert not pairs(did.pauses) and lane == seen(events(*STEP))[1]
