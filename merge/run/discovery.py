@@ -162,7 +162,7 @@ def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, 
         if path.name.endswith(ARCHIVE_SUFFIXES):
             _look_into(Archive(path, label=label), found, named=named)
         else:
-            reader = ChunkReader(TraceFile(path=path, label=label), chunk_bytes=HEAD_CHUNK_BYTES, salvage=False)
+            reader = ChunkReader(TraceFile(path=path, label=label), chunk_bytes=HEAD_CHUNK_BYTES)
             _read(reader, where, found, named=named, asked=asked)
     except DataError as error:
         found.problems.append(_unreadable(error))

@@ -72,7 +72,7 @@ class Archive:
         trace = TraceFile(path=self._path, member=member.name, offset=content.offset_data, size=content.size,
                           label=f"{self._label}: {member.name}")
         source = None if stream is None else partial(_Content, stream, member)
-        return ChunkReader(trace, source=source, salvage=False)
+        return ChunkReader(trace, source=source)
 
 
 def _members(path: Path, packed: Gunzip | None) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:

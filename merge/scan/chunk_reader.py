@@ -37,16 +37,15 @@ class ChunkReader:
         trace: Where it lies.
         chunk_bytes: Length of every chunk but the last.
         max_bytes: More decompressed bytes than these are not read: a file of 1 MB can hold 1 GB of zeros.
-        source: Opens the bytes of the trace instead of `trace.open`, once and without salvage: a member of an archive
-            that is being read through.
-        salvage: False to spend no second reading on what a damaged gzip member may still hold.
+        source: Opens the bytes of the trace instead of `trace.open`, once: a member of an archive that is being read
+            through. What a damaged gzip member still holds is read by `trace.open` all the same.
 
     Raises:
         DataError: While iterating: it is empty, is no JSON, or cannot be opened.
     """
 
     def __init__(self, trace: TraceFile, *, chunk_bytes: int = CHUNK_BYTES, max_bytes: int | None = None,
-                 source: Callable[[], Readable] | None = None, salvage: bool = True) -> None:
+                 source: Callable[[], Readable] | None = None) -> None:
         self.trace = trace
         self.damage: Damage | None = None
         self.num_bytes = 0
@@ -56,7 +55,6 @@ class ChunkReader:
         self._chunk_bytes = chunk_bytes
         self._max_bytes = max_bytes
         self._source = source
-        self._salvage = salvage and source is None
         self._plain: FileIO | None = None
         """The file, where the text is what lies there."""
 
@@ -108,8 +106,7 @@ class ChunkReader:
 
     def _gunzipped(self, raw: Readable, first: bytes) -> Iterator[bytes]:
         opened: list[Readable] = [Pieces(chain([first], iter(lambda: raw.read(READ_BYTES), b"")))]
-        file = Gunzip(lambda stack: opened.pop() if opened else self.trace.open(stack), size=self.trace.num_bytes,
-                      salvage=self._salvage)
+        file = Gunzip(lambda stack: opened.pop() if opened else self.trace.open(stack), size=self.trace.num_bytes)
         yield from file
         self.damage = file.damage
 

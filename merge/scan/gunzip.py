@@ -75,15 +75,11 @@ class Gunzip:
     Args:
         source: Opens the compressed file, at its start; what has to be closed goes on the stack.
         size: Its length in bytes, None where it is unknown.
-        salvage: False to do without the second reading: for a source that can be opened once only, or where the first
-            bytes are all that is wanted.
     """
 
-    def __init__(self, source: Callable[[ExitStack], Readable], *, size: int | None = None,
-                 salvage: bool = True) -> None:
+    def __init__(self, source: Callable[[ExitStack], Readable], *, size: int | None = None) -> None:
         self._source = source
         self._size = size
-        self._salvage = salvage
         self._found: list[Damage] = []
 
     @property
@@ -99,7 +95,7 @@ class Gunzip:
                 for piece in self._member(feed):
                     given += len(piece)
                     yield piece
-                if self._found and self._salvage:
+                if self._found:
                     yield from self._rest_of_member(start, given)
 
     def _begins_member(self, feed: _CompressedBytes) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from distprof.merge.commands import merge as commands
 from support.jobs import distprof
 from support.perfetto import ERRORS, PLACES, ask
 from support.rank_traces import files, merge, slice_of, text_of, write_run
@@ -49,6 +50,27 @@ def test_a_trace_of_several_members_is_read_to_its_end(tmp_path):
     files(run)[0].write_bytes(b"".join(gzip.compress(text[at:at + 100]) for at in range(0, len(text), 100)))
     done = distprof("merge", run)
     assert done.returncode == 0 and "9 slices" in done.stdout and "incomplete" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("suffix", [".json.gz", ".tar", ".tar.gz"])
+def test_what_is_before_the_damage_of_a_small_trace_is_merged(tmp_path, suffix):
+    """A checksum that is wrong, and bytes that no decompressor takes: what stands before is not lost."""
+    text = text_of([slice_of(f"s{number}", 10 * number, 5) for number in range(200)])
+    wrong, broken = bytearray(gzip.compress(text)), bytearray(gzip.compress(text, 0))
+    wrong[-6] ^= 1
+    broken[broken.index(b's150')] ^= 1
+    packer = zlib.compressobj(1, wbits=31)
+    cut = packer.compress(text) + packer.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 50
+    for rank, content in enumerate((wrong, broken, cut)):
+        if suffix == ".json.gz":
+            (tmp_path / f"rank{rank}.json.gz").write_bytes(content)
+            continue
+        with tarfile.open(tmp_path / f"rank{rank}{suffix}", "w:gz" if suffix.endswith("gz") else "w") as archive:
+            entry = tarfile.TarInfo(f"rank{rank}.json.gz")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    told = commands.merge(tmp_path)
+    assert "3 of 3 ranks, 600 slices" in told and told.count("incomplete: rank ") == 3, told
 
 
 @pytest.mark.long
