@@ -14,7 +14,7 @@ import signal
 import sys
 import unicodedata
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import TextIO
 
 from distprof.errors import Ended
 
@@ -86,8 +86,6 @@ def show(text: str) -> None:
         Ended: Nobody reads it.
         OSError: It cannot be written.
     """
-    if sys.stdout is None:
-        return
     try:
         _write(sys.stdout, f"{text if isinstance(text, Shown) else visible_lines(text)}\n")
     except BrokenPipeError as error:
@@ -100,19 +98,26 @@ def say(message: str, *lines: str) -> None:
     Never fails: a message that nobody can read stops no work.
     """
     text = "\n".join(map(visible, (f"distprof: {message}", *lines))) + "\n"
-    with suppress(Exception):  # full, closed, not there at all, or what the script put there raises
-        if sys.stderr is not sys.__stderr__:  # the script logs in its own way
-            _write(sys.stderr, text)
-            return
-        stderr: Any = sys.stderr
-        stderr.flush()
-        # past the buffer: what it could not get rid of would be tried again when Python ends, which then exits with 120
-        os.write(stderr.fileno(), text.encode(stderr.encoding, "backslashreplace"))
+    with suppress(Exception):  # full, closed, or what the script put there raises
+        _write(sys.stderr, text)
 
 
-def _write(stream: TextIO, text: str) -> None:
-    stream.write(_encodable(text, getattr(stream, "encoding", None) or "utf-8"))
+def _write(stream: TextIO | None, text: str) -> None:
+    """Writes all of a text, or raises an error."""
+    if stream is None:  # closed when Python began
+        return
+    text = _encodable(text, getattr(stream, "encoding", None) or "utf-8")
+    is_replaced = stream not in (sys.__stdout__, sys.__stderr__)
+    if is_replaced:  # by a script that logs in its own way
+        stream.write(text)
+        stream.flush()
+        return
     stream.flush()
+    # past the buffer: what it could not get rid of would be tried again when Python ends, which then exits with 120;
+    # and where there is none (PYTHONUNBUFFERED), Python takes a part for the whole
+    left = memoryview(text.encode(stream.encoding))
+    while left:
+        left = left[os.write(stream.fileno(), left):]
 
 
 def _encodable(text: str, encoding: str) -> str:

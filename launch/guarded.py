@@ -18,6 +18,8 @@ from typing import Any
 from distprof.ending import PR_SET_PDEATHSIG, SIGNALS, note_paths_in
 from distprof.launch.limits import reached, short
 
+ALLOCATOR = b"<jemalloc>: "
+"""Begins lines of polars' allocator: thousands where it cannot start a thread, though it works without."""
 Outcome = int | str
 """The exit code of a command, or a line on the limit that was reached."""
 
@@ -39,7 +41,8 @@ def run_guarded(run: Callable[[], Outcome]) -> Outcome:
     *left_behind, outcome = _content(notes).split(b"\0")
     if outcome.isdigit():
         with suppress(OSError):
-            os.write(2, _content(kept))
+            os.write(2, b"".join(line for line in _content(kept).splitlines(keepends=True)
+                                 if not line.startswith(ALLOCATOR)))
         return int(outcome)
     if outcome:
         return outcome.decode()

@@ -60,7 +60,7 @@ def timelines_of(run: Run, clock: Clock) -> Timelines:
 def _of_table(rank: Rank) -> pl.DataFrame | None:
     if not rank.has(EVENTS):
         return None
-    events = pl.scan_parquet(readable(rank.folder / EVENTS.file))
+    events = pl.scan_parquet(readable(rank.folder / EVENTS.file), glob=False)
     there = events.collect_schema().names()
     return events.select(  # tables of older versions lack columns
         (pl.lit(None) if name in INTEGERS and name not in there else pl.col(name)).cast(kind).alias(name)

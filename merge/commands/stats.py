@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import polars as pl
 
 from distprof.contract.merged_tables import MERGED_MODULES
@@ -69,7 +68,7 @@ def _modules(path: Path) -> pl.DataFrame:
     written = _merge_of(path) / MERGED_MODULES.file
     if _up_to_date(path, written):
         try:
-            found = pl.read_parquet(readable(written))
+            found = pl.read_parquet(readable(written), glob=False)
         except DAMAGE as error:
             _fail_if_alone(written, path, "a table", error)
         else:
@@ -96,12 +95,12 @@ def _summary(path: Path) -> dict[str, Any]:
     written = _merge_of(path) / SUMMARY_JSON
     if _up_to_date(path, written):
         try:
-            found = msgspec.json.decode(written.read_bytes(), type=dict[str, Any])
+            found: dict[str, Any] = json.loads(written.read_bytes())  # msgspec takes no escape of a byte that is not UTF-8
             keys = ((found, SUMMARY_KEYS), (found.get("step", {}), STEP_KEYS), (found.get("clock", {}), CLOCK_KEYS))
             if all(set(part) == set(known) for part, known in keys):
                 from_json(Problem, found["problems"])
                 return found
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, OSError) as error:
+        except (ValueError, RecursionError, TypeError, AttributeError, OSError) as error:
             _fail_if_alone(written, path, "a summary", error)
     return _computed(path)
 

@@ -53,7 +53,7 @@ def open_merge(path: Path) -> LoneMerge:
         raise DataError(f"expected a summary of this version in {path / SUMMARY_JSON}, found other keys",
                         hint="merge again")
     try:
-        rows = pl.read_parquet(readable(path / MERGED_COLLECTIVES.file))
+        rows = pl.read_parquet(readable(path / MERGED_COLLECTIVES.file), glob=False)
     except DAMAGE as error:
         raise DataError(f"expected a table in {path / MERGED_COLLECTIVES.file}, found: {str(error).splitlines()[0]}",
                         hint="merge again") from error

@@ -116,7 +116,7 @@ def unreadable(rank: Rank, file: str, error: BaseException) -> Unreadable:
 
 def _columns(paths: list[Path], table: Table, types: Types) -> pl.DataFrame:
     """Columns that an older version did not write yet are null, where they may be."""
-    found = pl.read_parquet([readable(path) for path in paths])
+    found = pl.read_parquet([readable(path) for path in paths], glob=False)
     return found.select(
         (pl.lit(None) if column.nullable and column.name not in found.columns else pl.col(column.name))
         .cast(types[column.type]).alias(column.name) for column in table.columns)

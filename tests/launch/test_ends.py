@@ -1,0 +1,286 @@
+"""However a command is ended, and whatever it lacks: the right exit code, one line, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from support.jobs import PATIENCE_S, clean_environ
+from support.rank_traces import slice_of, write_run
+
+pytestmark = pytest.mark.job
+COMMAND = (sys.executable, "-m", "distprof")
+HOLD = """
+import sys, time
+from distprof.merge.chrome import rank_surveys
+from distprof.merge.commands import merge_files
+
+write = merge_files.write_merge
+
+def held(*arguments):
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return write(*arguments)
+
+merge_files.write_merge = held
+if "threads" in sys.argv.pop(1):
+    rank_surveys._survey = lambda trace: time.sleep(600)
+from distprof.launch.cli import main
+main()
+"""
+"""Merges, and waits for a line before the ranks are written; threads: while workers are busy for long."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With names enough that its collectives as JSON fill more than a pipe."""
+    events = [slice_of(f"step {number}", number * 10, 5) for number in range(2000)]
+    return write_run(tmp_path_factory.mktemp("run") / "run", events, events, events)
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("rank"))
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def session(leader: int) -> list[str]:
+    """Command lines of the processes that run in a session; one that has ended has none."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdecimal() and os.getsid(int(process.name)) == leader:
+                found.append((process / "cmdline").read_bytes())
+        except OSError:
+            continue
+    return [line.replace(b"\0", b" ").decode() for line in found if line]
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+def held_merge(run: Path, *words: object, busy: str = "", before: Callable[[], object] | None = None,
+               **environ: str) -> subprocess.Popen[str]:
+    """A merge that waits for a line on its standard input, in a session of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, f"-{busy}", "merge", "--force", run, *words], stdin=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=before,
+        env=clean_environ() | environ)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n", process.communicate()
+    assert any(name.startswith(".merged.") for name in files_in(run))
+    return process
+
+
+@pytest.mark.parametrize(("engine", "busy"), [("compiled", ""), ("compiled", "threads"), ("plain", "")])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_merge_and_nothing_is_left(run, engine, busy, number, code):
+    plain = {"DISTPROF_PLAIN_ENGINE": "1"} if engine == "plain" else {}
+    process = held_merge(run, busy=busy, **plain)
+    os.killpg(process.pid, number)  # a terminal sends it to all processes
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == code
+    assert [line for line in err.splitlines() if "plain Python engine" not in line] == []
+    assert [name for name in files_in(run) if name != "merged"] == []
+    deadline = time.monotonic() + PATIENCE_S
+    while session(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert session(process.pid) == []
+
+
+def test_an_earlier_merge_survives_a_signal(run):
+    subprocess.run([*COMMAND, "merge", "--force", run], check=True, capture_output=True, env=clean_environ())
+    before = contents(run / "merged")
+    process = held_merge(run)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+        process.send_signal(number)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode in (143, 129) and files_in(run) == ["merged"]
+    assert contents(run / "merged") == before
+
+
+def test_under_nohup_a_merge_goes_on(run):
+    process = held_merge(run, before=partial(signal.signal, signal.SIGHUP, signal.SIG_IGN))
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate("\n", timeout=PATIENCE_S)
+    assert process.returncode == 0 and "3 of 3 ranks" in out, err
+
+
+def test_workers_end_with_a_parent_that_is_killed(run):
+    process = held_merge(run, DISTPROF_PLAIN_ENGINE="1")
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while session(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert session(process.pid) == []
+    for left in run.glob(".merged.*"):  # nobody could remove it
+        subprocess.run(["rm", "-r", left], check=True)
+
+
+# --- standard streams -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", ["merge --force", "stats", "comms"])
+def test_closed_streams_change_nothing(run, closed, words):
+    done = subprocess.run(["bash", "-c", f'"$0" -m distprof {words} "$1" {closed}', sys.executable, run],
+                          capture_output=True, text=True, env=clean_environ(), check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+
+
+def test_with_stderr_closed_an_error_has_its_code_and_no_file_gets_it(run, tmp_path):
+    done = subprocess.run(["bash", "-c", '"$0" -m distprof merge --out "$2" "$1" --ranks 99 2>&-', sys.executable, run,
+                           tmp_path / "out"], capture_output=True, env=clean_environ(), check=False)
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, b"", [])
+
+
+@pytest.mark.parametrize("words", ["merge --force", "stats", "stats --json", "comms --json", "--help", "merge --help"])
+def test_a_pipe_without_a_reader(run, words):
+    """The code is that of SIGPIPE, as of `cat FILE | true`; nothing is said about it."""
+    read, write = os.pipe()
+    os.close(read)
+    place = [] if "help" in words else [run]
+    done = subprocess.run([*COMMAND, *words.split(), *place], stdout=write, stderr=subprocess.PIPE, text=True,
+                          env=clean_environ(), check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_in_the_middle(tmp_path, unbuffered):
+    events = [slice_of("gloo:all_reduce", number * 10, 5, cat="user_annotation") for number in range(500)]
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({"traceEvents": events}))
+    with subprocess.Popen([*COMMAND, "comms", "--json", tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          pipesize=4096, env=clean_environ() | {"PYTHONUNBUFFERED": unbuffered}) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert len(process.stdout.read(100)) == 100
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+@pytest.mark.parametrize("words", ["merge --force", "stats"])
+def test_a_full_disk_where_the_result_goes(run, words):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*COMMAND, *words.split(), run], stdout=full, stderr=subprocess.PIPE, text=True,
+                              env=clean_environ(), check=False)
+        assert (done.returncode, done.stderr) == (
+            1, "distprof: cannot write the result: No space left on device\n")
+        silent = subprocess.run([*COMMAND, "stats", f"{run}/none"], stderr=full, env=clean_environ(), check=False)
+    assert silent.returncode == 1
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def limited(what: int, limit: int, *words: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A command under a limit, on two processors at most."""
+    def before() -> None:
+        resource.setrlimit(what, (limit, limit))
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+
+    # a cache that was cut by a limit on files would stay broken for ever
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, preexec_fn=before, check=False,
+                          env=clean_environ() | {"PYTHONDONTWRITEBYTECODE": "1"} | environ)
+
+
+def is_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> bool:
+    lines = [line for line in done.stderr.splitlines() if "plain Python engine" not in line]
+    return len(lines) == 1 and all(part in lines[0] for part in ("distprof: ", "  hint: ", *parts)) and not done.stdout
+
+
+@pytest.mark.parametrize("kilobytes", [300_000, 400_000, 500_000, 600_000, 700_000, 800_000, 900_000, 1_000_000])
+@pytest.mark.parametrize("words", [("merge", "--force"), ("stats",), ("comms",)], ids=lambda words: words[0])
+def test_short_memory_is_one_line(run, words, kilobytes):
+    done = limited(resource.RLIMIT_AS, kilobytes << 10, *words, run)
+    if done.returncode:
+        assert done.returncode == 1 and is_one_line(done, f"{kilobytes} KB", "ulimit -v"), done
+    else:
+        assert done.stdout and not done.stderr
+    assert kilobytes > 300_000 or done.returncode
+    assert [name for name in files_in(run) if name != "merged"] == []
+
+
+@pytest.mark.parametrize("words", [("merge", "--force"), ("stats",), ("comms",), ("count",)],
+                         ids=lambda words: words[0])
+def test_the_memory_that_is_advised_is_enough(run, tmp_path, words):
+    (tmp_path / "model.py").write_text("import torch\ndef build():\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)")
+    place = f"{tmp_path}/model.py:build" if words == ("count",) else run
+    done = limited(resource.RLIMIT_AS, 2_000_000 << 10, *words, place)
+    assert done.returncode == 0 and done.stdout and not done.stderr, done
+
+
+def test_a_command_that_needs_torch_and_has_no_memory(tmp_path):
+    (tmp_path / "model.py").write_text("import torch")
+    done = limited(resource.RLIMIT_AS, 400_000 << 10, "count", f"{tmp_path}/model.py:build")
+    assert done.returncode == 1 and is_one_line(done, "ulimit -v"), done
+
+
+def test_under_a_limit_errors_and_signals_are_what_they_are_without(run):
+    done = limited(resource.RLIMIT_AS, 2_000_000 << 10, "comms", "--op", "none", run)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1) and "--op" in done.stderr
+    process = held_merge(run, before=partial(resource.setrlimit, resource.RLIMIT_AS, (2_000_000 << 10,) * 2))
+    process.terminate()
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 143
+    assert [name for name in files_in(run) if name != "merged"] == []
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain"])
+@pytest.mark.parametrize("number", [6, 8, 10, 12, 14, 16])
+def test_few_open_files(run, number, engine):
+    done = limited(resource.RLIMIT_NOFILE, number, "merge", "--force", run,
+                   **({"DISTPROF_PLAIN_ENGINE": "1"} if engine == "plain" else {}))
+    if done.returncode:
+        assert done.returncode == 1 and is_one_line(done, f"found {number} to be the limit", "ulimit -n"), done
+    else:
+        assert "3 of 3 ranks" in done.stdout
+    assert done.returncode or number > 8
+    assert [name for name in files_in(run) if name != "merged"] == []
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain"])
+@pytest.mark.parametrize("size", [0, 1 << 10, 2 << 10, 4 << 10, 8 << 10])
+def test_files_that_may_not_grow(run, size, engine):
+    done = limited(resource.RLIMIT_FSIZE, size, "merge", "--force", run,
+                   **({"DISTPROF_PLAIN_ENGINE": "1"} if engine == "plain" else {}))
+    assert done.returncode == 1 and "File too large  hint: " in done.stderr.splitlines()[-1], done
+    assert [name for name in files_in(run) if name != "merged"] == []
+
+
+OTHER_USER = ("setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups", "--inh-caps", "+dac_override",
+              "--ambient-caps", "+dac_override", "bash", "-c", 'ulimit -u "$0"; exec "$@"')
+"""Runs a command as another user, who may read our files: `ulimit -u` counts the processes of a user."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root may be another user, and "
+                    "its own processes are not limited")
+@pytest.mark.parametrize("number", [1, 3, 4, 6])
+@pytest.mark.parametrize("words", ["stats", "comms", "merge --force"])
+def test_few_threads(words, number):
+    with TemporaryDirectory() as place:  # that of pytest is closed to others
+        Path(place).chmod(0o755)
+        run = write_run(Path(place) / "run", [slice_of("one", 0, 5)], [slice_of("two", 0, 5)])
+        done = subprocess.run([*OTHER_USER, str(number), *COMMAND, *words.split(), run], capture_output=True, text=True,
+                              check=False, env=clean_environ())
+    if done.returncode:
+        assert done.returncode == 1 and is_one_line(done, f"a limit of {number} processes", "ulimit -u"), done
+    else:
+        assert done.stdout and not done.stderr
+    assert number > 1 or done.returncode
