@@ -13,6 +13,10 @@
 
 from __future__ import annotations
 
+import errno
+
+LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+"""Numbers of an OSError that is due to a limit of this process or machine, not to the file that was to be opened."""
 
 class DistprofError(Exception):
     """Something distprof could not do.

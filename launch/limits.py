@@ -47,6 +47,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _is_of_files(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.EMFILE, errno.ENFILE)
+    if isinstance(error, ImportError) and _few_files() is not None:  # Python looks no further where it cannot look
+        return True
     return bool(_SHORT_OF_FILES.search(str(error)))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.ending import held, note
-from distprof.errors import OutputError, UsageError
+from distprof.errors import LIMITS, OutputError, UsageError
 from distprof.files import sync
 from distprof.merge.chrome.formats import FORMATS
 
@@ -25,7 +25,6 @@ OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, ME
 DAY_S = 86_400
 HINTS = {errno.EFBIG: "files may be larger after `ulimit -f unlimited`, on file systems that hold such files"}
 """By the number of an error; all others ask for room or permissions."""
-NOT_OF_DISKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 @contextmanager
@@ -47,7 +46,7 @@ def written_whole(merged: Path) -> Iterator[Path]:
         with held():
             _swap(temporary, merged)
     except OSError as error:
-        if error.errno in NOT_OF_DISKS:
+        if error.errno in LIMITS:
             raise
         reason = os.strerror(error.errno) if error.errno else str(error)  # libraries have words of their own
         hint = HINTS.get(error.errno or 0, "make room or change permissions there, or write elsewhere with --out DIR")

@@ -14,7 +14,7 @@ from typing import Any
 
 from isal import igzip
 
-from distprof.errors import DataError
+from distprof.errors import LIMITS, DataError
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Gunzip, Readable
 from distprof.merge.scan.trace_file import Pieces, TraceFile, is_gzip
@@ -65,6 +65,8 @@ class Archive:
                                 hint="fetch the file again; its name says tar") from error
             self.damage = f"{self._label} is cut or damaged after {count} members: {error}"
         except OSError as error:
+            if error.errno in LIMITS:
+                raise
             raise DataError(f"expected a tar archive in {self._label}, cannot read it: {error.strerror or error}",
                             hint="check the path and its permissions") from error
 

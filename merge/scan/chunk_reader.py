@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from io import FileIO
 from itertools import chain
 
-from distprof.errors import DataError
+from distprof.errors import LIMITS, DataError
 from distprof.merge.scan.file_formats import SNIFFED_BYTES, looks_like
 from distprof.merge.scan.gunzip import MAGIC, READ_BYTES, Damage, Gunzip, Readable
 from distprof.merge.scan.trace_file import Part, Pieces, TraceFile
@@ -86,6 +86,8 @@ class ChunkReader:
         try:
             yield
         except OSError as error:
+            if error.errno in LIMITS:  # another file could not be opened either
+                raise
             raise DataError(f"expected a Chrome trace in {self.trace.name}, cannot read it: {error.strerror or error}",
                             hint="check the path and its permissions") from error
 
