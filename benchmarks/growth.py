@@ -11,6 +11,7 @@ RESULTS.md.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,8 @@ from distprof.units import size
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 HEADING = "## growth.py"
-HEAD = ("what there is many of", "number", "input MB", "wall s", "us each", "own MB", "bytes each", "VmHWM MB")
+HEAD = ("what there is many of", "number", "input MB", "wall s", "CPU s", "CPU us each", "own MB", "bytes each",
+        "VmHWM MB")
 SAMPLE_S = 0.01
 MILLION = 1_000_000
 
@@ -116,6 +118,7 @@ class Growth:
     count: int
     input_bytes: int
     wall_s: float
+    cpu_s: float
     own_bytes: int
     """Memory that is in no file, at most."""
     resident_bytes: int
@@ -144,15 +147,17 @@ def measure(kind: str, count: int, folder: Path) -> Growth:
     begin = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "distprof", "merge", str(traces), "--out", str(merged)],
                                stdout=subprocess.DEVNULL)
-    while process.poll() is None:
+    ended = 0
+    while not ended:
         known = _memory(process.pid)
         own, resident = max(own, known.get("RssAnon", 0)), max(resident, known.get("VmHWM", 0))
         time.sleep(SAMPLE_S)
-    wall_s = time.perf_counter() - begin
+        ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+    wall_s, process.returncode = time.perf_counter() - begin, os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise Failed(f"exit code {process.returncode} for {count} {kind}")
-    found = Growth(kind=kind, count=count, input_bytes=trace.stat().st_size, wall_s=wall_s, own_bytes=own,
-                   resident_bytes=resident)
+    found = Growth(kind=kind, count=count, input_bytes=trace.stat().st_size, wall_s=wall_s,
+                   cpu_s=usage.ru_utime + usage.ru_stime, own_bytes=own, resident_bytes=resident)
     for path in (traces, merged):
         shutil.rmtree(path)
     return found
@@ -172,8 +177,9 @@ def table(found: list[Growth], empty: Growth) -> str:
     """A row a merge; what each takes is counted from a merge of nearly nothing."""
     return text.table(HEAD, [[
         KINDS[one.kind][0], str(one.count), text.megabytes(one.input_bytes), text.number(one.wall_s, 1),
-        text.number((one.wall_s - empty.wall_s) / one.count * 1e6, 2), text.megabytes(one.own_bytes),
-        text.number((one.own_bytes - empty.own_bytes) / one.count, 0), text.megabytes(one.resident_bytes)]
+        text.number(one.cpu_s, 1), text.number((one.cpu_s - empty.cpu_s) / one.count * 1e6, 2),
+        text.megabytes(one.own_bytes), text.number((one.own_bytes - empty.own_bytes) / one.count, 0),
+        text.megabytes(one.resident_bytes)]
         for one in found])
 
 
