@@ -30,16 +30,16 @@ def call_model(model: str, shapes: Sequence[str], dtypes: Sequence[str], device:
         ModelError: The same, or the model raised; the message names the module.
     """
     with redirect_stdout(sys.stderr):  # what the model prints is not part of the result
-        found, args, kwargs = make_call(model, shapes, dtypes, device)
+        call = make_call(model, shapes, dtypes, device)
         try:
-            return examine(found, *args, **kwargs)
+            return examine(call.model, *call.args, **call.kwargs)
         except DistprofError:
             raise
         except Exception as error:
             notes = (note.removeprefix(NOTE) for note in getattr(error, "__notes__", ()) if note.startswith(NOTE))
-            where = next(notes, type(found).__name__)
+            where = next(notes, type(call.model).__name__)
             raise ModelError(f"the model raised in {where}: {first_line(error)}",
-                             hint=hint_for(error, device)) from error
+                             hint=hint_for(error, device) or call.hint_for(error)) from error
 
 
 def tree_text(counts: Counts, *, depth: int, top: int | None, sort: str, as_json: bool) -> str:

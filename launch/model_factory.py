@@ -7,26 +7,20 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
+from distprof.counting.meta_device import why_not_on_meta
 from distprof.errors import ModelError, UsageError
+from distprof.launch.model_inputs import RETURNS, ModelCall
 
-FORM = "package.module:function or path/to/file.py:function, returning a model or (model, inputs)"
-
-
-class ModelCall(NamedTuple):
-    """A model and the arguments of one call."""
-
-    model: nn.Module
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+FORM = f"package.module:function or path/to/file.py:function, returning {RETURNS}"
 
 
 def make_call(spec: str, shapes: Sequence[str], dtypes: Sequence[str], device: str) -> ModelCall:
@@ -46,15 +40,12 @@ def make_call(spec: str, shapes: Sequence[str], dtypes: Sequence[str], device: s
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("expected a CUDA device for --device cuda, found none", hint="--device cpu")
     factory = import_factory(spec)
-    model, given = _split(_made(factory, spec, device), spec)
+    found = ModelCall.of(_made(factory, spec, device), spec)
     if inputs:
-        place = _device_of(model, device)
-        found = ModelCall(model, tuple(_tensor(shape, dtype, place) for shape, dtype in inputs), {})
-    elif isinstance(given, Mapping):
-        found = ModelCall(model, (), dict(given))
-    else:
-        found = ModelCall(model, tuple(given) if isinstance(given, (tuple, list)) else (given,), {})
-    _check_inputs(found)
+        place = _device_of(found.model, device)
+        found = ModelCall(found.model, tuple(_tensor(shape, dtype, place) for shape, dtype in inputs),
+                          from_factory=False)
+    found.check()
     return found
 
 
@@ -85,14 +76,23 @@ def import_factory(spec: str) -> Callable[[], Any]:
         raise UsageError(f"expected module:factory, found {spec!r}", hint=FORM)
     found: Any = _module(place)
     for part in name.split("."):
-        if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), n=1)
-            raise UsageError(f"expected {name} in {place}, found no such name",
-                             hint=f"did you mean {place}:{near[0]}?" if near else FORM)
-        found = getattr(found, part)
+        found = _attribute(found, part, spec)
     if not callable(found):
         raise UsageError(f"expected a class or function in {spec}, found {type(found).__name__}", hint=FORM)
     return found if not isinstance(found, nn.Module) else lambda: found
+
+
+def _attribute(holder: Any, part: str, spec: str) -> Any:
+    """An attribute of a module or class; some are made only when they are asked for, which may fail."""
+    place, _, name = spec.rpartition(":")
+    try:
+        return getattr(holder, part)
+    except AttributeError as error:
+        near = difflib.get_close_matches(part, dir(holder), n=1)
+        raise UsageError(f"expected {name} in {place}, found no such name",
+                         hint=f"did you mean {place}:{near[0]}?" if near else FORM) from error
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{spec} cannot be imported: {first_line(error)}") from error
 
 
 def _module(place: str) -> ModuleType:
@@ -150,31 +150,6 @@ def _check_no_arguments(factory: Callable[[], Any], spec: str) -> None:
         pass
 
 
-def _split(made: Any, spec: str) -> tuple[nn.Module, Any]:
-    """The model and its inputs, () where there are none."""
-    if isinstance(made, nn.Module):
-        return made, ()
-    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
-        return made
-    found = f"({', '.join(type(part).__name__ for part in made)})" if isinstance(made, tuple) else type(made).__name__
-    raise UsageError(f"expected {spec} to return a model or (model, inputs), found {found}")
-
-
-def _check_inputs(found: ModelCall) -> None:
-    """Checks the inputs against the signature of `forward`."""
-    try:
-        signature = inspect.signature(found.model.forward)
-    except ValueError:
-        return
-    try:
-        signature.bind(*found.args, **found.kwargs)
-    except TypeError as error:
-        name = f"{type(found.model).__name__}.forward{signature}"
-        raise UsageError(f"expected the inputs of {name}, found: {error}",
-                         hint="--input-shape 1,3,224,224 per tensor, or a factory that returns (model, inputs)"
-                         ) from error
-
-
 def _device_of(model: nn.Module, device: str) -> torch.device:
     tensor = next(model.parameters(), next(model.buffers(), None))
     return torch.device(device) if tensor is None else tensor.device
@@ -203,6 +178,6 @@ def first_line(error: BaseException) -> str:
 def hint_for(error: BaseException, device: str) -> str | None:
     """What to try, for errors with a known cause."""
     message = str(error)
-    if device == "meta" and (isinstance(error, NotImplementedError) or "meta" in message):
-        return "the model reads tensor values, which do not exist on the meta device: --device cpu"
+    if device == "meta" and (cause := why_not_on_meta(error)) is not None:
+        return f"{cause}: --device cpu"
     return "for indices: --dtype int64" if "Long" in message and "indices" in message else None

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
+from distprof.counting.meta_device import why_not_on_meta
 from distprof.errors import UsageError
 from distprof.model.scopes import ModuleScopes
 from distprof.model.tensors import map_tensors, tensors
@@ -67,6 +68,8 @@ class Invocation:
             where = scopes.failed_in if scopes is not None else None
             if where is not None:
                 error.add_note(f"distprof: raised in {where.path or 'the root module'} ({where.class_name})")
+            if self._on_meta() and (cause := why_not_on_meta(error)) is not None:
+                error.add_note(f"distprof: {cause}; the CPU counts it")
             raise
         if self.backward:
             ends = [tensor for tensor in tensors(result) if tensor.requires_grad]
@@ -74,6 +77,10 @@ class Invocation:
                 raise _no_gradient(result)
             torch.autograd.backward(ends, [torch.ones_like(tensor) for tensor in ends])
         return result
+
+    def _on_meta(self) -> bool:
+        parameters = self.model.parameters() if self.model is not None else ()
+        return any(tensor.is_meta for tensor in (*parameters, *tensors((self.args, dict(self.kwargs)))))
 
 
 def _owner(function: Any) -> nn.Module | None:

@@ -47,9 +47,10 @@ class PackedParams:
 
 def _unpacked(value: Any, *, half: bool) -> list[PackedParam]:
     """What an object gives back, or for the cell of a recurrent layer what its linear layers do."""
-    if hasattr(value, "unpack"):
+    methods = value._method_names()
+    if "unpack" in methods:
         return [_described(tensor, half=half) for tensor in tensors(value.unpack())]
-    if not hasattr(value, "__getstate__"):
+    if "__getstate__" not in methods:  # a script
         return []
     parts = _leaves(value.__getstate__())
     half = HALF in [part for part in parts if isinstance(part, str)]

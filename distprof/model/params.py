@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from distprof.contract.mesh import axis_of_dimension
 from distprof.contract.rank_json import ParamCount
@@ -44,7 +45,8 @@ def count_params(parameters: Iterable[torch.Tensor], topology: Topology, buffers
 
 
 def _once(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    return list({id(tensor): tensor for tensor in tensors}.values())
+    """Each tensor once; lazy ones that no call has filled hold nothing yet."""
+    return list({id(tensor): tensor for tensor in tensors if not is_lazy(tensor)}.values())
 
 
 def _packing(tensor: Any) -> Any:

@@ -22,7 +22,8 @@ def count(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device: s
     """Count FLOPs, MACs, bytes and parameters of one model call.
 
     MODULE:FACTORY is a class or function without arguments, such as torchvision.models:resnet50 or
-    path/to/file.py:build. It returns a model, or (model, inputs) where inputs are a tensor, a tuple or a dict.
+    path/to/file.py:build. It returns a model, (model, inputs) or (model, args, kwargs): inputs are a tensor, a tuple of
+    positional arguments or a dict of arguments by name, args a tensor or a tuple, kwargs a dict.
     """
     from distprof.counting.count import count as count_call
     from distprof.launch.model_call import call_model, tree_text

@@ -326,3 +326,46 @@ def test_coverage_names_what_nobody_knows():
     (unknown,) = [one for one in counts.uncounted if one.op == "distprof_test::mystery"]
     assert (unknown.calls, unknown.io_bytes) == (1, 2 * 64)
     assert 0 < counts.coverage_ratio < 1
+
+
+class ReadsValues(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.inner(x) if x.sum().item() > 0 else x
+
+
+class Grouped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 8, 16))
+
+    def forward(self, x):
+        return torch._grouped_mm(x, self.weight, offs=torch.tensor([2, 4, 6], dtype=torch.int32, device=x.device))
+
+
+@pytest.mark.parametrize(("model", "shape", "words"), [
+    (ReadsValues, (2, 4), "reads tensor values, which do not exist on the meta device"),
+    (Grouped, (6, 8), "takes bfloat16 alone on the meta device"),
+])
+def test_what_the_meta_device_cannot_do_is_said(model, shape, words):
+    with pytest.raises(RuntimeError) as caught:
+        distprof.count(model().to("meta"), torch.ones(shape))
+    assert any(words in note and "the CPU counts it" in note for note in caught.value.__notes__)
+    assert distprof.count(model(), torch.ones(shape)).coverage_ratio == 1
+
+
+def test_layers_that_are_still_lazy_hold_nothing():
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.LazyLinear(4), nn.LazyBatchNorm1d()
+
+        def forward(self, x):
+            return self.first(x)
+
+    counts = distprof.count(Half(), torch.ones(2, 3))
+    assert (counts.macs, counts.params.params, counts.params.buffers) == (24, 16, 1)  # a number of batches is there
+    assert [module.params.params for module in counts.modules] == [16, 16, 0]

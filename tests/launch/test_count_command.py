@@ -43,12 +43,61 @@ class Two(nn.Module):
 def tensor(): return Two(), torch.ones(2, 4)
 def arguments(): return Two(), (torch.ones(2, 4), torch.ones(4))
 def names(): return Two(), {"x": torch.ones(2, 4), "scale": torch.ones(4)}
+def both(): return Two(), (torch.ones(2, 4),), {"scale": torch.ones(4)}
+def one_and_names(): return Two(), torch.ones(2, 4), {"scale": torch.ones(4)}
+def too_much(): return Two(), torch.ones(2, 4), {}, 3
 def wrong_width(): return Two(), torch.ones(2, 5)
 def needs(width): return Two(width)
 def broken(): raise ValueError("no weights here\\nand a second line")
 def nothing(): return None
 def looks(): return Two(int(torch.ones(4).sum()))
 ready = Two()
+
+
+class Lazy(nn.Module):
+    """The second layer is never called."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.LazyLinear(4), nn.LazyLinear(5)
+
+    def forward(self, x): return self.first(x)
+
+
+class Many(Two):
+    def forward(self, x=None, scale=None, **more): return self.inner(x) * scale.sum() + more["bias"]
+
+
+class Positional(Two):
+    def forward(self, *inputs): return self.inner(inputs[0])
+
+
+class Reads(Two):
+    def forward(self, x): return self.inner(x) if x.sum().item() > 0 else x
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 8, 16))
+
+    def forward(self, x):
+        return torch._grouped_mm(x, self.weight, offs=torch.tensor([2, 4, 6], dtype=torch.int32, device=x.device))
+
+
+class WithoutForward(nn.Module): pass
+
+
+def lazy(): return Lazy(), torch.ones(2, 3)
+def reads(): return Reads(), torch.ones(2, 4)
+def experts(): return Experts(), torch.ones(6, 8)
+def without_forward(): return WithoutForward(), torch.ones(2)
+
+
+def __getattr__(name):
+    if name == "needs_more":
+        raise ImportError("needs a package that is missing")
+    raise AttributeError(name)
 '''
 
 
@@ -66,19 +115,19 @@ def folder(tmp_path) -> Path:
 @pytest.fixture
 def run(folder, monkeypatch, capfd) -> Callable[..., subprocess.CompletedProcess]:
     """The command in this process, in a folder, as if nothing of it had been imported before."""
-    def command(*arguments: object) -> subprocess.CompletedProcess:
+    def run(*arguments: object, command: str = "count") -> subprocess.CompletedProcess:
         before = set(sys.modules)
         with monkeypatch.context() as patch:
             patch.chdir(folder)
             patch.setattr(sys, "path", sys.path[:])
             with pytest.raises(SystemExit) as done:
-                main(["count", *map(str, arguments)])
+                main([command, *map(str, arguments)])
         for name in set(sys.modules) - before:
             if name.split(".")[0] in ("models_here", "package", "lacks", "script", "syntax", "distprof_model_zoo"):
                 del sys.modules[name]
         return subprocess.CompletedProcess(arguments, done.value.code, *capfd.readouterr())
 
-    return command
+    return run
 
 
 def counted(done: subprocess.CompletedProcess) -> dict:
@@ -103,7 +152,7 @@ def test_the_command_counts_what_the_function_counts(run):
     assert on_meta["params"] == counts.to_dict()["params"]
 
 
-@pytest.mark.parametrize("factory", ["tensor", "arguments", "names", "ready"])
+@pytest.mark.parametrize("factory", ["tensor", "arguments", "names", "both", "one_and_names", "ready"])
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_a_factory_returns_a_model_with_or_without_inputs(run, folder, factory, device):
     shape = ("--input-shape", "2,4") if factory == "ready" else ()
@@ -111,6 +160,33 @@ def test_a_factory_returns_a_model_with_or_without_inputs(run, folder, factory, 
         found = counted(run(f"{place}:{factory}", "--json", "--device", device, *shape))
         assert found["macs"]["all"] == 2 * 4 * 4, place
         assert found["modules"][0]["input_shapes"][0] == [2, 4]
+
+
+@pytest.mark.parametrize("command", ["count", "profile", "reconcile"])
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_lazy_layers_are_counted_after_their_first_call_and_those_never_called_hold_nothing(run, command, device):
+    if (command, device) == ("profile", "meta"):
+        return  # it times, which takes storage
+    fast = ("--runs", 1, "--warmup", 0) if command == "profile" else ()
+    done = run("models_here:lazy", "--device", device, "--json", *fast, command=command)
+    found = counted(done)
+    if command == "reconcile":
+        assert (found["ours"], found["theirs"]) == (2 * 2 * 3 * 4, 2 * 2 * 3 * 4)
+    else:
+        assert found["macs"]["all"] == 2 * 3 * 4 and found["params"]["params"] == 3 * 4 + 4
+        assert [module["calls"] for module in found["modules"]] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("model", ["Many", "Two"])
+def test_a_model_that_takes_more_than_tensors_by_position_names_what_is_left(run, model):
+    line = run(f"models_here:{model}", *([] if model == "Two" else ["--input-shape", "2,4"])).stderr
+    assert "a factory that returns (model, inputs) or (model, args, kwargs) gives all that the model takes" in line
+    assert ("Many.forward takes scale, **more too" in line) == (model == "Many")
+
+
+def test_help_says_what_a_factory_may_return(run):
+    text = " ".join(run("--help").stdout.split())
+    assert "It returns a model, (model, inputs) or (model, args, kwargs)" in text
 
 
 def test_shapes_on_the_command_line_replace_those_of_the_factory(run):
@@ -138,7 +214,14 @@ MISTAKES = {
     "nowhere.py:Two": (2, "nothing at nowhere.py"),
     "models_here:NUMBER": (2, "expected a class or function in models_here:NUMBER, found int"),
     "models_here:needs": (2, "missing a required argument: 'width'"),
-    "models_here:nothing": (2, "to return a model or (model, inputs), found NoneType"),
+    "models_here:nothing": (2, "to return a model, (model, inputs) or (model, args, kwargs), found NoneType"),
+    "models_here:too_much": (2, "found (Two, Tensor, dict, int)"),
+    "models_here:needs_more": (1, "ImportError: needs a package that is missing"),
+    "models_here:Many": (1, "Many.forward takes x, scale, **more too; a factory that returns (model, inputs)"),
+    "models_here:Positional": (1, "Positional.forward takes *inputs too; a factory that returns (model, inputs)"),
+    "models_here:reads": (1, "the model reads tensor values, which do not exist on the meta device: --device cpu"),
+    "models_here:experts": (1, "grouped matrix product takes bfloat16 alone on the meta device: --device cpu"),
+    "models_here:without_forward": (1, 'is missing the required "forward" function\n'),
     "models_here:ready": (2, "Two.forward(x, scale=None), found: missing a required argument: 'x'"),
     "models_here:broken": (1, "models_here:broken raised ValueError: no weights here"),
     "models_here:looks": (1, "--device cpu"),
@@ -154,7 +237,7 @@ def test_a_mistake_is_one_line(run, spec):
     code, words = MISTAKES[spec]
     done = run(spec)
     ours = [line for line in done.stderr.splitlines() if line.startswith("distprof: ")]
-    assert done.returncode == code and len(ours) == 1 and words in ours[0], done.stderr
+    assert done.returncode == code and len(ours) == 1 and words in f"{ours[0]}\n", done.stderr
     assert "Traceback" not in done.stderr and not done.stdout
 
 
