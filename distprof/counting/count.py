@@ -130,7 +130,7 @@ def _op_count(key: OpKey, entry: Cost, within: frozenset[str]) -> OpCount:
     return OpCount(
         module_path=key.path.site.path if key.path.site is not None else None,
         within=within, op=key.op, phase=key.phase, shapes=key.shapes,
-        dtype=key.dtype, functions=key.functions, calls=entry.calls,
+        dtype=key.dtype, functions=key.functions, kernel=key.kernel, calls=entry.calls,
         macs=entry.macs, flops=entry.flops, causal_macs=entry.causal_macs, recompute_macs=entry.recompute_macs,
         elements=entry.elements, estimate_flops=entry.estimate_flops, read_bytes=entry.read_bytes,
         write_bytes=entry.write_bytes, kind=entry.kind, counted=entry.counted, note=entry.note)

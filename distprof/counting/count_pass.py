@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from distprof import formulas
 from distprof.counting.data_flow import DataFlow
 from distprof.counting.torch_functions import FunctionPass
-from distprof.formulas.composite_operators import run_parts
+from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
 from distprof.formulas.operator_cost import Cost
 from distprof.model.call_paths import CallPath, mark_nodes, owner_of_running_node
 from distprof.model.compiled import hidden_operators
@@ -47,6 +47,8 @@ class OpKey:
     """Element type of the first tensor input, or of the output if there is none."""
     functions: tuple[str, ...] = ()
     """The torch functions that were running, outermost first, if those are recorded."""
+    kernel: str = ""
+    """The operator whose kernel called this one, which no other counter sees; recorded with `functions`."""
 
 
 class RunningCall(NamedTuple):
@@ -57,6 +59,10 @@ class RunningCall(NamedTuple):
     """Autograd nodes that this thread makes from this sequence number on belong to the call."""
     joined: bool
     """True if the call switched the mode on for a thread of the script."""
+
+
+class _RunningKernel(threading.local):
+    kernel = ""
 
 
 class CountPass(TorchDispatchMode):
@@ -84,6 +90,7 @@ class CountPass(TorchDispatchMode):
         self._phase = phase
         self._outside = CallPath(None, None)
         self._lock = threading.Lock()
+        self._running_here = _RunningKernel()
         self._thread = 0
         self._home: list[Frame] = []
         """Running module calls of the thread that started the pass."""
@@ -183,7 +190,7 @@ class CountPass(TorchDispatchMode):
             # a DTensor or the like unwraps itself; this mode gets its parts
             return NotImplemented
         if not formulas.has_formula(func, kwargs):
-            output = run_parts(self, func, args, kwargs)  # whole in inference mode
+            output = self._run_parts(func, args, kwargs)  # whole in inference mode
             if output is not NotImplemented:
                 return output
         output = func(*args, **kwargs)
@@ -196,6 +203,16 @@ class CountPass(TorchDispatchMode):
             self._error, self._retired = error, True
         return output
 
+    def _run_parts(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name, here = formulas.name_of(func), self._running_here
+        if name not in CALL_PRODUCTS or here.kernel:
+            return run_parts(self, func, args, kwargs)
+        here.kernel = name
+        try:
+            return run_parts(self, func, args, kwargs)
+        finally:
+            here.kernel = ""
+
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         name = formulas.name_of(func)
         if name.startswith(NOT_WORK):
@@ -207,9 +224,10 @@ class CountPass(TorchDispatchMode):
         dtype = dtype_name(typed.dtype) if typed is not None else None
         shapes = json.dumps([_shape(tensor) for tensor in inputs])
         functions = tuple(self.functions.stack) if self.functions is not None and phase == "forward" else ()
+        kernel = self._running_here.kernel if self.functions is not None else ""
         cost = formulas.cost(func, args, kwargs, output)
         with self._lock:
-            self._step_sums[OpKey(path, name, phase, shapes, dtype, functions)].add(cost)
+            self._step_sums[OpKey(path, name, phase, shapes, dtype, functions, kernel)].add(cost)
 
     def _owner_and_phase(self) -> tuple[CallPath, str]:
         frame = self._scopes.current

@@ -54,6 +54,8 @@ class OpCount:
     counted: bool
     """False if the operator has neither formula nor kind."""
     note: str
+    kernel: str = ""
+    """The operator whose kernel called this one, which no other counter sees: aten::_trilinear."""
 
     @property
     def function(self) -> str | None:

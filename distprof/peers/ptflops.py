@@ -24,7 +24,7 @@ def peer_lines(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
     """
     sums: dict[tuple[str, str | None], list[int]] = defaultdict(lambda: [0, 0])
     for op in counts.ops:
-        if op.phase == "forward" and (op.op in COUNTED or (op.macs and not exact)):
+        if op.phase == "forward" and (op.macs if not exact else op.op in COUNTED and not op.kernel):
             entry = sums[op.function or OUTSIDE, op.module_path]
             entry[0] += op.macs
             entry[1] += _matrix_bias(op)

@@ -53,7 +53,6 @@ def test_matrix_products(b, m, k, n):
 def test_matrix_products_that_refuse_empty_ones(b, m, k, n):
     check(torch.addbmm, torch.zeros(m, n, dtype=torch.float64), ones(b, m, k), ones(b, k, n))
     check(F.linear, ones(b, m, k), ones(n, k))
-    check(F.bilinear, ones(b, m), ones(b, k), ones(n, m, k))
     sparse = ones(m, k).to_sparse()
     check(torch.sparse.mm, sparse, ones(k, n))
     left, right = torch.ones(17, 8, dtype=torch.int8), torch.ones(8, 8 * n, dtype=torch.int8)

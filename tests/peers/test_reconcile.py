@@ -70,6 +70,17 @@ def test_where_both_agree_there_are_no_lines():
     assert found.differences == () and found.ours == found.theirs == 32
 
 
+class Distances(nn.Module):
+    """From four points, by products as there are more than 25 rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.points = nn.Parameter(torch.rand(4, 7))
+
+    def forward(self, x):
+        return torch.cdist(x, self.points)
+
+
 class Scores(nn.Module):
     """An Einstein sum, with its operands in one argument."""
 
@@ -86,6 +97,14 @@ class Scores(nn.Module):
 def test_the_operands_of_an_einsum_may_come_in_one_argument(peer, together):
     found = distprof.reconcile(Scores(together), torch.ones(2, 3, 4), peer=peer)
     assert found.differences == () and found.theirs == (144 if found.unit == "flops" else 72)
+
+
+@pytest.mark.parametrize("peer", sorted(PEERS))
+def test_products_inside_kernels_are_ours_alone(peer):
+    found = distprof.reconcile(nn.Sequential(Distances(), nn.Linear(4, 2, bias=False)), torch.ones(30, 7), peer=peer)
+    scale = 2 if found.unit == "flops" else 1
+    assert (found.ours, found.theirs) == (scale * (30 * 4 * (7 + 2) + 30 * 4 * 2), scale * 30 * 4 * 2)
+    assert [(line.function, line.theirs) for line in found.differences] == [("torch.cdist", 0)]
 
 
 def test_an_unknown_peer_is_refused_before_the_model_runs():
