@@ -33,6 +33,9 @@ from distprof.recording.script_error import in_a_line
 from distprof.recording.steps import CurrentStep, StepFinder
 from distprof.recording.termination import Flush, TerminationWatch
 
+PATIENCE_S = 5.0
+"""How long another thread may go on writing when the process is told to end."""
+
 
 class Recorder:
     """Records the steps of this process into one rank folder of a run directory, as `record` describes it."""
@@ -199,20 +202,27 @@ class Recorder:
             return Flush.SOON
         if not on_main_thread:
             self._hang.on_hanging()
-        status, why = self._outcome(reason)
         try:
-            with self._lock:
-                if self.recording and on_main_thread:
-                    self._finish(status, why)
-                elif self.recording:
-                    self.recording = False
-                    if (lost := self._passes.current.lost_elsewhere) is not None:
-                        self._rank.note(lost)
-                    self._rank.flush(self._passes, status=status, why=why, elsewhere=True)
-                    self._hang.complete(self._rank.complete)
+            if not self._lock.acquire(timeout=PATIENCE_S):
+                raise TimeoutError("a write into the run directory does not end")
+            try:
+                self._finish_early(reason, on_main_thread)
+            finally:
+                self._lock.release()
         except Exception as error:  # noqa: BLE001 (the process is about to end; its signal must not be held up)
             self._rank.say(f"what was recorded could not be written: {error}")
         return Flush.DONE
+
+    def _finish_early(self, reason: str, on_main_thread: bool) -> None:  # noqa: FBT001 (as `_on_termination`)
+        status, why = self._outcome(reason)
+        if self.recording and on_main_thread:
+            self._finish(status, why)
+        elif self.recording:
+            self.recording = False
+            if (lost := self._passes.current.lost_elsewhere) is not None:
+                self._rank.note(lost)
+            self._rank.flush(self._passes, status=status, why=why, elsewhere=True)
+            self._hang.complete(self._rank.complete)
 
     @property
     def _has_enough(self) -> bool:

@@ -24,6 +24,8 @@ STOP = 0
 """Byte in the pipe that ends the thread; no signal has this number."""
 GRACE_S = 1.5
 """How long the main thread has to flush by itself, timeline included, before a thread does without it."""
+WRITING_S = 15.0
+"""How long a write of the main thread may hold up the end, for which torchrun waits 30 s: file systems may hang."""
 AGAIN_S = 0.01
 """After that the signal is sent again to a main thread that got it in the midst of an operator."""
 INTERRUPT_GRACE_S = 5.0
@@ -150,10 +152,10 @@ class TerminationWatch:
 
     def _main_thread_flushes(self) -> bool:
         """True if it did or will, within the time that it has; sends the signal again where it came too early."""
-        until = time.monotonic() + GRACE_S
+        until, longest = time.monotonic() + GRACE_S, time.monotonic() + WRITING_S
         while not self._flushed.wait(AGAIN_S) and not self._stopped:
             if self._deferred:
-                until = time.monotonic() + GRACE_S  # it is writing
+                until = min(time.monotonic() + GRACE_S, longest)  # it is writing
             if time.monotonic() >= until:
                 return False
             if self._again:

@@ -34,7 +34,10 @@ PLACES = {
     "a host name that does not resolve": Surroundings(
         namespaces=("--uts",), setup="echo nowhere.invalid > /proc/sys/kernel/hostname"),
     "no network but loopback": Surroundings(namespaces=("--net",), setup="ip link set lo up"),
-    "only IPv6": Surroundings(namespaces=("--net",), setup="ip link set lo up; ip addr del 127.0.0.1/8 dev lo"),
+    "only IPv6": Surroundings(
+        namespaces=("--net", "--mount"),
+        setup="ip link set lo up; ip addr del 127.0.0.1/8 dev lo; "
+              "echo ::1 localhost $(cat /proc/sys/kernel/hostname) > $W/hosts; mount --bind $W/hosts /etc/hosts"),
     "no network at all": Surroundings(namespaces=("--net",)),
     "64 open files": Surroundings(setup="ulimit -n 64"),
     "nobody who reads stderr": Surroundings(setup="exec 2>/dev/full"),

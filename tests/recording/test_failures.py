@@ -6,6 +6,8 @@ import errno
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -21,7 +23,7 @@ from distprof.process import identity
 from distprof.recording import timeline
 from distprof.recording.hang.report import HangReport
 from distprof.recording.run_directory import RankFolder
-from support.jobs import called
+from support.jobs import PATIENCE_S, called, clean_environ
 from support.left_behind import traces_of_us
 from support.recording import Recorded, train
 
@@ -94,7 +96,7 @@ def test_a_failure_of_another_thread_does_not_swallow_the_signal_that_came_meanw
     monkeypatch.setattr(RankFolder, "add_step", interrupted)
     before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
     try:
-        with distprof.record(tmp_path / "run", steps=STEPS):
+        with distprof.record(tmp_path / "run", steps="wait=0,count=0,time=2,trace=0"):
             training = threading.Thread(target=steps_of, args=(nn.Linear(4, 4), 2))
             training.start()
             training.join()
@@ -132,6 +134,33 @@ def test_a_signal_in_the_midst_of_an_operator_keeps_what_was_counted(tmp_path, m
     assert len(calls) > 30 and set(came) == {signal.SIGTERM} and not capfd.readouterr().err
     found = Recorded(tmp_path / "run")
     assert found.info["why"].startswith("signal SIGTERM after") and found.modules()[""]["fwd_flops"] == 2 * 2 * 16
+
+
+HANGS = """
+import sys, time
+import torch
+import distprof
+from distprof.recording import recorder, termination
+from distprof.recording.run_directory import RankFolder
+recorder.PATIENCE_S, termination.WRITING_S = 0.2, 0.5
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+RankFolder.add_step = lambda *_: (print("writes", flush=True), time.sleep(600))
+with distprof.record(sys.argv[1]):
+    model(torch.zeros(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.job
+def test_a_file_system_that_hangs_does_not_hold_up_the_end_of_the_process(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HANGS, tmp_path / "run"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, env=clean_environ()) as process:
+        assert process.stdout.readline() == "writes\n"
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == -signal.SIGTERM
+    assert "what was recorded could not be written: a write into the run directory does not end" in told
 
 
 class Unspeakable(RuntimeError):

@@ -40,7 +40,9 @@ class Surroundings:
         place = "/srv" if "--mount" in self.namespaces else os.fspath(folder)
         words = [str(word).replace("$W", place) for word in command]
         if self.user is not None:
-            words = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups", *words]
+            # its files need not be those of everybody: Python may lie in the home of root
+            words = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups",
+                     "--inh-caps=+dac_override", "--ambient-caps=+dac_override", *words]
         script = f'{self._mount_folder(folder)}\nW={place}\n{self.setup}\ncd {cwd or "$W"}\nexec "$@"'
         outer = ["unshare", *self.namespaces] if self.namespaces else []
         environ = {name: value for name, value in clean_environ().items() if name not in self.without}

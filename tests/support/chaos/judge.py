@@ -23,7 +23,8 @@ def assert_no_error_of_ours(told: str) -> None:
         if found := FRAME.match(line):
             innermost = found[1]
         elif innermost and not line.startswith((" ", "[rank")):
-            assert not innermost.startswith(OURS), told
+            ours = innermost.startswith(OURS) and "KeyboardInterrupt" not in line  # that comes wherever Python is
+            assert not ours, told
             innermost = ""
     assert "Exception in thread distprof" not in told, told
     assert "Exception ignored in" not in told or "distprof" not in told.split("Exception ignored in")[1][:500], told
