@@ -26,7 +26,7 @@ PLACES = {
     "a /dev/shm that is read-only": Surroundings(
         namespaces=MOUNTS, setup="mount -t tmpfs -o ro none /dev/shm"),
     "no /dev/shm": Surroundings(
-        namespaces=MOUNTS, setup="mkdir $W/dev; for name in null zero full urandom random; do touch $W/dev/$name; "
+        namespaces=MOUNTS, setup="mkdir -p $W/dev; for name in null zero full urandom random; do touch $W/dev/$name; "
                                  "mount --bind /dev/$name $W/dev/$name; done; mount --rbind $W/dev /dev"),
     "64 MB for temporary files": Surroundings(
         namespaces=MOUNTS, setup="mkdir -p $W/tmp; mount -t tmpfs -o size=64m none $W/tmp",

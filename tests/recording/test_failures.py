@@ -69,6 +69,17 @@ def test_a_timeline_that_finds_no_room_costs_nothing_but_itself(tmp_path, monkey
         "rank.json", "modules.parquet", "ops.parquet", "steps.parquet", "collectives.parquet"}
 
 
+def test_a_folder_that_is_gone_when_the_timeline_is_written_is_one_line(tmp_path, capfd):
+    run = tmp_path / "run"
+    with distprof.record(run, steps="wait=0,count=0,time=0,trace=2"):
+        steps_of(nn.Linear(4, 4), 1)
+        (run / "rank00000.partial" / "steps.ndjson").unlink()
+        (run / "rank00000.partial" / "rank.json").unlink()
+        (run / "rank00000.partial").rmdir()
+    told = capfd.readouterr().err
+    assert told.count("\n") == 1 and "was the folder removed meanwhile?" in told
+
+
 def test_steps_that_are_lost_behind_the_last_pass_that_is_needed_are_named(tmp_path, monkeypatch):
     """The rank is complete by its rank.json, and the disk is full when it comes to the arrivals pass."""
     def full(*_):

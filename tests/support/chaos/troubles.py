@@ -200,12 +200,12 @@ class FolderRemoved(Trouble):
     """The run, or the folder of a rank, is removed or put elsewhere."""
 
     def keeps(self, rank: int) -> bool:
-        return f"rank {rank} " not in self.details
+        return " run " not in self.details and f"rank {rank} " not in self.details
 
     def strike(self, job: ChaosJob) -> None:
         found = [job.out, *sorted(job.out.glob("rank*"))]
         what, moved = self.chance.choice(found), self.chance.random() < 0.3
-        self.details += " run" if what == job.out else f" rank {int(what.name[4:9])} of the run"
+        self.details += " run itself" if what == job.out else f" rank {int(what.name[4:9])} of the run"
         self.details += " moved" if moved else " removed"
         with suppress(OSError):
             what.rename(self.folder / "elsewhere") if moved else shutil.rmtree(what)
