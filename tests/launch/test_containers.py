@@ -32,7 +32,9 @@ PLACES = {
         namespaces=MOUNTS, setup="mkdir -p $W/tmp; mount -t tmpfs -o size=64m none $W/tmp",
         environ={"TMPDIR": "$W/tmp"}),
     "a host name that does not resolve": Surroundings(
-        namespaces=("--uts",), setup="echo nowhere.invalid > /proc/sys/kernel/hostname"),
+        namespaces=("--uts", "--mount"),  # and nobody to ask, who might take his time
+        setup="echo nowhere.invalid > /proc/sys/kernel/hostname; true > $W/none; "
+              "mount --bind $W/none /etc/resolv.conf"),
     "no network but loopback": Surroundings(namespaces=("--net",), setup="ip link set lo up"),
     "only IPv6": Surroundings(
         namespaces=("--net", "--mount"),

@@ -12,17 +12,18 @@ import polars as pl
 from support.chaos.job import ENDS, NUM_STEPS, ChaosJob
 from support.jobs import ROOT, called
 
-FRAME = re.compile(r'^(?:\[rank\d+\]: ?)?\s*File "(.*?)", line \d+')
+PREFIX = re.compile(r"\[rank\d+\]: ?")
+FRAME = re.compile(r'\s*File "(.*?)", line \d+')
 OURS = (f"{ROOT / 'distprof'}/", f"{ROOT / 'launch'}/", f"{ROOT / 'merge'}/")
 
 
 def assert_no_error_of_ours(told: str) -> None:
     """No traceback ends in our code, no thread of ours died, and each line of ours is one."""
     innermost = ""
-    for line in told.splitlines():
+    for line in (PREFIX.sub("", line, count=1) for line in told.splitlines()):
         if found := FRAME.match(line):
             innermost = found[1]
-        elif innermost and not line.startswith((" ", "[rank")):
+        elif innermost and line.strip() and not line.startswith(" "):
             ours = innermost.startswith(OURS) and "KeyboardInterrupt" not in line  # that comes wherever Python is
             assert not ours, told
             innermost = ""
