@@ -95,7 +95,8 @@ def _summary(path: Path) -> dict[str, Any]:
     written = _merge_of(path) / SUMMARY_JSON
     if _up_to_date(path, written):
         try:
-            found: dict[str, Any] = json.loads(written.read_bytes())  # msgspec takes no escape of a byte that is not UTF-8
+            # msgspec takes no escape of a byte that is not UTF-8
+            found: dict[str, Any] = json.loads(written.read_bytes())
             keys = ((found, SUMMARY_KEYS), (found.get("step", {}), STEP_KEYS), (found.get("clock", {}), CLOCK_KEYS))
             if all(set(part) == set(known) for part, known in keys):
                 from_json(Problem, found["problems"])
