@@ -162,7 +162,8 @@ def test_no_operator_of_torch_hides_a_product():
         for run in samples(op, torch.float32):
             try:
                 run()
-            except RuntimeError:  # some need random state, or a gradient that is not unique
+                run()
+            except RuntimeError:  # a gradient that is not unique, or to which torch can add none
                 continue
             with Counter() as counter:
                 run()
@@ -171,4 +172,5 @@ def test_no_operator_of_torch_hides_a_product():
             ran += 1
             if set(theirs) - mine:
                 hidden[op.name] = set(theirs) - mine
-    assert not hidden and ran > 1000
+    assert not hidden, hidden
+    assert ran > 1000
