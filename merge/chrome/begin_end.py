@@ -12,6 +12,7 @@ from distprof.merge.scan.event_phases import ASYNC_BEGIN, BEGIN, END
 NO_NAME = -1
 ALL = -2
 """In the place of a name or category: begins with any."""
+FEW = 16
 ROWS_AT_ONCE = 1 << 16
 
 Place = tuple[int, int]
@@ -42,23 +43,64 @@ def pair_halves(at_ns: Any, thread: Any, phase: Any, name: Any, category: Any, l
         columns = (column[rows].tolist() for column in (phase, thread, name, category, link))
         for place, kind, on, called, of, linked in zip(rows.tolist(), *columns, strict=True):
             where = on if kind in (BEGIN, END) else (linked, of)
+            here = is_open.get(where)
             if kind in (BEGIN, ASYNC_BEGIN):
-                if where not in is_open:
-                    is_open[where] = _OpenBegins()
-                is_open[where].add(len(begins), called, of)
+                if here is None:
+                    here = is_open[where] = _OpenBegins()
+                here.add(len(begins), called, of)
                 begins.append(place)
                 ends.append(-1)
-            elif where in is_open:
-                number = is_open[where].close(called, of)
-                if number is not None:
+            elif here is not None:
+                number = here.close(called, of)
+                if number >= 0:
                     ends[number] = place
-                if not is_open[where]:
+                if not here:
                     del is_open[where]
     return np.array(begins, np.int64), np.array(ends, np.int64)
 
 
 class _OpenBegins:
-    """Begins in one place that have not ended; an end finds its own without a look at the others."""
+    """Begins in one place that have not ended. An end looks at the innermost few first: nearly all belong to these."""
+
+    def __init__(self) -> None:
+        self._stack: list[tuple[int, int, int]] = []
+        """Number, name and category of each, the innermost last."""
+        self._index: _OpenByName | None = None
+        """All of them instead, once an end was not among the few."""
+
+    def __len__(self) -> int:
+        return len(self._stack) if self._index is None else len(self._index)
+
+    def add(self, number: int, name: int, category: int) -> None:
+        """Takes in a begin; numbers ascend."""
+        if self._index is None:
+            self._stack.append((number, name, category))
+        else:
+            self._index.add(number, name, category)
+
+    def close(self, name: int, category: int) -> int:
+        """Ends the innermost begin of that name or without one, and of that category; -1 without one.
+
+        An end may be without either.
+        """
+        if self._index is None:
+            stack = self._stack
+            for place in range(len(stack) - 1, max(len(stack) - FEW, 0) - 1, -1):
+                number, called, of = stack[place]
+                if (name < 0 or called in (name, NO_NAME)) and (category < 0 or of == category):
+                    del stack[place]
+                    return number
+            if len(stack) <= FEW:
+                return -1
+            self._index = _OpenByName()
+            for one in stack:
+                self._index.add(*one)
+            stack.clear()
+        return self._index.close(name, category)
+
+
+class _OpenByName:
+    """Open begins, so that an end finds its own without a look at the others."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()
@@ -69,18 +111,14 @@ class _OpenBegins:
         return len(self._open)
 
     def add(self, number: int, name: int, category: int) -> None:
-        """Takes in a begin; numbers ascend."""
         self._open.add(number)
         for key in ((name, category), (name, ALL), (ALL, category), (ALL, ALL)):
             self._stacks.setdefault(key, []).append(number)
 
-    def close(self, name: int, category: int) -> int | None:
-        """Ends the innermost begin of that name or without one, and of that category; an end may be without either."""
+    def close(self, name: int, category: int) -> int:
         of = ALL if category < 0 else category
         found = max(self._innermost(called, of) for called in ((name, NO_NAME) if name >= 0 else (ALL,)))
-        if found < 0:
-            return None
-        self._open.remove(found)
+        self._open.discard(found)
         return found
 
     def _innermost(self, name: int, category: int) -> int:

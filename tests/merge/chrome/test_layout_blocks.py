@@ -62,7 +62,7 @@ def found(engine: Any, events: list[dict], selection: EventSelection, *, room: i
        max_rows=st.integers(1, 7))
 def test_a_layout_out_of_parts_is_that_of_the_whole(engine, seed, selection, room, max_rows):
     events = made(seed)
-    whole = found(engine, events, selection, room=ROOM, max_rows=1000)
+    whole = found(engine, events, selection, room=ROOM, max_rows=max_rows)
     assert found(engine, events, selection, room=room, max_rows=max_rows) == whole
 
 
