@@ -34,7 +34,8 @@ PLACES = {
     "a host name that does not resolve": Surroundings(
         namespaces=("--uts", "--mount"),  # and nobody to ask, who might take his time
         setup="echo nowhere.invalid > /proc/sys/kernel/hostname; true > $W/none; "
-              "mount --bind $W/none /etc/resolv.conf"),
+              "mount --bind $W/none /etc/resolv.conf",
+        environ={"PET_LOCAL_ADDR": "127.0.0.1"}),  # of torchrun, which else looks for this host until it gives up
     "no network but loopback": Surroundings(namespaces=("--net",), setup="ip link set lo up"),
     "only IPv6": Surroundings(
         namespaces=("--net", "--mount"),
