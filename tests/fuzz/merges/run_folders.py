@@ -51,7 +51,10 @@ def _one(folder: Path, chance: Chance) -> Path:
 def _other_values(folder: Path, chance: Chance) -> None:
     """Of rank.json or run.json."""
     path = chance.choice([folder / "run.json", folder / "rank00001" / "rank.json"])
-    known: dict[str, Any] = json.loads(path.read_bytes())
+    try:
+        known: dict[str, Any] = dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return  # it is damaged enough
     key = chance.choice([*known, "clock", "clock_sync", "files", "topology", "passes", "params", "notes", "é"])
     known[key] = chance.choice([*ODD, -1, "\x1b[31m", {"a": -1}, [1], 2**63, 10**30, 1.5, "x" * 1000, "failed"])
     path.write_bytes(value_text(known).encode("utf-8", "surrogatepass"))
@@ -59,17 +62,23 @@ def _other_values(folder: Path, chance: Chance) -> None:
 
 def _damaged(folder: Path, chance: Chance) -> None:
     path = _one(folder, chance)
+    if path.is_dir():
+        return
     data = path.read_bytes() if path.exists() else b""
     path.write_bytes(damaged_file(damaged_file(data[:-1] or b"x", chance), chance))
 
 
 def _lost(folder: Path, chance: Chance) -> None:
-    _one(folder, chance).unlink(missing_ok=True)
+    path = _one(folder, chance)
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
 
 
 def _in_place_of(folder: Path, chance: Chance) -> None:
     """A file of another kind, or a folder."""
     path = _one(folder, chance)
+    if path.is_dir():
+        return
     path.unlink(missing_ok=True)
     if chance.one_in(3):
         path.mkdir()
