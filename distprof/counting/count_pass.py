@@ -121,6 +121,14 @@ class CountPass(TorchDispatchMode):
             raise RuntimeError("a torch dispatch mode that the script entered is still on")
         self.__exit__(None, None, None)
 
+    def is_aside(self) -> bool:
+        """True while torch has taken the mode off the stack of this thread, to ask about an operator."""
+        return not self._retired and threading.get_ident() == self._thread and not self._is_on()
+
+    def _is_on(self) -> bool:
+        return any(torch._C._get_dispatch_stack_at(index) is self
+                   for index in range(torch._C._len_torch_dispatch_stack()))
+
     def next_step(self) -> None:
         """Adds the step that ended to the sums; an unfinished step is never added."""
         if self._error is not None:
@@ -147,8 +155,7 @@ class CountPass(TorchDispatchMode):
 
     def _is_elsewhere(self) -> bool:
         """True on another thread of the script, which is none that autograd or TorchScript started."""
-        return threading.get_ident() != self._thread and not in_backward() and not any(
-            torch._C._get_dispatch_stack_at(index) is self for index in range(torch._C._len_torch_dispatch_stack()))
+        return threading.get_ident() != self._thread and not in_backward() and not self._is_on()
 
     def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
         """Marks the autograd nodes of the call; records hidden operators and shapes."""

@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -56,7 +57,7 @@ class TerminationWatch:
         self._flushed = threading.Event()
         self._deferred = False
         self._again = False
-        self._stopped = False
+        self._stopping = self._stopped = False
         self._previous: Any = None
         self._pipe: tuple[int, int] | None = None
 
@@ -78,11 +79,13 @@ class TerminationWatch:
 
     def stop(self) -> None:
         """Restores the handlers of the script and ends the thread."""
-        if self._pipe is None or self._stopped or threading.current_thread() is not threading.main_thread():
+        if self._pipe is None or self._stopping or threading.current_thread() is not threading.main_thread():
             return
-        self._stopped = True
+        self._stopping = True
         self._restore()
-        os.write(self._pipe[1], bytes([STOP]))
+        with suppress(OSError):  # the script closed all files
+            os.write(self._pipe[1], bytes([STOP]))
+        self._stopped = True  # not earlier: the thread closes the pipe then
         self.resume()
 
     def resume(self) -> None:

@@ -40,6 +40,8 @@ class CountSteps(Pass):
 
     def in_operator(self) -> bool:
         """While torch asks a mode about an operator, the mode is off its stack, and comes back afterwards."""
+        if self._counter.is_aside():
+            return True
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code is not CountPass.__torch_dispatch__.__code__:
             frame = frame.f_back
