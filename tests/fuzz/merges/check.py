@@ -24,6 +24,8 @@ from distprof.merge.commands.comms import View, comms
 from distprof.merge.commands.merge import merge
 from distprof.merge.commands.stats import stats
 from distprof.merge.cost.choice import Choice
+from distprof.terminal import say, show
+from fuzz.merges.damage import FALSE_LINE
 from fuzz.merges.expected import canonical, must_stay
 from fuzz.merges.files import decoded, unpacked
 from fuzz.merges.reader import strict, whole_events
@@ -33,8 +35,8 @@ GOOD = re.compile(r"(rank|worker)0+(?!\d)")
 NAMED = re.compile(r"(rank|worker)0*[012](?!\d)")
 TOLD = frozenset(("trace_damaged", "unreadable", "trace_without_rank", "several_traces", "folder_left_out"))
 """Codes of problems that say that something of a trace is lost."""
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
-"""What no terminal should get, a newline apart."""
+CONTROL = re.compile(rf"[\x00-\x09\x0b-\x1f\x7f-\x9f]|^{FALSE_LINE}", re.MULTILINE)
+"""What no terminal should get: control characters, and lines that a name makes up."""
 FOUND = re.compile(r"[0-9]+ (ends of arrows|events are left out)")
 HERE = Path(__file__).parent
 
@@ -99,13 +101,15 @@ def _quietly(command: Callable[..., str], *arguments: Any, **options: Any) -> st
     try:
         with redirect_stdout(printed), redirect_stderr(printed):
             result = command(*arguments, **options)
+            show(result)
     except DistprofError as error:
         result = error
+        with redirect_stderr(printed):
+            say(str(error))
     except Exception as error:
         raise BrokenError(f"{command.__name__} raised {_form(error)}", traceback.format_exc()) from error
-    text = f"{result}{printed.getvalue()}"
-    if CONTROL.search(text):
-        raise BrokenError(f"{command.__name__} printed control characters", repr(text))
+    if CONTROL.search(printed.getvalue()):
+        raise BrokenError(f"{command.__name__} printed control characters", repr(printed.getvalue()))
     return result
 
 

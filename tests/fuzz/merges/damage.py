@@ -9,6 +9,8 @@ from fuzz.merges.chance import Chance
 from fuzz.merges.traces import Literal, Trace
 
 TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+.0-9A-Za-z]+|[{}\[\],:]', re.DOTALL)
+FALSE_LINE = "incomplete: nothing"
+"""What a name must not print in a line of its own."""
 ODD = tuple(Literal(text) for text in (
     "NaN", "-Infinity", "inf", "nan", "1e400", "-1e400", "1e-400", "01", "+1", ".5", "5.", "-", "1e", "--1", "0x1f",
     "nul", "None", "True", "undefined", "'x'", "18446744073709551615", "9223372036854775808", "-9223372036854775809",
@@ -17,7 +19,7 @@ ODD = tuple(Literal(text) for text in (
     '"\\x1b[31m"', '"a\x1b[31mb\x07"', '"a\nb"', '"a\\\\"', '"a\\"', '"\\', '"', '"\\u00', '"\u2028\u202e"',
     "[" * 300, "[" * 300 + "]" * 300, '{"a":' * 300 + "1" + "}" * 300, "[" * 3000, "/* x */ 1", '"X" "Y"', "[1,]",
     '{"a":1,}', "1 2", '"X"', '"B"', '"E"', '"M"', '"s"', '"f"', '"b"', '"e"', '"C"', '"XX"', "7", '"7"',
-    '"process_name"'))
+    '"process_name"', f'"a\\n{FALSE_LINE}"'))
 """Values in the place of others."""
 KEYS = ("ph", "ts", "dur", "name", "args", "id", Literal('"p\\u0068"'), Literal('"\\u0074s"'), "PH", "", "s", "bind_id")
 HEADS = ("distributedInfo", "baseTimeNanoseconds", "host_name", "deviceProperties", "traceEvents", "metadata",

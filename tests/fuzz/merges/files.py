@@ -9,13 +9,13 @@ import zlib
 from pathlib import Path
 
 from fuzz.merges.chance import Chance
-from fuzz.merges.damage import damaged_file, damaged_text, damaged_trace
+from fuzz.merges.damage import FALSE_LINE, damaged_file, damaged_text, damaged_trace
 from fuzz.merges.traces import random_trace, text_of
 
 ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-be", "utf-16-le", "utf-32")
 NAMES = ("rank{}.json", "rank{}_trace.json", "host7_123.rank{}.pt.trace.json", "rank{}/trace.json",
          "worker{}.1234.pt.trace.json")
-ODD_NAMES = ("x.json", "a\x1b[31mb.json", "rank9.json")
+ODD_NAMES = ("x.json", "a\x1b[31mb.json", "rank9.json", f"a\n{FALSE_LINE} rank1.json")
 
 
 def write_folder(folder: Path, chance: Chance) -> None:
