@@ -102,6 +102,7 @@ static void check_fields(const uint8_t *text, const Found *one, const Json *json
         const int32_t *span = one->spans + 2 * which;
         expect(member ? text + span[0] == member->value && span[1] == member->value_len : !span[1], "fields are the last ones");
     }
+    if (one->flags & (FLOW_IN | FLOW_OUT)) expect(json_last(json, "bind_id") != NULL, "an arrow of a slice has an id");
     const JsonMember *phase = json_last(json, "ph"), *args = json_last(json, "args");
     expect(one->phase == (phase && *phase->value == '"' && phase->value_len > 2 ? phase->value[1] : 0), "the phase is the last");
     Json inner = {.num_members = 0};
