@@ -151,8 +151,10 @@ class ChunkReader:
 def _as_utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Takes a byte order mark away; UTF-16 and UTF-32 become UTF-8."""
     first = b""
-    while len(first) < 4 and (piece := next(pieces, b"")):
+    for piece in pieces:  # some are empty, as gzip members may be
         first += piece
+        if len(first) >= 4:
+            break
     encoding = _encoding(first)
     if encoding == "utf-8-sig":
         first, encoding = first.removeprefix(codecs.BOM_UTF8), None

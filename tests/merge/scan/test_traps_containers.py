@@ -52,6 +52,14 @@ def test_a_trace_of_several_members_is_read_to_its_end(tmp_path):
     assert done.returncode == 0 and "9 slices" in done.stdout and "incomplete" not in done.stdout, done.stdout
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+def test_the_encoding_is_seen_behind_a_member_that_is_empty(tmp_path, encoding):
+    """A writer that flushes before it begins leaves one."""
+    text = text_of([slice_of("a", 1, 2)]).decode().encode(encoding)
+    (tmp_path / "rank0.json.gz").write_bytes(gzip.compress(b"") + gzip.compress(text))
+    assert "1 of 1 ranks, 1 slices" in commands.merge(tmp_path)
+
+
 @pytest.mark.parametrize("suffix", [".json.gz", ".tar", ".tar.gz"])
 def test_what_is_before_the_damage_of_a_small_trace_is_merged(tmp_path, suffix):
     """A checksum that is wrong, and bytes that no decompressor takes: what stands before is not lost."""
