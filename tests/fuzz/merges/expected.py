@@ -25,7 +25,7 @@ def must_stay(event: dict[str, Any]) -> bool:
 
 def canonical(event: dict[str, Any]) -> str:
     """An event without what a merge may change, as text."""
-    return json.dumps({key: _plain(value) for key, value in event.items() if key not in CHANGED}, sort_keys=True)
+    return json.dumps(_plain({key: value for key, value in event.items() if key not in CHANGED}), sort_keys=True)
 
 
 def _plain(value: Any) -> Any:
