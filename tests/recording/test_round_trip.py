@@ -16,7 +16,7 @@ from support.trace_texts import in_any_layout, in_kineto_layout, objects_of, pla
 
 NAMES = st.one_of(st.sampled_from(["aten::mm", "nccl:all_reduce", "a \\ b"]), plain_text.filter(bool))
 KEYS = quoted.filter(lambda key: json.loads(key) not in ("", "args"))
-PLAIN = re.compile(r"-?\d{19,}|\\u[dD]")
+PLAIN = re.compile(r"-?\d{19,}|\\u[dD]|\\\\\"")
 """What no viewer reads as it stands, and is repaired."""
 arguments = objects_of(scalars.filter(lambda text: not PLAIN.search(text)), KEYS).filter(
     lambda text: not PLAIN.search(text))

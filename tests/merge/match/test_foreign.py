@@ -238,8 +238,7 @@ def test_gloo_in_several_groups_is_not_matched_by_guessing(tmp_path):
 def test_a_trace_that_cannot_be_read_is_not_a_rank_that_never_entered(tmp_path):
     events = [kernel("AllReduce", 0, 9, **told("allreduce", 4, 1, [0, 1, 2]))]
     traces(tmp_path / "t", events, events, events)
-    whole = (tmp_path / "t" / "rank2.json").read_text()
-    (tmp_path / "t" / "rank2.json").write_text(whole.replace('"traceEvents": [', '"traceEvents": 3, "x": ['))
+    (tmp_path / "t" / "rank2.json").write_text('{"distributedInfo": {"rank": 2, "world_size": 3}, "traceEvents": 3}')
     _, rows = measured(read_run(tmp_path / "t"))
     assert set(rows["num_ranks"]) == {2} and rows["mismatch"].null_count() == 2 and not rows["complete"].any()
 
