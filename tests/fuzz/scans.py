@@ -74,6 +74,6 @@ def search(target: str, out: Path, seconds: int) -> Searched:
     found = sorted(set(crashes.iterdir()) - before)
     for crash in found:
         print(f"found: {crash}\n  {AGAIN.format(crash)}")
-    runs, edges = (re.findall(form, done.stderr) for form in (r"^#(\d+)\s", r"cov: (\d+)"))
+    runs, edges = (re.findall(form, done.stderr) for form in (r"\n#(\d+)\s", r"cov: (\d+)"))
     return Searched(target=target, runs=int(runs[-1]) if runs else 0, edges=int(edges[-1]) if edges else 0,
                     crashes=found)

@@ -132,7 +132,7 @@ class PlainScanner(ScannedColumns):
     def _wanted(self, args: bytes) -> list[int]:
         if not self.integers and not self.interned:
             return []
-        found = _fields(args) if args.startswith(b"{") else {}
+        found = _inner_fields(args) if args.startswith(b"{") else {}
         return [*(integer(found[key]) if key in found else NONE for key in self.integers),
                 *(self.texts.number(unquoted(found[key])) if key in found else -1 for key in self.interned)]
 
@@ -187,7 +187,7 @@ class PlainScanner(ScannedColumns):
             changed[key] = b"%d" % (first_id + self._link(event[key]) if link == NONE else link)
         if "bind_id" in event and kept == NO_ARROW:
             changed["bind_id"] = b"null"
-        inner = _fields(event["id2"]) if event.get("id2", b"").startswith(b"{") else {}
+        inner = _inner_fields(event["id2"]) if event.get("id2", b"").startswith(b"{") else {}
         if "global" in inner:
             inner["global"] = b'"%d"' % (first_id + self._link(inner["global"]))
             changed["id2"] = _encoded(inner)
@@ -212,6 +212,14 @@ def _decoded(text: bytes) -> tuple[dict[str, bytes], int]:
 
 def _fields(text: bytes) -> dict[str, bytes]:
     return {key: bytes(value) for key, value in _OBJECT.decode(text).items()}
+
+
+def _inner_fields(text: bytes) -> dict[str, bytes]:
+    """Of an object within an event that has been decoded: msgspec did not look at its keys."""
+    try:
+        return _fields(text)
+    except UnicodeDecodeError:
+        return _fields(repaired(text))
 
 
 def _encoded(fields: dict[str, bytes]) -> bytes:

@@ -265,3 +265,11 @@ def test_of_an_id_that_is_there_twice_the_last_one_counts(engine):
     numbers = new_numbers(1) | {"keep": np.ones(1, np.uint8), "links": np.full(1, NONE)}
     event = json.loads(bytes(scanner.rewrite(text, first_id=100, **numbers)))
     assert event["id2"] == {"global": "109", "local": 2} and event["id"] == 104
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_keys_of_args_that_are_no_utf8_are_no_error(engine):
+    text = b'{"ph":"X","args":{"\xec":1,"a":2},"id2":{"\xec":1}}]'
+    scanner = engine.new_scanner(**WANTED)
+    assert scanner.scan(text, 0, len(text))[0] is Status.ENDED
+    assert scanner.integers["a"][0] == 2 and scanner.column("flags")[0] & NON_ASCII
