@@ -73,12 +73,17 @@ def session(leader: int) -> list[str]:
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 
+def heeds_hangups() -> None:
+    """These tests may run under nohup, which programs inherit."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def held_merge(run: Path, *words: object, busy: str = "", before: Callable[[], object] | None = None,
                **environ: str) -> subprocess.Popen[str]:
     """A merge that waits for a line on its standard input, in a session of its own."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, f"-{busy}", "merge", "--force", run, *words], stdin=subprocess.PIPE, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=before,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=before or heeds_hangups,
         env=clean_environ() | environ)
     assert process.stdout is not None and process.stdout.readline() == "ready\n", process.communicate()
     assert any(name.startswith(".merged.") for name in files_in(run))
