@@ -46,12 +46,6 @@ PLACES = {
     "nobody who reads stderr": Surroundings(setup="exec 2>/dev/full"),
     "no stderr": Surroundings(setup="exec 2>&-"),
 }
-QUICK = ("a user without a name", "a read-only root")
-
-
-def cases() -> list:
-    marks = {name: pytest.mark.job if name in QUICK else pytest.mark.stress for name in PLACES}
-    return [pytest.param(name, id=name.replace(" ", "-"), marks=mark) for name, mark in marks.items()]
 
 
 def here(name: str) -> Surroundings:
@@ -65,7 +59,8 @@ def job_words(marks: str) -> list[object]:
     return ["--nproc-per-node", 2, SCRIPTS / "chaos.py", marks, NUM_STEPS]
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.stress
+@pytest.mark.parametrize("name", PLACES, ids=lambda name: name.replace(" ", "-"))
 def test_a_job_runs_as_it_does_without_us_and_is_recorded_and_merged(tmp_path, name):
     place = here(name)
     for folder in ("plain", "marks", "runs"):
