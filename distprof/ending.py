@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -73,6 +74,13 @@ def held() -> Iterator[None]:
         _ENDING.holds -= 1
     if before is None and _ENDING.number is not None and not _ENDING.holds:
         raise Ended(_ENDING.number)
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """Has the kernel send this process a signal when its parent ends; only Linux can."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def kill_workers() -> None:

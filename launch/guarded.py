@@ -6,7 +6,6 @@ runs in a child whose stderr is kept back: what comes out is either all that the
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import shutil
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from distprof.ending import PR_SET_PDEATHSIG, SIGNALS, note_paths_in
+from distprof.ending import SIGNALS, end_with_parent, note_paths_in
 from distprof.launch.limits import reached, short
 
 ALLOCATOR = b"<jemalloc>: "
@@ -58,9 +57,7 @@ def _be_child(run: Callable[[], Outcome], kept: int, notes: int) -> None:
     """Runs the command, notes its outcome and never returns."""
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        prctl = getattr(ctypes.CDLL(None), "prctl", None)
-        if prctl is not None:  # only Linux has it
-            prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        end_with_parent(signal.SIGTERM)
         os.dup2(kept, 2)
         os.close(kept)
         note_paths_in(notes)

@@ -39,27 +39,31 @@ class Timelines:
     slices: Mapping[int, pl.DataFrame]
     """Slices of each rank that has a timeline, on the common clock."""
     problems: Sequence[Unreadable]
-    """Timelines that are damaged; their ranks are left out."""
+    """Tables that are damaged; their ranks are left out. Traces are named where they are merged."""
 
 
 def timelines_of(run: Run, clock: Clock) -> Timelines:
     """Reads the slices of all ranks."""
     slices, problems = dict[int, pl.DataFrame](), list[Unreadable]()
     for rank in run.ranks:
-        try:
-            events = _of_trace(rank) if rank.recorded is None else _of_table(rank)
-        except DAMAGE as error:
-            problems.append(unreadable(rank, EVENTS.file, error))
-            continue
+        events = _of_trace(rank) if rank.recorded is None else _of_table(rank, problems)
         if events is not None:
             numbered = events.with_columns(rank=pl.lit(rank.number, pl.Int64))
             slices[rank.number] = on_common_clock(clock, numbered, ("start_ns",))
     return Timelines(slices=slices, problems=problems)
 
 
-def _of_table(rank: Rank) -> pl.DataFrame | None:
+def _of_table(rank: Rank, problems: list[Unreadable]) -> pl.DataFrame | None:
     if not rank.has(EVENTS):
         return None
+    try:
+        return _read(rank)
+    except DAMAGE as error:
+        problems.append(unreadable(rank, EVENTS.file, error))
+        return None
+
+
+def _read(rank: Rank) -> pl.DataFrame:
     events = pl.scan_parquet(readable(rank.folder / EVENTS.file), glob=False)
     there = events.collect_schema().names()
     return events.select(  # tables of older versions lack columns

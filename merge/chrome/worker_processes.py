@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 
-from distprof.ending import PR_SET_PDEATHSIG
+from distprof.ending import end_with_parent
 
 
 class WorkerProcess(SpawnProcess):
@@ -22,9 +21,7 @@ class WorkerProcess(SpawnProcess):
             super().start()
 
     def run(self) -> None:
-        prctl = getattr(ctypes.CDLL(None), "prctl", None)
-        if prctl is not None:  # only Linux has it
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        end_with_parent(signal.SIGKILL)
         parent = parent_process()
         if parent is not None and not parent.is_alive():
             os._exit(1)

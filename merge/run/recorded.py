@@ -35,6 +35,7 @@ def recorded_run(path: Path) -> Run:
     about = _about(path, problems)
     folders = agreeing(rank_folders(path, problems), about, problems)
     ranks = [one.content for one in folders]
+    # a rank that ran alone in a job of several never met the others
     world_size = max(ranks[0].world_size, about.world_size or 0) if about is not None else ranks[0].world_size
     missing = sorted(set(range(world_size)) - {rank.rank for rank in ranks})
     if about is not None and about.failed_rank is not None:

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from distprof.merge.scan.chunk_reader import ChunkReader
-from distprof.merge.scan.json_values import key_at, object_of, short_members, value_end, value_of
+from distprof.merge.scan.json_values import object_of, short_members, value_end, value_of
 from distprof.merge.scan.text_window import TextFeed
 from distprof.merge.scan.top_level_keys import EVENTS, TopLevelKeys
 from distprof.merge.scan.trace_file import is_gzip
@@ -29,7 +29,7 @@ MOST_ENDS = 1000
 """Ends of lists that are tried: each try may read all that follows."""
 KEPT = ("distributedInfo", "host_name", "deviceProperties", "distprof", "metadata")
 """Values that are looked at; the others may be large."""
-_KEPT_KEY = re.compile(('"(?:' + "|".join(KEPT) + r')"\s*:').encode())
+_KEPT_KEY = re.compile(('"(' + "|".join(KEPT) + r')"\s*:\s*').encode())
 SHOWN_KEYS = 4
 
 
@@ -122,19 +122,23 @@ def _after_events(end: bytes) -> dict[str, Any]:
     for number, match in enumerate(END_OF_EVENTS.finditer(end)):
         members = object_of(b"{" + end[match.end(1):]) if number < MOST_ENDS else None
         if members is not None:
-            return {key: value_of(value) for key, value in members.items() if key in KEPT}
+            return {key: _value_or_parts(value) for key, value in members.items() if key in KEPT}
     return dict(_damaged_values(end))
 
 
 def _damaged_values(end: bytes) -> Iterator[tuple[str, Any]]:
     """Values of the keys in a text that is no JSON as a whole."""
     for match in list(_KEPT_KEY.finditer(end))[-len(KEPT):]:
-        key, begin = key_at(end, match.start())
         try:
-            raw = end[begin:value_end(end, begin)]
+            until = value_end(end, match.end())
         except (ValueError, IndexError):
-            raw = end[begin:]
-        try:
-            yield key[1:-1].decode(), value_of(raw)
-        except ValueError:
-            yield key[1:-1].decode(), short_members(raw)
+            until = len(end)
+        yield match[1].decode(), _value_or_parts(end[match.end():until])
+
+
+def _value_or_parts(raw: bytes) -> Any:
+    """A value; the short members of one that is damaged or nested too deeply."""
+    try:
+        return value_of(raw)
+    except ValueError:
+        return short_members(raw)

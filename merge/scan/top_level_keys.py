@@ -212,16 +212,17 @@ def _is_event(text: bytes, at: int) -> bool:
     return _PHASE.search(part) is not None
 
 
-def ends_keys(text: bytes, *, unclear: bool = True) -> bool:
+def ends_keys(text: bytes, at: int = 0, *, unclear: bool = True) -> bool:
     """True where keys, a brace and blanks are all that follows the events.
 
     A second list of events follows as a key does.
 
     Args:
-        text: What stands behind the bracket that ends the events.
+        text: What stands behind the bracket that ends the events, from `at` on.
+        at: A place in it.
         unclear: What is returned where the text ends before that is clear.
     """
-    place = 0
+    place = at
     try:
         while text[place := skip(text, place)] != ord("}"):
             if text[place] != ord(","):
@@ -234,14 +235,14 @@ def ends_keys(text: bytes, *, unclear: bool = True) -> bool:
         return unclear
     except ValueError:  # no keys
         return False
-    return not text[place + 1:].strip()
+    return _REST.match(text, place + 1) is not None
 
 
 def end_of_events(text: bytes, *, is_array: bool) -> int | None:
     """The bracket that ends the events, in a text in which no event begins any more; None where it is not there."""
     for number, bracket in enumerate(_END.finditer(text)):
-        behind = text[bracket.start() + 1:]
-        if not behind.strip() if is_array else ends_keys(behind, unclear=False):
+        behind = bracket.start() + 1
+        if _REST.match(text, behind) if is_array else ends_keys(text, behind, unclear=False):
             return bracket.start()
         if number == MOST_BRACKETS:
             break

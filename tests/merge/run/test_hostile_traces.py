@@ -94,6 +94,16 @@ def test_what_is_damaged_is_named_and_the_rank_stays(folder, text, lost):
     assert lost in said and distprof("merge", "--strict", "--force", folder).returncode == 3
 
 
+@pytest.mark.parametrize("key", ["distributedInfo", "metadata", "host_name"])
+@pytest.mark.parametrize("value", [b"", b" ", b"\x0b1", b"[" * 900 + b"]" * 900, b"[" * 10**5, b'{"rank":1,', b"]"])
+@pytest.mark.parametrize("closed", [True, False])
+def test_what_stands_behind_the_events_ends_nothing(folder, key, value, closed):
+    tail = b',"%s":%s' % (key.encode(), value) + (b"}" if closed else b"")
+    (folder / "rank1.json").write_bytes(trace(event(), event(), head=b"", tail=tail))
+    slices, problems, _ = merged(folder)
+    assert slices[1] == 2 and any(one["code"] == "trace_damaged" for one in problems)
+
+
 @pytest.mark.parametrize("text", [b"", b'{"schemaVersion":1,', b'{"schemaVersion":1,"traceEvents":', b"\xff" * 50])
 def test_a_trace_without_events_is_named(folder, text):
     (folder / "rank1.json").write_bytes(text)

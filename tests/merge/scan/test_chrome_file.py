@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.scan import chrome_file, text_window
+from distprof.merge.scan import chrome_file, compiled, plain, text_window
 from distprof.merge.scan.chrome_file import ChromeFile
-from support.engines import ENGINES
+from support.engines import ENGINES, needs_compiled
 
 HEAD, TAIL = b'{"schemaVersion":1,"traceEvents":[', b'],"traceName":"x [1,2]","more":[{"a":1},{"b":[2]}]}\n'
 
@@ -107,6 +107,21 @@ def test_damage_costs_the_events_it_is_in(engine, damages, lines, tail, chunk):
     if not file.losses.repaired_events and not may_end_early:
         others = file.num_bytes - sum(map(len, found)) - file.losses.lost_bytes
         assert len(head) <= others <= len(head) + len(tail) + len(found) + file.losses.damaged_events
+
+
+@needs_compiled
+@given(damages=st.dictionaries(st.integers(0, 39), DAMAGE, max_size=12), lines=st.booleans(),
+       first=st.sampled_from(["ph", "name"]), max_rows=st.sampled_from([3, 50]))
+def test_both_engines_pass_over_damage_alike(damages, lines, first, max_rows):
+    parts = [event(number, lines=lines, first=first) for number in range(40)]
+    for number, (place, gone, new) in damages.items():
+        place %= len(parts[number])
+        parts[number] = parts[number][:place] + new + parts[number][place + gone:]
+    text = HEAD + b",".join(parts) + b"," + event(-1) + b" " * 5000 + TAIL  # enough to see what follows damage
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_window, "CHUNK_BYTES", 1 << 16)
+        ours, theirs = (read(engine, text, max_rows=max_rows) for engine in (compiled, plain))
+    assert ours[1] == theirs[1] and ours[0].losses == theirs[0].losses and ours[0].metadata == theirs[0].metadata
 
 
 @pytest.mark.parametrize("engine", ENGINES)
