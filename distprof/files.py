@@ -14,11 +14,11 @@ import msgspec
 
 from distprof.errors import OutputError
 
-ROOM = "make room there, or choose another place"
-ACCESS = "choose a place that can be written to"
+ROOM = "make room there, or choose another place with --out DIR"
+ACCESS = "choose a place that can be written to with --out DIR"
 HINTS = {
     errno.ENOSPC: ROOM, errno.EDQUOT: ROOM, errno.EROFS: ACCESS, errno.EACCES: ACCESS, errno.EPERM: ACCESS,
-    errno.ENOENT: "was the folder removed meanwhile?", errno.EFBIG: "allow larger files: ulimit -f",
+    errno.ENOENT: "was the folder removed meanwhile?", errno.EFBIG: "allow larger files: ulimit -f unlimited",
     errno.EMFILE: "allow more open files: ulimit -n", errno.ENFILE: "the machine has too many open files",
 }
 """What a user can do about an error of the system."""
@@ -26,7 +26,7 @@ HINTS = {
 
 def hint_of(error: OSError) -> str:
     """What a user can do about it."""
-    return HINTS.get(error.errno or 0, "is the file system in order?")
+    return HINTS.get(error.errno or 0, "is the file system in order? --out DIR chooses another place")
 
 
 @contextmanager

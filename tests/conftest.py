@@ -31,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "recordings" in getattr(item, "fixturenames", ()):
             item.add_marker("job")
+        if item.get_closest_marker("stress"):
+            item.add_marker(pytest.mark.timeout(0))
 
 
 def pytest_collection_finish() -> None:

@@ -12,8 +12,8 @@ import polars as pl
 
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.chrome.drawing import PROCESS, ArrowEnd, CounterValue, DrawnCollective, DrawnSlice
-from distprof.merge.chrome.windows import Windows
 from distprof.merge.clock.model import Clock
+from distprof.merge.layout.windows import Windows
 from distprof.merge.run.group_ranks import with_lists
 from distprof.units import spans
 

@@ -12,15 +12,16 @@ import numpy as np
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.tables import STEPS
 from distprof.errors import DataError, UsageError
+from distprof.merge.chrome.budget import WithinBudget, by_importance, within_budget
 from distprof.merge.chrome.drawing import BYTES_DRAWN, DRAWN, CounterValue, DrawnCollective
 from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.chrome.numbering import NUMBERS_PER_RANK
 from distprof.merge.chrome.options import MergeOptions, NumberRanges
 from distprof.merge.chrome.rank_surveys import RankSurvey
-from distprof.merge.chrome.selection import EventSelection, WithinBudget, by_importance, within_budget
 from distprof.merge.chrome.survey import ALL, Survey
-from distprof.merge.chrome.windows import Windows
 from distprof.merge.clock.model import Clock, RankClock
+from distprof.merge.layout.event_selection import EventSelection
+from distprof.merge.layout.windows import Windows
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.scan.trace_file import TraceFile
 from distprof.merge.totals.description import table_metadata

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from distprof.merge.chrome.layout import Layout
-from distprof.merge.chrome.layout_finder import LayoutFinder
-from distprof.merge.chrome.selection import EventSelection
+from distprof.merge.layout.event_selection import EventSelection
+from distprof.merge.layout.finder import LayoutFinder
+from distprof.merge.layout.layout import Layout
 from distprof.merge.scan.chrome_file import ChromeFile, Losses, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Scanner

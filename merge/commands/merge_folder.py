@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -16,15 +15,13 @@ from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, 
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.ending import held, note
 from distprof.errors import LIMITS, OutputError, UsageError
-from distprof.files import sync
+from distprof.files import hint_of, sync
 from distprof.merge.chrome.formats import FORMATS
 
 OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, MERGED_STEPS.file, "report.html",
                   *(file for form in FORMATS.values() for file in form.files)))
 """What a merge holds."""
 DAY_S = 86_400
-HINTS = {errno.EFBIG: "files may be larger after `ulimit -f unlimited`, on file systems that hold such files"}
-"""By the number of an error; all others ask for room or permissions."""
 
 
 @contextmanager
@@ -49,8 +46,7 @@ def written_whole(merged: Path) -> Iterator[Path]:
         if error.errno in LIMITS:
             raise
         reason = os.strerror(error.errno) if error.errno else str(error)  # libraries have words of their own
-        hint = HINTS.get(error.errno or 0, "make room or change permissions there, or write elsewhere with --out DIR")
-        raise OutputError(f"cannot write {merged}: {reason}", hint=hint) from error
+        raise OutputError(f"cannot write {merged}: {reason}", hint=hint_of(error)) from error
     finally:
         os.close(spare)
         if temporary is not None:

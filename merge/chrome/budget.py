@@ -1,59 +1,9 @@
-"""Chooses what goes into the merged trace: events of a rank; ranks and steps that fit into `--max-size`."""
+"""Which ranks and steps fit into `--max-size`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-
-from distprof.merge.chrome.windows import Windows
-from distprof.merge.scan.engine import Interner
-from distprof.merge.scan.scanned_columns import NONE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventSelection:
-    """Filters of one rank's events. Names of processes and threads always stay."""
-
-    windows_ns: Windows | None = None
-    """Spans on the rank's own clock; what lies outside of all of them is left out. None: no limit."""
-    categories: frozenset[str] | None = None
-    """Those that stay; events without a category stay too. None: all."""
-    without_python: bool = False
-    """Leaves the Python frames out that torch.profiler records `with_stack`."""
-    min_duration_ns: int = 0
-    """Shorter slices are left out."""
-
-    @property
-    def is_all(self) -> bool:
-        """True where nothing is left out."""
-        return self == EventSelection()
-
-    def kept(self, start_ns: Any, duration_ns: Any, category: Any, is_slice: Any, categories: Interner) -> Any:
-        """True a row for what stays.
-
-        Args:
-            start_ns: int64 a row, the rank's own clock.
-            duration_ns: int64 a row, `NONE` where there is none.
-            category: Number a row, -1 where there is none.
-            is_slice: bool a row.
-            categories: Texts of the numbers.
-        """
-        keep = ~(is_slice & (np.maximum(duration_ns, 0) < self.min_duration_ns))
-        if self.categories is not None or self.without_python:
-            unwanted = np.array([not self._wants(text.decode("utf-8", "replace")) for text in categories.texts()]
-                                + [False])  # the last one is for -1
-            keep &= ~unwanted[category]
-        if self.windows_ns is not None:
-            end_ns = start_ns + np.where(duration_ns == NONE, 0, np.maximum(duration_ns, 0))
-            keep &= self.windows_ns.meets(start_ns, end_ns)
-        return keep
-
-    def _wants(self, category: str) -> bool:
-        return (self.categories is None or category in self.categories) and not (
-            self.without_python and category == "python_function")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.chrome.begin_end import FEW, ambiguous_places, in_places, pair_halves
+from distprof.merge.layout.begin_end import FEW, ambiguous_places, in_places, pair_halves
 
 Half = tuple[int, int, str, int, int, int]
 """Time, thread, phase, name, category, link."""

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from distprof.merge.chrome.arrows import CompleteArrows
-from distprof.merge.chrome.begin_end import pair_halves
-from distprof.merge.chrome.layout import Layout, by_row
-from distprof.merge.chrome.nesting import END_BEFORE, END_WITHIN, ROWS, Nested, Pairs, nest
-from distprof.merge.chrome.raw_threads import RawThreads
-from distprof.merge.chrome.selection import EventSelection
-from distprof.merge.chrome.sorted_rows import ROOM, SortedRows
-from distprof.merge.chrome.time_span import TimeSpan
+from distprof.merge.layout.arrows import CompleteArrows
+from distprof.merge.layout.begin_end import pair_halves
+from distprof.merge.layout.event_selection import EventSelection
+from distprof.merge.layout.layout import Layout, by_row
+from distprof.merge.layout.nesting import END_BEFORE, END_WITHIN, ROWS, Nested, Pairs, nest
+from distprof.merge.layout.raw_threads import RawThreads
+from distprof.merge.layout.sorted_rows import ROOM, SortedRows
+from distprof.merge.layout.time_span import TimeSpan
 from distprof.merge.scan.engine import Scanner
 from distprof.merge.scan.event_phases import BEGIN, FLOW_END, FLOW_START, FLOW_STEP, FLOWS, META, PAIRED, SLICE
 from distprof.merge.scan.scanned_columns import ENCLOSING, FLOW_IN, FLOW_OUT, NONE, Text

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distprof.merge.chrome.begin_end import ambiguous_places, in_places
-from distprof.merge.chrome.layout import by_row
-from distprof.merge.chrome.sorted_rows import SortedRows
+from distprof.merge.layout.begin_end import ambiguous_places, in_places
+from distprof.merge.layout.layout import by_row
+from distprof.merge.layout.sorted_rows import SortedRows
 from distprof.merge.scan.engine import ENGINE
 from distprof.merge.scan.laid_slices import AROUND, FOLLOWING
 

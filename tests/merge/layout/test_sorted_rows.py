@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.chrome.sorted_rows import SortedRows
+from distprof.merge.layout.sorted_rows import SortedRows
 
 KINDS = {"thread": np.int32, "time": np.int64, "row": np.int64, "value": np.uint8}
 small, large = st.integers(-3, 3), st.sampled_from([-(2**62) + 1, -5, 0, 1, 2**40, 2**62 - 1])

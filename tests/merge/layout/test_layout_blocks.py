@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.chrome.layout import Layout
-from distprof.merge.chrome.layout_finder import LayoutFinder
-from distprof.merge.chrome.selection import EventSelection
-from distprof.merge.chrome.sorted_rows import ROOM
+from distprof.merge.layout.event_selection import EventSelection
+from distprof.merge.layout.finder import LayoutFinder
+from distprof.merge.layout.layout import Layout
+from distprof.merge.layout.sorted_rows import ROOM
 from support.engines import ENGINES
 
 DAY = 86_400 * 10**6
