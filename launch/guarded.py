@@ -10,7 +10,6 @@ import os
 import resource
 import shutil
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -44,10 +43,10 @@ def run_guarded(run: Callable[[], Outcome]) -> Outcome:
             os.write(2, b"".join(line for line in _content(kept).splitlines(keepends=True)
                                  if not line.startswith(ALLOCATOR)))
         return int(outcome)
-    for path in left_behind:  # it may have got no chance to clean up
-        shutil.rmtree(path, ignore_errors=True)
     if outcome:
         return outcome.decode()
+    for path in left_behind:  # it got no chance to clean up
+        shutil.rmtree(path, ignore_errors=True)
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number in (*SIGNALS, signal.SIGKILL):
         return 128 + number
@@ -62,25 +61,9 @@ def _be_child(run: Callable[[], Outcome], kept: int, notes: int) -> None:
         os.dup2(kept, 2)
         os.close(kept)
         note_paths_in(notes)
-        _end_where_threads_cannot_start(notes)
         os.write(notes, str(run()).encode())
     finally:
         os._exit(0)
-
-
-def _end_where_threads_cannot_start(notes: int) -> None:
-    """Ends this process when a new thread gets no memory: `Thread.start` waits for ever for one that has died so."""
-    process, line = os.getpid(), short().encode()  # there will be no memory for a sentence
-
-    def end(unraisable: sys.UnraisableHookArgs) -> None:
-        if unraisable.exc_type is not MemoryError:
-            sys.__unraisablehook__(unraisable)
-            return
-        if os.getpid() == process:
-            os.write(notes, line)
-        os._exit(1)
-
-    sys.unraisablehook = end
 
 
 def _wait_for(child: int) -> int:

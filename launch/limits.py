@@ -7,8 +7,8 @@ import re
 import resource
 from collections.abc import Iterator
 
-SCARCE_BYTES = 4 << 30
-"""Address space below which an error that nobody foresaw is taken for one of memory."""
+from distprof.threads import is_scarce
+
 ENOUGH_KB = 2_000_000
 """Address space with which every command does its work on something small, with 2 processors and torch without CUDA;
 with 1,000,000 a merge does not.
@@ -31,7 +31,8 @@ def reached(error: BaseException) -> str | None:
     chain = list(_chain(error))
     if any(_is_of_files(one) for one in chain):
         return short_of_files()
-    if any(_is_of_memory(one) for one in chain) or (_is_scarce() and not isinstance(error, OSError)):
+    # an error that nobody foresaw is taken for one of memory where that is short
+    if any(_is_of_memory(one) for one in chain) or (is_scarce() and not isinstance(error, OSError)):
         return short_of_memory()
     return None
 
@@ -83,11 +84,6 @@ def short() -> str:
 def _limit(what: int) -> int | None:
     soft, _ = resource.getrlimit(what)
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _is_scarce() -> bool:
-    limit = _limit(resource.RLIMIT_AS)
-    return limit is not None and limit < SCARCE_BYTES
 
 
 def _few_processes() -> int | None:

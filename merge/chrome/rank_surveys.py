@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from distprof.merge.run.trace_head import is_merged
 from distprof.merge.scan.chrome_file import Losses
 from distprof.merge.scan.engine import is_compiled
 from distprof.merge.scan.trace_file import TraceFile
+from distprof.threads import is_scarce, thread_pool
 from distprof.units import spans
 
 Progress = Callable[[float], None]
@@ -97,8 +98,8 @@ def _traces(run: Run, options: MergeOptions) -> list[tuple[Rank, TraceFile]]:
 
 def _executor(traces: Sequence[TraceFile]) -> Executor:
     workers = max(1, min(len(traces), os.cpu_count() or 1))
-    if is_compiled():  # it runs without the interpreter's lock
-        return ThreadPoolExecutor(workers)
+    if is_compiled() or is_scarce():  # that one runs without the interpreter's lock
+        return thread_pool(workers)
     from distprof.merge.chrome.worker_processes import process_pool
 
     return process_pool(workers)

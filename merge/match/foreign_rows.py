@@ -10,7 +10,6 @@ import json
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -29,6 +28,7 @@ from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import TYPES
 from distprof.merge.run.trace_identity import Group
+from distprof.threads import thread_pool
 
 LANE = "lane"
 """Column beside those of the contract: kernels of one communicator, where nothing names it, are on one stream."""
@@ -39,7 +39,7 @@ SCHEMA = {column.name: TYPES[column.type] for column in COLLECTIVES.columns} | {
 def foreign_rows(run: Run) -> RankRows:
     """Rows of every rank whose trace can be read."""
     ranks = [rank for rank in run.ranks if rank.trace is not None]
-    with ThreadPoolExecutor() as executor:
+    with thread_pool() as executor:
         found = dict(zip((rank.number for rank in ranks), executor.map(_rows, ranks), strict=True))
     tags = {"mp_size": run.mp_size, "dp_size": run.dp_size}
     read = {rank: rows for rank, rows in found.items() if rows is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import MODULES, OPS, STEPS, Table
 from distprof.merge.run.run_model import Rank, Run
+from distprof.threads import thread_pool
 
 Types = Mapping[str, pl.DataType]
 TYPES: dict[str, pl.DataType] = {
@@ -73,7 +73,7 @@ def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.Dat
         some = _loaded(run.ranks[first:first + FILES_AT_ONCE], table, types)
         return replace(some, rows=prepared(some.rows))
 
-    with ThreadPoolExecutor(AT_ONCE) as executor:
+    with thread_pool(AT_ONCE) as executor:
         parts = list(executor.map(load, range(0, len(run.ranks), FILES_AT_ONCE)))
     return Loaded(rows=pl.concat([prepared(empty(table, types)), *(part.rows for part in parts)], rechunk=True),
                   ranks=[rank for part in parts for rank in part.ranks],

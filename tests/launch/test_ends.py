@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,8 +17,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from distprof.launch.guarded import run_guarded
-from distprof.launch.limits import short
 from support.jobs import PATIENCE_S, clean_environ
 from support.rank_traces import slice_of, write_run
 
@@ -223,14 +220,6 @@ def test_short_memory_is_one_line(run, words, kilobytes):
         assert done.stdout and not done.stderr
     assert kilobytes > 300_000 or done.returncode
     assert [name for name in files_in(run) if name != "merged"] == []
-
-
-def test_a_thread_that_gets_no_memory_is_one_line():
-    class Starved(threading.Thread):
-        def _bootstrap_inner(self) -> None:
-            raise MemoryError
-
-    assert run_guarded(lambda: Starved().start() or 0) == short()
 
 
 @pytest.mark.parametrize("words", [("merge", "--force"), ("stats",), ("comms",), ("count",)],
