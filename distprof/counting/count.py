@@ -7,9 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
-
-from distprof.contract.rank_json import ParamCount
 from distprof.contract.tables import PHASES
 from distprof.counting.count_pass import CountPass, OpKey
 from distprof.counting.counts import Counts, ModuleCount, OpCount
@@ -20,7 +17,7 @@ from distprof.formulas.operator_cost import Cost
 from distprof.model.isolation import undisturbed
 from distprof.model.modules import ModuleMap, Site
 from distprof.model.packed_params import PackedParams
-from distprof.model.params import count_params
+from distprof.model.params import count_own_params, count_params
 from distprof.model.scopes import ModuleScopes
 from distprof.process.topology import Topology
 
@@ -99,7 +96,7 @@ def summed(counting: CountPass, modules: ModuleMap) -> Counts:
         modules=tuple(_module_count(site, work[site.path], counting, packed, shared=places[id(site.module())] > 1)
                       for site in _in_tree_order(modules)),
         functions=dict(counting.functions.calls) if counting.functions is not None else {},
-        params=_params(modules.roots(), packed),
+        params=count_params(modules.roots(), ONE_PROCESS, packed),
     )
 
 
@@ -141,20 +138,10 @@ def _module_count(site: Site, work: _Work, counting: CountPass, packed: PackedPa
     shapes = counting.shapes.get(site, ((), ()))
     return ModuleCount(
         path=site.path, class_name=site.class_name, depth=site.depth, calls=counting.calls.get(site, 0),
-        params=_params([module] if module is not None else [], packed),
-        own_params=_own_params(module, packed) if module is not None else 0,
+        params=count_params([module] if module is not None else [], ONE_PROCESS, packed),
+        own_params=count_own_params(module, ONE_PROCESS, packed) if module is not None else 0,
         input_shapes=shapes[0], output_shapes=shapes[1], macs=work.macs, flops=work.flops, elements=work.elements,
         io_bytes=work.io_bytes, shared=shared)
-
-
-def _params(roots: list[nn.Module], packed: PackedParams) -> ParamCount:
-    return count_params((p for root in roots for p in root.parameters()), ONE_PROCESS,
-                        (b for root in roots for b in root.buffers()),
-                        packed.of(module for root in roots for module in root.modules()))
-
-
-def _own_params(module: nn.Module, packed: PackedParams) -> int:
-    return count_params(module.parameters(recurse=False), ONE_PROCESS, packed=packed.of([module])).params
 
 
 def _in_tree_order(modules: ModuleMap) -> Iterator[Site]:

@@ -6,38 +6,50 @@ A data-parallel shard (FSDP, ZeRO-3) counts with its unsharded size, a model-par
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from distprof.contract.mesh import axis_of_dimension
 from distprof.contract.rank_json import ParamCount
-from distprof.model.packed_params import PackedParam
+from distprof.model.packed_params import PackedParam, PackedParams
 from distprof.model.tensors import dtype_name
 from distprof.process.topology import Topology
 
 
-def count_params(parameters: Iterable[torch.Tensor], topology: Topology, buffers: Iterable[torch.Tensor] = (),
-                 packed: Iterable[PackedParam] = ()) -> ParamCount:
-    """Counts parameters and buffers, a tied one once; packed ones are never trained nor sharded."""
+def count_params(modules: Sequence[nn.Module], topology: Topology, packed: PackedParams) -> ParamCount:
+    """Counts parameters and buffers of modules and of all inside them, a tied one once."""
+    return _counted((p for module in modules for p in module.parameters()), topology,
+                    (b for module in modules for b in module.buffers()),
+                    packed.of(inner for module in modules for inner in module.modules()))
+
+
+def count_own_params(module: nn.Module, topology: Topology, packed: PackedParams) -> int:
+    """Counts the parameters of a module without those of the modules inside it."""
+    return _counted(module.parameters(recurse=False), topology, (), packed.of([module])).params
+
+
+def _counted(parameters: Iterable[torch.Tensor], topology: Topology, buffers: Iterable[torch.Tensor],
+             packed: list[PackedParam]) -> ParamCount:
+    """Packed parameters are never trained nor sharded."""
     tensors, extra = _once(parameters), _once(buffers)
     needed = [_needed(tensor, topology.unnamed_axis) for tensor in tensors]
     dtypes: Counter[str] = Counter()
     for size, tensor in zip(needed, tensors, strict=True):
         dtypes[_dtype(tensor)] += size
-    more, unique = list(packed), _unique(tensors, topology)
-    for param in more:
+    for param in packed:
         dtypes[param.dtype] += param.size
-    num_packed = sum(param.size for param in more)
+    num_packed, unique = sum(param.size for param in packed), _unique(tensors, topology)
     return ParamCount(
         params=sum(needed) + num_packed,
         stored_params=sum(_stored(tensor) for tensor in tensors) + num_packed,
         trainable_params=sum(size for size, tensor in zip(needed, tensors, strict=True) if tensor.requires_grad),
         unique_params=None if unique is None else unique + num_packed,
-        param_bytes=sum(map(_stored_bytes, tensors)) + sum(param.num_bytes for param in more),
+        param_bytes=sum(map(_stored_bytes, tensors)) + sum(param.num_bytes for param in packed),
         buffers=sum(_stored(tensor) for tensor in extra),
         buffer_bytes=sum(_stored(tensor) * tensor.element_size() for tensor in extra),
         dtypes=dict(dtypes),

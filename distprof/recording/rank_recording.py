@@ -15,7 +15,8 @@ from distprof.contract.rank_json import ParamCount, RankJson, Status
 from distprof.contract.tables import COLLECTIVES, MODULES, STEPS, TableRow
 from distprof.errors import UsageError
 from distprof.model.modules import ModuleMap, Site
-from distprof.model.params import count_params
+from distprof.model.packed_params import PackedParams
+from distprof.model.params import count_own_params, count_params
 from distprof.process.identity import Identity, device_name, tf32, versions
 from distprof.process.topology import Topology, detect, from_sizes, unnamed_axis
 from distprof.recording.attempts import begin_attempt
@@ -209,15 +210,14 @@ class ModuleParams:
         sites = list(modules.sites())
         if not sites or len(sites) == len(self._by_site):
             return
-        where, roots = topology(), modules.roots()
-        self.total = count_params((p for root in roots for p in root.parameters()), where,
-                                  (b for root in roots for b in root.buffers()))
+        where, packed = topology(), PackedParams()
+        self.total = count_params(modules.roots(), where, packed)
         self._by_site = {}
         for site in sites:
             module = site.module()
             if module is not None:
-                own = count_params(module.parameters(recurse=False), where).params
-                self._by_site[site] = _columns(count_params(module.parameters(), where, module.buffers()), own)
+                self._by_site[site] = _columns(count_params([module], where, packed),
+                                               count_own_params(module, where, packed))
 
     def columns(self, sites: Sequence[Site]) -> list[TableRow]:
         """The first columns of modules.parquet, one row per site."""

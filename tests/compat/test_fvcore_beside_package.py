@@ -17,6 +17,8 @@ from torch import nn
 import distprof.compat.fvcore as ours
 from support.peer_nets import NETS, ROWS, Codec, Onion, TwoHeads
 
+pytestmark = pytest.mark.long
+
 SIZES = {"encoder": Counter({"aten::div": 1, "aten::mul": 4})}
 """Arithmetic on sizes, which a trace takes for operators."""
 

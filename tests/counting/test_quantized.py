@@ -16,6 +16,7 @@ from torch.ao.nn import quantized
 import distprof
 from support.jobs import clean_environ
 from support.operators import cost, define_libraries, meta
+from support.recording import Recorded
 
 pytestmark = [
     pytest.mark.skipif("x86" not in torch.backends.quantized.supported_engines, reason="needs x86 quantized kernels"),
@@ -56,6 +57,22 @@ def test_a_dynamically_quantized_model_has_the_parameters_of_the_original(dtype,
         assert found[path].params.params == num_parameters(model.get_submodule(path)), path
     assert found["cell"].own_params == num_parameters(model.cell) and found["linear"].own_params == 0
     assert counts.macs == original.macs
+
+
+def test_a_recorded_rank_has_the_parameters_that_are_counted_alone(tmp_path):
+    model, tokens = Reader().eval(), torch.zeros(7, 3, dtype=torch.long)
+    small = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM, nn.GRUCell, nn.Linear})
+    with distprof.record(tmp_path / "run", steps="wait=1,count=1,time=1,trace=0"), torch.no_grad():
+        for _ in range(4):
+            small(tokens)
+    recorded = Recorded(tmp_path / "run")
+    counts = distprof.count(small, tokens)
+    assert recorded.info["params"]["params"] == num_parameters(model) == counts.params.params
+    rows = recorded.modules()
+    for module in counts.modules:
+        row = rows[module.path]
+        assert (row["params"], row["own_params"], row["param_bytes"]) == (
+            module.params.params, module.own_params, module.params.param_bytes), module.path
 
 
 def test_a_packed_layer_in_two_places_is_counted_once():

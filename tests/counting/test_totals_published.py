@@ -32,6 +32,7 @@ def test_more_forward(name):
     assert torchvision_counts(name).flops == MORE_FLOPS[name]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [
     pytest.param(*model.values, marks=pytest.mark.stress if model.values[0] in LARGER_SIBLINGS else model.marks)
     for model in EVERY_MODEL])

@@ -11,6 +11,8 @@ from torch import nn
 import distprof
 from support.recording import Recorded
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def fresh_compiler(monkeypatch):

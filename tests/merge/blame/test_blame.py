@@ -83,6 +83,7 @@ def test_two_causes_in_different_groups_of_a_mesh():
     assert second.step_ns == pytest.approx(first.step_ns - 50)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noise", ["exponential", "pareto"])
 def test_balanced_jobs_with_noise_have_no_culprit(noise):
     """Ranks that are equal but for chance: with p below 0.01, one of a hundred jobs may name somebody."""
@@ -212,6 +213,7 @@ def test_once_is_no_habit():
     assert (culprit.rank, culprit.certain, culprit.gain_ns, culprit.late_steps) == (2, False, pytest.approx(50), [5])
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(
     st.integers(0, 3), st.sampled_from([MLP, HEAD, DATA, BACKWARD]), st.integers(0, 500),
     st.sampled_from([None, (0, 1), (2, 3), (0, 2), (1, 3), (0, 1, 2, 3)])), max_size=60))

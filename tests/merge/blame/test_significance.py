@@ -28,6 +28,7 @@ def least_chance(work) -> float:
     return min(chance_of(work, int(np.argmax(typical(work, axis=1)))) for typical in (np.mean, np.median))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize(("num_ranks", "num_steps"), [(2, 8), (4, 5), (16, 4)])
 @pytest.mark.parametrize(("tries", "most"), [(100, 0.04), pytest.param(2000, 0.016, marks=pytest.mark.stress)])

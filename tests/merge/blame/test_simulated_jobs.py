@@ -20,6 +20,8 @@ from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder
 from support.simulator.shapes import SHAPES, Plant, programs
 
+pytestmark = pytest.mark.long
+
 KINDS = ("forward", "backward", "data", "optimizer")
 SYMMETRIC = ("ddp", "tp_dp", "fsdp", "rooted")
 """Shapes in which all ranks run one program, which is what blame compares."""

@@ -17,6 +17,8 @@ from support.simulator.program import Call, Wait, Work
 from support.simulator.run_folder import BEGAN_NS, Recorder
 from support.simulator.shapes import SHAPES, Plant, programs
 
+pytestmark = pytest.mark.long
+
 SIZES = {"tp_dp": 8}
 MP_SIZES = {"tp_dp": 4}
 
@@ -61,7 +63,6 @@ def test_every_collective_is_found_and_costs_what_it_cost(tmp_path, name, lanes)
     assert len(set(numbers.values())) == len(numbers)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["ddp", "fsdp", "tp_dp"])
 @settings(max_examples=10)
 @given(off_ns=st.lists(st.integers(-10**9, 10**9), min_size=2, max_size=3), seed=st.integers(0, 99))

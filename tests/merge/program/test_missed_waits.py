@@ -15,6 +15,8 @@ from distprof.merge.run.read_run import read_run
 from support.simulator.cases import random_case
 from support.simulator.run_folder import Recorder
 
+pytestmark = pytest.mark.long
+
 WAITS = ("wait_start_ns", "wait_end_ns")
 
 

@@ -94,6 +94,7 @@ def test_what_is_damaged_is_named_and_the_rank_stays(folder, text, lost):
     assert lost in said and distprof("merge", "--strict", "--force", folder).returncode == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["distributedInfo", "metadata", "host_name"])
 @pytest.mark.parametrize("value", [b"", b" ", b"\x0b1", b"[" * 900 + b"]" * 900, b"[" * 10**5, b'{"rank":1,', b"]"])
 @pytest.mark.parametrize("closed", [True, False])
@@ -231,6 +232,7 @@ def test_a_merged_trace_is_no_rank(folder, tmp_path):
     assert "2 files left out: a merged trace (rank3.json, rank4.json)" in said
 
 
+@pytest.mark.long
 def test_ranks_of_very_large_jobs_are_numbered(tmp_path):
     for rank in (0, 5, 1_000_000):
         about = b'"distributedInfo":{"rank":%d,"world_size":1048575},' % rank
