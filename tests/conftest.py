@@ -20,7 +20,7 @@ from support.recordings import Recordings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # the same examples in every run, and no limit of time: what fails here fails everywhere; `make stress` looks for more
-settings.register_profile("check", deadline=None, derandomize=True, database=None, max_examples=30,
+settings.register_profile("check", deadline=None, derandomize=True, database=None, max_examples=20,
                           suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("stress", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("check")

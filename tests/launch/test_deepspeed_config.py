@@ -121,7 +121,7 @@ def test_a_job_is_reported(tmp_path: Path) -> None:
       \(0\): Linear\(72 = 50% Params, 256 MACs""", text)
 
 
-@pytest.mark.job
+@pytest.mark.stress
 def test_the_report_goes_to_a_file(tmp_path: Path) -> None:
     done = job(tmp_path, {"enabled": True, "detailed": False, "module_depth": 1,
                           "output_file": str(tmp_path / "new" / "profile.txt")}, "--steps", "wait=0,count=1,time=1")

@@ -210,7 +210,9 @@ def is_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> bool:
     return len(lines) == 1 and all(part in lines[0] for part in ("distprof: ", "  hint: ", *parts)) and not done.stdout
 
 
-@pytest.mark.parametrize("kilobytes", [300_000, 400_000, 500_000, 600_000, 700_000, 800_000, 900_000, 1_000_000])
+@pytest.mark.parametrize("kilobytes", [
+    300_000, 600_000, 1_000_000, *(pytest.param(kilobytes, marks=pytest.mark.stress) for kilobytes in (
+        400_000, 500_000, 700_000, 800_000, 900_000, *range(1_010_000, 1_200_000, 10_000)))])
 @pytest.mark.parametrize("words", [("merge", "--force"), ("stats",), ("comms",)], ids=lambda words: words[0])
 def test_short_memory_is_one_line(run, words, kilobytes):
     done = limited(resource.RLIMIT_AS, kilobytes << 10, *words, run)
@@ -248,7 +250,8 @@ def test_under_a_limit_errors_and_signals_are_what_they_are_without(run):
 
 
 @pytest.mark.parametrize("engine", ["compiled", "plain"])
-@pytest.mark.parametrize("number", [6, 8, 10, 12, 14, 16])
+@pytest.mark.parametrize("number", [
+    8, 14, *(pytest.param(number, marks=pytest.mark.stress) for number in (6, 10, 12, 16))])
 def test_few_open_files(run, number, engine):
     done = limited(resource.RLIMIT_NOFILE, number, "merge", "--force", run,
                    **({"DISTPROF_PLAIN_ENGINE": "1"} if engine == "plain" else {}))
@@ -261,7 +264,8 @@ def test_few_open_files(run, number, engine):
 
 
 @pytest.mark.parametrize("engine", ["compiled", "plain"])
-@pytest.mark.parametrize("size", [0, 1 << 10, 2 << 10, 4 << 10, 8 << 10])
+@pytest.mark.parametrize("size", [
+    0, 4 << 10, *(pytest.param(size, marks=pytest.mark.stress) for size in (1 << 10, 2 << 10, 8 << 10))])
 def test_files_that_may_not_grow(run, size, engine):
     done = limited(resource.RLIMIT_FSIZE, size, "merge", "--force", run,
                    **({"DISTPROF_PLAIN_ENGINE": "1"} if engine == "plain" else {}))
@@ -276,7 +280,7 @@ OTHER_USER = ("setpriv", "--reuid", "54321", "--regid", "54321", "--clear-groups
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root may be another user, and "
                     "its own processes are not limited")
-@pytest.mark.parametrize("number", [1, 3, 4, 6])
+@pytest.mark.parametrize("number", [1, 4, *(pytest.param(number, marks=pytest.mark.stress) for number in (3, 6))])
 @pytest.mark.parametrize("words", ["stats", "comms", "merge --force"])
 def test_few_threads(words, number):
     with TemporaryDirectory() as place:  # that of pytest is closed to others

@@ -69,6 +69,7 @@ def test_a_script_that_records_itself_leaves_the_same_files(tmp_path, pipeline):
     assert "force" in again.stderr, "a directory in use is no reason to stop training"
 
 
+@pytest.mark.stress
 def test_ranks_that_learn_who_they_are_later_leave_the_same_files(tmp_path, pipeline):
     out = tmp_path / "run"
     done = subprocess.run([sys.executable, SCRIPTS / "spawned.py", out], capture_output=True, text=True,

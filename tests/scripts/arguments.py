@@ -1,10 +1,8 @@
-"""Prints how it was started; needs no process group."""
+"""Prints how it was started; needs neither torch nor a process group."""
 
 import json
 import os
 import sys
-
-import torch
 
 
 def annotated(x: int) -> None:
@@ -13,5 +11,5 @@ def annotated(x: int) -> None:
 
 print(json.dumps({"argv": sys.argv, "name": __name__, "path0": sys.path[0], "file": __file__,
                   "rank": os.environ.get("RANK"), "world": os.environ.get("WORLD_SIZE"),
-                  "torch": torch.__version__, "annotation": str(annotated.__annotations__["x"]),
+                  "annotation": str(annotated.__annotations__["x"]),
                   "main": sys.modules["__main__"].__dict__ is globals()}))

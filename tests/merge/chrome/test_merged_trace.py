@@ -181,13 +181,13 @@ def test_both_engines_write_the_same(tp, tmp_path):
     """Without a C compiler events and tables are as they are with one, by processes instead of threads."""
     outs = [tmp_path / name for name in ("compiled", "plain")]
     for out, environ in zip(outs, ({}, {PLAIN: "1"}), strict=True):
-        done = distprof("merge", tp, "--ranks", "0-1", "--out", out, **environ)
+        done = distprof("merge", tp, "--ranks", "0", "--out", out, **environ)
         assert done.returncode == 0, done.stderr
         assert ("the plain Python engine" in done.stderr) == (bool(environ) or not is_built())
     traces = [json.loads(gzip.decompress((out / "trace.json.gz").read_bytes())) for out in outs]
     assert traces[0] == traces[1]
     tables = [pl.read_parquet(out / "events.parquet" / "*.parquet") for out in outs]
-    assert tables[0].equals(tables[1]) and len(tables[0]) > 4000
+    assert tables[0].equals(tables[1]) and len(tables[0]) > 2000
 
 
 def test_the_usual_script_fails_the_same_checks(tp, tmp_path):

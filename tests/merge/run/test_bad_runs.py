@@ -317,13 +317,13 @@ def test_a_merge_that_finds_the_disk_full_leaves_nothing(run):
 @pytest.mark.job
 def test_a_disk_that_fills_while_recording_never_stops_training(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "distprof", "run", "--out", tmp_path / "run", "--nproc-per-node", "2",
+        [sys.executable, "-m", "distprof", "run", "--out", tmp_path / "run", "--nproc-per-node", "1",
          SCRIPTS / "job.py", "fine"], capture_output=True, text=True, env=clean_environ(), timeout=PATIENCE_S,
         check=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16000, 16000)))
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["rank 0 to stdout", "rank 1 to stdout"]
+    assert done.stdout == "rank 0 to stdout\n"
     told = [line for line in done.stderr.splitlines() if "recording stopped, training goes on" in line]
-    assert len(told) == 2 and all("is the disk full" in line or os.strerror(27) in line for line in told), told
+    assert len(told) == 1 and all("is the disk full" in line or os.strerror(27) in line for line in told), told
     merged = distprof("merge", tmp_path / "run")
     assert merged.returncode == 0 and "rank 0 is failed" in merged.stdout
     # what was flushed before the disk was full is there

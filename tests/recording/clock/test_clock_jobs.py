@@ -123,7 +123,7 @@ def test_a_rank_0_that_does_not_record_is_missed_and_no_more(tmp_path):
     assert "clock: each rank's own, not aligned" in told
 
 
-@pytest.mark.job
+@pytest.mark.stress
 def test_a_rank_0_that_comes_late_is_asked_later(tmp_path):
     with Apart(tmp_path / "run", 0) as both:
         both.go(0)

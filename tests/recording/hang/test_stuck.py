@@ -148,6 +148,7 @@ def test_a_job_that_goes_on_leaves_nothing(start, stop):
     assert not list(job.out.glob(f"*/{STUCK_JSON}"))
 
 
+@pytest.mark.stress
 def test_a_collective_that_gives_up_is_an_error_with_its_place(start):
     job = start("timeout", DURING)
     told = job.process.communicate(timeout=PATIENCE_S)[1]
@@ -167,6 +168,7 @@ def test_different_ops_are_seen_side_by_side(start):
     assert not any(group.collectives[DURING].completed for group in found)
 
 
+@pytest.mark.stress
 def test_different_sizes_are_an_error_that_shows_them(start):
     """gloo ends the process that gets more than it expects at once: only the other one leaves a file."""
     job = start("sizes", DURING)
