@@ -39,6 +39,12 @@ def percent(ratio: float | None) -> str:
     return UNKNOWN if ratio is None else f"{100 * ratio:.1f} %"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: `1 end of an arrow`, `2 ends of an arrow`."""
+    word, *rest = noun.split(" of ", 1)
+    return f"{number} {word if number == 1 else word + 's'}{''.join(f' of {more}' for more in rest)}"
+
+
 def spans(numbers: Iterable[int]) -> str:
     """Sorted numbers as ranges: [1, 2, 3, 7] is "1-3, 7", and [0, 8, 16, 24] is "0-24 by 8"."""
     left, found = list(numbers), list[str]()

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.units import spans
+from distprof.units import counted, spans
 
 
 @given(st.sets(st.integers(0, 60)))
@@ -28,3 +28,9 @@ def members(part: str) -> range:
 
 def test_numbers_with_equal_gaps_are_a_range_from_four_on():
     assert spans([0, 8, 16, 24, 25]) == "0-24 by 8, 25" and spans([0, 8, 16]) == "0, 8, 16"
+
+
+def test_one_thing_is_no_plural():
+    assert [counted(number, "end of an arrow") for number in (0, 1, 2)] == [
+        "0 ends of an arrow", "1 end of an arrow", "2 ends of an arrow"]
+    assert counted(1, "byte") == "1 byte"

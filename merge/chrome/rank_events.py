@@ -18,16 +18,16 @@ from distprof.merge.scan.event_phases import BEGIN, FLOWS, META, PAIRED, SLICE
 from distprof.merge.scan.scanned_columns import NONE, Text
 
 SENTENCES = {
-    "num_left_out": "events are left out, as the options say",
-    "num_side": "slices overlap others of their thread and stand in a lane beside it",
-    "num_cut": "slices that stick out of each other are cut, by 1 us at most where a lane beside them is free",
-    "num_hanging": "ends of arrows lie in no slice or lack their other end, and are left out",
-    "num_without_duration": "slices have no duration and got 0",
-    "num_negative": "slices have a duration below 0 and got 0",
-    "num_moved": "events lie a day or more before all others, and were moved to the beginning",
-    "num_repaired": "events were not JSON that every viewer reads and were repaired",
+    "num_left_out": ("event", "left out, as the options say"),
+    "num_side": ("slice", "moved to a lane beside the thread, where another slice overlaps it in part"),
+    "num_cut": ("slice", "cut where it sticks out of another, by 1 us at most where a lane beside it is free"),
+    "num_hanging": ("end of an arrow", "left out: it lies in no slice, or its other end is missing"),
+    "num_without_duration": ("slice", "without a duration, which is taken as 0"),
+    "num_negative": ("slice", "with a duration below 0, which is taken as 0"),
+    "num_moved": ("event", "moved to the beginning: a day or more before all others"),
+    "num_repaired": ("event", "repaired: not JSON that every viewer reads"),
 }
-"""What `distprof merge` prints behind a count that is not 0."""
+"""What `distprof merge` prints of a count that is not 0: of what, and what became of it."""
 IDS_PER_RANK = 1 << 32
 """Flow and async ids of a rank: with fewer than 2^20 ranks they are below those of arrows between ranks."""
 

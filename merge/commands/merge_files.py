@@ -24,7 +24,7 @@ from distprof.merge.text.problems import sentences, show_problems
 from distprof.merge.totals.description import table_metadata, without_tables
 from distprof.reporters.page import Page
 from distprof.terminal import quoted
-from distprof.units import size
+from distprof.units import counted, size
 
 if TYPE_CHECKING:
     from distprof.merge.run.tables import RecordedTables
@@ -146,6 +146,6 @@ def _remark(trace: MergedTrace, page: Page) -> None:
     """What is not in the trace as it was recorded, and why."""
     for remark in trace.remarks:
         page.line(remark)
-    for count, what in SENTENCES.items():
+    for count, (noun, what) in SENTENCES.items():
         if number := trace.total(count):
-            page.line(f"{number} {what}")
+            page.line(f"{counted(number, noun)} {what}")

@@ -12,14 +12,14 @@ from distprof.contract import problems as codes
 from distprof.contract.problems import Problem, Remark
 from distprof.merge.text.phrases import rank_list
 from distprof.reporters.page import Page
-from distprof.units import duration, spans
+from distprof.units import counted, duration, spans
 
 SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.Unreadable: "{rank:of_rank}{file:unreadable}{detail}",
     codes.RanksMissing: "{ranks:ranks} of {world_size} missing",
     codes.Unfinished: {
-        "recording": "rank {rank} did not finish recording (killed, out of disk, or still running): {steps} steps are "
-                     "there",
+        "recording": "rank {rank} did not finish recording (killed, out of disk, or still running): "
+                     "{steps:# step} recorded",
         "partial": "rank {rank} is partial: {why}",
         "failed": "rank {rank} is failed: {why}",
     },
@@ -35,17 +35,17 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.TraceDamaged: {
         "all": "rank {rank} is not in the merged trace: {detail}",
         "container": "rank {rank}: {file} {detail}",
-        "end": "rank {rank}: {file} ends too early: {num_events} events are whole, {lost_bytes} bytes are lost",
-        "places": "rank {rank}: {file} is damaged at {places} places: {lost_bytes} bytes are lost",
-        "events": "rank {rank}: {num_events} events of {file} were left out: they have no phase, or a time that is not "
-                  "a number",
-        "keys": "rank {rank}: {file} is damaged beside its events: {lost_bytes} bytes are lost{detail:values}",
+        "end": "rank {rank}: {file} ends too early, after {num_events:# whole event}: {lost_bytes:# byte} lost",
+        "places": "rank {rank}: {file} is damaged at {places:# place}: {lost_bytes:# byte} lost",
+        "events": "rank {rank}: {num_events:# event} of {file} left out: without a phase, or with a time "
+                  "that is not a number",
+        "keys": "rank {rank}: {file} is damaged beside its events: {lost_bytes:# byte} lost{detail:values}",
     },
     codes.ClocksNotAligned: "clocks are not aligned ({ranks:ranks}): {reason:reason}{note:note}",
     codes.ClocksWrong: "clocks are wrong: {violations} of {num_collectives} collectives end on a rank before all are "
                        "in, by up to {largest_ns:ns}; the uncertainty of the clocks explains {allowed_ns:ns}",
     codes.WallClockSet: "the wall clock was set by up to {set_by_ns:ns} while recording",
-    codes.FilesLeftOut: "{num_files:files} left out: {instead} ({files:names})",
+    codes.FilesLeftOut: "{num_files:# file} left out: {instead} ({files:names})",
     codes.RanksFromNames: "{contradicted:same_rank}ranks are from {names:source} in the file names",
     codes.WorldSizeFromRanks: "{contradicted:world_size}, so it is taken as {world_size}: the highest rank plus one",
     codes.MatchingInferred: {
@@ -81,7 +81,6 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "names": lambda names: ", ".join(map(str, names)),
     "first": lambda names: f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are",
     "exit_code": lambda code: f"exit code {code}" if code >= 0 else f"it was ended by signal {-code}",
-    "files": lambda number: "1 file" if number == 1 else f"{number} files",
     "sizes": lambda found: ", ".join(
         f"{size} in rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}" for size, ranks in sorted(found.items())),
     "reason": lambda reason: CLOCK_REASONS[reason],
@@ -92,11 +91,13 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "world_size": lambda contradicted: "the world size in the traces does not fit the ranks" if contradicted else
     "no trace states the world size",
 }
-"""How a field is written, by what stands behind its colon in a sentence."""
+"""How a field is written, by what stands behind its colon in a sentence; behind `# ` stands what it counts."""
 
 
 class _Sentences(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec.startswith("# "):
+            return counted(value, format_spec[2:])
         known = FORMATS.get(format_spec)
         return known(value) if known is not None else format(value, format_spec)
 

@@ -96,7 +96,7 @@ def test_steps_that_are_lost_behind_the_last_pass_that_is_needed_are_named(tmp_p
         monkeypatch.setattr(RankFolder, "write_rank", full)
         steps_of(nn.Linear(4, 4), 3)
     told = called("stats", tmp_path / "run").stdout
-    assert "rank 0 did not finish recording" in told and "3 steps are there" in told
+    assert "rank 0 did not finish recording" in told and "3 steps recorded" in told
 
 
 def test_a_failure_of_another_thread_does_not_swallow_the_signal_that_came_meanwhile(tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ TOLD = frozenset(("trace_damaged", "unreadable", "trace_without_rank", "several_
 """Codes of problems that say that something of a trace is lost."""
 CONTROL = re.compile(rf"[\x00-\x09\x0b-\x1f\x7f-\x9f]|^{FALSE_LINE}", re.MULTILINE)
 """What no terminal should get: control characters, and lines that a name makes up."""
-FOUND = re.compile(r"[0-9]+ (ends of arrows|events are left out)")
+FOUND = re.compile(r"[0-9]+ (ends? of an arrow|events? left out)")
 HERE = Path(__file__).parent
 
 

@@ -82,9 +82,9 @@ def test_what_is_odd_costs_nothing(folder, text):
 @pytest.mark.parametrize(("text", "lost"), [
     (trace(head=ABOUT + b'"deep":' + b"[" * 900 + b"]" * 900 + b","), "values of deep"),
     (trace(tail=b',"deep":' + b"[" * 10**5 + b"]" * 10**5 + b"}"), "values of deep"),
-    (trace(head=b'"job":"C:,' + ABOUT), "bytes are lost"), (trace(head=ABOUT[:-1] + b"},"), "bytes are lost"),
-    (trace(head=b"x" + ABOUT), "bytes are lost"), (trace(head=ABOUT[:-2] + b","), "values of distributedInfo"),
-    (trace(tail=b',"more":"'), "ends too early"), (trace(event(), b'{"ph":"X",x}'), "damaged at 1 places"),
+    (trace(head=b'"job":"C:,' + ABOUT), "bytes lost"), (trace(head=ABOUT[:-1] + b"},"), "bytes lost"),
+    (trace(head=b"x" + ABOUT), "1 byte lost"), (trace(head=ABOUT[:-2] + b","), "values of distributedInfo"),
+    (trace(tail=b',"more":"'), "ends too early"), (trace(event(), b'{"ph":"X",x}'), "damaged at 1 place: "),
 ], ids=range(8))
 def test_what_is_damaged_is_named_and_the_rank_stays(folder, text, lost):
     (folder / "rank1.json").write_bytes(text)
