@@ -18,6 +18,7 @@ import pytest
 from distprof.errors import DataError
 from distprof.merge.commands.merge import merge
 from distprof.merge.commands.stats import stats
+from distprof.merge.scan.engine import is_compiled
 from support.jobs import clean_environ, distprof
 
 ABOUT = b'"distributedInfo":{"rank":1,"world_size":3},'
@@ -134,7 +135,8 @@ def test_a_pipe_as_the_trace_is_refused_with_a_hint(tmp_path):
     assert done.returncode == 1 and "found a pipe" in done.stderr and "hint: write what comes out" in done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not read")
+@pytest.mark.skipif(os.geteuid() != 0 or not is_compiled(), reason="only root can become somebody who may not "
+                    "read; workers of the plain engine cannot read Python then")
 def test_folders_that_may_not_be_read_are_named(folder):
     merged(folder)  # all is imported: others may not read the files of Python
     (folder / "sub").mkdir()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from distprof.merge.scan.engine import is_compiled
 from support.perfetto import ERRORS, PLACES, ask, rank_of
 from support.rank_traces import files, merge, slice_of, text_of
 from support.usual_merge import usual_merge
@@ -184,8 +185,11 @@ def test_damage_in_args_that_only_the_second_pass_sees(tmp_path, thread):
              PLAIN % ("B", 350, 1), HIDDEN % (210, 2, "damaged", "tru"), PLAIN % ("C", 500, 1), PLAIN % ("D", 700, 2)]
     found = merge(tmp_path, '{"traceEvents":[\n' + ",\n".join(lines) + "\n]}")
     answer = ask(found.path, ERRORS, PLACES)
-    assert answer.results[0] == [] and shown(answer) == ["A", "B", "C", "D", "a", "raw newline"]
-    assert found.found.total("num_side") == 1 and found.found.counts[0].losses.damaged_events == 1
+    lost = found.found.counts[0].losses.damaged_events
+    assert lost == (1 if is_compiled() else 0), "the plain engine repairs the event"
+    assert answer.results[0] == []
+    assert shown(answer) == ["A", "B", "C", "D", "a", *([] if lost else ["damaged"]), "raw newline"]
+    assert found.found.total("num_side") == 1
     lanes = {row["slice"]: row["thread"] for row in answer.results[1]}
     assert [name for name, lane in lanes.items() if "overlapping" in lane] == ["B"]
 
