@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distprof.counting.count import count as count
     from distprof.counting.counts import Counts as Counts
-    from distprof.formulas.registry import register_flops as register_flops
+    from distprof.formulas.user_formulas import register_flops as register_flops
     from distprof.peers.reconcile import reconcile as reconcile
     from distprof.profiling.profile import Profile as Profile
     from distprof.profiling.profile import profile as profile
@@ -30,7 +30,7 @@ _HOMES = {
     "profile": "distprof.profiling.profile",
     "reconcile": "distprof.peers.reconcile",
     "record": "distprof.recording.recorder",
-    "register_flops": "distprof.formulas.registry",
+    "register_flops": "distprof.formulas.user_formulas",
     "throughput": "distprof.profiling.throughput",
 }
 

@@ -26,7 +26,7 @@ from distprof.formulas.operator_cost import Cost, Macs, OperatorKind
 from distprof.formulas.operator_kinds import kind_without_formula
 from distprof.formulas.quantized import QUANTIZED
 from distprof.formulas.recurrent import RECURRENT
-from distprof.formulas.registry import registered, registered_flops
+from distprof.formulas.user_formulas import registered, registered_flops
 from distprof.formulas.third_party import THIRD_PARTY
 
 __all__ = ["MACS", "Cost", "cost", "has_formula", "name_of"]

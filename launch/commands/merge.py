@@ -33,7 +33,7 @@ if TYPE_CHECKING:
                    "fastest ranks and steps, and lists what was left out.")
 @click.option("--format", "format_", type=click.Choice(list(FORMATS)), default="chrome",
               show_default=True,
-              help="chrome: one Chrome trace. perfetto-tar: an archive of the ranks' own files for Perfetto 58.")
+              help=" ".join(f"{name}: {form.what}." for name, form in FORMATS.items()))
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help="Output directory, new or empty. Required if RUN is a file.  [default: RUN/merged]")
 @click.option("--rank-pattern", metavar="REGEX",

@@ -65,6 +65,8 @@ class Output(Protocol):
 class Format:
     """A way to write the merged trace."""
 
+    what: str
+    """What it is, in the help of `--format`."""
     files: tuple[str, ...]
     """Files and folders that it writes; first the one that a user opens."""
     outputs: Callable[[], Sequence[Callable[[Path, Run, Clock, Plans], Output]]]
@@ -88,6 +90,7 @@ def _perfetto_tar() -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
 
 
 FORMATS = {
-    "chrome": Format(files=(TRACE_JSON, MERGED_EVENTS.file), outputs=_chrome),
-    "perfetto-tar": Format(files=(TRACE_TAR,), outputs=_perfetto_tar, chooses_events=False),
+    "chrome": Format(what="one Chrome trace", files=(TRACE_JSON, MERGED_EVENTS.file), outputs=_chrome),
+    "perfetto-tar": Format(what="an archive of the ranks' own files for Perfetto 58", files=(TRACE_TAR,),
+                           outputs=_perfetto_tar, chooses_events=False),
 }

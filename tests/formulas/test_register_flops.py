@@ -10,7 +10,7 @@ import torch
 import distprof
 from distprof import formulas
 from distprof.errors import FormulaError, UsageError
-from distprof.formulas import registry
+from distprof.formulas import user_formulas
 from support.counter import Counter
 
 x = torch.ones(3, 4)
@@ -66,7 +66,7 @@ def test_a_decorator_an_operator_an_overload_and_replacing(op):
     assert flops(op, x) == 7
     distprof.register_flops(func.default, lambda x, factor=2.0, *, out: 5)
     assert flops(op, x) == 5
-    registry.REGISTERED.clear()
+    user_formulas.REGISTERED.clear()
     distprof.register_flops(op, lambda x, factor=2.0, *, out: 3)
     assert flops(op, x) == 3
 
@@ -159,6 +159,6 @@ def test_triton_kernels_are_found_by_kernel_or_name():
     assert formulas.has_formula(triton_kernel_wrapper_mutation, launch)
     assert formulas.cost(triton_kernel_wrapper_mutation, (), launch, None).flops == 24
     assert seen.given == {"x_ptr": x, "out": x, "n": 12, "BLOCK": 64, "grid": (2, 1, 1)}
-    registry.REGISTERED.clear()
+    user_formulas.REGISTERED.clear()
     distprof.register_flops(tuned, lambda **given: 5)
     assert formulas.cost(triton_kernel_wrapper_mutation, (), launch, None).flops == 5
