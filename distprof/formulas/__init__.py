@@ -26,8 +26,8 @@ from distprof.formulas.operator_cost import Cost, Macs, OperatorKind
 from distprof.formulas.operator_kinds import kind_without_formula
 from distprof.formulas.quantized import QUANTIZED
 from distprof.formulas.recurrent import RECURRENT
-from distprof.formulas.user_formulas import registered, registered_flops
 from distprof.formulas.third_party import THIRD_PARTY
+from distprof.formulas.user_formulas import registered, registered_flops
 
 __all__ = ["MACS", "Cost", "cost", "has_formula", "name_of"]
 

@@ -18,7 +18,7 @@ x = torch.ones(3, 4)
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    monkeypatch.setattr(registry, "REGISTERED", {})
+    monkeypatch.setattr(user_formulas, "REGISTERED", {})
 
 
 @pytest.fixture
