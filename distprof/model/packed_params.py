@@ -13,6 +13,8 @@ from torch import nn
 
 from distprof.model.tensors import dtype_name, tensors
 
+CLASSES = tuple(f"__torch__.torch.classes.{room}." for room in ("quantized", "rnn", "sparse"))
+"""How names of torch's own packed classes begin; a script, or a class of a user, may have an `unpack` of its own."""
 HALF = "quantized_fp16"
 """What a recurrent layer calls itself whose weights are kept in half precision."""
 
@@ -35,7 +37,7 @@ class PackedParams:
     def of(self, modules: Iterable[nn.Module]) -> list[PackedParam]:
         """The packed parameters that these modules hold themselves, shared ones once."""
         holders = {id(value): (value, module) for module in modules for value in vars(module).values()
-                   if isinstance(value, torch.ScriptObject)}
+                   if _is_packed(value)}
         return [param for value, module in holders.values() for param in self._held(value, module)]
 
     def _held(self, value: Any, module: nn.Module) -> list[PackedParam]:
@@ -45,16 +47,18 @@ class PackedParams:
         return self._found[id(value)][1]
 
 
+def _is_packed(value: Any) -> bool:
+    return isinstance(value, torch.ScriptObject) and value._type().qualified_name().startswith(CLASSES)
+
+
 def _unpacked(value: Any, *, half: bool) -> list[PackedParam]:
     """What an object gives back, or for the cell of a recurrent layer what its linear layers do."""
     methods = value._method_names()
     if "unpack" in methods:
         return [_described(tensor, half=half) for tensor in tensors(value.unpack())]
-    if "__getstate__" not in methods:  # a script
-        return []
     parts = _leaves(value.__getstate__())
     half = HALF in [part for part in parts if isinstance(part, str)]
-    return [param for part in parts if isinstance(part, torch.ScriptObject) for param in _unpacked(part, half=half)]
+    return [param for part in parts if _is_packed(part) for param in _unpacked(part, half=half)]
 
 
 def _leaves(state: Any) -> list[Any]:

@@ -75,6 +75,32 @@ def test_a_recorded_rank_has_the_parameters_that_are_counted_alone(tmp_path):
             module.params.params, module.own_params, module.params.param_bytes), module.path
 
 
+class Scripted(nn.Module):
+    """Has a method that is called like that of torch's packed weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.linear(x)
+
+    @torch.jit.export
+    def unpack(self, number: int):
+        return number
+
+
+def test_a_script_that_can_unpack_is_no_packed_weight(tmp_path, capsys):
+    model = nn.Sequential(torch.jit.script(Scripted()))
+    model[0].__dict__["raw"] = model[0]._c  # as modules keep it that wrap a script
+    assert distprof.count(model, torch.ones(2, 3)).params.params == 12
+    with distprof.record(tmp_path / "run", steps="wait=1,count=1,time=1,trace=0"), torch.no_grad():
+        for _ in range(4):
+            model(torch.ones(2, 3))
+    assert Recorded(tmp_path / "run").info["params"]["params"] == 12
+    assert "recording stopped" not in capsys.readouterr().err
+
+
 def test_a_packed_layer_in_two_places_is_counted_once():
     layer = quantized.dynamic.Linear(6, 4)
     counts = distprof.count(nn.Sequential(layer, nn.ReLU(), quantized.dynamic.Linear(4, 6), layer), torch.ones(2, 6))

@@ -40,6 +40,7 @@ PROMISED = [
 ]
 
 
+@pytest.mark.long
 def test_every_formula_is_of_an_operator_that_exists():
     define_libraries()
     there = {name.split(".")[0] for name in torch._C._dispatch_get_all_op_names()}

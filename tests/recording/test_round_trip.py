@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,6 +70,7 @@ def arguments_of(event: str) -> Iterator[str]:
             yield event[start:place]
 
 
+@pytest.mark.long
 @given(ranks=st.lists(traces, min_size=1, max_size=3), separator=st.sampled_from([",", ",\n  "]))
 def test_merging_and_splitting_gives_back_every_event(tmp_path_factory, ranks, separator):
     texts = [f'{{"traceEvents": [{separator.join(text for _, text in found)}]}}' for found in ranks]

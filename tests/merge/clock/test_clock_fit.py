@@ -20,6 +20,7 @@ from support.true_clock import NOW, SECOND, TrueClock, clocks, error, lines, off
 # --- lines ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @given(st.dictionaries(st.integers(0, 10**6), lines, min_size=1, max_size=5), st.data())
 def test_many_times_are_shifted_as_one_is(each, data):
     clock = Clock(method="samples", num_hosts=1,

@@ -153,6 +153,7 @@ slices = st.lists(st.tuples(st.integers(0, 5_000), st.one_of(st.integers(0, 3_00
                             st.sampled_from(["X", "X", "B"])), min_size=1, max_size=25)
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(found=slices)
 def test_no_order_of_slices_is_an_error(tmp_path_factory, found):
