@@ -17,8 +17,7 @@ from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import RankSurveys
 from distprof.merge.clock.recorded_clock import recorded_clock
 from distprof.merge.run.read_run import read_run
-from distprof.merge.scan.compiled.library import is_built
-from distprof.merge.scan.engine import PLAIN
+from distprof.merge.scan.engine import PLAIN, is_compiled
 from support.jobs import distprof
 from support.perfetto import ERRORS, FLOWS, SLICES, THREADS, ask, rank_of
 from support.usual_merge import usual_merge
@@ -183,7 +182,7 @@ def test_both_engines_write_the_same(tp, tmp_path):
     for out, environ in zip(outs, ({}, {PLAIN: "1"}), strict=True):
         done = distprof("merge", tp, "--ranks", "0", "--out", out, **environ)
         assert done.returncode == 0, done.stderr
-        assert ("the plain Python engine" in done.stderr) == (bool(environ) or not is_built())
+        assert ("the plain Python engine" in done.stderr) == (bool(environ) or not is_compiled())
     traces = [json.loads(gzip.decompress((out / "trace.json.gz").read_bytes())) for out in outs]
     assert traces[0] == traces[1]
     tables = [pl.read_parquet(out / "events.parquet" / "*.parquet") for out in outs]
