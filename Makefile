@@ -25,8 +25,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py $(wildcard mer
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed
-	$(PIP) install --editable '.[test,peers]'
-	$(PIP) install --no-deps torchvision
+	$(PIP) install --editable '.[test,peers,frameworks]'
+	$(PIP) install --no-deps torchvision lightning pytorch-lightning torchmetrics megatron-core torchtitan
 	DS_BUILD_OPS=0 $(PIP) install --no-deps --no-build-isolation deepspeed  # its setup imports torch
 	touch $@
 

@@ -9,7 +9,8 @@ blocks. "plain" is a plain block measured the same way: its spread is the noise 
 is no difference. The profilers of DeepSpeed and torch are measured in the same rounds, where they are installed.
 
 What it costs to label collectives is measured in steps that have some: the same model under DDP with small buckets, in
-a gloo group of one rank. --labels measures that alone.
+a gloo group of one rank. --labels measures that alone. --job measures what recording adds to a whole short job instead
+([--ranks 2] [--rounds 9]).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from short_job import short_job
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -193,7 +195,12 @@ def main() -> None:
     for name, default in (("layers", 12), ("width", 512), ("batch", 8), ("length", 64), ("rounds", 9), ("steps", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--labels", action="store_true")
+    parser.add_argument("--job", action="store_true")
+    parser.add_argument("--ranks", type=int, default=2)
     args = parser.parse_args()
+    if args.job:
+        short_job(args.ranks, args.rounds)
+        return
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, 1 thread; "
           f"{args.layers} layers, width {args.width}, batch {args.batch} x {args.length}; "

@@ -1,4 +1,5 @@
-"""The one edge between distprof and a terminal: every line that it prints goes through `show` or `say`.
+"""The one edge between distprof and a terminal: every line that it prints goes through `show`, `say`
+or `relay`.
 
 Names in traces, files, modules and messages of exceptions come from outside, and may hold characters that move the
 cursor, set titles or turn the direction of writing. They are written as Python escapes, `\\x1b` or `\\u202e`, whether a
@@ -13,6 +14,7 @@ import shlex
 import signal
 import sys
 import unicodedata
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TextIO
 
@@ -74,6 +76,11 @@ def quoted(path: str | os.PathLike[str]) -> str:
     return "$'" + "".join(map(_quoted_byte, os.fsencode(text))) + "'"
 
 
+def quoted_all(paths: Iterable[str | os.PathLike[str]]) -> str:
+    """Several paths as arguments of a command."""
+    return " ".join(map(quoted, paths))
+
+
 def _quoted_byte(byte: int) -> str:
     character = chr(byte)
     return f"\\{character}" if character in "\\'" else character if byte in _ASCII else f"\\x{byte:02x}"
@@ -100,6 +107,12 @@ def say(message: str, *lines: str) -> None:
     text = "\n".join(map(visible, (f"distprof: {message}", *lines))) + "\n"
     with suppress(Exception):  # full, closed, or what the script put there raises
         _write(sys.stderr, text)
+
+
+def relay(text: str) -> None:
+    """Prints on standard error what another program has to say, in its own words. Never fails."""
+    with suppress(Exception):
+        _write(sys.stderr, f"{visible_lines(text)}\n")
 
 
 def _write(stream: TextIO | None, text: str) -> None:

@@ -26,8 +26,9 @@ makes this page from `distprof/contract/`, where `rank_json.py` has all fields o
       rank00003/
         rank.json                 who the rank is, its device, topology, params, clocks, passes, files with rows, status
         trace.json.gz             Chrome trace of this rank, as Kineto wrote it, tagged under the key "distprof"
-        modules.parquet, ops.parquet, collectives.parquet, steps.parquet, events.parquet
+        modules.parquet, parameters.parquet, ops.parquet, collectives.parquet, steps.parquet, events.parquet
         stuck.json                only of a rank that hangs: its collectives and stacks, see below
+      attempt0000/rank00003/      ranks of an earlier attempt of a job that torchrun restarted
       merged/
         trace.json.gz             one Chrome trace of all ranks
         modules.parquet, collectives.parquet, steps.parquet
@@ -51,14 +52,16 @@ has all fields, with types, and explains how to read several ranks together.
 
 | key | is |
 |---|---|
-| `format`, `kind`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source` | what was run, and how the topology was found; `kind` is `distprof`, or `traces` for those of other programs, whose sizes and topology are null where unknown |
+| `format`, `kind`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source`, `topology_certain` | what was run, how the topology was found, and whether it can be no other; `kind` is `distprof`, or `traces` for those of other programs, whose sizes and topology are null where unknown |
 | `ranks`, `missing_ranks`, `problems` | ranks that were read, ranks that are not there, everything that is incomplete: objects with a `code` and its fields, see below |
+| `joined_with` | run directories of other hosts that were read besides this one, absolute paths |
 | `remarks` | what to keep in mind when reading the numbers: likewise |
 | `per_gpu` | per quantity and time: `mean`, `min`, `max` over ranks and `min_rank`, `max_rank` |
-| `model` | per quantity one number: mp_size x the mean per GPU; `unique_params` counts replicas once, null where unknown |
-| `step` | mean step of the time pass: `time_ns`, its parts, `samples_per_second` and `flops_per_second` of the whole job (recomputation included), `mfu` per GPU, and `mfu_basis`: a `code`, `published` or `given` with the `peaks` it rests on (`flops_per_second`, `device`, `dtype`, `source`, `year`), or why it is null: `no_step`, `no_device` and `no_dtype` (of `rank`), `no_peak` (of `device` in `dtype`) |
+| `model` | per quantity one number: mp_size x the mean per GPU; `stored_params` is what one replica of the model takes on all its ranks; `unique_params` counts every parameter once however many ranks hold it, `active_params` those that work on a token where experts are routed; null where unknown |
+| `step` | mean step of the time pass: `time_ns`, its parts, `samples` of the whole job and `samples_per_second` (null where the topology is not certain) and `flops_per_second` of the whole job (recomputation included), `mfu` per GPU, and `mfu_basis`: a `code`, `published` or `given` with the `peaks` it rests on (`flops_per_second`, `device`, `dtype`, `source`, `year`), or why it is null: `no_step`, `no_device` and `no_dtype` (of `rank`), `no_peak` (of `device` in `dtype`); `found`: what ends a step, as in `steps_found` of rank.json (`distprof/contract/steps_found.py`): a `rule`, the `optimizers` whose steps make a step, and from how many optimizer steps that is known |
+| `evaluation` | root forward calls without gradient, in a job that trains: they are in no other number. `calls` a step over all steps, `flops` of the step of the count pass, `time_ns` of a step of the time pass; means over ranks; null where there were none |
 | `slowest_rank` | rank with the most time in forward and backward, and its ratio to the median |
-| `communication` | share of a step in which a rank waits for others or for data to move (`waiting_ratio`, `moving_ratio`), and the `steps` that these are of: those with a timeline, where there are any; up to five ranks whose mending shortens the step, in the order in which they are blamed (`culprits`, as in [`comms --json`](comms.md#--json), without `ratio`), of all steps of the trace and arrivals passes but the first of each; why delays could not be seen (`blind`, null where they could; [what it may be](comms.md#when-no-rank-is-named)). null: nothing was recorded, or more than 5 million events, which `distprof comms` looks at |
+| `communication` | share of a step in which a rank waits for others or for data to move (`waiting_ratio`, `moving_ratio`); of a `pipeline` (null without stages) the `bubble_ratio`, the part of a step that waits for messages of other stages, mean over stages, the work and waiting of its `stages`, and `imbalance_ratio`, the work of the busiest stage by the mean; and the `steps` that these are of: those with a timeline, where there are any; up to five ranks whose mending shortens the step, in the order in which they are blamed (`culprits`, as in [`comms --json`](comms.md#--json), without `ratio`), of all steps of the trace and arrivals passes but the first of each; why delays could not be seen (`blind`, null where they could; [what it may be](comms.md#when-no-rank-is-named)). null: nothing was recorded, or more than 5 million events, which `distprof comms` looks at |
 | `modules` | the modules with the most time, reduced over ranks |
 | `coverage_ratio`, `uncounted_ops` | share of the bytes that are moved by known ops (`counted` in ops.parquet); the unknown ones, per step of a rank |
 | `clock` | how the times of the ranks were brought to one clock: see below |

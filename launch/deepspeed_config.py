@@ -1,8 +1,9 @@
-"""Reads the `flops_profiler` section of a DeepSpeed config file."""
+"""Reads a DeepSpeed config file: its `flops_profiler` section, and which loggers of DeepSpeed it switches on."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from distprof.errors import UsageError
 from distprof.recording.plan import StepPlan
 
 SECTION = "flops_profiler"
+COMMS_LOGGER = "comms_logger"
+BREAKDOWN = "wall_clock_breakdown"
 
 
 class FlopsProfilerSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +60,26 @@ def read_section(path: Path) -> FlopsProfilerSection:
         raise UsageError(f"expected numbers of 0 or more {where}, found profile_step {settings.profile_step}, "
                          f"top_modules {settings.top_modules}")
     return settings
+
+
+def logger_notes(path: Path) -> Iterator[str]:
+    """What distprof has in place of the loggers that a config switches on, and what they do to what is recorded.
+
+    Raises:
+        UsageError: There is no such file, it holds no JSON object, or a setting is wrong.
+    """
+    content = _content(path)
+    section, breakdown = content.get(COMMS_LOGGER), content.get(BREAKDOWN, False)
+    if section is not None and not isinstance(section, dict):
+        raise UsageError(f"expected an object as {COMMS_LOGGER} in {path}, found {section!r}")
+    if not isinstance(breakdown, bool):
+        raise UsageError(f"expected true or false as {BREAKDOWN} in {path}, found {breakdown!r}")
+    if section is not None:  # as in DeepSpeed: the section is enough, whatever its `enabled` says
+        yield (f"{COMMS_LOGGER} is on in {path}: DeepSpeed waits for the device after each of its collectives, and so "
+               "they overlap with nothing. `distprof comms` has count, bytes, waiting and bandwidth of each without it")
+    if breakdown:
+        yield (f"{BREAKDOWN} is on in {path}: DeepSpeed waits for the device to print its times. `distprof stats` has "
+               "forward, backward and optimizer of a step without it, `distprof comms` its communication")
 
 
 def _content(path: Path) -> dict[str, Any]:

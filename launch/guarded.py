@@ -37,7 +37,9 @@ def run_guarded(run: Callable[[], Outcome]) -> Outcome:
     if child == 0:
         _be_child(run, kept, notes)
     status = _wait_for(child)
-    *left_behind, outcome = _content(notes).split(b"\0")
+    *temporary, outcome = _content(notes).split(b"\0")
+    for path in temporary:  # gone, unless it got no chance to clean up, or no memory
+        shutil.rmtree(path, ignore_errors=True)
     if outcome.isdigit():
         with suppress(OSError):
             os.write(2, b"".join(line for line in _content(kept).splitlines(keepends=True)
@@ -45,8 +47,6 @@ def run_guarded(run: Callable[[], Outcome]) -> Outcome:
         return int(outcome)
     if outcome:
         return outcome.decode()
-    for path in left_behind:  # it got no chance to clean up
-        shutil.rmtree(path, ignore_errors=True)
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number in (*SIGNALS, signal.SIGKILL):
         return 128 + number

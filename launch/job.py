@@ -5,25 +5,42 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from distprof.contract import rank_json
+from distprof.contract.first_failure import first_failure, is_victim
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
-from distprof.contract.rank_json import RunJson
-from distprof.errors import Ended, OutputError, UsageError
-from distprof.launch.deepspeed_config import FlopsProfilerSection, read_section
-from distprof.launch.job_arguments import axis_sizes, is_one_node, parse, sets_rendezvous, world_size
+from distprof.contract.rank_json import RankJson, RunJson
+from distprof.errors import DataError, Ended, OutputError, UsageError
+from distprof.launch.deepspeed_config import FlopsProfilerSection, logger_notes, read_section
+from distprof.launch.job_arguments import (
+    axis_sizes,
+    is_one_node,
+    may_restart,
+    parse,
+    sets_rendezvous,
+    step_every,
+    world_size,
+)
 from distprof.process.topology import from_sizes
+from distprof.recording.claim import about_run, join_or_make, locked
 from distprof.recording.plan import StepPlan
-from distprof.recording.run_directory import make_run_directory, new_run_id, run_id_in, this_launch
-from distprof.terminal import quoted, say
+from distprof.recording.run_directory import make_run_directory, new_run_id, this_launch
+from distprof.recording.step_every import VARIABLE
+from distprof.terminal import quoted_all, relay, say
+from distprof.units import spans
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 ReportWriter = Callable[[Path, FlopsProfilerSection], None]
 """Prints or writes the report of a run directory that the flops_profiler section asks for."""
@@ -48,21 +65,28 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     plan = StepPlan.parse(args.steps) if args.steps is not None else section.plan()
     if args.config is not None and not section.enabled:
         say(f"flops_profiler is not enabled in {args.config}: its settings are ignored")
+    for note in logger_notes(args.config) if args.config is not None else ():
+        say(note)
     sizes, ranks = axis_sizes(args), world_size(args)
     if sizes and ranks is not None:
         from_sizes(sizes, rank=0, world_size=ranks)  # checks that they divide the ranks
+    every = step_every(args)
     directory = args.out or _default_directory(args)
-    run_id = _run_id(args, directory)
     known = plan if ranks is None else plan.for_ranks(ranks)  # the ranks see for themselves: a script may start more
-    started = this_launch(run_id=run_id, plan=str(known), world_size=ranks, sizes=sizes)
-    is_first_node = is_one_node(args) or run_id_in(directory / RUN_JSON) != run_id
-    if is_first_node:
+    started = this_launch(run_id=new_run_id(), plan=str(known), world_size=ranks, sizes=sizes, key=_key(args))
+    if is_one_node(args):
+        run_id = started.run_id
         make_run_directory(directory, started, force=args.force)
+    else:
+        run_id = join_or_make(directory, started, elastic=ranks is None, force=args.force)
     say(f"recording steps {known} to {directory}")
-    _set_environment(directory, plan, run_id, sizes, debug=args.debug)
-    code, failed = _launch(_with_worker(args))
-    _finish(directory, replace(started, exit_code=code, **failed))
-    if section.enabled and write_report is not None and is_first_node:
+    _set_environment(directory, plan, run_id, sizes, every, debug=args.debug, force=args.force)
+    if may_restart(args):
+        # torch 2.13 gives the next attempt the store of the last one, where its ranks find addresses of dead ranks
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    code, failed = _launch(_with_worker(args), directory)
+    _finish(directory, started, code, failed)
+    if section.enabled and write_report is not None and run_id == started.run_id:
         _report(write_report, directory, section)
     return code
 
@@ -93,21 +117,22 @@ def _default_directory(args: argparse.Namespace) -> Path:
     raise OutputError(f"expected a free name like runs/{name}, found 99 in use", hint="choose --out")
 
 
-def _run_id(args: argparse.Namespace, directory: Path) -> str:
-    """Random on one node; on several nodes a hash of the arguments that all launchers share."""
+def _key(args: argparse.Namespace) -> str:
+    """A hash of the arguments that the launchers of all nodes share; '' on one node."""
     if is_one_node(args):
-        return new_run_id()
-    shared = (args.rdzv_id, args.rdzv_endpoint, args.master_addr, args.master_port, directory.name)
+        return ""
+    shared = (args.rdzv_id, args.rdzv_endpoint, args.master_addr, args.master_port)
     return hashlib.sha256("|".join(map(str, shared)).encode()).hexdigest()[:12]
 
 
-def _set_environment(directory: Path, plan: StepPlan, run_id: str, sizes: Mapping[str, int], *,
-                     debug: bool) -> None:
+def _set_environment(directory: Path, plan: StepPlan, run_id: str, sizes: Mapping[str, int], every: str | None, *,
+                     debug: bool, force: bool) -> None:
     os.environ |= {"DISTPROF_OUT": os.fspath(directory.resolve()), "DISTPROF_STEPS": str(plan),
                    "DISTPROF_RUN_ID": run_id}
     os.environ |= {f"DISTPROF_{axis.upper()}": str(size) for axis, size in sizes.items()}
-    if debug:
-        os.environ["DISTPROF_DEBUG"] = "1"
+    if every is not None:
+        os.environ[VARIABLE] = every
+    os.environ |= {name: "1" for name, wanted in (("DISTPROF_DEBUG", debug), ("DISTPROF_FORCE", force)) if wanted}
 
 
 def _with_worker(args: argparse.Namespace) -> argparse.Namespace:
@@ -120,8 +145,9 @@ def _with_worker(args: argparse.Namespace) -> argparse.Namespace:
     return args
 
 
-def _launch(args: argparse.Namespace) -> tuple[int, dict[str, int]]:
+def _launch(args: argparse.Namespace, directory: Path) -> tuple[int, dict[str, int]]:
     """Runs the job; returns its exit code, and fields of run.json on the rank that failed first."""
+    script = args.training_script_args[args.training_script_args[0] == "-m"]
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import run as torchrun
@@ -129,10 +155,16 @@ def _launch(args: argparse.Namespace) -> tuple[int, dict[str, int]]:
     try:
         torchrun(args)
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
+        # what torchrun prints at its end, in its words; it takes our worker for the script
+        relay(f"{ChildFailedError.__module__}.{ChildFailedError.__name__}: "
+              f"{ChildFailedError(Path(script).name, error.failures)}")
+        rank, why = _first(error, directory)
+        failure = error.failures[rank]
         code = int(failure.exitcode)
-        say(f"rank {rank} failed first: {f'exit code {code}' if code >= 0 else f'signal {-code}'}")
-        return code if code >= 0 else 128 - code, {"failed_rank": int(rank), "failed_with": code}
+        say(f"rank {rank} failed first: {f'exit code {code}' if code >= 0 else f'signal {-code}'}"
+            f"{f' ({why})' if why else ''}")
+        return code if code >= 0 else 128 - code, {
+            "failed_rank": int(rank), "failed_with": code, "failed_ns": int(failure.timestamp) * 1_000_000_000}
     except SignalException as error:
         return 128 + int(error.sigval), {}
     except KeyboardInterrupt:
@@ -145,19 +177,61 @@ def _launch(args: argparse.Namespace) -> tuple[int, dict[str, int]]:
     return 0, {}
 
 
-def _finish(directory: Path, ended: RunJson) -> None:
+def _first(error: ChildFailedError, directory: Path) -> tuple[int, str | None]:
+    """The rank of this node that failed first, and its exception.
+
+    torchrun takes the one that it saw ended first, which may be a rank that lost its connection to that one.
+    """
+    seen = int(error.get_first_failure()[0])
+    ranks = [rank for rank in _recorded(directory) if rank.rank in error.failures]
+    first = first_failure(ranks)
+    if first is None and is_victim(seen, ranks):
+        # killed without a word, by the system for instance; torchrun itself ends the others with SIGTERM
+        others = [rank for rank, failure in error.failures.items()
+                  if failure.exitcode != -signal.SIGTERM and not is_victim(rank, ranks)]
+        return min(others, key=lambda rank: error.failures[rank].timestamp, default=seen), None
+    if first is not None and (seen == first.rank or is_victim(seen, ranks)):
+        return first.rank, first.failure.what if first.failure is not None else None
+    return seen, next((rank.failure.what for rank in ranks if rank.rank == seen and rank.failure is not None), None)
+
+
+def _recorded(directory: Path) -> list[RankJson]:
+    found = []
+    for path in directory.glob(f"rank*/{RANK_JSON}"):
+        with suppress(DataError):  # merging will say so
+            found.append(rank_json.read(path, RankJson))
+    return found
+
+
+def _finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, int]) -> None:
     """Writes how the job ended into run.json; prints what was recorded and the next command."""
     closed = list(directory.glob(f"rank?????/{RANK_JSON}"))
     cut = list(directory.glob(f"rank?????{PARTIAL_SUFFIX}/{RANK_JSON}"))
-    expected = ended.world_size
-    try:
-        rank_json.write(directory / RUN_JSON, replace(ended, end_ns=time.time_ns()))
-    except OSError as error:  # the exit code stays that of the script
-        say(f"cannot write {directory / RUN_JSON}: {error.strerror}")
-    of = f" of {expected}" if expected is not None else ""
+    about = _write_end(directory, started, code, failed)
+    of = f" of {about.world_size}" if about.world_size is not None else ""
     unfinished = f", {len(cut)} unfinished" if cut else ""
     done = f"{len(closed)}{of} ranks recorded{unfinished}."
-    if closed or cut:
-        say(f"{done} Next:", f"    distprof merge {quoted(directory)}")
-    else:
+    if not closed and not cut:
         say(done)
+        return
+    others = [one for one in about.directories if one.identity != about.directory_id]
+    where = "; ".join(f"ranks {spans(one.ranks)} in {', '.join(one.hosts)}:{one.path}" for one in others)
+    say(f"{done} {f'Others: {where}. Next, with copies of those:' if others else 'Next:'}",
+        f"    distprof merge {quoted_all([directory, *(one.path for one in others)])}")
+
+
+def _write_end(directory: Path, started: RunJson, code: int, failed: Mapping[str, int]) -> RunJson:
+    """Adds the end to run.json, which ranks and launchers of other nodes write as well; the first failure stays."""
+    def ended(about: RunJson) -> RunJson:
+        earlier = about.failed_ns is not None and about.failed_ns <= failed.get("failed_ns", about.failed_ns)
+        return replace(about, end_ns=time.time_ns(), exit_code=code or about.exit_code or 0,
+                       **({} if earlier else failed))
+
+    try:
+        with locked(directory):
+            about = ended(about_run(directory) or started)
+            rank_json.write(directory / RUN_JSON, about)
+    except OSError as error:  # the exit code stays that of the script
+        say(f"cannot write {directory / RUN_JSON}: {error.strerror}")
+        return started
+    return about

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from distprof.contract.mesh import MESH_AXES, MODEL_PARALLEL
+from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
 from distprof.errors import UsageError
 from distprof.process.topology import requested
 from distprof.recording.plan import default_plan
+from distprof.recording.step_every import StepEvery
 
 RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
 """Flags of torchrun that set where ranks meet."""
@@ -46,11 +47,14 @@ def _parser() -> argparse.ArgumentParser:
                        help="run directory (default: runs/<script>-<time>)")
     group.add_argument("--steps", default=None, metavar="PLAN",
                        help=f"number of steps of each pass (default: {default_plan()})")
+    group.add_argument("--step-every", default=None, metavar="CLASS|N",
+                       help="what ends a step: steps of optimizers of this class, or every N optimizer steps (default: "
+                            "an iteration of the training loop, by the pattern in which its optimizers step)")
     group.add_argument("--config", type=Path, default=None, metavar="FILE",
                        help="DeepSpeed config; its flops_profiler section sets the first recorded step and the report")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
     for axis in MESH_AXES:
-        if axis.model_parallel:
+        if not axis.is_part:
             group.add_argument(f"--{axis.name}", type=int, default=None, metavar="N",
                                help=f"{axis.title} size, for scripts without a DeviceMesh that names it")
     group.add_argument("--debug", action="store_true", help="show tracebacks of distprof's own errors")
@@ -69,11 +73,21 @@ def axis_sizes(args: argparse.Namespace) -> dict[str, int]:
         UsageError: A size is less than 1.
     """
     sizes = requested(os.environ)
-    sizes |= {axis: getattr(args, axis) for axis in MODEL_PARALLEL if getattr(args, axis) is not None}
+    sizes |= {axis: getattr(args, axis) for axis in GIVEN_AXES if getattr(args, axis) is not None}
     wrong = [axis for axis, size in sizes.items() if size < 1]
     if wrong:
         raise UsageError(f"expected a size of 1 or more, found --{wrong[0]} {sizes[wrong[0]]}")
     return sizes
+
+
+def step_every(args: argparse.Namespace) -> str | None:
+    """What ends a step, by the arguments, else by the environment.
+
+    Raises:
+        UsageError: It is neither the class of an optimizer nor a number.
+    """
+    given = StepEvery.parse(args.step_every) if args.step_every is not None else StepEvery.requested(os.environ)
+    return given.text if given is not None else None
 
 
 def world_size(args: argparse.Namespace) -> int | None:
@@ -96,6 +110,12 @@ def world_size(args: argparse.Namespace) -> int | None:
 def is_one_node(args: argparse.Namespace) -> bool:
     """True for a job on this machine alone."""
     return args.nnodes in ("1", "1:1")
+
+
+def may_restart(args: argparse.Namespace) -> bool:
+    """True where torchrun may start the ranks again: after a failure, or when nodes come and go."""
+    least, _, most = str(args.nnodes).partition(":")
+    return args.max_restarts > 0 or (most not in ("", least))
 
 
 def sets_rendezvous(args: argparse.Namespace) -> bool:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-RUN = click.argument("run", type=click.Path(path_type=Path))
+from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
+
+TITLES = {axis.name: axis.title for axis in MESH_AXES}
+RUNS = click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+ATTEMPT = click.option("--attempt", type=click.IntRange(min=0), metavar="N",
+                       help="Attempt of a job that torchrun restarted, from 0.  [default: the last one]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 STRICT = click.option("--strict", is_flag=True, help="Exit with code 3 if any data is missing.")
 COUNT_DEVICE = click.option(
     "--device", default="meta", type=click.Choice(["meta", "cpu"]), show_default=True,
     help="Device on which the model is built and called. meta needs no memory and runs attention as plain matrix "
          "products.")
+
+
+def mesh_sizes(command: Callable[..., None]) -> Any:
+    """--pp, --dp, --cp, --ep and --tp; the command gets each as an int or None, see `given_sizes`."""
+    return _with(command, [
+        click.option(f"--{axis}", default=None, type=click.IntRange(min=1), metavar="N",
+                     help=f"{TITLES[axis][0].upper()}{TITLES[axis][1:]} size, for a job that does not tell it.")
+        for axis in GIVEN_AXES])
+
+
+def given_sizes(sizes: Mapping[str, int | None]) -> dict[str, int]:
+    """Axis -> size of those that were given."""
+    return {axis: size for axis, size in sizes.items() if size is not None}
 
 
 def model_arguments(command: Callable[..., None]) -> Any:

@@ -9,46 +9,21 @@ the script has imported torch.
 from __future__ import annotations
 
 import builtins
-import importlib.abc
 import importlib.machinery
-import importlib.util
 import io
 import os
 import runpy
 import sys
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from distprof.launch.after_import import after_import
 from distprof.terminal import say
 
 LINGER_S = 0.2
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Import hook that calls a function once, after a module was imported."""
-
-    def __init__(self, name: str, call: Callable[[], None]) -> None:
-        self._name = name
-        self._call = call
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
-
-            def exec_module(module: types.ModuleType) -> None:
-                execute(module)
-                self._call()
-
-            loader.exec_module = exec_module
-        return spec
 
 
 class Worker:
@@ -57,16 +32,14 @@ class Worker:
     def __init__(self) -> None:
         self._context: Any = None
         if not os.environ.get("DISTPROF_DISABLE"):
-            if "torch" in sys.modules:  # a sitecustomize imported it
-                self._start()
-            else:
-                sys.meta_path.insert(0, _AfterImport("torch", self._start))
+            after_import("torch", self._start)  # a sitecustomize may have imported it
 
     def _start(self) -> None:
         try:
             from distprof.recording.recorder import record
 
-            self._context = record(os.environ["DISTPROF_OUT"], steps=os.environ["DISTPROF_STEPS"])
+            self._context = record(_directory(), steps=os.environ.get("DISTPROF_STEPS", ""),
+                                   force=bool(os.environ.get("DISTPROF_FORCE")))
             self._context.__enter__()
         except Exception as error:  # noqa: BLE001 (a failure here must not stop the training job)
             say(f"{_this_rank()}: not recording: {error}")
@@ -105,6 +78,21 @@ class Worker:
             self._context.__exit__(None, None, None)
         except Exception as ours:  # noqa: BLE001 (the script ends as it would have)
             say(f"{_this_rank()}: the recording could not be closed: {ours}")
+
+
+def _directory() -> str:
+    """The run directory; where nobody gave one, one that all ranks of the job find by themselves."""
+    given = os.environ.get("DISTPROF_OUT")
+    if given:
+        return given
+    from distprof.recording.run_directory import launch_key_of
+
+    name = launch_key_of(os.environ) or f"{time.strftime('%Y%m%d-%H%M%S')}"
+    found = os.path.abspath(f"runs/{Path(sys.argv[0]).stem}-{name}")  # noqa: PTH100 (links are not followed)
+    os.environ["DISTPROF_OUT"] = found
+    if os.environ.get("RANK", "0") == "0":
+        say(f"recording to {found}")
+    return found
 
 
 def _this_rank() -> str:

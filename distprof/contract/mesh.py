@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -14,10 +14,12 @@ class MeshAxis:
     name: str
     """In tables, in `summary.json` and, where it is model parallel, as a flag of `distprof run`."""
     title: str
-    words: tuple[str, ...]
+    words: tuple[str, ...] = ()
     """First words of mesh dimensions of this axis: `dp` is that of `dp_shard`."""
-    megatron_group: str
+    megatron_group: str | None = None
     """Description that Megatron gives to its process group."""
+    is_part: bool = False
+    """True for one of two axes that data parallelism is divided into; a mesh has both or `dp`."""
     model_parallel: bool = True
     """True where the size is a factor of mp_size: ranks along the axis hold different parts of the model or input."""
 
@@ -27,6 +29,8 @@ MESH_AXES = (
              megatron_group="PIPELINE_MODEL_PARALLEL_GROUP"),
     MeshAxis(name="dp", title="data parallel", model_parallel=False, megatron_group="DATA_PARALLEL_GROUP",
              words=("dp", "ddp", "fsdp", "hsdp", "data", "replicate", "shard", "batch")),
+    MeshAxis(name="dp_replicate", title="replicas of hybrid sharding", model_parallel=False, is_part=True),
+    MeshAxis(name="dp_shard", title="shards of hybrid sharding", model_parallel=False, is_part=True),
     MeshAxis(name="cp", title="context parallel", words=("cp", "sp", "context", "seq", "sequence"),
              megatron_group="CONTEXT_PARALLEL_GROUP"),
     MeshAxis(name="ep", title="expert parallel", words=("ep", "expert"),
@@ -38,16 +42,43 @@ MESH_AXES = (
 
 AXES = tuple(axis.name for axis in MESH_AXES)
 MODEL_PARALLEL = tuple(axis.name for axis in MESH_AXES if axis.model_parallel)
+DATA_PARALLEL = tuple(axis.name for axis in MESH_AXES if not axis.model_parallel)
+GIVEN_AXES = tuple(axis.name for axis in MESH_AXES if not axis.is_part)
+"""Axes that a user can give a size."""
 SIZE_FLAGS = ", ".join(f"--{name}" for name in MODEL_PARALLEL)
 """Flags of `distprof run` that give the sizes, for hints."""
 
 _AXIS_OF_WORD = {word: axis.name for axis in MESH_AXES for word in axis.words}
 _AXIS_OF_MEGATRON_GROUP = {axis.megatron_group: axis.name for axis in MESH_AXES}
+_SHARD_WORDS = {"shard", "fsdp"}
 
 
 def axis_of_dimension(name: str) -> str | None:
     """Axis of a mesh dimension by its first word: `dp` for `dp_shard`; None for an unknown word."""
     return _AXIS_OF_WORD.get(name.lower().split("_")[0])
+
+
+def axes_of_dimensions(names: Sequence[str]) -> list[str | None]:
+    """Axis of each dimension of one mesh; None for an unknown word.
+
+    Of two data-parallel dimensions, of which one shards parameters by its name and the other does not, the axes are
+    `dp_replicate` and `dp_shard`: hybrid sharding.
+    """
+    return _with_parts([axis_of_dimension(name) for name in names], names)
+
+
+def axes_of_groups(descriptions: Sequence[str]) -> list[str | None]:
+    """The same of process groups that make up one mesh, by their descriptions."""
+    return _with_parts([axis_of_group(name) for name in descriptions], descriptions)
+
+
+def _with_parts(axes: list[str | None], names: Sequence[str]) -> list[str | None]:
+    shards = [bool(_SHARD_WORDS & {*name.lower().split("_")}) for name, axis in zip(names, axes, strict=True)
+              if axis == "dp"]
+    if len(shards) != 2 or shards[0] == shards[1]:
+        return axes
+    parts = iter("dp_shard" if is_shard else "dp_replicate" for is_shard in shards)
+    return [next(parts) if axis == "dp" else axis for axis in axes]
 
 
 def axis_of_group(description: str) -> str | None:
@@ -64,6 +95,11 @@ def axis_of_group(description: str) -> str | None:
 def mp_size_of(sizes: Mapping[str, int]) -> int:
     """Product of the model-parallel sizes; an axis without a size counts 1."""
     return prod(sizes.get(axis, 1) for axis in MODEL_PARALLEL)
+
+
+def dp_size_of(sizes: Mapping[str, int]) -> int:
+    """Product of the data-parallel sizes; an axis without a size counts 1."""
+    return prod(sizes.get(axis, 1) for axis in DATA_PARALLEL)
 
 
 def in_rank_order(values: Mapping[str, int]) -> dict[str, int]:

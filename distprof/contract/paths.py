@@ -20,6 +20,10 @@ PARTIAL_SUFFIX = ".partial"
 """Ends the name of a rank folder that is being written; a rank that died leaves it so."""
 
 
+def attempt_folder(attempt: int) -> str:
+    """Name of the folder of an earlier attempt, which holds the folders of its ranks."""
+    return f"attempt{attempt:04d}"
+
 
 def rank_folder(rank: int) -> str:
     """Name of the folder that holds what a rank recorded."""

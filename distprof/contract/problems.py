@@ -21,6 +21,13 @@ Inferred = Literal["label", "order", "group", "none"]
 no process group and are taken for those of all ranks; none: not at all, as nothing says in which group they were."""
 
 
+TopologyDoubt = Literal["not_recorded", "parameters_differ", "replicas_join", "no_mesh"]
+"""Why the topology is not certain. not_recorded: nothing says how ranks divide the model, and no step was recorded
+with what they exchange; parameters_differ: ranks hold different parameters, and nothing that they exchange says why;
+replicas_join: ranks with the same parameters join results inside modules, as both context parallel ranks and replicas
+with common statistics do; no_mesh: what they hold and exchange fits no device mesh."""
+
+
 def _code(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
@@ -43,10 +50,12 @@ class Unreadable(Problem, frozen=True):
 
 
 class RanksMissing(Problem, frozen=True):
-    """Ranks left no data at all."""
+    """Ranks left no data in the directories that were read."""
 
     ranks: tuple[int, ...]
     world_size: int
+    where: tuple[str, ...] = ()
+    """Directories on other hosts in which they are recorded, as host:path, as far as the job knew."""
 
 
 class Unfinished(Problem, frozen=True):
@@ -59,13 +68,13 @@ class Unfinished(Problem, frozen=True):
 
 
 class RankFailed(Problem, frozen=True):
-    """The rank whose process ended first when the job failed; the others failed because of it."""
+    """The rank that failed first; the others failed because of it."""
 
     rank: int
-    exit_code: int
-    """Below 0: the signal that ended it."""
+    exit_code: int | None
+    """Below 0: the signal that ended it. None where no launcher of ours saw its end."""
     why: str | None = None
-    """The exception, where the rank was recorded completely by then."""
+    """The exception, where one ended the script."""
 
 
 class FilesMissing(Problem, frozen=True):
@@ -87,6 +96,21 @@ class NoteOfRank(Problem, frozen=True):
 
     rank: int
     detail: str
+
+
+class StepsUnsure(Problem, frozen=True):
+    """What ends a step is not certain, so that a step may not be an iteration of the training loop."""
+
+    what: Literal["irregular", "silent", "differ", "left", "late", "explicit"]
+    """irregular: optimizers step in no pattern. silent: some were alive and had not stepped. differ: not all ranks
+    found the same. left: optimizers stepped in another order later on. late: optimizers stepped in a job that had been
+    taken for inference. explicit: rec.step() was called first when steps had been measured that it did not end."""
+    num_turns: int = 0
+    """Optimizer steps that were looked at."""
+    names: tuple[str, ...] = ()
+    """Optimizers that are concerned."""
+    step: int | None = None
+    ranks: tuple[int, ...] = ()
 
 
 class AttemptsDiffer(Problem, frozen=True):
@@ -131,6 +155,12 @@ class TraceDamaged(Problem, frozen=True):
     detail: str = ""
 
 
+class TopologyUncertain(Problem, frozen=True):
+    """Totals of the model may be wrong: ranks were taken for data parallel, and not all that they did fits that."""
+
+    doubt: TopologyDoubt
+
+
 class ClocksNotAligned(Problem, frozen=True):
     """Times of these ranks are not on the common clock."""
 
@@ -165,6 +195,17 @@ class FilesLeftOut(Remark, frozen=True):
     """What they are."""
 
 
+class ExecutionTraces(Remark, frozen=True):
+    """Execution traces, as Megatron writes them for Chakra, lie beside the timelines of their ranks."""
+
+    files: tuple[str, ...]
+    """The first few."""
+    ranks: tuple[int, ...]
+    """That have one."""
+    missing: tuple[int, ...]
+    """Ranks with a timeline that have none."""
+
+
 class RanksFromNames(Remark, frozen=True):
     """Ranks are from file names, not from the traces."""
 
@@ -188,6 +229,23 @@ class MatchingInferred(Remark, frozen=True):
     what: Inferred
     num_rows: int
     total: int
+
+
+class EarlierAttempts(Remark, frozen=True):
+    """torchrun restarted the job: an attempt before the one that is shown."""
+
+    attempt: int
+    shown: int
+    rank: int | None = None
+    """The rank that ended it; None where that is not known."""
+    why: str | None = None
+
+
+class ScriptProfiled(Remark, frozen=True):
+    """The script ran its own torch.profiler, and nothing was recorded in these steps."""
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
 
 
 class StepsUneven(Remark, frozen=True):

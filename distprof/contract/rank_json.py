@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from distprof.contract.paths import FORMAT
+from distprof.contract.steps_found import StepsFound
 from distprof.errors import DataError, FormatError
 from distprof.files import json_text, write_whole
 
@@ -72,9 +73,26 @@ class ClockSample(msgspec.Struct, frozen=True, kw_only=True):
         return self.at_ns, (self.offset_ns or 0) + (self.bound_ns or 0)
 
 
+class RankFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The exception that ended the script of a rank."""
+
+    what: str
+    """Like `ValueError in the script: bad sample 17 (train.py:9)`."""
+    at_ns: int
+    """When it came through, since the epoch, this rank's clock."""
+    of_communication: bool
+    """It was raised in communication with other ranks, of which one may have failed before."""
+
+
 MOST_RANKS = 1 << 20
 """Numbers from here on are no ranks: damage makes such."""
 Status = Literal["recording", "complete", "partial", "failed"]
+
+
+Basis = Literal["given", "mesh", "framework", "wrapper", "assumed"]
+"""What a topology rests on. given: flags of the user; mesh: DeviceMesh objects and pipeline stages of torch; framework:
+sizes that a framework keeps; wrapper: the process groups of DDP or FSDP; assumed: nothing says how ranks divide the
+model, and all were taken for data parallel."""
 
 
 class RankJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +105,8 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     """`recording` until the folder is finished, and for good where the process was killed."""
     why: str | None = None
     """Why the rank is `partial` or `failed`; the exception that ended the script when all that is needed was there."""
+    failure: RankFailure | None = None
+    """What ended the script, where an exception did, even after the last pass."""
     notes: list[str] = []
     """What to keep in mind about this rank, in sentences."""
     rank: Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
@@ -104,6 +124,8 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     """Mesh axis -> position of this rank."""
     topology_source: str | None = None
     """How the topology was found, in words."""
+    topology_basis: Basis | None = None
+    """What it rests on; None also in files of older versions."""
     mp_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
     dp_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
     plan: str = ""
@@ -112,6 +134,10 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that were recorded."""
     passes: dict[str, int] = {}
     """Pass -> steps that were recorded in it."""
+    steps_found: StepsFound | None = None
+    """What ends a step; None before one was found."""
+    profiled_steps: list[int] = []
+    """Steps in which the script ran its own torch.profiler, and nothing was recorded."""
     params: ParamCount | None = None
     """Over all root modules; None until modules were seen."""
     device_name: str | None = None
@@ -127,6 +153,17 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     """Of distprof, python and torch."""
     files: dict[str, int | None] = {}
     """File of the folder -> rows; None for files without rows."""
+
+
+class RanksDirectory(msgspec.Struct, frozen=True, kw_only=True):
+    """A run directory of a job, which hosts without a common folder have one each of."""
+
+    identity: str
+    """`directory_id` of its run.json: equal paths on two hosts may be one directory, or two."""
+    path: str
+    """Absolute, as those hosts see it."""
+    hosts: list[str]
+    ranks: list[int]
 
 
 class RunJson(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +191,14 @@ class RunJson(msgspec.Struct, frozen=True, kw_only=True):
     """The rank whose process failed first; None where none did, or it is not known."""
     failed_with: int | None = None
     """Its exit code; below 0: the signal that ended it."""
+    failed_ns: int | None = None
+    """When, since the epoch, clock of its host."""
+    launch_key: str = ""
+    """Equal on all launchers of a job, and in all its attempts; '' where they have nothing in common."""
+    directory_id: str = ""
+    """Random, of this directory: that of other hosts of the same run has another one."""
+    directories: list[RanksDirectory] = []
+    """Where all ranks of the job are recorded, as far as they told each other."""
 
 
 class _Versioned(msgspec.Struct):

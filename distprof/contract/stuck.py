@@ -76,6 +76,8 @@ class StuckGroup(msgspec.Struct, kw_only=True):
     last_completed: int | None
     collectives: list[StuckCollective]
     """The last ones, in the order of their calls; 50 at most."""
+    ranks_known: bool = True
+    """False where a dump of torch's flight recorder does not list the ranks of the group: there may be more."""
 
 
 class OpenCall(msgspec.Struct, kw_only=True):
@@ -114,7 +116,8 @@ class Stuck(msgspec.Struct, kw_only=True):
     world_size: int
     time_ns: int
     """Since the epoch, this rank's clock."""
-    cause: Literal["signal", "watchdog", "error"]
+    cause: Literal["signal", "watchdog", "error", "dump"]
+    """dump: in no file, but made when a dump of torch's flight recorder is read."""
     why: str
     """Like signal SIGTERM, no step has ended for 30.0 s, RuntimeError: ..."""
     waiting: bool
@@ -124,7 +127,7 @@ class Stuck(msgspec.Struct, kw_only=True):
     step: int
     pass_name: str | None = msgspec.field(name="pass")
     phase: str | None
-    """Of the main thread: forward, recompute, backward or optimizer; null where unknown."""
+    """Of the main thread: forward, evaluation, recompute, backward or optimizer; null where unknown."""
     module_path: str | None
     """Module whose forward call the main thread is in; null where unknown."""
     since_ns: int | None

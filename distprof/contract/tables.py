@@ -53,6 +53,12 @@ def real(name: str, doc: str, *, nullable: bool = False) -> Column:
 
 WAIT_SLICE = "Work.wait"
 """Name of the slices in which a thread waits for a collective."""
+CLOSURE_SLICE = "Optimizer.closure"
+"""Name of the slices in which an optimizer runs the closure that it was given."""
+EVALUATION = "evaluation"
+"""Phase of root forward calls without gradient in a job that trains."""
+EVALUATION_SLICE = "evaluation: no gradient"
+"""Name of the slices around them."""
 PHASES = ("forward", "backward", "recompute")
 """Parts of a step in which modules work; recompute: forward work that activation checkpointing repeats in backward."""
 TAGS = (
@@ -109,7 +115,32 @@ MODULES = Table(
         int64("bwd_flops", "FLOPs of one step's backward, submodules included; count pass.", nullable=True),
         int64("recompute_flops", "FLOPs of forward calls repeated in backward (activation checkpointing); count pass.",
              nullable=True),
+        int64("evaluation_flops", "FLOPs of one step's forward calls without gradient (evaluation), in no other; "
+             "count pass.", nullable=True),
         *TIME_COLUMNS,
+    ),
+)
+
+PARAMETERS = Table(
+    file="parameters.parquet",
+    doc="One row per parameter of this rank, a shared one once; those of all ranks say how they divide the model.",
+    columns=(
+        *TAGS,
+        Column(name="module_path", type="string", doc="Path of the module that has it; the root is ''."),
+        Column(name="name", type="string", doc="Name in that module: weight, bias, ..."),
+        text("shape", "Shape on this rank as a JSON list; that before flattening where FSDP flattened it, and the "
+             "global one of a DTensor."),
+        text("dtype", "Element type, like float32."),
+        int64("params", "Elements the rank must hold for its model-parallel part, as in the table of modules."),
+        int64("stored_params", "Elements that lie on this rank."),
+        int64("whole_params", "Elements that all ranks of the pipeline stage have together. Null for a plain tensor, "
+              "which may be a part of one that is divided over ranks.", nullable=True),
+        Column(name="trainable", type="bool", doc="True where it takes part in training (requires_grad)."),
+        int64("checksum", "Hash of up to 4,096 of its values after the first pass: equal on ranks that hold the same "
+              "ones. Null where it would say nothing: for shards of FSDP and DTensor, and where all values are equal.",
+              nullable=True),
+        real("active_ratio", "Experts that a token goes to / experts, for parameters of routed experts. Null for "
+             "others, and for experts that do not say.", nullable=True),
     ),
 )
 
@@ -120,7 +151,8 @@ OPS = Table(
         *TAGS,
         _MODULE_PATH,
         text("op", "Operator, like aten::mm."),
-        text("phase", "forward, backward, recompute or optimizer."),
+        text("phase", "forward, backward, recompute, optimizer, or evaluation: root forward calls without gradient in "
+             "a job that trains, which are in no total."),
         text("shapes", "Shapes of the tensor inputs on this rank, as a JSON list."),
         text("dtype", "Element type of the first tensor input, like float32.", nullable=True),
         real("calls", "Calls a step."),
@@ -176,8 +208,8 @@ COLLECTIVES = Table(
         int64("wait_end_ns", "When that wait ended. A thread that works with a GPU goes on at once, and its stream "
               "waits.", nullable=True),
         _MODULE_PATH,
-        text("phase", "forward, backward, recompute or optimizer: what the rank was doing. Null: none of them.",
-              nullable=True),
+        text("phase", "forward, backward, recompute, optimizer or evaluation: what the rank was doing. Null: none of "
+             "them.", nullable=True),
     ),
 )
 
@@ -193,13 +225,18 @@ STEPS = Table(
         int64("duration_ns", "end_ns - start_ns, by a clock that is never set."),
         int64("before_forward_ns", "From the start of the step to the first forward call: data loading and what "
              "else the script does there; time pass.", nullable=True),
-        int64("fwd_ns", "Time inside root forward calls; time pass.", nullable=True),
-        int64("bwd_ns", "From the first gradient of a root module's output to the end of backward; time pass.",
+        int64("fwd_ns", "Time inside root forward calls, evaluation apart; time pass.", nullable=True),
+        int64("bwd_ns", "From the first gradient of a root module's output to the end of backward, without optimizers "
+             "that step in it; time pass.", nullable=True),
+        int64("optimizer_ns", "Time inside optimizer.step(), without what its closure does; time pass.", nullable=True),
+        int64("evaluation_ns", "Time inside root forward calls without gradient, in a job that trains; time pass.",
              nullable=True),
-        int64("optimizer_ns", "Time inside optimizer.step(); time pass.", nullable=True),
-        int64("forward_calls", "Root forward calls that ended in this step.", nullable=True),
-        int64("samples", "Sum over root forward calls of the first dimension of the first tensor input. Null where "
-             "no tensor was passed, and in a wait pass that did not listen.", nullable=True),
+        int64("forward_calls", "Root forward calls of modules with parameters that ended in this step, evaluation "
+             "apart.", nullable=True),
+        int64("evaluation_calls", "The same in evaluation: without gradient, in a job that trains.", nullable=True),
+        int64("samples", "What went into the root module that got most: over its forward calls, evaluation apart, the "
+             "sum of the first dimension of the first tensor; a tensor that goes in again is not counted again. Null "
+             "where no tensor was passed, and in a wait pass that did not listen.", nullable=True),
         int64("cpu_ns", "Time that the thread of the steps was on a processor; trace and arrivals pass.",
              nullable=True),
         int64("switched_out", "How often it lost its processor to another thread while it could have gone on; trace "
@@ -235,4 +272,4 @@ EVENTS = Table(
     ),
 )
 
-RANK_TABLES = (MODULES, OPS, COLLECTIVES, STEPS, EVENTS)
+RANK_TABLES = (MODULES, PARAMETERS, OPS, COLLECTIVES, STEPS, EVENTS)

@@ -16,12 +16,11 @@ from distprof.errors import UsageError
 from distprof.formulas.operator_cost import Cost
 from distprof.model.isolation import undisturbed
 from distprof.model.modules import ModuleMap, Site
-from distprof.model.packed_params import PackedParams
-from distprof.model.params import count_own_params, count_params
+from distprof.model.params import ParamCounter
 from distprof.model.scopes import ModuleScopes
 from distprof.process.topology import Topology
 
-ONE_PROCESS = Topology(sizes={}, coordinates={}, source="one process")
+ONE_PROCESS = Topology(sizes={}, coordinates={}, source="one process", basis="given")
 
 
 def count(model: Any, *args: Any, backward: bool = False, **kwargs: Any) -> Counts:
@@ -90,13 +89,13 @@ def summed(counting: CountPass, modules: ModuleMap) -> Counts:
     ops = tuple(_op_count(key, entry, within[key.path]) for key, entry in counting.sums.items())
     work = _work(ops)
     places = Counter(id(site.module()) for site in modules.sites())
-    packed = PackedParams()
+    params = ParamCounter(modules.roots(), ONE_PROCESS)
     return Counts(
         ops=ops,
-        modules=tuple(_module_count(site, work[site.path], counting, packed, shared=places[id(site.module())] > 1)
+        modules=tuple(_module_count(site, work[site.path], counting, params, shared=places[id(site.module())] > 1)
                       for site in _in_tree_order(modules)),
         functions=dict(counting.functions.calls) if counting.functions is not None else {},
-        params=count_params(modules.roots(), ONE_PROCESS, packed),
+        params=params.below(modules.roots()),
     )
 
 
@@ -133,13 +132,13 @@ def _op_count(key: OpKey, entry: Cost, within: frozenset[str]) -> OpCount:
         write_bytes=entry.write_bytes, kind=entry.kind, counted=entry.counted, note=entry.note)
 
 
-def _module_count(site: Site, work: _Work, counting: CountPass, packed: PackedParams, *, shared: bool) -> ModuleCount:
+def _module_count(site: Site, work: _Work, counting: CountPass, params: ParamCounter, *, shared: bool) -> ModuleCount:
     module = site.module()
     shapes = counting.shapes.get(site, ((), ()))
     return ModuleCount(
         path=site.path, class_name=site.class_name, depth=site.depth, calls=counting.calls.get(site, 0),
-        params=count_params([module] if module is not None else [], ONE_PROCESS, packed),
-        own_params=count_own_params(module, ONE_PROCESS, packed) if module is not None else 0,
+        params=params.below([module] if module is not None else []),
+        own_params=params.own(module) if module is not None else 0,
         input_shapes=shapes[0], output_shapes=shapes[1], macs=work.macs, flops=work.flops, elements=work.elements,
         io_bytes=work.io_bytes, shared=shared)
 

@@ -10,8 +10,7 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from distprof import formulas
+from distprof.contract.tables import EVALUATION
 from distprof.counting.data_flow import DataFlow
 from distprof.counting.torch_functions import FunctionPass
 from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
@@ -26,7 +26,7 @@ from distprof.formulas.operator_cost import Cost
 from distprof.model.call_paths import CallPath, mark_nodes, owner_of_running_node
 from distprof.model.compiled import hidden_operators
 from distprof.model.modules import Site
-from distprof.model.scopes import Frame, ModuleScopes, in_backward
+from distprof.model.scopes import Frame, GradientWatch, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name, tensors
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -35,8 +35,7 @@ NOT_WORK = ("prim::", "profiler::", "c10d::", "_c10d_functional::")
 NO_CALLS = partial(Cost, calls=0)
 
 
-@dataclass(frozen=True, slots=True)
-class OpKey:
+class OpKey(NamedTuple):
     """Calls with an equal key are summed."""
 
     path: CallPath
@@ -85,6 +84,8 @@ class CountPass(TorchDispatchMode):
         self._error: Exception | None = None
         self._retired = False
         self._step_sums: dict[OpKey, Cost] = defaultdict(NO_CALLS)
+        self._unsure_sums: dict[GradientWatch, dict[OpKey, Cost]] = {}
+        """Of forward calls that turn out to be evaluation where no gradient comes."""
         self._step_calls: dict[Site, int] = defaultdict(int)
         self._scopes = scopes
         self._phase = phase
@@ -98,6 +99,8 @@ class CountPass(TorchDispatchMode):
     def start(self) -> None:
         """Switches the mode on for this thread and the threads that autograd starts."""
         self._retired = False
+        self._step_sums.clear()  # of a step that was interrupted
+        self._step_calls.clear()
         self._scopes.add(self)
         self._thread, self._home = threading.get_ident(), self._scopes.frames
         self._switch_on()
@@ -133,11 +136,15 @@ class CountPass(TorchDispatchMode):
         """Adds the step that ended to the sums; an unfinished step is never added."""
         if self._error is not None:
             raise self._error
+        for watch, sums in self._unsure_sums.items():
+            for key, cost in sums.items():
+                self._step_sums[key if watch.seen else key._replace(phase=EVALUATION)].add(cost)
         for key, cost in self._step_sums.items():
             self.sums[key].add(cost)
         for site, calls in self._step_calls.items():
             self.calls[site] += calls
         self._step_sums.clear()
+        self._unsure_sums.clear()
         self._step_calls.clear()
         self.num_steps += 1
 
@@ -149,7 +156,7 @@ class CountPass(TorchDispatchMode):
         if joins:  # a mode is on in one thread only; another thread of the script gets it for the call of a module
             self._switch_on()
         frame.data[self] = RunningCall(path.child(frame.site), torch._C._autograd._get_sequence_nr(), joins)
-        if not frame.recompute and not frame.repeats_outer:
+        if not (frame.recompute or frame.evaluation or frame.repeats_outer):
             with self._lock:
                 self._step_calls[frame.site] += 1
 
@@ -173,12 +180,11 @@ class CountPass(TorchDispatchMode):
     def _record_hidden(self, frame: Frame, name: str, calls: int, inputs: list[torch.Tensor],
                        outputs: list[torch.Tensor]) -> None:
         """Adds operators that TorchScript hides from modes: uncounted, with the bytes of the whole script."""
-        shapes = json.dumps([_shape(tensor) for tensor in inputs])
-        phase = "recompute" if frame.recompute else "forward"
+        shapes = _shapes_text(tuple(map(_shape, inputs)))
         cost = Cost(calls=calls, read_bytes=sum(map(_bytes, inputs)), write_bytes=sum(map(_bytes, outputs)),
                     note="hidden in TorchScript; bytes are those of the whole script")
         with self._lock:
-            self._step_sums[OpKey(self._path_of(frame), name, phase, shapes)].add(cost)
+            self._step_sums[OpKey(self._path_of(frame), name, frame.phase, shapes)].add(cost)
 
     def _path_of(self, frame: Frame) -> CallPath:
         entry: RunningCall | None = frame.data.get(self)
@@ -224,27 +230,42 @@ class CountPass(TorchDispatchMode):
         name = formulas.name_of(func)
         if name.startswith(NOT_WORK):
             return
-        path, phase = self._owner_and_phase()
+        path, phase, sums = self._owner_phase_and_sums()
         inputs = tensors((args, kwargs))
         found = tensors(output)
         typed = next(iter(inputs), None) if inputs else next(iter(found), None)
         dtype = dtype_name(typed.dtype) if typed is not None else None
-        shapes = json.dumps([_shape(tensor) for tensor in inputs])
+        shapes = _shapes_text(tuple(map(_shape, inputs)))
         functions = tuple(self.functions.stack) if self.functions is not None and phase == "forward" else ()
         kernel = self._running_here.kernel if self.functions is not None else ""
         cost = formulas.cost(func, args, kwargs, output)
         with self._lock:
-            self._step_sums[OpKey(path, name, phase, shapes, dtype, functions, kernel)].add(cost)
+            sums[OpKey(path, name, phase, shapes, dtype, functions, kernel)].add(cost)
+
+    def _owner_phase_and_sums(self) -> tuple[CallPath, str, dict[OpKey, Cost]]:
+        path, phase = self._owner_and_phase()
+        frame = self._scopes.current
+        if frame is None or frame.gradient is None or phase != "forward":
+            return path, phase, self._step_sums
+        return path, phase, self._unsure_sums.setdefault(frame.gradient, defaultdict(NO_CALLS))
 
     def _owner_and_phase(self) -> tuple[CallPath, str]:
-        frame = self._scopes.current
+        frame, phase = self._scopes.current, self._phase()
+        if phase is not None:  # what runs inside of an optimizer has another phase
+            return self._path_of(frame) if frame is not None else self._outside, phase
         if frame is not None:
-            return self._path_of(frame), "recompute" if frame.recompute else "forward"
+            return self._path_of(frame), frame.phase
         if in_backward():
             return owner_of_running_node() or self._outside, "backward"
         # a thread that TorchScript forked has the mode but no module call: use the last one of the home thread
         caller = next(reversed(self._home), None) if threading.get_ident() != self._thread else None
-        return (self._path_of(caller) if caller is not None else self._outside), self._phase() or "forward"
+        return (self._path_of(caller), caller.phase) if caller is not None else (self._outside, "forward")
+
+
+@lru_cache(maxsize=1 << 14)
+def _shapes_text(shapes: Shapes) -> str:
+    """As JSON; layers repeat the same ones."""
+    return json.dumps(shapes)
 
 
 def _shapes(tree: Any) -> Shapes:
@@ -252,6 +273,8 @@ def _shapes(tree: Any) -> Shapes:
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    if type(tensor) is torch.Tensor and not tensor.is_nested:
+        return tuple(tensor.shape)
     if is_lazy(tensor):
         return ()  # a lazy parameter has no shape yet
     # the parts of a nested tensor differ in shape

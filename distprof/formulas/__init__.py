@@ -17,6 +17,7 @@ from torch.utils.flop_counter import flop_registry
 from distprof.formulas.attention import ATTENTION
 from distprof.formulas.bytes_moved import bytes_moved
 from distprof.formulas.convolution import CONVOLUTION
+from distprof.formulas.cost_cache import CostCache, call_key
 from distprof.formulas.element_counts import element_count
 from distprof.formulas.estimates import ESTIMATES
 from distprof.formulas.flex_attention import FLEX
@@ -27,7 +28,7 @@ from distprof.formulas.operator_kinds import kind_without_formula
 from distprof.formulas.quantized import QUANTIZED
 from distprof.formulas.recurrent import RECURRENT
 from distprof.formulas.third_party import THIRD_PARTY
-from distprof.formulas.user_formulas import registered, registered_flops
+from distprof.formulas.user_formulas import any_registered, registered, registered_flops
 
 __all__ = ["MACS", "Cost", "cost", "has_formula", "name_of"]
 
@@ -35,6 +36,10 @@ MACS: dict[str, MacsFormula] = {
     **MATMUL, **CONVOLUTION, **ATTENTION, **FLEX, **RECURRENT, **QUANTIZED, **THIRD_PARTY,
 }
 """Qualified name of an operator (all overloads) -> MACs of one call."""
+
+LOOK_AT_VALUES = frozenset((*ATTENTION, *FLEX, *THIRD_PARTY, *NESTED_MATMUL))
+"""Operators whose formulas may read lengths of sequences from tensors."""
+_COSTS = CostCache()
 
 
 def has_formula(func: Any, kwargs: dict[str, Any] | None = None) -> bool:
@@ -51,9 +56,32 @@ def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) ->
         kwargs: Keyword arguments of the call.
         output: The result of the call.
 
+    Returns:
+        The cost, which must not be changed: equal calls share it.
+
     Raises:
         FormulaError: A formula of a user raised or returned no int >= 0.
     """
+    if not _follows_from_shapes(func):
+        return _computed(func, args, kwargs, output)
+    key = call_key(func, args, kwargs, output)
+    known = _COSTS.get(key) if key is not None else None
+    if known is None:
+        known = _computed(func, args, kwargs, output)
+        if key is not None:
+            _COSTS.keep(key, known)
+    return known
+
+
+def _follows_from_shapes(func: Any) -> bool:
+    """False where a formula may look at values, or is not ours."""
+    name = name_of(func)
+    if any_registered() or name in LOOK_AT_VALUES or not isinstance(func, torch._ops.OpOverload):
+        return False
+    return name in MACS or _torch_formula(func) is None
+
+
+def _computed(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Cost:
     found = _contraction(func, args, kwargs, output)
     kind: OperatorKind = "contraction"
     if found is None:

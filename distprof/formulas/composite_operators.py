@@ -46,7 +46,7 @@ def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: d
     if isinstance(func, torch._ops.HigherOrderOperator):
         return func(*_functions_under(mode, args), **_functions_under(mode, kwargs))
     # fake tensors call prim:: operators for their device; the dispatcher does not have these
-    if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":
+    if not isinstance(func, torch._ops.OpOverload) or _is_whole(func):
         return NotImplemented
     key = _key_of_parts(func, tensors((list(args), kwargs)))
     if key is None:
@@ -54,6 +54,12 @@ def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: d
     with mode:
         # func.decompose prefers Python decompositions, which round differently from the kernels
         return func._op_dk(key, *args, **kwargs)
+
+
+@cache
+def _is_whole(func: Any) -> bool:
+    """True for an operator that has no parts on any device."""
+    return func.namespace == "prim" or not (_has(func, COMPOSITE.name) or name_of(func) in CALL_PRODUCTS)
 
 
 def _key_of_parts(func: Any, found: list[torch.Tensor]) -> Any:

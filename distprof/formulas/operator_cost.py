@@ -69,10 +69,14 @@ class Cost:
         return self.read_bytes + self.write_bytes
 
     def add(self, other: Cost) -> None:
-        for name in _SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.calls += other.calls  # name by name: this runs once per operator call
+        self.macs += other.macs
+        self.remainder += other.remainder
+        self.causal_macs += other.causal_macs
+        self.recompute_macs += other.recompute_macs
+        self.elements += other.elements
+        self.estimate_flops += other.estimate_flops
+        self.read_bytes += other.read_bytes
+        self.write_bytes += other.write_bytes
         self.kind, self.counted, self.note = other.kind, other.counted, other.note
 
-
-_SUMMED = ("calls", "macs", "remainder", "causal_macs", "recompute_macs", "elements", "estimate_flops", "read_bytes",
-           "write_bytes")

@@ -106,6 +106,11 @@ def kernel_name(kernel: Any) -> str | None:
     return f"{kernel.__module__}.{kernel.__qualname__}"
 
 
+def any_registered() -> bool:
+    """True where a user registered a formula."""
+    return bool(REGISTERED)
+
+
 def registered(func: Any, kwargs: dict[str, Any]) -> tuple[str, UserFormula] | None:
     """Name and formula that a user registered for an operator; None if there is none."""
     for key in _keys(func, kwargs) if REGISTERED else ():

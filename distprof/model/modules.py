@@ -54,10 +54,19 @@ class Model:
 
     prefix: str = ""
     sites: dict[str, Site] = field(default_factory=dict)
+    outermost: weakref.ref[nn.Module] | None = None
+    """The module that was called: the wrapper of the root, where it has one."""
+    trained: bool = False
+    """False while every call of it was evaluation: a teacher, an average of weights."""
 
     @property
     def root(self) -> Site:
         return self.sites[""]
+
+    def called(self) -> nn.Module | None:
+        """The module that was called, else the root; None where neither is alive."""
+        outermost = self.outermost() if self.outermost is not None else None
+        return outermost if outermost is not None else self.root.module()
 
     def has_parameters(self) -> bool:
         """False for a loss function and the like."""
@@ -106,7 +115,7 @@ class ModuleMap:
 
     def add_root(self, module: nn.Module) -> Site:
         """Takes in a module that was called from outside of every module."""
-        model = Model()
+        model = Model(outermost=weakref.ref(module))
         for raw_name, path, sub in _unwrapped(module):
             site = model.sites.get(path)
             if site is None:
@@ -115,6 +124,7 @@ class ModuleMap:
                 site.class_name, site.module = type(sub).__name__, weakref.ref(sub)
             self._sites[id(sub)] = site
         inside = {id(sub) for _, sub in module.named_modules()}
+        model.trained = any(old.trained for old in self.models if id(old.root.module()) in inside)
         self.models = [old for old in self.models if id(old.root.module()) not in inside]
         self.models.append(model)
         self._number()
@@ -142,8 +152,12 @@ class ModuleMap:
             yield from model.sites.values()
 
     def roots(self) -> list[nn.Module]:
-        """The root modules that are alive."""
-        return [module for model in self.models if (module := model.root.module()) is not None]
+        """The root modules that are alive, as they were called: with the wrappers around them."""
+        return [module for model in self.models if (module := model.called()) is not None]
+
+    def of_the_model(self) -> list[Model]:
+        """The models that totals are of: without those that were only called in evaluation, if there are others."""
+        return [model for model in self.models if model.trained] or self.models
 
     def _number(self) -> None:
         # the first model with parameters is "the" model, whatever was called before it

@@ -6,52 +6,96 @@ A data-parallel shard (FSDP, ZeRO-3) counts with its unsharded size, a model-par
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from math import prod
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from distprof.contract.mesh import axis_of_dimension
 from distprof.contract.rank_json import ParamCount
+from distprof.model.flat_params import FlatParams
+from distprof.model.held_params import HeldParam, held_param, stored_elements
 from distprof.model.packed_params import PackedParam, PackedParams
-from distprof.model.tensors import dtype_name
 from distprof.process.topology import Topology
 
 
-def count_params(modules: Sequence[nn.Module], topology: Topology, packed: PackedParams) -> ParamCount:
-    """Counts parameters and buffers of modules and of all inside them, a tied one once."""
-    return _counted((p for module in modules for p in module.parameters()), topology,
-                    (b for module in modules for b in module.buffers()),
-                    packed.of(inner for module in modules for inner in module.modules()))
+class OwnParam(NamedTuple):
+    """A parameter of one module."""
+
+    name: str
+    """In the module; '' where it has none."""
+    key: Hashable
+    """Equal for a parameter that several modules share."""
+    shape: tuple[int, ...] | None
+    param: HeldParam
+    tensor: torch.Tensor | None
+    """Its values, where they lie on this rank as they are used; None for a part of a flat or packed parameter."""
 
 
-def count_own_params(module: nn.Module, topology: Topology, packed: PackedParams) -> int:
-    """Counts the parameters of a module without those of the modules inside it."""
-    return _counted(module.parameters(recurse=False), topology, (), packed.of([module])).params
+class ParamCounter:
+    """Counts the parameters of modules and of all inside them; each object is unpacked once."""
+
+    def __init__(self, roots: Sequence[nn.Module], topology: Topology) -> None:
+        """Looks for flat parameters.
+
+        Args:
+            roots: The modules, or the roots that they are in.
+            topology: Where this rank stands.
+        """
+        self._topology = topology
+        self._flat = FlatParams(roots)
+        self._packed = PackedParams()
+        self._own: dict[int, list[OwnParam]] = {}
+        """By id of the module; a counter lives while the modules do."""
+
+    def below(self, modules: Sequence[nn.Module]) -> ParamCount:
+        """Counts parameters and buffers of modules and of all inside them, a tied one once."""
+        inside = list({id(inner): inner for module in modules for inner in module.modules()}.values())
+        buffers = _once(buffer for module in modules for buffer in module.buffers())
+        return _summed(self._once(inside), self._packed.of(inside), buffers, self._topology)
+
+    def own(self, module: nn.Module) -> int:
+        """Counts the parameters of a module without those of the modules inside it."""
+        return sum(param.size for param in self._once([module])) + sum(param.size for param in self.packed(module))
+
+    def own_params(self, module: nn.Module) -> list[OwnParam]:
+        """The parameters of a module without those of the modules inside it, packed ones left out."""
+        if id(module) not in self._own:
+            self._own[id(module)] = list(self._looked_up(module))
+        return self._own[id(module)]
+
+    def _looked_up(self, module: nn.Module) -> Iterator[OwnParam]:
+        for name, tensor in module.named_parameters(recurse=False):
+            if not is_lazy(tensor) and not self._flat.replaces(tensor):
+                yield OwnParam(name, id(tensor), tuple(tensor.shape), held_param(tensor, self._topology), tensor)
+        for original in self._flat.of(module):
+            yield OwnParam(original.name, original.key, original.shape, original.param, None)
+
+    def packed(self, module: nn.Module) -> list[PackedParam]:
+        """Those that a module itself holds packed for quantized kernels."""
+        return self._packed.of([module])
+
+    def _once(self, modules: Iterable[nn.Module]) -> list[HeldParam]:
+        return list({own.key: own.param for module in modules for own in self.own_params(module)}.values())
 
 
-def _counted(parameters: Iterable[torch.Tensor], topology: Topology, buffers: Iterable[torch.Tensor],
-             packed: list[PackedParam]) -> ParamCount:
+def _summed(params: list[HeldParam], packed: list[PackedParam], buffers: list[torch.Tensor],
+            topology: Topology) -> ParamCount:
     """Packed parameters are never trained nor sharded."""
-    tensors, extra = _once(parameters), _once(buffers)
-    needed = [_needed(tensor, topology.unnamed_axis) for tensor in tensors]
+    every: list[HeldParam | PackedParam] = [*params, *packed]
     dtypes: Counter[str] = Counter()
-    for size, tensor in zip(needed, tensors, strict=True):
-        dtypes[_dtype(tensor)] += size
-    for param in packed:
+    for param in every:
         dtypes[param.dtype] += param.size
-    num_packed, unique = sum(param.size for param in packed), _unique(tensors, topology)
+    num_packed, unique = sum(param.size for param in packed), _unique(params, topology)
     return ParamCount(
-        params=sum(needed) + num_packed,
-        stored_params=sum(_stored(tensor) for tensor in tensors) + num_packed,
-        trainable_params=sum(size for size, tensor in zip(needed, tensors, strict=True) if tensor.requires_grad),
+        params=sum(param.size for param in params) + num_packed,
+        stored_params=sum(param.stored for param in params) + num_packed,
+        trainable_params=sum(param.size for param in params if param.trainable),
         unique_params=None if unique is None else unique + num_packed,
-        param_bytes=sum(map(_stored_bytes, tensors)) + sum(param.num_bytes for param in packed),
-        buffers=sum(_stored(tensor) for tensor in extra),
-        buffer_bytes=sum(_stored(tensor) * tensor.element_size() for tensor in extra),
+        param_bytes=sum(param.num_bytes for param in every),
+        buffers=sum(map(stored_elements, buffers)),
+        buffer_bytes=sum(stored_elements(tensor) * tensor.element_size() for tensor in buffers),
         dtypes=dict(dtypes),
     )
 
@@ -61,75 +105,9 @@ def _once(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return list({id(tensor): tensor for tensor in tensors if not is_lazy(tensor)}.values())
 
 
-def _packing(tensor: Any) -> Any:
-    """How bitsandbytes packed a parameter, several numbers into a byte; None for any other."""
-    found = getattr(tensor, "quant_state", None)
-    return found if hasattr(found, "shape") and hasattr(found, "quant_type") else None
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    packing = _packing(tensor)
-    return dtype_name(tensor.dtype) if packing is None else str(packing.quant_type)
-
-
-def _size(tensor: Any) -> int:
-    """Elements of a parameter that is not partitioned here."""
-    packing = _packing(tensor)
-    return int(tensor.numel()) if packing is None else prod(packing.shape)
-
-
-def _is_dtensor(tensor: torch.Tensor) -> bool:
-    return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
-
-
-def _needed(tensor: Any, unnamed_axis: str) -> int:
-    if hasattr(tensor, "ds_numel"):  # a ZeRO-3 placeholder
-        return int(tensor.ds_numel)
-    if not _is_dtensor(tensor):
-        return _size(tensor)
-    shape: list[int] = list(tensor.shape)
-    for index, placement in enumerate(tensor.placements):
-        if placement.is_shard() and _is_model_parallel(tensor.device_mesh, index, unnamed_axis):
-            shape[placement.dim] = _chunk(shape[placement.dim], tensor.device_mesh, index)
-    return prod(shape)
-
-
-def _is_model_parallel(mesh: Any, index: int, unnamed_axis: str) -> bool:
-    names = mesh.mesh_dim_names
-    return (unnamed_axis if names is None else axis_of_dimension(names[index])) not in ("dp", None)
-
-
-def _chunk(size: int, mesh: Any, index: int) -> int:
-    """Rows of the piece that torch.chunk gives this rank."""
-    step = -(-size // int(mesh.size(index)))
-    begin = min(int(mesh.get_local_rank(index)) * step, size)
-    return min(begin + step, size) - begin
-
-
-def _stored(tensor: Any) -> int:
-    shard = getattr(tensor, "ds_tensor", None)
-    if shard is not None:
-        return int(shard.numel())
-    return int(tensor.to_local().numel()) if _is_dtensor(tensor) else _size(tensor)
-
-
-def _stored_bytes(tensor: Any) -> int:
-    return (_stored(tensor) if _packing(tensor) is None else int(tensor.numel())) * int(tensor.element_size())
-
-
-def _unique(tensors: list[torch.Tensor], topology: Topology) -> int | None:
-    """Sum of global sizes: DTensor and ZeRO-3 have theirs; beside DTensors a plain tensor is a replica."""
-    sharded_alike = topology.sizes.get("tp", 1) * topology.sizes.get("ep", 1) == 1
-    known = sharded_alike or any(_is_dtensor(tensor) for tensor in tensors)
-    marked = any(hasattr(tensor, "tensor_model_parallel") for tensor in tensors)  # Megatron's word for a shard
-    if not known and not marked:
+def _unique(params: list[HeldParam], topology: Topology) -> int | None:
+    """Sum of whole sizes; beside tensors that are known to be parts a plain one is a replica."""
+    divided = topology.sizes.get("tp", 1) * topology.sizes.get("ep", 1) > 1
+    if divided and not any(param.whole_is_known for param in params):
         return None
-    tp_size = topology.sizes.get("tp", 1)
-    return sum(
-        int(getattr(tensor, "ds_numel", _size(tensor))) * (tp_size if _is_megatron_shard(tensor) else 1)
-        for tensor in tensors
-    )
-
-
-def _is_megatron_shard(tensor: torch.Tensor) -> bool:
-    return bool(getattr(tensor, "tensor_model_parallel", False)) and not _is_dtensor(tensor)
+    return sum(param.whole for param in params)

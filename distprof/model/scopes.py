@@ -15,26 +15,55 @@ from torch import nn
 from torch.nn.modules import module as nn_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from distprof.contract.tables import EVALUATION
 from distprof.model.compiled import CompiledCalls, CompileWatch, QuietAboutHooks, is_generated, never_compile
-from distprof.model.modules import ModuleMap, Site
+from distprof.model.modules import Model, ModuleMap, Site
+from distprof.model.tensors import tensors
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 """Wraps a callback that torch runs on threads of the script, so that an error in it does not reach the script."""
 
 
+class GradientWatch:
+    """Whether a gradient has reached the results of a model."""
+
+    __slots__ = ("_model", "seen")
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.seen = False
+
+    def watch(self, result: Any) -> None:
+        """Looks out for the gradient of these results."""
+        for node in {tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None}:
+            node.register_prehook(self._on_gradient)
+
+    def _on_gradient(self, _gradients: Any) -> None:
+        self.seen = self._model.trained = True
+
+
 class Frame:
     """One running forward call of a module."""
 
-    __slots__ = ("data", "module", "outer", "recompute", "site")
+    __slots__ = ("data", "evaluation", "gradient", "module", "outer", "recompute", "site")
 
     def __init__(self, module: nn.Module, site: Site, outer: Frame | None, *, recompute: bool) -> None:
         self.module = module
         self.site = site
         self.outer = outer
+        self.evaluation: bool = outer is not None and outer.evaluation
+        """True inside a root call without gradient in a job that trains: validation, a teacher, a rollout."""
+        self.gradient: GradientWatch | None = outer.gradient if outer is not None else None
+        """Sees whether a gradient comes, where that is not known yet: without one the call was evaluation."""
         self.recompute = recompute
         """True inside backward: activation checkpointing calls the module again."""
         self.data: dict[object, Any] = {}
         """What the listeners keep between enter and exit, each under itself."""
+
+    @property
+    def phase(self) -> str:
+        """forward, evaluation or recompute."""
+        return "recompute" if self.recompute else EVALUATION if self.evaluation else "forward"
 
     @property
     def is_root(self) -> bool:
@@ -75,7 +104,8 @@ class ModuleScopes:
     """The global module hooks, installed only while some instrument listens."""
 
     def __init__(self, modules: ModuleMap, guard: Guard,
-                 before_root: Callable[[Frame], None], *, one_thread: bool = False) -> None:
+                 before_root: Callable[[Frame], None], *, one_thread: bool = False,
+                 judge: Callable[[Frame], None] = lambda _: None) -> None:
         """Begins without listeners.
 
         Args:
@@ -83,8 +113,10 @@ class ModuleScopes:
             guard: Wraps what torch calls.
             before_root: Called before the outermost calls.
             one_thread: Ignores modules that other threads call, unless `modules` has them already.
+            judge: Called behind `before_root`; sets whether the call is evaluation.
         """
         self.modules = modules
+        self._judge = judge
         self._one_thread = one_thread
         self._thread = 0
         self.compilations = 0
@@ -170,6 +202,7 @@ class ModuleScopes:
             self.failed_in = None
             self._compile_watch.start()
             self._before_root(frame)  # may switch instruments, so it precedes them
+            self._judge(frame)
         frames.append(frame)
         for listener in self._listeners:
             listener.enter(frame)
@@ -198,6 +231,8 @@ class ModuleScopes:
         while frames:
             frame = frames.pop()
             returned = frame.module is module
+            if frame.gradient is not None and frame.is_root and returned:
+                frame.gradient.watch(result)
             if len(rest) != 2 and self.failed_in is None:
                 self.failed_in = frame.site
             for listener in reversed(self._listeners):

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from distprof.process.launchers import local_rank, number, rank_and_size
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -20,6 +22,7 @@ class Identity:
 
     rank: int
     local_rank: int
+    """0 where no launcher gave it, until ranks of the host have told each other."""
     world_size: int
     attempt: int
     """How often torchrun had restarted the job."""
@@ -30,23 +33,17 @@ class Identity:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Identity:
-        """By the process group; before there is one, by the environment of torchrun; else rank 0 of 1."""
-        rank, world_size = _from_process_group() or (
-            _number(environ, "RANK", 0), _number(environ, "WORLD_SIZE", 1))
+        """By the process group; before there is one, by the variables of the launcher; else rank 0 of 1."""
+        rank, world_size = _from_process_group() or rank_and_size(environ) or (0, number(environ, "WORLD_SIZE") or 1)
         return cls(
             rank=rank,
-            local_rank=_number(environ, "LOCAL_RANK", 0),
+            local_rank=local_rank(environ, rank) or 0,
             world_size=world_size,
-            attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
+            attempt=number(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
             pid=os.getpid(),
             host=socket.gethostname(),
             boot_id=_text(BOOT_ID).strip(),
         )
-
-
-def _number(environ: Mapping[str, str], name: str, otherwise: int) -> int:
-    text = environ.get(name, "").strip()
-    return int(text) if text.isdecimal() else otherwise  # some launchers leave it empty
 
 
 def _text(path: Path) -> str:

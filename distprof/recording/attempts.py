@@ -1,33 +1,97 @@
-"""A later attempt of a job that torchrun restarts: elastic jobs go on with fewer ranks, or with more."""
+"""Attempts of a job that torchrun restarts: folders of earlier ones are kept apart, in a folder for each attempt."""
 
 from __future__ import annotations
 
-import shutil
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from distprof.contract import rank_json
-from distprof.contract.paths import RANK_JSON, RUN_JSON
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.paths import RANK_JSON, attempt_folder, rank_folder
+from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError
 from distprof.files import told
+from distprof.process.identity import Identity
+from distprof.recording.claim import about_run, change, locked
+
+EVERY = "rank[0-9]*"
+"""Folders of ranks, finished or not."""
 
 
-def begin_attempt(run: Path, *, run_id: str, world_size: int) -> None:
-    """Makes what an earlier attempt left fit to this one; called by rank 0, before it makes its folder.
+def attempt_of(run: Path, identity: Identity, *, run_id: str, elastic: bool) -> int:
+    """The attempt that this process is part of.
+
+    torchrun counts on each node the failures of that node alone, so the folder that the rank left in an earlier attempt
+    counts as well.
+
+    Args:
+        run: The run directory.
+        identity: Of this process, with the attempt as torchrun counts it.
+        run_id: The run; folders of others do not count.
+        elastic: Whether torchrun, which may restart ranks, started this one.
+    """
+    if not elastic:
+        return identity.attempt
+    earlier = [about.attempt for _, about in _folders(run, f"{rank_folder(identity.rank)}*")
+               if about is not None and about.run_id == run_id and not _lives(about, identity)]
+    return max([identity.attempt, *(attempt + 1 for attempt in earlier)])
+
+
+def set_aside(run: Path, *, attempt: int, identity: Identity) -> None:
+    """Moves what earlier attempts left into folders of their own.
+
+    Each rank moves its own folder, and the first rank of each host all others. Processes of an earlier attempt have
+    ended: torchrun stops all of them first.
 
     Raises:
         OutputError: Nothing can be written there.
     """
     with told(run):
-        for path in run.glob(f"rank*/{RANK_JSON}"):
-            try:
-                found = rank_json.read(path, RankJson)
-            except DataError:
-                continue  # merging will say so
-            if found.run_id == run_id and found.rank >= world_size:
-                shutil.rmtree(path.parent)
-        about = rank_json.read(run / RUN_JSON, RunJson)
-        if about.world_size not in (None, world_size):
-            rank_json.write(run / RUN_JSON, replace(about, world_size=world_size))
+        for folder, about in _folders(run, f"{rank_folder(identity.rank)}*" if identity.local_rank else EVERY):
+            number = about.attempt if about is not None else attempt - 1
+            if number >= attempt or (about is not None and _lives(about, identity)):
+                continue
+            aside = run / attempt_folder(number)
+            aside.mkdir(exist_ok=True)
+            with suppress(FileNotFoundError):  # another rank was faster
+                folder.rename(aside / folder.name)
+
+
+def note_world_size(run: Path, world_size: int, *, may_shrink: bool) -> None:
+    """Corrects run.json: an elastic job goes on with fewer ranks, a script starts more; called by rank 0.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    about = about_run(run)
+    known = about.world_size if about is not None else None
+    if known is None or known == world_size or (known > world_size and not may_shrink):
+        return
+    with told(run), locked(run):
+        change(run, lambda about: replace(about, world_size=world_size if about.world_size is not None else None))
+
+
+def _folders(run: Path, pattern: str) -> list[tuple[Path, RankJson | None]]:
+    return [(folder, _about(folder)) for folder in sorted(run.glob(pattern)) if folder.is_dir()]
+
+
+def _about(folder: Path) -> RankJson | None:
+    try:
+        return rank_json.read(folder / RANK_JSON, RankJson)
+    except DataError:
+        return None  # killed before it wrote any, or damaged: merging will say so
+
+
+def _lives(about: RankJson, identity: Identity) -> bool:
+    """Whether the process that wrote a folder still runs, which can be seen on its own host only."""
+    if (about.host, about.boot_id) != (identity.host, identity.boot_id) or about.pid == identity.pid:
+        return False
+    try:
+        os.kill(about.pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import update_wrapper
 from typing import Any
+
+from torch.optim import Optimizer
 
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, Guard, ModuleScopes
@@ -11,29 +14,30 @@ from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.communication.labels import CollectiveRecorder
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
+from distprof.recording.phases import Phases
 
 
 class PassSwitch:
     """All passes of one recorder, at most one of them on."""
 
-    def __init__(self, guard: Guard, *, before_root: Callable[[Frame], None], note: Callable[[str], None],
-                 tags: Callable[[], dict[str, Any]], step: Callable[[], int]) -> None:
+    def __init__(self, guard: Guard, *, before_root: Callable[[Frame], None], judge: Callable[[Frame], None],
+                 note: Callable[[str], None], tags: Callable[[], dict[str, Any]], step: Callable[[], int]) -> None:
         self.modules = ModuleMap()
-        self.scopes = ModuleScopes(self.modules, guard, before_root)
-        self.phase: str | None = None
-        """`optimizer` inside optimizer.step(), else None."""
+        self.scopes = ModuleScopes(self.modules, guard, before_root, judge=judge)
+        self.phases = Phases(self.scopes)
         self.running: str | None = None
         """The pass that is on."""
         self.labels_collectives = False
         """True once a pass that does was on."""
         self._note = note
         self._compilations = 0
-        self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phase), guard)
+        self._guard = guard
+        self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phases.now()), guard)
         """One for all passes: it numbers collectives without a gap."""
-        context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, step=step,
-                              phase=lambda: self.phase, collectives=self.collectives)
-        self._passes: dict[str | None, Pass] = {kind.name: kind(context) for kind in PASS_CLASSES}
-        self._off = Pass(context)
+        self._context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, step=step,
+                                    phase=self.phases.now, collectives=self.collectives)
+        self._passes: dict[str | None, Pass] = {kind.name: kind(self._context) for kind in PASS_CLASSES}
+        self._off = Pass(self._context)
 
     @property
     def passes(self) -> Iterable[Pass]:
@@ -53,6 +57,13 @@ class PassSwitch:
         self.labels_collectives |= self.current.labels_collectives
         self.current.start()
 
+    def start_over(self) -> None:
+        """Drops what was recorded, before any step has ended."""
+        self.switch(None)
+        self.collectives.forget()
+        self._passes = {kind.name: kind(self._context) for kind in PASS_CLASSES}
+        self.labels_collectives = False
+
     def next_step(self) -> None:
         """A step ended."""
         self.current.next_step()
@@ -60,15 +71,38 @@ class PassSwitch:
         if compiled and self.current.slowed_by_compilation:
             self._note(f"torch.compile was at work in a step of the {self.running} pass, and that step is in the means")
 
-    def optimizer_begins(self) -> None:
+    def optimizer_begins(self, optimizer: Optimizer) -> None:
         """Called in front of every optimizer.step()."""
-        self.phase = "optimizer"
-        self.current.optimizer_begins()
+        if self.phases.optimizer_begins(optimizer):
+            self.current.optimizer_begins()
 
-    def optimizer_ends(self) -> None:
-        """Called behind it."""
-        self.phase = None
-        self.current.optimizer_ends()
+    def optimizer_ends(self, optimizer: Optimizer) -> bool:
+        """Called behind it; true if no other optimizer called it."""
+        outermost = self.phases.optimizer_ends(optimizer)
+        if outermost:
+            self.current.optimizer_ends()
+        return outermost
+
+    def around_closure(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """The same closure; what runs in it is no part of the optimizer."""
+        begins, ends = self._guard(self._closure_begins), self._guard(self._closure_ends)
+
+        def around(*args: Any, **kwargs: Any) -> Any:
+            begins()
+            try:
+                return closure(*args, **kwargs)
+            finally:
+                ends()
+
+        return update_wrapper(around, closure)
+
+    def _closure_begins(self) -> None:
+        self.phases.closure_begins()
+        self.current.closure_begins()
+
+    def _closure_ends(self) -> None:
+        self.current.closure_ends()
+        self.phases.closure_ends()
 
     def open_calls(self) -> list[CollectiveCall]:
         """Collectives that have not ended, as far as that is seen."""

@@ -2,49 +2,63 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distprof.contract.passes import PASS_NAMES
-from distprof.contract.paths import FORMAT, RUN_JSON
-from distprof.contract.rank_json import ParamCount, RankJson, Status
-from distprof.contract.tables import COLLECTIVES, MODULES, STEPS, TableRow
-from distprof.errors import UsageError
-from distprof.model.modules import ModuleMap, Site
-from distprof.model.packed_params import PackedParams
-from distprof.model.params import count_own_params, count_params
-from distprof.process.identity import Identity, device_name, tf32, versions
-from distprof.process.topology import Topology, detect, from_sizes, unnamed_axis
-from distprof.recording.attempts import begin_attempt
+from msgspec.structs import replace as replace_fields
+
+from distprof.contract import rank_json
+from distprof.contract.passes import PASS_NAMES, WAIT
+from distprof.contract.paths import FORMAT, RANK_JSON
+from distprof.contract.rank_json import RankFailure, RankJson, Status
+from distprof.contract.steps_found import StepsFound
+from distprof.contract.tables import COLLECTIVES, MODULES, PARAMETERS, STEPS, TableRow
+from distprof.errors import DistprofError, UsageError
+from distprof.model.modules import ModuleMap
+from distprof.process.identity import Identity, device_name, in_process_group, tf32, versions
+from distprof.process.live_topology import detect, unnamed_axes
+from distprof.process.topology import Topology, from_sizes
 from distprof.recording.clock.client import ClockRecorder
 from distprof.recording.communication.collective_rows import collective_rows
+from distprof.recording.job_membership import JobMembership
+from distprof.recording.module_params import ModuleParams
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
-from distprof.recording.run_directory import RankFolder, make_run_directory, run_id_in, run_id_of, this_launch
+from distprof.recording.plan_progress import PlanProgress
+from distprof.recording.run_directory import RankFolder
 from distprof.terminal import say
 
 
 class RankRecording:
     """The part of a run that one rank writes. The rank may be unknown until there is a process group."""
 
-    def __init__(self, run: Path, *, sizes: Mapping[str, int], plan: StepPlan, force: bool) -> None:
+    def __init__(self, run: Path, *, sizes: Mapping[str, int], plan: StepPlan, force: bool,
+                 steps_found: Callable[[ModuleMap], StepsFound | None] = lambda _: None) -> None:
         self._run = run
-        self._run_id = ""
         self._sizes = sizes
         self._plan = plan
         self._force = force
-        self.identity = Identity.read()
-        """As far as it is known by now."""
+        self._job = JobMembership(run)
+        self.progress = PlanProgress(lambda: self.plan, tell=self._job.tell_paused, all_told=self._job.have_all_paused)
+        self.failure: RankFailure | None = None
+        """What ended the script."""
         self._folder: RankFolder | None = None
         self._topology: Topology | None = None
         self._params = ModuleParams()
         self._steps: list[TableRow] = []
         self._notes: list[str] = []
+        self._find_steps = steps_found
+        self._steps_found: StepsFound | None = None
         self.clock = ClockRecorder()
+
+    @property
+    def identity(self) -> Identity:
+        """As far as it is known by now."""
+        return self._job.identity
 
     @property
     def plan(self) -> StepPlan:
@@ -68,41 +82,45 @@ class RankRecording:
         self.say(message)
 
     def open(self) -> None:
-        """Claims the rank's folder if the rank is known: under torchrun it is, else when a process group exists."""
-        self.identity = Identity.read()
-        if "RANK" in os.environ or self.identity.world_size > 1:
+        """Claims the rank's folder if rank and run are known: else that waits for the process group, or a step."""
+        if self._job.is_known():
             self._claim()
 
+    def is_superfluous(self, *, tentative: bool) -> bool:
+        """Whether this process, in which no step was found, is no rank: it only started ranks, say.
+
+        Args:
+            tentative: Nobody started it as a rank.
+        """
+        if self._folder is not None or in_process_group():
+            return False
+        return tentative or (self.identity.world_size == 1 and any(self._run.glob(f"rank*/{RANK_JSON}")))
+
     def _claim(self) -> RankFolder:
-        """The rank's folder; rank 0 makes the run directory where no launcher did."""
+        """The rank's folder; the first rank makes the run directory where no launcher did."""
         if self._folder is None:
-            self.identity = Identity.read()
-            self._run_id = run_id_of(os.environ, self._run)
-            if self.identity.rank == 0 and run_id_in(self._run / RUN_JSON) != self._run_id:
-                launch = this_launch(run_id=self._run_id, plan=str(self.plan), sizes=self._sizes,
-                                     world_size=self.identity.world_size)
-                make_run_directory(self._run, launch, force=self._force)
-            if self.identity.rank == 0 and self.identity.attempt:
-                begin_attempt(self._run, run_id=self._run_id, world_size=self.identity.world_size)
-            self._folder = RankFolder(self._run, self.identity.rank, run_id=self._run_id,
-                                      attempt=self.identity.attempt, force=self._force, tags=self.tags)
+            self._job.look()
+            self._job.enter(plan=str(self.plan), sizes=self._sizes, force=self._force)
+            self._folder = RankFolder(self._run, self.identity.rank, run_id=self._job.run_id, force=self._force,
+                                      tags=self.tags)
             self._folder.write_rank(self._rank_json("recording", None))
         return self._folder
 
     def tags(self) -> dict[str, Any]:
         """Rank, sizes and ids, which every file carries."""
         topology = self._known_topology()
-        return {"format": FORMAT, "run_id": self._run_id, "rank": self.identity.rank,
+        return {"format": FORMAT, "run_id": self._job.run_id, "rank": self.identity.rank,
                 "world_size": self.identity.world_size, "mp_size": topology.mp_size, "dp_size": topology.dp_size,
                 "topology": dict(topology.sizes), "coordinates": dict(topology.coordinates)}
 
     def _known_topology(self) -> Topology:
         if self._topology is None:
-            self.identity = Identity.read()
+            if self._folder is None:
+                self._job.look()
             rank, world_size = self.identity.rank, self.identity.world_size
             try:
                 self._topology = (
-                    replace(from_sizes(self._sizes, rank=rank, world_size=world_size), unnamed_axis=unnamed_axis())
+                    replace(from_sizes(self._sizes, rank=rank, world_size=world_size), unnamed_axes=unnamed_axes())
                     if self._sizes else detect(rank=rank, world_size=world_size))
             except UsageError as error:
                 self.note(f"{error.args[0]}; the device mesh is used instead")
@@ -124,8 +142,12 @@ class RankRecording:
             elsewhere: True on another thread than that of the steps, which hangs.
         """
         folder = self._claim()
+        if status != "recording":
+            self._note_missed()
+        self._job.learn(last=status != "recording")
         self.clock.pair()
-        self._params.measure(switch.modules, self._known_topology)
+        self._params.measure(switch.modules, self._known_topology, checksums=not elsewhere)
+        self._steps_found = self._find_steps(switch.modules)
         failure: Exception | None = None
         for write in self._writers(folder, switch, ended=status != "recording", elsewhere=elsewhere):
             try:
@@ -136,11 +158,20 @@ class RankRecording:
             raise failure
         folder.write_rank(self._rank_json(status, why))
 
+    def _note_missed(self) -> None:
+        missed, self.progress.missed = self.progress.missed, Counter()
+        lost = ", ".join(f"{number} of {name}" for name, number in missed.items() if name != WAIT)
+        if lost:
+            self.note(f"the script ran its own torch.profiler here, and not on all ranks, which recorded meanwhile; "
+                      f"missing steps: {lost}")
+
     def _writers(self, folder: RankFolder, switch: PassSwitch, *, ended: bool,
                  elsewhere: bool) -> Iterator[Callable[[], None]]:
         """What is to be written, in this order."""
         if self._params.total is not None:
             yield lambda: folder.write_rows(MODULES, self._module_rows(switch))
+        if self._params.rows:
+            yield lambda: folder.write_rows(PARAMETERS, self._params.rows)
         if ended:
             yield lambda: folder.write_rows(STEPS, self._step_rows(switch))
         for one in switch.passes:
@@ -166,11 +197,28 @@ class RankRecording:
     def _collective_rows(self, switch: PassSwitch) -> list[TableRow]:
         # what follows the last step, a barrier or an evaluation, is no part of the arrivals pass
         steps = max(len(self._steps), self.plan.num_required)
-        return collective_rows(call for call in switch.collectives.calls if call.step < steps)
+        waited = {row["step"] for row in self._steps if row["pass"] == WAIT}  # a pass was interrupted in it
+        return collective_rows(call for call in switch.collectives.calls
+                               if call.step < steps and call.step not in waited)
 
     def complete(self) -> None:
         """Gives the folder its final name."""
         self._claim().complete()
+
+    def stop(self) -> None:
+        """Ends threads and connections."""
+        self._job.stop()
+        self.clock.stop()
+
+    def add_failure(self) -> None:
+        """Adds what ended the script to rank.json, where that was written before."""
+        folder = self.rank_folder
+        try:
+            if folder is not None:
+                about = rank_json.read(folder / RANK_JSON, RankJson)
+                rank_json.write(folder / RANK_JSON, replace_fields(about, failure=self.failure))
+        except (DistprofError, OSError):
+            return  # the recording is whole without it
 
     def fail(self, why: str) -> None:
         """Leaves the folder as it is, marked; what was flushed before stays."""
@@ -180,52 +228,17 @@ class RankRecording:
     def _rank_json(self, status: Status, why: str | None) -> RankJson:
         known = self._topology
         return RankJson(
-            run_id=self._run_id, status=status, why=why, notes=list(self._notes), **asdict(self.identity),
+            run_id=self._job.run_id, status=status, why=why, failure=self.failure, notes=list(self._notes),
+            **asdict(self.identity),
             topology=dict(known.sizes) if known else None, coordinates=dict(known.coordinates) if known else None,
-            topology_source=known.source if known else None,
+            topology_source=known.source if known else None, topology_basis=known.basis if known else None,
             mp_size=known.mp_size if known else None, dp_size=known.dp_size if known else None,
             plan=str(self.plan), num_steps=len(self._steps), passes=self._passes(),
-            params=self._params.total,
+            profiled_steps=[step for step in self.progress.paused_steps if step < len(self._steps)],
+            params=self._params.total, steps_found=self._steps_found,
             device_name=device_name(), tf32=tf32(), versions=versions(), clock=list(self.clock.pairs),
             clock_sync=self.clock.samples_until_now(), clock_note=self.clock.note)
 
     def _passes(self) -> dict[str, int]:
         names = [step["pass"] for step in self._steps]
         return {name: names.count(name) for name in PASS_NAMES}
-
-
-class ModuleParams:
-    """Parameters of this rank, in all and by module, counted while the modules are alive."""
-
-    def __init__(self) -> None:
-        self.total: ParamCount | None = None
-        """Over all root modules; None before the first count."""
-        self._by_site: dict[Site, TableRow] = {}
-
-    def measure(self, modules: ModuleMap, topology: Callable[[], Topology]) -> None:
-        """Counts if modules are new since the last time.
-
-        Called between two steps, when FSDP has its shards in place.
-        """
-        sites = list(modules.sites())
-        if not sites or len(sites) == len(self._by_site):
-            return
-        where, packed = topology(), PackedParams()
-        self.total = count_params(modules.roots(), where, packed)
-        self._by_site = {}
-        for site in sites:
-            module = site.module()
-            if module is not None:
-                self._by_site[site] = _columns(count_params([module], where, packed),
-                                               count_own_params(module, where, packed))
-
-    def columns(self, sites: Sequence[Site]) -> list[TableRow]:
-        """The first columns of modules.parquet, one row per site."""
-        return [{"module_path": site.path, "class_name": site.class_name, "depth": site.depth,
-                 **self._by_site.get(site, _columns(ParamCount(), 0))} for site in sites]
-
-
-def _columns(numbers: ParamCount, own_params: int) -> TableRow:
-    same = ("params", "stored_params", "trainable_params", "param_bytes", "buffers", "buffer_bytes")
-    return {**{name: getattr(numbers, name) for name in same}, "own_params": own_params,
-            "dtype": max(numbers.dtypes, key=numbers.dtypes.__getitem__, default=None)}

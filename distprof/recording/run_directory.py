@@ -24,6 +24,9 @@ from distprof.errors import OutputError
 from distprof.files import sync, told
 from distprof.process.identity import versions
 
+LOCK = ".claim"
+"""A folder in a run directory while somebody makes it: making a folder is atomic on every file system."""
+
 
 def new_run_id() -> str:
     """A random id for one launch."""
@@ -60,11 +63,10 @@ def make_run_directory(directory: Path, launch: RunJson, *, force: bool) -> None
     Raises:
         OutputError: There is something already and `force` is False or it is no run; or it cannot be written.
     """
+    refuse_file(directory)
     try:
-        if directory.exists() and not directory.is_dir():
-            raise OutputError(f"expected a directory at {directory}, found a file", hint="choose another --out")
         others = [child for child in (directory.iterdir() if directory.exists() else ())
-                  if not _is_of_run(child, launch.run_id)]
+                  if not _is_of_run(child, launch.run_id) and child.name != LOCK]
         if others:
             _remove(directory, others, force=force)
         directory.mkdir(parents=True, exist_ok=True)
@@ -72,6 +74,16 @@ def make_run_directory(directory: Path, launch: RunJson, *, force: bool) -> None
     except OSError as error:
         raise OutputError(f"cannot write the run directory {directory}: {error.strerror}",
                           hint="choose another --out, or make room there") from error
+
+
+def refuse_file(directory: Path) -> None:
+    """Raises an OutputError where a file is in the place of a run directory."""
+    try:
+        is_file = directory.exists() and not directory.is_dir()
+    except OSError:
+        return  # making it will tell
+    if is_file:
+        raise OutputError(f"expected a directory at {directory}, found a file", hint="choose another --out")
 
 
 def _is_of_run(child: Path, run_id: str) -> bool:
@@ -82,21 +94,30 @@ def _is_of_run(child: Path, run_id: str) -> bool:
 def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
     if not force:
         raise OutputError(f"expected a new or empty directory, found {directory} with files in it",
-                          hint="choose another --out, or pass --force to replace the run")
+                          hint="choose another --out, or pass --force (DISTPROF_FORCE=1) to replace the run")
     if not (directory / RUN_JSON).exists():
         raise OutputError(f"expected a run in {directory}, found other files and no {RUN_JSON}",
                           hint="--force replaces runs only; choose another --out")
     for path in others:
-        if path.is_dir() and (path.name in (MERGED, f".{MERGED}.tmp") or path.name.startswith("rank")):
+        if path.is_dir() and (path.name in (MERGED, f".{MERGED}.tmp") or path.name.startswith(("rank", "attempt"))):
             shutil.rmtree(path)
     (directory / RUN_JSON).unlink()  # last: until then the directory is known for a run
 
 
-def this_launch(*, run_id: str, plan: str, world_size: int | None, sizes: Mapping[str, int]) -> RunJson:
+def launch_key_of(environ: Mapping[str, str]) -> str:
+    """Equal in all attempts of a job that torchrun restarts, different in other jobs; '' where that is not known."""
+    job = environ.get("TORCHELASTIC_RUN_ID", "")
+    if job in ("", "none"):
+        job = ":".join(environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    return hashlib.sha256(job.encode()).hexdigest()[:12] if job.strip(":") else ""
+
+
+def this_launch(*, run_id: str, plan: str, world_size: int | None, sizes: Mapping[str, int],
+                key: str = "") -> RunJson:
     """What run.json holds of a job that this process launches, or is the first rank of."""
     return RunJson(run_id=run_id, argv=list(sys.argv), working_directory=_working_directory(), steps=plan,
                    world_size=world_size, given_sizes=dict(sizes), versions=versions(), hosts=[socket.gethostname()],
-                   start_ns=time.time_ns())
+                   start_ns=time.time_ns(), launch_key=key, directory_id=new_run_id())
 
 
 def _working_directory() -> str:
@@ -109,7 +130,7 @@ def _working_directory() -> str:
 class RankFolder:
     """`rank00003.partial/` that becomes `rank00003/`."""
 
-    def __init__(self, run: Path, rank: int, *, run_id: str, attempt: int, force: bool,
+    def __init__(self, run: Path, rank: int, *, run_id: str, force: bool,
                  tags: Callable[[], Mapping[str, Any]]) -> None:
         """Makes the folder.
 
@@ -117,7 +138,6 @@ class RankFolder:
             run: The run directory.
             rank: The global rank.
             run_id: The run that the rank belongs to.
-            attempt: How often torchrun had restarted the job; what an earlier attempt left is replaced.
             force: Replaces what another run left.
             tags: What every table carries, asked for when one is written.
 
@@ -131,9 +151,7 @@ class RankFolder:
         self._tags = tags
         with told(run):
             for folder in (self.final, self.path):
-                # all ranks of a restarted job are recorded anew: parts of two attempts do not fit together
-                outdated = attempt > 0 or (force and run_id_in(folder / RANK_JSON) != run_id)
-                if outdated and folder.exists():
+                if force and run_id_in(folder / RANK_JSON) != run_id and folder.exists():
                     shutil.rmtree(folder)
             if self.final.exists():
                 raise OutputError(f"expected no folder {self.final}, found one",

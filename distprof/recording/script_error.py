@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 import sysconfig
+import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
+from distprof.contract.rank_json import RankFailure
 from distprof.contract.stuck import in_brief
+from distprof.recording.hang.report import is_communication
 
+MOST_CAUSES = 20
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+
+
+def failure_of(error: BaseException | None) -> RankFailure | None:
+    """What rank.json says of it; None for an end that is no failure, or of which everybody is told (Ctrl-C)."""
+    if error is None or isinstance(error, KeyboardInterrupt | GeneratorExit):
+        return None
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        return None
+    try:
+        of_communication = any(map(is_communication, _with_causes(error)))
+    except Exception:  # noqa: BLE001 (a __str__ of the script)
+        of_communication = False
+    return RankFailure(what=in_a_line(error), at_ns=time.time_ns(), of_communication=of_communication)
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """It and what it was raised from; what was merely being handled at that time may be something else."""
+    seen: BaseException | None = error
+    for _ in range(MOST_CAUSES):
+        if seen is None:
+            return
+        yield seen
+        seen = seen.__cause__
 
 
 def in_a_line(error: BaseException) -> str:

@@ -1,78 +1,17 @@
-"""Steps of a training script: what ends one, and the one that runs now."""
+"""The step that runs now: its number, its time, and what went into the models in it."""
 
 from __future__ import annotations
 
-import gc
 import time
+import weakref
 from typing import Any
 
-from torch.optim import Optimizer
-
+from distprof.contract.passes import WAIT
 from distprof.contract.tables import TableRow
-from distprof.model.modules import Site
+from distprof.model.modules import Model
 from distprof.model.scopes import Frame
-from distprof.model.tensors import num_samples
-
-
-class StepFinder:
-    """Decides what ends a step in this script.
-
-    An explicit `rec.step()` wins. Else the optimizer does; of several that step in turn, the last. Where no
-    optimizer is alive, each forward call of the first root model with parameters begins a step.
-    """
-
-    def __init__(self) -> None:
-        self.rule: str | None = None
-        """"explicit", "optimizer", "forward", or None until it is known."""
-        self._order: list[int] = []
-        self._anchor: int | None = None
-        self._forwards = 0
-        self._root: Site | None = None
-        self._optimizer_alive = False
-        self._forward_since_end = False
-
-    def after_optimizer(self, optimizer: Optimizer) -> bool:
-        """True if this optimizer.step() ended a step."""
-        if self.rule == "explicit":
-            return False
-        self.rule = "optimizer"
-        if self._anchor is None and id(optimizer) in self._order:
-            self._anchor = self._order[-1]  # the round is known now
-        elif self._anchor is None:
-            self._order.append(id(optimizer))
-        ended = id(optimizer) == (self._anchor if self._anchor is not None else self._order[0])
-        self._forward_since_end = self._forward_since_end and not ended
-        return ended
-
-    def before_root(self, site: Site) -> bool:
-        """True if this forward call of a root module begins a new step."""
-        self._forward_since_end = True
-        if self.rule not in (None, "forward") or self._optimizer_alive or not site.model.has_parameters():
-            return False
-        if self._root is None:
-            self._root = site
-        if site is not self._root:
-            return False
-        self._forwards += 1
-        if self.rule is None and self._forwards == 2:
-            gc.collect()  # one that waits to be collected does not count
-            self._optimizer_alive = any(Optimizer in type(thing).__mro__ for thing in gc.get_objects())
-            self.rule = None if self._optimizer_alive else "forward"
-        return self.rule == "forward"
-
-    def explicit(self) -> bool:
-        """True if an explicit call ends a step; the first one may follow an optimizer that just did."""
-        first = self.rule != "explicit"
-        self.rule = "explicit"
-        ended = not first or self._forward_since_end or not self._order
-        self._forward_since_end = False
-        return ended
-
-    def why_none(self, num_forwards: int) -> str:
-        """Why no step was found, for the user."""
-        if self._optimizer_alive or num_forwards:
-            return f"found {num_forwards} forward calls and no optimizer.step()"
-        return "found no forward call of a torch.nn.Module"
+from distprof.model.tensors import first_tensor, num_rows
+from distprof.recording.turns import Waited
 
 
 class CurrentStep:
@@ -80,18 +19,22 @@ class CurrentStep:
 
     def __init__(self) -> None:
         self.number = 0
+        self.num_turns = 0
+        """Optimizer steps that were looked at to find out what ends a step."""
         self.began_ns = 0
         """Since the epoch; 0 before the first step."""
         self.forward_calls: int | None = None
-        """Of root modules with parameters in this step; None while it does not listen."""
+        """Of root modules with parameters in this step, evaluation apart; None while it does not listen."""
         self.all_forward_calls = 0
-        """Of all steps."""
-        self._samples: int | None = None
+        """Of all steps, evaluation as well."""
+        self._evaluation_calls: int | None = None
+        self._samples: dict[Model, _Samples] = {}
         self._began_counter_ns = 0
 
     def begin(self, *, listening: bool) -> None:
         """The step begins."""
-        self.forward_calls, self._samples = 0 if listening else None, None
+        self.forward_calls = self._evaluation_calls = 0 if listening else None
+        self._samples = {}
         self.restart()
 
     def restart(self) -> None:
@@ -104,9 +47,20 @@ class CurrentStep:
 
     def end(self, pass_name: str, duration_ns: int) -> TableRow:
         """Its row of steps.parquet; the next step has the next number."""
+        counts = [one.number for one in self._samples.values() if one.number is not None]
         row = {"step": self.number, "pass": pass_name, "start_ns": self.began_ns,
                "end_ns": self.began_ns + duration_ns, "duration_ns": duration_ns,
-               "forward_calls": self.forward_calls, "samples": self._samples}
+               "forward_calls": self.forward_calls, "evaluation_calls": self._evaluation_calls,
+               # models that work on the same samples, or chunks of one model on a rank, do not add up
+               "samples": max(counts, default=None)}
+        self.number += 1
+        return row
+
+    def end_waited(self, step: Waited) -> TableRow:
+        """The row of a step that was over before it was known what ends one."""
+        row = {"step": self.number, "pass": WAIT, "start_ns": step.start_ns,
+               "end_ns": step.start_ns + step.duration_ns, "duration_ns": step.duration_ns,
+               "forward_calls": None, "evaluation_calls": None, "samples": None}
         self.number += 1
         return row
 
@@ -115,9 +69,29 @@ class CurrentStep:
 
     def exit(self, frame: Frame, args: Any, kwargs: Any, _result: Any) -> None:
         """Counts root calls and the samples that went into them."""
-        if frame.is_root and frame.site.model.has_parameters():
-            self.forward_calls = (self.forward_calls or 0) + 1
-            self.all_forward_calls += 1
-            samples = num_samples(args, kwargs)
-            if samples is not None:
-                self._samples = (self._samples or 0) + samples
+        model = frame.site.model
+        if not (frame.is_root and model.has_parameters()):
+            return
+        self.all_forward_calls += 1
+        if frame.evaluation:
+            self._evaluation_calls = (self._evaluation_calls or 0) + 1
+            return
+        self.forward_calls = (self.forward_calls or 0) + 1
+        self._samples.setdefault(model, _Samples()).add(first_tensor(args, kwargs))
+
+
+class _Samples:
+    """Samples that went into one model in a step."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._seen: dict[int, Any] = {}
+
+    def add(self, tensor: Any) -> None:
+        """Counts a tensor, unless it went in before: a closure is called again with the same samples."""
+        rows = num_rows(tensor)
+        before = self._seen.get(id(tensor))
+        if rows is None or (before is not None and before() is tensor):
+            return
+        self._seen[id(tensor)] = weakref.ref(tensor)  # the id of a dead tensor may go to a new one
+        self.number = (self.number or 0) + rows

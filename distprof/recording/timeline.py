@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 import torch
 from isal import igzip
-from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity
 
+from distprof.contract.tables import CLOSURE_SLICE, EVALUATION_SLICE
 from distprof.errors import OutputError
 from distprof.files import told, write_whole
 from distprof.model.scopes import Frame, ModuleScopes
+from distprof.recording.foreign_profiler import our_session
 from distprof.recording.kineto_trace import TraceContent, read_trace
 
 
@@ -30,51 +31,61 @@ class Timeline:
         self._note = note
         self._tags = tags
         self._profile: Any = None
-        self._stopped_early = False
+        self._stopped = False
         self.is_written = False
         """True once `write` wrote a trace."""
-        self._prepare: Any = None
+        self._closures: list[Any] = []
 
     def start(self) -> None:
         """Begins to record, unless the script is being profiled already."""
         if torch._C._autograd._profiler_enabled():
-            self._note("the script runs its own profiler: no timeline is recorded")
+            self._note("the script runs a profiler of another kind: no timeline is recorded")
             return
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(ProfilerActivity.CUDA)
         self._profile = torch.profiler.profile(activities=activities, record_shapes=True)
-        with _quiet():
+        with _quiet(), our_session():
             self._profile.start()
-        self._yield_to_others()
+        self._stopped = False
         self._scopes.add(self)
 
     @property
     def recording(self) -> bool:
         """True while a session of ours is on."""
-        return self._profile is not None and not self._stopped_early
+        return self._profile is not None and not self._stopped
 
     def stop(self) -> None:
         """Ends the session; its events are kept until `write`."""
-        self._stop_yielding()
         self._scopes.remove(self)
-        if self._profile is not None and not self._stopped_early:
+        if self.recording:
+            self._stopped = True
             self._end_session()
 
     def enter(self, frame: Frame) -> None:
         """Opens a slice named after the module."""
         if frame.repeats_outer:
             return
+        if frame.is_root and frame.evaluation:
+            frame.data[EVALUATION_SLICE] = _slice(EVALUATION_SLICE)
         path = frame.site.path or "model"
-        scope = torch.autograd.profiler.record_function(f"{path} [{frame.site.class_name}]")
-        scope.__enter__()
-        frame.data[self] = scope
+        frame.data[self] = _slice(f"{path} [{frame.site.class_name}]")
 
     def exit(self, frame: Frame, _args: Any, _kwargs: Any, _result: Any) -> None:
         """Closes it."""
-        scope = frame.data.get(self)
-        if scope is not None:
-            scope.__exit__(None, None, None)
+        for scope in (frame.data.get(self), frame.data.get(EVALUATION_SLICE)):
+            if scope is not None:
+                scope.__exit__(None, None, None)
+
+    def closure_begins(self) -> None:
+        """Opens a slice around the closure of an optimizer."""
+        if self.recording:
+            self._closures.append(_slice(CLOSURE_SLICE))
+
+    def closure_ends(self) -> None:
+        """Closes it."""
+        if self._closures:
+            self._closures.pop().__exit__(None, None, None)
 
     def write(self, path: Path) -> TraceContent:
         """Writes the Chrome trace to a `.json.gz` file and returns its events; none where nothing was recorded.
@@ -108,25 +119,12 @@ class Timeline:
         self._profile.add_metadata_json("distprof", json.dumps(self._tags()))
         self._profile.stop()
 
-    def _yield_to_others(self) -> None:
-        # a second session would empty ours and stopping ours would end the second: when the script starts its
-        # own profiler, ours stops first
-        prepare: Any = autograd_profiler.profile._prepare_trace
-        self._prepare = prepare
 
-        def prepare_theirs(theirs: Any) -> Any:
-            self._stop_yielding()
-            self._end_session()
-            self._stopped_early = True
-            self._note("the script started its own profiler: the timeline ends there")
-            return prepare(theirs)
-
-        autograd_profiler.profile._prepare_trace = prepare_theirs  # type: ignore[method-assign]
-
-    def _stop_yielding(self) -> None:
-        if self._prepare is not None:
-            autograd_profiler.profile._prepare_trace = self._prepare  # type: ignore[method-assign]
-            self._prepare = None
+def _slice(name: str) -> Any:
+    """Opens a slice; its `__exit__` closes it."""
+    scope = torch.autograd.profiler.record_function(name)
+    scope.__enter__()
+    return scope
 
 
 @contextmanager

@@ -38,6 +38,7 @@ class BackwardRun(Span):
     """One backward; it ends after the callbacks of others, such as DDP, that wait for their reductions."""
 
     task: int = NO_TASK
+    outermost: bool = False
     joined: list[tuple[Tape, int, Share | None]] = field(default_factory=list)
     """Tapes of the threads that work in it, with their previous task and share: it may run inside another."""
 
@@ -49,7 +50,11 @@ class StepMarks:
     start: Any
     forward: list[Span] = field(default_factory=list)
     backward: list[BackwardRun] = field(default_factory=list)
+    evaluation: list[Span] = field(default_factory=list)
+    """Root forward calls without gradient, in a job that trains."""
     optimizer: list[Span] = field(default_factory=list)
+    optimizer_in_backward: list[Span] = field(default_factory=list)
+    """Those of `optimizer` that lie in `backward`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,7 @@ class StepSplit:
     fwd_ns: int | None
     bwd_ns: int | None
     optimizer_ns: int | None
+    evaluation_ns: int | None
 
 
 @dataclass(slots=True)
@@ -102,10 +108,17 @@ class TimePass:
         self._outside = Chain(None, None)
         self._repeated: dict[Site, Chain] = {}
         self._on = False
+        self._optimizer: Span | None = None
+        """What an optimizer does itself, while it runs."""
+        self._inside_optimizer = 0
+        """Closures, forward calls and backward passes that run inside it, each in the one before."""
         self._backward_begins = guard(self._on_backward)
 
     def start(self) -> None:
         """Starts timing and the first step."""
+        del self._steps[self.num_steps:]  # a step that was interrupted
+        self._entered.clear()
+        self._runs.clear()
         self._watch = stopwatch()
         self._mark = self._watch.mark
         self._every = []
@@ -141,19 +154,58 @@ class TimePass:
         self._steps[-1].start = self._mark()
 
     def optimizer_begins(self) -> None:
-        """Called before every optimizer.step()."""
-        self._steps[-1].optimizer.append(Span(self._mark()))
+        """Called before every optimizer.step() that no other one calls."""
+        self._inside_optimizer = 0
+        self._optimizer_goes_on()
+        tape = self._tapes.mine
+        if self._optimizer is not None and tape.task != NO_TASK:
+            self._steps[-1].optimizer_in_backward.append(self._optimizer)
+            tape.entries.append((self._optimizer.start, None))
 
     def optimizer_ends(self) -> None:
         """Called after it."""
-        if self._steps[-1].optimizer:
-            self._steps[-1].optimizer[-1].end = self._mark()
+        if self._optimizer is None:
+            return
+        self._optimizer.end = self._mark()
+        tape = self._tapes.mine
+        if tape.task != NO_TASK and len(tape.entries) > 1:
+            tape.entries.append((self._optimizer.end, tape.entries[-2][1]))
+        self._optimizer = None
+
+    def closure_begins(self) -> None:
+        """The optimizer calls its closure."""
+        self._begins_inside_optimizer()
+
+    def closure_ends(self) -> None:
+        """The closure is over."""
+        self._ends_inside_optimizer()
+
+    def _optimizer_goes_on(self) -> None:
+        self._optimizer = Span(self._mark())
+        self._steps[-1].optimizer.append(self._optimizer)
+
+    def _begins_inside_optimizer(self) -> None:
+        if self._optimizer is not None:
+            if not self._inside_optimizer:
+                self._optimizer.end = self._mark()
+            self._inside_optimizer += 1
+
+    def _ends_inside_optimizer(self) -> None:
+        if self._optimizer is not None and self._inside_optimizer:
+            self._inside_optimizer -= 1
+            if not self._inside_optimizer:
+                self._optimizer_goes_on()
 
     def enter(self, frame: Frame) -> None:
         """Marks that the module runs from now on."""
+        if frame.evaluation:
+            self._enter_evaluation(frame)
+            return
         tape = self._tapes.mine
         if tape.task != NO_TASK and not frame.recompute:
             tape.abandon()
+        if frame.is_root:
+            self._begins_inside_optimizer()
         outer: ForwardCall | None = None if frame.outer is None else frame.outer.data.get(self)
         chain = self._chain(frame, outer)
         first = sequence_number()
@@ -169,6 +221,9 @@ class TimePass:
 
     def exit(self, frame: Frame, _args: Any, _kwargs: Any, result: Any) -> None:
         """Marks that the caller runs again; after the outermost call, hooks nodes where backward changes modules."""
+        if frame.evaluation:
+            self._exit_evaluation(frame)
+            return
         call: ForwardCall | None = frame.data.get(self)
         if call is None:
             return
@@ -185,6 +240,25 @@ class TimePass:
         hook_backward(call.outputs, call.first, tape, self._backward_begins)
         if call.before is not None:
             tape.entries.append((self._mark(), call.before))
+        if call.span is not None:
+            self._ends_inside_optimizer()
+
+    def _enter_evaluation(self, frame: Frame) -> None:
+        """The time of evaluation is that of the step, and of no module."""
+        if frame.is_root:
+            self._begins_inside_optimizer()
+            tape, span = self._tapes.mine, Span(self._mark())
+            frame.data[self] = span, tape.running
+            tape.entries.append((span.start, None))
+            self._steps[-1].evaluation.append(span)
+
+    def _exit_evaluation(self, frame: Frame) -> None:
+        found: tuple[Span, Share | None] | None = frame.data.get(self)
+        if found is not None:
+            span, before = found
+            span.end = self._mark()
+            self._tapes.mine.entries.append((span.end, before))
+            self._ends_inside_optimizer()
 
     def latencies(self) -> dict[Site, Latency]:
         """Mean time per step of each module, over all finished steps; call it after `stop`."""
@@ -198,8 +272,9 @@ class TimePass:
         return StepSplit(
             before_forward_ns=None if first is None else first - self._watch.resolve(step.start),
             fwd_ns=self._total(step.forward) if step.forward else None,
-            bwd_ns=self._total(step.backward) if step.backward else None,
+            bwd_ns=(self._total(step.backward) - self._total(step.optimizer_in_backward)) if step.backward else None,
             optimizer_ns=self._total(step.optimizer) if step.optimizer else None,
+            evaluation_ns=self._total(step.evaluation) if step.evaluation else None,
         )
 
     def _chain(self, frame: Frame, outer: ForwardCall | None) -> Chain:
@@ -228,6 +303,8 @@ class TimePass:
         if run is None:
             run = self._runs[task] = BackwardRun(self._mark(), task=task)
             if tape.task == NO_TASK:
+                self._begins_inside_optimizer()
+                run.outermost = True
                 self._steps[-1].backward.append(run)  # else it runs inside another backward (reentrant checkpointing)
             Variable._execution_engine.queue_callback(self._guard(lambda: self._computed(run)))
         run.joined.append((tape, tape.task, tape.running))
@@ -244,6 +321,8 @@ class TimePass:
 
     def _ended(self, run: BackwardRun) -> None:
         run.end = self._mark()
+        if run.outermost:
+            self._ends_inside_optimizer()
 
     def _play(self) -> None:
         """Adds the time between marks to the shares."""

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from distprof.launch.options import JSON, RUN, STRICT
+from distprof.launch.options import ATTEMPT, JSON, RUNS, STRICT, given_sizes, mesh_sizes
 from distprof.terminal import show
 
 
 @click.command()
-@RUN
+@RUNS
 @click.option("--op", metavar="all_reduce", help="Show only this op.")
 @click.option("--group", metavar="NAME", help="Show only this process group, by name or description.")
 @click.option("--step", type=int, metavar="N", help="Show only this step.")
@@ -20,13 +20,16 @@ from distprof.terminal import show
 @click.option("--timeline", is_flag=True,
               help="Draw each collective on a time axis: arrival, waiting and transfer of every rank.")
 @click.option("--matrix", is_flag=True, help="Show the bytes that each pair of ranks exchanged.")
+@mesh_sizes
+@ATTEMPT
 @JSON
 @STRICT
-def comms(run: Path, *, op: str | None, group: str | None, step: int | None, slowest: int | None, timeline: bool,
-          matrix: bool, as_json: bool, strict: bool) -> None:
+def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: int | None, slowest: int | None,
+          timeline: bool, matrix: bool, as_json: bool, strict: bool, attempt: int | None, **sizes: int | None) -> None:
     """Show communication: waiting, transfer, bandwidth, late ranks.
 
-    RUN is a run directory, or traces that torch.profiler wrote.
+    RUN is a run directory, traces that torch.profiler wrote, or dumps of torch's flight recorder. Several are run
+    directories of one job, from hosts without a common folder.
     """
     from distprof.launch.merge_memory import reuse_memory
 
@@ -34,6 +37,8 @@ def comms(run: Path, *, op: str | None, group: str | None, step: int | None, slo
     from distprof.merge.commands.comms import View
     from distprof.merge.commands.comms import comms as comms_of
     from distprof.merge.cost.choice import Choice
+    from distprof.merge.run.attempts import of_attempt
 
     view = View(slowest=slowest, timeline=timeline, matrix=matrix, as_json=as_json)
-    show(comms_of(run, Choice(op=op, group=group, step=step), view, strict=strict))
+    show(comms_of(*of_attempt(runs, attempt), choice=Choice(op=op, group=group, step=step), view=view, strict=strict,
+                  sizes=given_sizes(sizes)))

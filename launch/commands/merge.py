@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from distprof.contract.mesh import GIVEN_AXES
 from distprof.ending import ended_by_signals
-from distprof.launch.options import STRICT
+from distprof.launch.options import ATTEMPT, STRICT, given_sizes, mesh_sizes
 from distprof.merge.chrome.formats import FORMATS
 from distprof.terminal import show
 
@@ -48,23 +49,31 @@ if TYPE_CHECKING:
               help="Draw collectives with the ranks that waited, in threads of their own. Foreign traces are read a "
                    "second time for it.  [default: drawn for runs of distprof]")
 @click.option("--force", is_flag=True, help="Replace an earlier merge.")
+@mesh_sizes
+@ATTEMPT
 @STRICT
 def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None, ranks_in_order: bool, force: bool,
-          strict: bool, **chosen: Any) -> None:
+          strict: bool, attempt: int | None, **chosen: Any) -> None:
     """Merge the ranks of RUN into one trace and reduced tables.
 
     RUN is a run directory, a folder of traces that torch.profiler wrote, or such traces and tar archives of them.
+    Several run directories are joined: those of one job, from hosts without a common folder. Their merge goes into
+    the first.
     """
     from distprof.launch.merge_memory import reuse_memory
 
     reuse_memory()
     from distprof.merge.commands.merge import merge as merge_run
+    from distprof.merge.run.attempts import of_attempt
     from distprof.merge.run.ranking import Naming
 
+    runs = of_attempt(runs, attempt)
     naming = Naming(pattern=rank_pattern, in_order=ranks_in_order)
+    sizes = given_sizes({axis: chosen.pop(axis) for axis in GIVEN_AXES})
     options = _merge_options(**chosen)
     with ended_by_signals(), _progress_bar("merging") as advance:
-        text = merge_run(*runs, options=options, out=out, naming=naming, force=force, strict=strict, progress=advance)
+        text = merge_run(*runs, options=options, out=out, naming=naming, sizes=sizes, force=force, strict=strict,
+                         progress=advance)
     show(text)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from distprof.errors import UsageError
-from distprof.launch.options import JSON, RUN, STRICT
+from distprof.launch.options import ATTEMPT, JSON, RUNS, STRICT, given_sizes, mesh_sizes
 from distprof.reporters.tree_view import SORTS, TreeView
-from distprof.terminal import show
+from distprof.terminal import quoted_all, show
 
 
 @click.command()
-@RUN
+@RUNS
 @click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
               help="Number of modules shown.  [default: 10; all with --modules]")
 @click.option("--modules", is_flag=True, help="Show the modules as a tree.")
@@ -24,23 +24,31 @@ from distprof.terminal import show
                    "time or both times. path keeps the order of the model.  [default: path]")
 @click.option("--peak", default=None, type=float, metavar="FLOP/S",
               help="Peak rate of each rank's device, such as 1.2e12, for MFU.  [default: the published rate]")
+@mesh_sizes
+@ATTEMPT
 @JSON
 @STRICT
-def stats(run: Path, *, as_json: bool, strict: bool, top: int | None, modules: bool, depth: int | None,
-          sort: str | None, peak: float | None) -> None:
-    """Show totals, steps, the slowest modules and the ranks of RUN."""
+def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | None, modules: bool, depth: int | None,
+          sort: str | None, peak: float | None, attempt: int | None, **sizes: int | None) -> None:
+    """Show totals, steps, the slowest modules and the ranks of RUN.
+
+    Several RUNs are run directories of one job, from hosts without a common folder.
+    """
     from distprof.launch.merge_memory import reuse_memory
 
     reuse_memory()
+    from distprof.merge.run.attempts import of_attempt
+
+    runs = of_attempt(runs, attempt)
     from distprof.merge.commands.stats import stats as stats_of
     from distprof.merge.commands.stats import stats_by_module
 
     if modules:
         default = None if as_json else 3  # a program wants the whole tree
         view = TreeView(depth=default if depth is None else depth, top=top, sort=sort or "path")
-        show(stats_by_module(run, view, as_json=as_json, strict=strict))
+        show(stats_by_module(*runs, view=view, as_json=as_json, strict=strict, sizes=given_sizes(sizes)))
         return
     if depth is not None or sort is not None:
         raise UsageError(f"expected {'--sort' if depth is None else '--depth'} together with --modules",
-                         hint=f"distprof stats --modules {run}")
-    show(stats_of(run, as_json=as_json, strict=strict, top=top or 10, peak=peak))
+                         hint=f"distprof stats --modules {quoted_all(runs)}")
+    show(stats_of(*runs, as_json=as_json, strict=strict, top=top or 10, peak=peak, sizes=given_sizes(sizes)))

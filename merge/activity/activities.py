@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distprof.contract.tables import EVALUATION
 from distprof.merge.activity.intervals import Intervals, edges_of
 
-OF_MODULES = ("forward", "backward", "recompute")
+OF_MODULES = ("forward", "backward", "recompute", EVALUATION)
 """Kinds of activities that modules have."""
 
 
@@ -18,7 +19,7 @@ class Activity(NamedTuple):
     """What a rank does."""
 
     kind: str
-    """forward, backward, recompute, data, optimizer, host, communication, or annotation of the script."""
+    """forward, backward, recompute, evaluation, data, optimizer, host, communication, or annotation of the script."""
     where: str | None = None
     """Module path; name of an annotation; for the host what it lies between. None where that is not known."""
 

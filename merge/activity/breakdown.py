@@ -16,7 +16,8 @@ from distprof.merge.activity.waiting import RankCollectives
 PARTS = ("compute", "waiting", "moving", "data", "optimizer", "host")
 """What a step is split into; they add up to it."""
 SCHEMA = {"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64, **{f"{part}_ns": pl.Int64 for part in PARTS},
-          "overlapped_ns": pl.Int64, "communication_ns": pl.Int64, "overlap_ratio": pl.Float64}
+          "message_waiting_ns": pl.Int64, "overlapped_ns": pl.Int64, "communication_ns": pl.Int64,
+          "overlap_ratio": pl.Float64}
 
 
 def step_breakdown(windows: pl.DataFrame, calls: Mapping[int, RankCollectives], did: Mapping[int, RankActivity],
@@ -25,8 +26,9 @@ def step_breakdown(windows: pl.DataFrame, calls: Mapping[int, RankCollectives], 
 
     `waiting_ns` and `moving_ns` are exposed communication: before and after the last rank had come. `data_ns` is
     loading, `optimizer_ns` the optimizer, `compute_ns` operators (kernels, with a GPU) elsewhere, `host_ns` the rest:
-    they add up to `duration_ns`. `communication_ns` is when any collective was under way, `overlapped_ns` the part of
-    it in which something was computed, `overlap_ratio` its share; null without communication.
+    they add up to `duration_ns`. `message_waiting_ns` is the part of `waiting_ns` in sends and receives.
+    `communication_ns` is when any collective was under way, `overlapped_ns` the part of it in which something was
+    computed, `overlap_ratio` its share; null without communication.
 
     Args:
         windows: Steps of the ranks: rank, step, start_ns, end_ns, duration_ns.
@@ -43,17 +45,20 @@ def _steps_of(windows: pl.DataFrame, calls: RankCollectives, did: RankActivity, 
     starts, ends = windows["start_ns"].to_numpy(), windows["end_ns"].to_numpy()
     waits = calls.waits().within(did.blocked)
     waiting = Intervals.of(waits.starts, waits.ends)
+    for_messages = calls.messages.waits().within(did.blocked)
     rest = did.lane.outside(did.blocked)
     data, optimizer = (rest.intervals([number for number, known in enumerate(activities.known) if known.kind == kind])
                        for kind in ("data", "optimizer"))
     spans = {"compute": did.computing - data - optimizer - did.blocked, "waiting": waiting,
              "moving": did.blocked - waiting, "data": data, "optimizer": optimizer}
+    messages = (Intervals.of(for_messages.starts, for_messages.ends) & waiting).within(starts, ends)
     parts = {f"{part}_ns": of.within(starts, ends) for part, of in spans.items()}
     communication = calls.running.within(starts, ends)
     overlapped = (calls.running & did.computing).within(starts, ends)
     split = windows.select("rank", "step", "duration_ns").with_columns(
         **{name: pl.Series(values, dtype=pl.Int64) for name, values in parts.items()},
         host_ns=windows["duration_ns"] - pl.Series(np.sum(list(parts.values()), axis=0), dtype=pl.Int64),
+        message_waiting_ns=pl.Series(messages, dtype=pl.Int64),
         overlapped_ns=pl.Series(overlapped, dtype=pl.Int64), communication_ns=pl.Series(communication, dtype=pl.Int64))
     ratio = pl.when(pl.col("communication_ns") > 0).then(pl.col("overlapped_ns") / pl.col("communication_ns"))
     return split.with_columns(overlap_ratio=ratio).select(list(SCHEMA))
@@ -61,5 +66,5 @@ def _steps_of(windows: pl.DataFrame, calls: RankCollectives, did: RankActivity, 
 
 def mean_steps(breakdown: pl.DataFrame) -> list[dict[str, Any]]:
     """A row per rank, mean over its steps; `overlap_ratio` is of all its communication."""
-    columns = ["duration_ns", *(f"{part}_ns" for part in PARTS), "overlapped_ns", "overlap_ratio"]
+    columns = ["duration_ns", *(f"{part}_ns" for part in PARTS), "message_waiting_ns", "overlapped_ns", "overlap_ratio"]
     return breakdown.group_by("rank").agg(pl.col(columns).mean()).sort("rank").to_dicts()

@@ -8,13 +8,17 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from distprof.contract.tables import WAIT_SLICE
+from distprof.contract.tables import CLOSURE_SLICE, EVALUATION, EVALUATION_SLICE, WAIT_SLICE
 from distprof.merge.activity.activities import Activity
 
 MODULE = re.compile(r"(.*) \[\w+\]")
 """Slices that distprof draws for calls of modules; the root's is `model [Class]`."""
 AUTOGRAD = "autograd::engine::evaluate_function: "
 DATA = "enumerate(DataLoader)"
+CALLS = ("forward", "recompute", EVALUATION)
+"""Activities in which modules are called."""
+CLOSURE = "closure"
+"""What an optimizer calls: forward and backward run in it, and what lies between them is of the host."""
 OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 GLOO = "gloo:"
 STEP = "ProfilerStep#"
@@ -30,7 +34,7 @@ class Marker(NamedTuple):
     start_ns: int
     end_ns: int
     kind: str
-    """module, backward, data, optimizer or annotation."""
+    """module, backward, data, optimizer, closure, evaluation or annotation."""
     name: str | None
 
 
@@ -57,6 +61,8 @@ def _marker(start_ns: int, duration_ns: int, name: str, sequence: int | None,
         return Marker(start_ns, end_ns, "backward", paths.get(sequence) if sequence is not None else None)
     if name.startswith(DATA):
         return Marker(start_ns, end_ns, "data", None)
+    if name in (CLOSURE_SLICE, EVALUATION_SLICE):
+        return Marker(start_ns, end_ns, CLOSURE if name == CLOSURE_SLICE else EVALUATION, None)
     if name.startswith(OPTIMIZER):
         return Marker(start_ns, end_ns, "optimizer", None)
     module = MODULE.fullmatch(name)
@@ -125,7 +131,8 @@ def _until(stack: list[tuple[int, Activity]], now: int, until: int | None) -> It
             stack.pop()
             continue
         stop = end if until is None else min(end, until)
-        yield now, stop, activity
+        if activity.kind != CLOSURE:
+            yield now, stop, activity
         now = stop
 
 
@@ -134,7 +141,9 @@ def _activity(one: Marker, stack: list[tuple[int, Activity]]) -> Activity:
     if one.kind != "module":
         outer = inside[-1] if inside else None
         # an annotation inside a known activity is less specific
-        return outer if one.kind == "annotation" and outer is not None else Activity(one.kind, one.name)
+        is_known = outer is not None and outer.kind != CLOSURE
+        return outer if one.kind == "annotation" and outer is not None and is_known else Activity(one.kind, one.name)
     kinds: set[Any] = {activity.kind for activity in inside}
-    path = "" if one.name == "model" and not kinds & {"forward", "recompute"} else one.name
-    return Activity("recompute" if "backward" in kinds else "forward", path)
+    in_module = any(activity.kind in CALLS and activity.where is not None for activity in inside)
+    path = "" if one.name == "model" and not in_module else one.name
+    return Activity("recompute" if "backward" in kinds else EVALUATION if EVALUATION in kinds else "forward", path)

@@ -16,7 +16,7 @@ from distprof.merge.activity.waiting import RankCollectives
 RESUMED_NS = 10_000_000
 """A thread that waited may go on by at most this earlier than gloo's own thread notes the end, because that thread may
 have to wait for a processor; and by no more than it had waited."""
-CALLED = ("forward", "recompute", "data", "optimizer")
+CALLED = ("forward", "evaluation", "recompute", "data", "optimizer")
 """Activities in which C++ does not wait for collectives, and Python's waits are slices of their own."""
 NCCL = "(?i)^(nccl|rccl)"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,11 @@ class RankCollectives:
     def running(self) -> Intervals:
         """From when they began on this rank until they had ended."""
         return Intervals.of(self.arrival_ns, self.end_ns)
+
+    @property
+    def messages(self) -> RankCollectives:
+        """Sends and receives alone."""
+        return RankCollectives(**{one.name: getattr(self, one.name)[~self.together] for one in fields(self)})
 
     def waits(self) -> ActivityLane:
         """When the rank was there and another was not; of several collectives the one it came to first counts."""

@@ -17,6 +17,7 @@ from distprof.contract.paths import STUCK_JSON
 from distprof.contract.problems import Unreadable
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, in_brief
 from distprof.merge.cost.choice import group_label
+from distprof.merge.run.flight_recorder import read_dumps
 from distprof.merge.run.run_model import Run
 
 LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "/distprof/")
@@ -43,6 +44,8 @@ class Hang:
     """Ranks on which it is over all the same."""
     unknown: list[int]
     """Ranks that left no report."""
+    ranks_known: bool
+    """False where there may be more ranks in the group: only a dump of torch's flight recorder tells of it."""
     waited_ns: int
     """How long the rank that came first had been in it."""
 
@@ -69,6 +72,11 @@ class Standing:
     peers: list[tuple[str, int]]
     """Sends and receives that were not over, and the other rank."""
 
+    @property
+    def at_last_call(self) -> bool:
+        """True where `frame` is of the last collective that the rank called: a dump knows no later place."""
+        return self.cause == "dump"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hangs:
@@ -82,6 +90,8 @@ class Hangs:
 def hangs_of(run: Run) -> tuple[Hangs | None, list[Unreadable]]:
     """Reads the reports of the ranks.
 
+    A rank without a report is taken from a dump of torch's flight recorder that lies in the folder of the run.
+
     Returns:
         Where the ranks got stuck, None where none did; and reports that cannot be read.
     """
@@ -94,7 +104,9 @@ def hangs_of(run: Run) -> tuple[Hangs | None, list[Unreadable]]:
                 found[rank.number] = msgspec.json.decode(path.read_bytes(), type=Stuck)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
                 problems.append(Unreadable(rank=rank.number, file=STUCK_JSON, detail=str(error)))
-    return (hangs(found) if found else None), problems
+    dumps, unreadable = read_dumps(run.path) if run.path.is_dir() else ({}, [])
+    found = {**dumps, **found}
+    return (hangs(found) if found else None), [*problems, *unreadable]
 
 
 def hangs(stuck: Mapping[int, Stuck]) -> Hangs:
@@ -130,7 +142,8 @@ def _hang(number: int, members: Sequence[int], by_rank: Mapping[int, StuckGroup]
     absent = [rank for rank in members if rank in by_rank and (by_rank[rank].last_called or 0) < number]
     group = next(iter(by_rank.values()))
     return Hang(
-        group=group_label(group.name, group.description, members), ranks=list(members), number=number,
+        group=group_label(group.name, group.description, members if group.ranks_known else None),
+        ranks_known=group.ranks_known, ranks=list(members), number=number,
         ops=_by_value({rank: one.op for rank, one in there.items()}),
         shapes=_by_value({rank: _shape(one) for rank, one in there.items()}),
         waiting=waiting, absent=absent, over=[rank for rank, one in there.items() if one.completed],

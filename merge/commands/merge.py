@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.commands.merge_folder import beside, free, written_whole
 from distprof.merge.run.ranking import Naming
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.read_run import NO_SIZES, read_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.scan.archives import unpack
 from distprof.merge.scan.engine import PLAIN, is_compiled
@@ -29,7 +29,8 @@ SLOW = ("merging with the plain Python engine, many times slower than the compil
 
 
 def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = None, naming: Naming | None = None,
-          force: bool = False, strict: bool = False, progress: Progress = lambda _: None) -> str:
+          sizes: Mapping[str, int] = NO_SIZES, force: bool = False, strict: bool = False,
+          progress: Progress = lambda _: None) -> str:
     """Writes the merged trace and tables whole or not at all.
 
     Args:
@@ -37,6 +38,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         options: What goes in and how.
         out: Where to write; `merged/` in the run directory or folder where it is not given.
         naming: How to find the rank of a trace that neither holds it nor has it in its name.
+        sizes: Axis of the device mesh -> size, in place of what the run says.
         force: Replace an earlier merge.
         strict: Fail where something is missing.
         progress: Called with the share of the work that is done, from 0 to 1.
@@ -47,7 +49,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         UsageError: It takes `out`, or `naming` makes no sense.
         IncompleteError: Something is missing and `strict` is set; what there is was merged.
     """
-    run = read_run(*paths, naming=naming)
+    run = read_run(*paths, naming=naming, sizes=sizes)
     merged = free(out if out is not None else beside(paths), paths, force=force)
     if not is_compiled():
         say(SLOW)

@@ -23,7 +23,7 @@ from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import sentences, show_problems
 from distprof.merge.totals.description import table_metadata, without_tables
 from distprof.reporters.page import Page
-from distprof.terminal import quoted
+from distprof.terminal import quoted_all
 from distprof.units import counted, size
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def summary_text(written: MergeResult, merged: Path) -> str:
     for line in written.late:
         page.line(line)
     show_problems(run.remarks, written.problems, page)
-    following = [f"distprof stats {quoted(run.path)}"] if run.kind == "distprof" else []
+    following = [f"distprof stats {quoted_all(run.paths)}"] if run.kind == "distprof" else []
     following += [f"open {merged / trace.path.name} in https://ui.perfetto.dev"] if trace is not None else []
     for index, step in enumerate(following):
         page.line(f"{'     ' if index else 'Next:'} {step}")

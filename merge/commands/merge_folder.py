@@ -17,6 +17,7 @@ from distprof.ending import held, note
 from distprof.errors import LIMITS, OutputError, UsageError
 from distprof.files import hint_of, sync
 from distprof.merge.chrome.formats import FORMATS
+from distprof.merge.run.discovery import is_recorded
 
 OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, MERGED_STEPS.file, "report.html",
                   *(file for form in FORMATS.values() for file in form.files)))
@@ -55,12 +56,12 @@ def written_whole(merged: Path) -> Iterator[Path]:
 
 
 def beside(paths: Sequence[Path]) -> Path:
-    """Where a merge goes if nobody says.
+    """Where a merge goes if nobody says: into the folder, or the first of several run directories.
 
     Raises:
         UsageError: The traces are no folder.
     """
-    if len(paths) == 1 and paths[0].is_dir():
+    if paths[0].is_dir() and (len(paths) == 1 or is_recorded(paths[0])):
         return paths[0] / MERGED
     raise UsageError("expected --out DIR, found none: only a folder has a place for its merge", hint="add --out merged")
 
@@ -127,6 +128,7 @@ def _discard(folder: Path) -> None:
     """Removes a folder, if it is there. Workers may write to it still: none finds it under its new name."""
     gone = _named(folder.parent, folder.name.removeprefix(".").rpartition(".")[0].rpartition(".")[0])
     with suppress(OSError):
+        note(gone)  # there may be no memory left to remove it
         folder.rename(gone)
         _remove(gone)
 

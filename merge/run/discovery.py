@@ -13,7 +13,7 @@ from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON
 from distprof.contract.problems import FilesLeftOut, Unreadable
 from distprof.errors import DataError
 from distprof.merge.run.rank_from_name import natural, rank_in
-from distprof.merge.run.trace_head import read_head
+from distprof.merge.run.trace_head import EXECUTION_TRACE, read_head
 from distprof.merge.run.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.archives import MEMBER_SUFFIXES, Archive
 from distprof.merge.scan.archives import SUFFIXES as ARCHIVE_SUFFIXES
@@ -47,9 +47,11 @@ class Discovery:
     """Files that should be traces and cannot be read."""
     skipped: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """What files are instead of traces -> their names."""
+    execution_traces: dict[int, str] = field(default_factory=dict)
+    """Rank -> the name of its execution trace, where names tell ranks."""
 
     def remarks(self) -> Iterator[FilesLeftOut]:
-        """One for each sort of file that was left out."""
+        """One for each sort of file that was left out and is not paired with a timeline."""
         for instead, names in self.skipped.items():
             yield FilesLeftOut(num_files=len(names), files=tuple(names[:NAMED]), instead=instead)
 
@@ -123,8 +125,6 @@ def is_recorded(path: Path) -> bool:
 
 
 def _check_no_runs(path: Path) -> None:
-    if is_recorded(path):
-        raise DataError(f"expected traces in {path}, found a run directory", hint="give it alone to distprof merge")
     try:
         runs = [child for child in sorted(path.iterdir()) if child.is_dir() and _may_be_recorded(child)]
     except OSError as error:
@@ -173,7 +173,7 @@ def _unreadable(error: DataError) -> Unreadable:
 
 
 def _look_into(archive: Archive, found: Discovery, *, named: bool) -> None:
-    inside = Discovery(problems=found.problems, skipped=found.skipped)
+    inside = Discovery(problems=found.problems, skipped=found.skipped, execution_traces=found.execution_traces)
     for reader in archive:
         _read(reader, PurePosixPath(reader.trace.member or ""), inside, named=named, asked=False)
     if archive.damage is not None:
@@ -200,3 +200,6 @@ def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named:
             detail=f"expected a Chrome trace in {name}, found {head.instead}{damage}"))
     else:
         found.skipped[head.instead].append(name)
+        rank = rank_in(where)
+        if head.instead == EXECUTION_TRACE and rank is not None:
+            found.execution_traces.setdefault(rank, name)

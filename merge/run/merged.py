@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +38,25 @@ def is_merge(path: Path) -> bool:
     return (path / SUMMARY_JSON).is_file() and not is_recorded(path)
 
 
-def origin_of(path: Path) -> Path:
-    """The run that a merge lies in, which has more; the path itself where it is no merge, or stands alone."""
-    return path.resolve().parent if is_merge(path) and path.resolve().name == MERGED else path
+def origin_of(path: Path) -> tuple[Path, ...]:
+    """The run that a merge lies in, which has more, with those that it was joined with.
+
+    The path itself where it is no merge, or where one of them is gone.
+    """
+    parent = path.resolve().parent
+    if not is_merge(path) or path.resolve().name != MERGED:
+        return (path,)
+    more = joined_with(path)
+    return (parent, *more) if all(is_recorded(one) for one in more) else (path,)
+
+
+def joined_with(merge: Path) -> tuple[Path, ...]:
+    """Run directories beside its own that a merge was made of; none where that cannot be read."""
+    try:
+        found = json.loads((merge / SUMMARY_JSON).read_bytes())["joined_with"]
+        return tuple(Path(one) for one in found)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return ()
 
 
 def open_merge(path: Path) -> LoneMerge:
@@ -71,7 +88,8 @@ def _run(path: Path, summary: Mapping[str, Any]) -> Run:
     return Run(
         path=path, run_id=summary["run_id"], world_size=size, mp_size=summary["mp_size"] or 1,
         dp_size=summary["dp_size"] or size, topology=summary["topology"] or {"dp": size}, topology_known=is_known,
-        topology_source=summary["topology_source"], missing=summary["missing_ranks"], kind=summary["kind"],
+        topology_source=summary["topology_source"], topology_certain=summary["topology_certain"] or not is_known,
+        missing=summary["missing_ranks"], kind=summary["kind"],
         problems=from_json(Problem, summary["problems"]),
         remarks=(*from_json(Remark, summary["remarks"]), MergeAlone()),
         ranks=[Rank(number=number, folder=path) for number in summary["ranks"]])

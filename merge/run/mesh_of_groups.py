@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import prod
 
-from distprof.contract.mesh import axis_of_group, in_rank_order
+from distprof.contract.mesh import axes_of_groups, axis_of_group, in_rank_order
 from distprof.merge.run.trace_identity import Group
 
 
@@ -17,7 +17,8 @@ class Mesh:
 
     sizes: dict[str, int]
     coordinates: dict[str, int]
-    names: tuple[str, ...]
+    source: str
+    """What says so."""
 
 
 def mesh_of(groups: Iterable[Group], *, rank: int, world_size: int) -> Mesh | None:
@@ -47,11 +48,13 @@ def _is_mesh(chosen: Sequence[tuple[str, tuple[int, ...]]], world_size: int) -> 
 
 def _mesh(chosen: Sequence[tuple[str, tuple[int, ...]]], rank: int, names: Sequence[str]) -> Mesh:
     sizes, coordinates = dict[str, int](), dict[str, int]()
+    parts = [(part or axis, ranks) for part, (axis, ranks) in zip(axes_of_groups(names), chosen, strict=True)]
     # of two groups of an axis the one with neighbouring ranks varies faster
-    for axis, ranks in sorted(chosen, key=lambda one: -_stride(one[1])):
+    for axis, ranks in sorted(parts, key=lambda one: -_stride(one[1])):
         coordinates[axis] = coordinates.get(axis, 0) * len(ranks) + ranks.index(rank)
         sizes[axis] = sizes.get(axis, 1) * len(ranks)
-    return Mesh(sizes=in_rank_order(sizes), coordinates=in_rank_order(coordinates), names=tuple(names))
+    return Mesh(sizes=in_rank_order(sizes), coordinates=in_rank_order(coordinates),
+                source=f"process groups of the traces: {', '.join(names)}")
 
 
 def _stride(ranks: Sequence[int]) -> int:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 
-from distprof.contract.mesh import mp_size_of
-from distprof.contract.problems import Problem, RanksMissing, Remark, WorldSizeFromRanks, WorldSizesDiffer
+from distprof.contract.mesh import dp_size_of, mp_size_of
+from distprof.contract.problems import (
+    ExecutionTraces,
+    Problem,
+    RanksMissing,
+    Remark,
+    WorldSizeFromRanks,
+    WorldSizesDiffer,
+)
 from distprof.errors import DataError
-from distprof.merge.run.discovery import Candidate, Discovery, discover, first_few
+from distprof.merge.run.discovery import NAMED, Candidate, Discovery, discover, first_few
 from distprof.merge.run.mesh_of_groups import Mesh, mesh_of
 from distprof.merge.run.ranking import SHOWN_FILES, Naming, check_one_folder, numbered, one_each
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.trace_head import EXECUTION_TRACE
+from distprof.merge.run.trace_identity import TraceIdentity
 from distprof.merge.scan.trace_file import printable
 
 
@@ -35,13 +45,24 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
     if not found.candidates:
         raise DataError(_nothing(paths, found), hint="Chrome traces are *.json, *.json.gz or tar archives of them")
     problems: list[Problem] = list(found.problems)
-    remarks: list[Remark] = list(found.remarks())
+    remarks: list[Remark] = []
     files = numbered(found.candidates, by, problems, remarks)
     check_one_folder(files, paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
     chosen = one_each(files, problems)
+    remarks = [*_pairs(found, chosen), *found.remarks(), *remarks]
     world_size = _world_size(chosen, problems, remarks)
     meshes = _meshes(chosen, world_size)
     return _run(paths, chosen, meshes, world_size, problems, remarks)
+
+
+def _pairs(found: Discovery, chosen: Mapping[int, Candidate]) -> Iterator[ExecutionTraces]:
+    """Takes execution traces, one of each rank, out of what is left out: they belong to timelines."""
+    traces = found.execution_traces
+    if traces and traces.keys() <= chosen.keys() and len(traces) == len(found.skipped[EXECUTION_TRACE]):
+        del found.skipped[EXECUTION_TRACE]
+        files = [traces[rank] for rank in sorted(traces)]
+        yield ExecutionTraces(files=tuple(files[:NAMED]), ranks=tuple(sorted(traces)),
+                              missing=tuple(sorted(chosen.keys() - traces.keys())))
 
 
 def _nothing(paths: Sequence[Path], found: Discovery) -> str:
@@ -76,10 +97,19 @@ def _stating(chosen: Mapping[int, Candidate], size: int) -> tuple[int, ...]:
 
 def _meshes(chosen: Mapping[int, Candidate], world_size: int) -> dict[int, Mesh]:
     """The mesh of each rank where all of them have the same sizes; else none."""
-    meshes = {rank: mesh_of(one.identity.groups, rank=rank, world_size=world_size) for rank, one in chosen.items()}
+    meshes = {rank: _stated(one.identity, world_size)
+              or mesh_of(one.identity.groups, rank=rank, world_size=world_size) for rank, one in chosen.items()}
     known = {rank: mesh for rank, mesh in meshes.items() if mesh is not None}
     alike = len({tuple(mesh.sizes.items()) for mesh in known.values()}) == 1
     return known if alike and len(known) == len(meshes) else {}
+
+
+def _stated(identity: TraceIdentity, world_size: int) -> Mesh | None:
+    """The mesh that was written into a trace; None where there is none or it does not make up the world."""
+    sizes, places = dict(identity.sizes), dict(identity.coordinates)
+    fits = sizes and prod(sizes.values()) == world_size and sizes.keys() == places.keys() and all(
+        places[axis] < size for axis, size in sizes.items())
+    return Mesh(sizes=sizes, coordinates=places, source=printable(identity.sizes_source)) if fits else None
 
 
 def _run(paths: Sequence[Path], chosen: Mapping[int, Candidate], meshes: Mapping[int, Mesh], world_size: int,
@@ -89,12 +119,11 @@ def _run(paths: Sequence[Path], chosen: Mapping[int, Candidate], meshes: Mapping
     if missing:
         problems.append(RanksMissing(ranks=tuple(missing), world_size=world_size))
     mesh = next(iter(meshes.values()), None)
-    source = "unknown" if mesh is None else \
-        f"process groups of the traces: {', '.join(mesh.names)}"
+    source = "unknown" if mesh is None else mesh.source
     sizes = mesh.sizes if mesh is not None else {"dp": world_size}
     run_id = printable(path.name.partition(".")[0] or path.absolute().name)
     return Run(path=path, run_id=run_id, world_size=world_size,
-               mp_size=mp_size_of(sizes), dp_size=sizes.get("dp", 1),
+               mp_size=mp_size_of(sizes), dp_size=dp_size_of(sizes),
                topology=sizes, topology_source=source, topology_known=mesh is not None, kind="traces",
                ranks=[_rank(rank, one, meshes.get(rank)) for rank, one in chosen.items()], missing=missing,
                problems=tuple(problems), remarks=tuple(remarks))

@@ -12,8 +12,9 @@ from typing import Any
 from distprof.contract.mesh import SIZE_FLAGS
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON
 from distprof.contract.problems import FolderLeftOut, Problem, Unreadable
-from distprof.contract.rank_json import RankJson, RunJson, read
+from distprof.contract.rank_json import RankJson, read
 from distprof.errors import DataError, FormatError
+from distprof.merge.run.launches import Launch
 
 SIZES = "(mp_size, dp_size)"
 FOLDER = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
@@ -25,6 +26,14 @@ class RankFolder:
 
     path: Path
     content: RankJson
+    label: str
+    """What to call it: its name, with the directory where several were given."""
+
+    @property
+    def completeness(self) -> tuple[bool, bool, int]:
+        """Orders folders of one rank: renamed at its end, all needed passes done, steps."""
+        return (not self.path.name.endswith(PARTIAL_SUFFIX), self.content.status == "complete",
+                self.content.num_steps or 0)
 
     @property
     def is_called_like_its_rank(self) -> bool:
@@ -33,8 +42,8 @@ class RankFolder:
         return name is not None and name[1].lstrip("0") == str(self.content.rank).lstrip("0")
 
 
-def rank_folders(path: Path, problems: list[Problem]) -> list[RankFolder]:
-    """Every rank that can be read; a folder that cannot is a problem, not the end.
+def rank_folders(paths: Sequence[Path], problems: list[Problem]) -> list[RankFolder]:
+    """Every rank that can be read in some run directories; a folder that cannot is a problem, not the end.
 
     Raises:
         DataError: None can be read.
@@ -42,37 +51,45 @@ def rank_folders(path: Path, problems: list[Problem]) -> list[RankFolder]:
     """
     found: dict[int, list[RankFolder]] = defaultdict(list)
     left_out, newer = list[Unreadable](), list[FormatError]()
-    for folder in sorted(child for child in path.iterdir() if FOLDER.fullmatch(child.name) and child.is_dir()):
+    for folder in (folder for path in paths for folder in _in(path)):
+        label = folder.name if len(paths) == 1 else str(folder)
         try:
             if not (folder / RANK_JSON).exists():
                 detail = f"it has no {RANK_JSON}" if any(folder.iterdir()) else "it is empty"
-                left_out.append(Unreadable(file=folder.name, detail=detail))
+                left_out.append(Unreadable(file=label, detail=detail))
                 continue
-            one = RankFolder(path=folder, content=read(folder / RANK_JSON, RankJson))
+            one = RankFolder(path=folder, content=read(folder / RANK_JSON, RankJson), label=label)
         except (DataError, OSError) as error:
             newer += [error] if isinstance(error, FormatError) else []
-            left_out.append(Unreadable(file=folder.name, detail=str(error.args[0])))
+            left_out.append(Unreadable(file=label, detail=str(error.args[0])))
             continue
         found[one.content.rank].append(one)
     if not found and newer:
         raise newer[0]
     if not found:
-        raise DataError(f"expected rank folders like rank00000 in {path}, found none that can be read"
+        where = " and ".join(map(str, paths))
+        raise DataError(f"expected rank folders like rank00000 in {where}, found none that can be read"
                         + "".join(f"; {one.file}: {one.detail}" for one in left_out),
                         hint="only directories written by distprof run or distprof.record can be read")
     problems += left_out
     return [_one_of(found[number], problems) for number in sorted(found)]
 
 
+def _in(path: Path) -> list[Path]:
+    return sorted(child for child in path.iterdir() if FOLDER.fullmatch(child.name) and child.is_dir())
+
+
 def _one_of(folders: Sequence[RankFolder], problems: list[Problem]) -> RankFolder:
-    """The folder of a rank: of several the one that is called like it, and whole rather than partial."""
-    chosen, *others = sorted(folders, key=lambda one: (not one.is_called_like_its_rank, one.path.suffix, one.path.name))
-    problems += [FolderLeftOut(folder=one.path.name, why=f"{chosen.path.name} is of rank {one.content.rank} as well")
+    """The folder of a rank: of several the one that is called like it, of these the most complete one."""
+    chosen, *others = sorted(
+        folders, key=lambda one: (one.is_called_like_its_rank, *one.completeness), reverse=True)
+    problems += [FolderLeftOut(folder=one.label, why=f"{chosen.label} is of rank {one.content.rank} as well"
+                               + (" and more complete" if one.completeness < chosen.completeness else ""))
                  for one in others]
     return chosen
 
 
-def agreeing(folders: list[RankFolder], about: RunJson | None, problems: list[Problem]) -> list[RankFolder]:
+def agreeing(folders: list[RankFolder], about: Launch | None, problems: list[Problem]) -> list[RankFolder]:
     """Those of one run; a few that contradict the others are left out.
 
     Raises:
@@ -82,7 +99,7 @@ def agreeing(folders: list[RankFolder], about: RunJson | None, problems: list[Pr
     folders = _of_most(folders, lambda rank: rank.world_size, "world size",
                        about.world_size if about is not None else None, problems)
     size = folders[0].content.world_size
-    problems += [FolderLeftOut(folder=one.path.name, why=f"it is of rank {one.content.rank} of {size}")
+    problems += [FolderLeftOut(folder=one.label, why=f"it is of rank {one.content.rank} of {size}")
                  for one in folders if one.content.rank >= size]
     folders = [one for one in folders if one.content.rank < size]
     if not folders:
@@ -107,12 +124,12 @@ def _of_most(folders: list[RankFolder], value_of: Callable[[RankJson], Any], wha
         hint = f"give the sizes to distprof run: {SIZE_FLAGS}" if what == SIZES else \
             "remove the folders that do not belong to this run"
         raise DataError(f"expected one {what} in all ranks, found {shown}", hint=hint)
-    problems += [FolderLeftOut(folder=one.path.name, why=f"its {what} is {value}, that of others {most}")
+    problems += [FolderLeftOut(folder=one.label, why=f"its {what} is {value}, that of others {most}")
                  for one in folders if (value := value_of(one.content)) != most]
     return [one for one in folders if value_of(one.content) == most]
 
 
 def _names(folders: Sequence[RankFolder], value_of: Callable[[RankJson], Any], value: Any) -> str:
-    return ", ".join(one.path.name for one in folders if value_of(one.content) == value)
+    return ", ".join(one.label for one in folders if value_of(one.content) == value)
 
 

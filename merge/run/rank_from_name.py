@@ -16,6 +16,8 @@ PARTIAL = ("local", "node", "group", "tp", "pp", "dp", "cp", "ep", "mp", "moe")
 """Words before `rank` with which it is not the global rank."""
 WORKER = re.compile(r"(?<![a-z])worker[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
 """worker3_step_12.<ms>: how scripts often name a rank to TensorBoard's handler."""
+PROFILE = re.compile(r"profile_(\d{1,7})")
+"""profile_3.json, the whole name: accelerate."""
 AXIS = re.compile(r"(?<![a-z])(pp|dp|tp)(?:[-_]?rank)?[-_]?(\d{1,5})(?!\d)", re.IGNORECASE)
 """dp0_pp0_tp1, TP-3-DP-0: inference servers name the place of a rank."""
 STEP_FOLDER = re.compile(r"(iteration|iter|step|epoch|cycle|global_step)[-_]?\d+$", re.IGNORECASE)
@@ -26,7 +28,10 @@ Place = Mapping[str, int]
 
 def rank_in(path: PurePosixPath) -> int | None:
     """The rank in a file name, else that of the nearest folder above it."""
-    for name in (SUFFIX.sub("", path.name), *reversed(path.parts[:-1])):
+    title = SUFFIX.sub("", path.name)
+    if (of_accelerate := PROFILE.fullmatch(title)) is not None:
+        return int(of_accelerate[1])
+    for name in (title, *reversed(path.parts[:-1])):
         ranks = [int(rank) for before, rank in RANK.findall(name) if before.lower() not in PARTIAL]
         ranks += [int(rank) for rank in WORKER.findall(name)]
         if ranks:

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
+from distprof.errors import DataError
 from distprof.merge.run.discovery import is_recorded
 from distprof.merge.run.open_traces import run_of_traces
 from distprof.merge.run.ranking import Naming
 from distprof.merge.run.recorded import recorded_run
 from distprof.merge.run.run_model import Run
+from distprof.merge.run.settled import settled
+
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 
-def read_run(path: Path, *more: Path, naming: Naming | None = None) -> Run:
-    """Opens a run directory, or finds the traces of other programs that lie at the given paths.
+def read_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mapping[str, int] = NO_SIZES) -> Run:
+    """Opens the run directories of a job, or finds the traces of other programs that lie at the given paths.
 
     Args:
         path: A run directory, a folder of traces, a trace or an archive of traces.
-        *more: Further traces, archives or folders of traces.
+        *more: Run directories that other hosts wrote for the same job, or further traces, archives or folders of
+            traces.
         naming: Where the rank of a trace is from, if neither the trace nor its name has it.
+        sizes: Axis of the device mesh -> size, in place of what a run says.
 
     Raises:
         DataError: Nothing can be read, or its parts contradict each other.
         FormatError: It was written by a newer distprof.
-        UsageError: `naming` makes no sense.
+        UsageError: `naming` makes no sense, or `sizes` do not make up the world.
     """
-    return recorded_run(path) if not more and is_recorded(path) else run_of_traces((path, *more), naming)
+    paths = (path, *more)
+    recorded = [is_recorded(one) for one in paths]
+    if not any(recorded):
+        return settled(run_of_traces(paths, naming), sizes)
+    if not all(recorded):
+        other = paths[recorded.index(False)]
+        raise DataError(f"expected run directories of one job, found {other}, which is none",
+                        hint="traces of other programs are merged apart from what distprof recorded"
+                        if other.exists() else "distprof run prints the directory it writes")
+    return settled(recorded_run(*paths), sizes)

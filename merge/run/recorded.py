@@ -1,58 +1,77 @@
-"""Reads a run directory of ours: run.json and the rank.json of every rank."""
+"""Reads the run directories of one job: run.json of each, and the rank.json of every rank."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from distprof.contract.mesh import SIZE_FLAGS
-from distprof.contract.paths import PARTIAL_SUFFIX, RUN_JSON, STEP_LINES, TRACE_JSON
+from distprof.contract.paths import PARTIAL_SUFFIX, STEP_LINES, TRACE_JSON
 from distprof.contract.problems import (
     AttemptsDiffer,
     FilesMissing,
     Problem,
-    RankFailed,
     RanksMissing,
+    ScriptProfiled,
     Unfinished,
-    Unreadable,
 )
-from distprof.contract.rank_json import RankJson, RunJson, read
+from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import STEPS
 from distprof.errors import DataError
+from distprof.merge.run.attempts import earlier_attempts
+from distprof.merge.run.first_failure import failed_first
+from distprof.merge.run.launches import check_one_run, joined, launch_in
 from distprof.merge.run.rank_folders import RankFolder, agreeing, rank_folders
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.steps_found import unsure
 from distprof.merge.scan.trace_file import TraceFile
 
 
-def recorded_run(path: Path) -> Run:
-    """The run that lies in a directory.
+def recorded_run(*paths: Path) -> Run:
+    """The run that lies in a directory, or in several that hosts of one job wrote apart.
 
     Raises:
         DataError: No rank can be read, or the ranks are not of one run.
         FormatError: It was written by a newer distprof.
     """
+    paths = tuple({os.path.realpath(path): path for path in paths}.values())
     problems: list[Problem] = []
-    about = _about(path, problems)
-    folders = agreeing(rank_folders(path, problems), about, problems)
+    launches = [launch_in(path, problems) for path in paths]
+    if len(paths) > 1:
+        check_one_run(paths, launches)
+    about = joined(launches)
+    folders = agreeing(rank_folders(paths, problems), about, problems)
     ranks = [one.content for one in folders]
     # a rank that ran alone in a job of several never met the others
     world_size = max(ranks[0].world_size, about.world_size or 0) if about is not None else ranks[0].world_size
     missing = sorted(set(range(world_size)) - {rank.rank for rank in ranks})
-    if about is not None and about.failed_rank is not None:
-        why = next((one.why for one in ranks if one.rank == about.failed_rank and one.status == "complete"), None)
-        problems.append(RankFailed(rank=about.failed_rank, exit_code=about.failed_with or 0, why=why))
+    problems += failed_first(about, ranks)
     if missing:
-        problems.append(RanksMissing(ranks=tuple(missing), world_size=world_size))
+        where = about.places_of(missing, apart_from=paths) if about is not None else ()
+        problems.append(RanksMissing(ranks=tuple(missing), world_size=world_size, where=where))
     problems += [problem for folder in folders for problem in _problems_of(folder)]
+    problems += unsure(ranks)
     attempts = {rank.attempt for rank in ranks}
     if len(attempts) > 1:
         problems.append(AttemptsDiffer(attempts=tuple(sorted(attempts))))
     mp_size, dp_size = _sizes(ranks, world_size)
     known = next((rank for rank in ranks if rank.topology is not None), None)
-    return Run(path=path, run_id=ranks[0].run_id, world_size=world_size, mp_size=mp_size, dp_size=dp_size,
-               topology=(known.topology if known else None) or {"dp": world_size},
+    return Run(path=paths[0], more=paths[1:], run_id=ranks[0].run_id, world_size=world_size, mp_size=mp_size,
+               dp_size=dp_size, topology=(known.topology if known else None) or {"dp": world_size},
                topology_source=(known.topology_source if known else None) or "unknown",
-               ranks=[_rank(one) for one in folders], missing=missing, problems=tuple(problems))
+               ranks=[_rank(one) for one in folders], missing=missing, problems=tuple(problems),
+               remarks=(*earlier_attempts(paths, max(attempts)), *_profiled(ranks)))
+
+
+def _profiled(ranks: Sequence[RankJson]) -> Iterator[ScriptProfiled]:
+    by_steps: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for one in ranks:
+        if one.profiled_steps:
+            by_steps[tuple(one.profiled_steps)].append(one.rank)
+    for steps, found in by_steps.items():
+        yield ScriptProfiled(ranks=tuple(found), steps=steps)
 
 
 def _rank(folder: RankFolder) -> Rank:
@@ -60,14 +79,6 @@ def _rank(folder: RankFolder) -> Rank:
     return Rank(number=content.rank, folder=folder.path, host=content.host, coordinates=content.coordinates,
                 device_name=content.device_name, trace=TraceFile(path=trace) if trace.is_file() else None,
                 recorded=content)
-
-
-def _about(path: Path, problems: list[Problem]) -> RunJson | None:
-    try:
-        return read(path / RUN_JSON, RunJson) if (path / RUN_JSON).exists() else None
-    except DataError as error:
-        problems.append(Unreadable(detail=str(error.args[0])))
-        return None
 
 
 def _sizes(ranks: Sequence[RankJson], world_size: int) -> tuple[int, int]:

@@ -59,10 +59,19 @@ class Run:
     """What is incomplete."""
     remarks: Sequence[Remark] = ()
     """What to keep in mind although nothing is missing."""
+    more: Sequence[Path] = ()
+    """Further run directories of the same job, that other hosts wrote."""
     kind: Literal["distprof", "traces"] = "distprof"
     """`traces`: no module profiler ran, there are no tables."""
+    topology_certain: bool = True
+    """False where the sizes may be others, and totals of the model with them."""
     topology_known: bool = True
     """False where mp_size 1 and dp_size = world size stand for an unknown topology."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All that was read."""
+        return (self.path, *self.more)
 
     def noting(self, problems: Iterable[Problem] = (), remarks: Iterable[Remark] = ()) -> Run:
         """The same run with what was found later as well."""

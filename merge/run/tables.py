@@ -14,7 +14,7 @@ import polars as pl
 from distprof.contract.parquet import write_arrow
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
-from distprof.contract.tables import MODULES, OPS, STEPS, Table
+from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS, Table
 from distprof.merge.run.run_model import Rank, Run
 from distprof.threads import thread_pool
 
@@ -56,14 +56,16 @@ class RecordedTables:
     steps: pl.DataFrame
     ops: pl.DataFrame
     modules: pl.DataFrame
+    parameters: pl.DataFrame
     problems: Sequence[Unreadable]
 
 
 def read_tables(run: Run) -> RecordedTables:
-    """Reads `STEPS`, `OPS` and `MODULES` of all ranks."""
-    steps, ops, modules = (read_table(run, table) for table in (STEPS, OPS, MODULES))
-    return RecordedTables(steps=steps.rows, ops=ops.rows, modules=modules.rows,
-                          problems=[problem for one in (ops, steps, modules) for problem in one.problems])
+    """Reads the tables of all ranks."""
+    steps, ops, modules, parameters = (read_table(run, table) for table in (STEPS, OPS, MODULES, PARAMETERS))
+    return RecordedTables(
+        steps=steps.rows, ops=ops.rows, modules=modules.rows, parameters=parameters.rows,
+        problems=[problem for one in (ops, steps, modules, parameters) for problem in one.problems])
 
 
 def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows,

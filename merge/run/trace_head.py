@@ -21,6 +21,7 @@ from distprof.merge.scan.trace_file import is_gzip
 
 NODES = "nodes"
 """The list of an execution trace."""
+EXECUTION_TRACE = "an execution trace"
 TAIL_BYTES = 4 << 20
 LIST_BYTES = 1 << 16
 """Of a list: enough for its first event."""
@@ -77,7 +78,7 @@ def _instead(keys: TopLevelKeys, text: bytes | None, feed: TextFeed) -> str | No
     if keys.is_array:
         return _list(text or b"", feed)
     if keys.stopped_at == NODES:
-        return "an execution trace" if "schema" in keys.values else "JSON without traceEvents"
+        return EXECUTION_TRACE if "schema" in keys.values else "JSON without traceEvents"
     if text is not None:
         return None
     shown = ", ".join(list(keys.values)[:SHOWN_KEYS]) + (", ..." if len(keys.values) > SHOWN_KEYS else "")

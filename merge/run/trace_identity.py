@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from distprof.contract.mesh import in_rank_order
 from distprof.contract.rank_json import MOST_RANKS
 
 
@@ -33,18 +34,30 @@ class TraceIdentity:
     device_name: str | None = None
     """Of all devices the process saw, where they are of one kind."""
     groups: tuple[Group, ...] = field(default=())
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Axis of the device mesh -> size, where our post-processor or our recorder wrote them into the trace."""
+    coordinates: Mapping[str, int] = field(default_factory=dict)
+    """Axis -> place of the rank."""
+    sizes_source: str = ""
 
 
 def identity_of(values: Mapping[str, Any]) -> TraceIdentity:
     """Reads `distributedInfo`, `host_name` and `deviceProperties` as any version of Kineto has written them."""
-    about = _mapping(values.get("distributedInfo"))
+    about, ours = _mapping(values.get("distributedInfo")), _mapping(values.get("distprof"))
     host, devices = values.get("host_name"), _list(values.get("deviceProperties"))
     names = {name for device in devices if isinstance(device, dict) and isinstance(name := device.get("name"), str)}
     return TraceIdentity(
         rank=_whole(about.get("rank")), world_size=_whole(about.get("world_size")) or None,
         host=host if isinstance(host, str) else "",
         device_name=names.pop() if len(names) == 1 else None,
-        groups=tuple(group for one in _list(about.get("pg_config")) if (group := _group(one)) is not None))
+        groups=tuple(group for one in _list(about.get("pg_config")) if (group := _group(one)) is not None),
+        sizes=_by_axis(ours.get("topology")), coordinates=_by_axis(ours.get("coordinates")),
+        sizes_source=str(ours.get("topology_source", "")))
+
+
+def _by_axis(value: Any) -> dict[str, int]:
+    numbers = {axis: _whole(number) for axis, number in _mapping(value).items()}
+    return in_rank_order({axis: number for axis, number in numbers.items() if number is not None})
 
 
 def _group(config: Any) -> Group | None:

@@ -33,7 +33,8 @@ def summarise(found: Findings, page: Page) -> None:
     page.line(_head(found))
     for line in dead_lines(found.run.problems):
         page.line(line, style="bold red")
-    for line in hang_lines(found.hangs) if found.hangs is not None else ():
+    is_known = any(isinstance(one, RankFailed) and one.why is not None for one in found.run.problems)
+    for line in hang_lines(found.hangs, but_victims=is_known) if found.hangs is not None else ():
         page.line(line, style="bold red")
     for line in mismatch_lines(found):
         page.line(line, style="bold red")
@@ -63,10 +64,10 @@ def _head(found: Findings) -> str:
 
 def dead_lines(problems: Iterable[Problem]) -> Iterator[str]:
     """The rank that failed first, before those that failed because of it; else those that ended without a word."""
-    failed = {one.rank for one in problems if isinstance(one, RankFailed)}
+    failed = {one.rank: one.why for one in problems if isinstance(one, RankFailed)}
     for one in problems:
         if isinstance(one, RankFailed) or (isinstance(one, Unfinished) and (
-                one.rank in failed if failed else one.status == "recording")):
+                failed.get(one.rank, "") is None if failed else one.status == "recording")):
             yield sentence(one)
 
 

@@ -92,7 +92,7 @@ def deepspeed_text(path: Path, *, profile_step: int = 1, module_depth: int = -1,
         raise DataError(f"expected a counted step of rank {rank} in {path}, found none",
                         hint="the script must run more steps than profile_step")
     tree, ranks = ModuleTree(rows), per_rank(run, tables)
-    params = model_totals(run, ranks)["params"]
+    params = model_totals(run, ranks, tables.parameters)["params"]
     own = ranks.filter(pl.col("rank") == rank).to_dicts()[0]
     sizes = JobSizes(world=run.world_size, data_parallel=run.dp_size, model_parallel=run.mp_size,
                      batch=round(own["samples"]) if own["samples"] is not None else None)

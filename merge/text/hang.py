@@ -13,8 +13,13 @@ AT_ONCE_NS = 1_000_000_000
 SHOWN = 8
 
 
-def hang_lines(found: Hangs) -> Iterator[str]:
-    """Collectives that hang and the ranks that are missing in them, then all ranks that are in none of these."""
+def hang_lines(found: Hangs, *, but_victims: bool = False) -> Iterator[str]:
+    """Collectives that hang and the ranks that are missing in them, then all ranks that are in none of these.
+
+    Args:
+        found: What the ranks reported.
+        but_victims: Another rank is known to have failed first: those whose communication failed then are left out.
+    """
     named: set[int] = set()
     waits = {rank: hang for hang in found.hangs for rank in hang.waiting}
     for hang in found.hangs[:SHOWN]:
@@ -23,10 +28,12 @@ def hang_lines(found: Hangs) -> Iterator[str]:
     if len(found.hangs) > SHOWN:
         yield f"stuck: {len(found.hangs) - SHOWN} more groups; --json has all"
     for rank, one in found.standing.items():
+        if but_victims and one.cause == "error":
+            continue
         if one.failure is not None:
             yield f"rank {rank} gave up: {one.failure}"
         if rank not in named or one.peers:
-            yield f"{'stuck' if one.cause != 'signal' else 'ended'}: {_alone(one)}"
+            yield f"{'ended' if one.cause == 'signal' else 'free' if one.at_last_call else 'stuck'}: {_alone(one)}"
 
 
 def _hang(one: Hang, standing: Mapping[int, Standing], waits: Mapping[int, Hang]) -> str:
@@ -44,7 +51,9 @@ def _hang(one: Hang, standing: Mapping[int, Standing], waits: Mapping[int, Hang]
         parts.append(f"it is over on {rank_list(one.over)}")
     if one.unknown:
         parts.append(f"{rank_list(one.unknown)} left no report")
-    if not one.absent and not one.unknown and not one.is_mismatch:
+    if not one.ranks_known and not one.absent and not one.is_mismatch:
+        parts.append("which other ranks are in the group, the dumps do not say")
+    elif not one.absent and not one.unknown and not one.is_mismatch:
         parts.append("all ranks are in it: look at the network, or at a rank that is slow")
     return "; ".join(parts)
 
@@ -67,16 +76,19 @@ def _places(ranks: Sequence[int], standing: Mapping[int, Standing], waits: Mappi
         at.setdefault(where, []).append(rank)
     if len(at) == 1:
         where = next(iter(at))
-        return f"it is {where}" if len(ranks) == 1 else f"they are {where}"
+        one, several = ("was", "were") if standing[ranks[0]].at_last_call else ("is", "are")
+        return f"it {one} {where}" if len(ranks) == 1 else f"they {several} {where}"
     shown = [f"{rank_list(some)} {where}" for where, some in at.items()]
     return ", ".join(shown[:SHOWN]) + (f" and {len(shown) - SHOWN} more places" if len(shown) > SHOWN else "")
 
 
 def place(one: Standing) -> str:
-    """`at train.py:57 in load_batch, forward of layers.1`."""
+    """`at train.py:57 in load_batch, forward of layers.1`; by a dump `last seen at ...`: where it last communicated."""
     if one.frame is None:
-        return "at an unknown line"
+        return "last seen at an unknown line" if one.at_last_call else "at an unknown line"
     found = f"at {Path(one.frame.file).name}:{one.frame.line} in {one.frame.function}"
+    if one.at_last_call:
+        return f"last seen {found}"
     phase = one.phase or ("forward" if one.module_path is not None else None)
     if phase is not None:
         found += f", {phase}" + ("" if one.module_path is None else f" of {one.module_path or 'the model'}")
@@ -86,5 +98,7 @@ def place(one: Standing) -> str:
 def _alone(one: Standing) -> str:
     for op, peer in one.peers:
         return f"rank {one.rank} waits in {op} {'to' if op == 'send' else 'from'} rank {peer}, {place(one)} ({one.why})"
+    if one.at_last_call:
+        return f"rank {one.rank} was {place(one)}, and waits in no collective"
     return f"rank {one.rank} was {place(one)} and in no collective ({one.why})"
 

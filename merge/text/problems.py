@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from distprof.contract import problems as codes
+from distprof.contract.mesh import SIZE_FLAGS
 from distprof.contract.problems import Problem, Remark
 from distprof.merge.text.phrases import rank_list
 from distprof.reporters.page import Page
@@ -16,7 +17,7 @@ from distprof.units import counted, duration, spans
 
 SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.Unreadable: "{rank:of_rank}{file:unreadable}{detail}",
-    codes.RanksMissing: "{ranks:ranks} of {world_size} missing",
+    codes.RanksMissing: "{ranks:ranks} of {world_size} missing{where:where}",
     codes.Unfinished: {
         "recording": "rank {rank} did not finish recording (killed, out of disk, or still running): "
                      "{steps:# step} recorded",
@@ -27,6 +28,19 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.FilesMissing: "rank {rank} lacks {files:names}",
     codes.FolderLeftOut: "{folder} is left out: {why}",
     codes.NoteOfRank: "rank {rank}: {detail}",
+    codes.StepsUnsure: {
+        "irregular": "a step may not be an iteration: {names:names} step in no pattern ({num_turns:# step} looked at). "
+                     "--step-every CLASS, or --step-every N, says which of their steps end one",
+        "silent": "a step may not be an iteration: {names:names} had not stepped after {num_turns:# step} of others. "
+                  "--step-every N says how many optimizer steps make one",
+        "differ": "ranks found different steps ({ranks:ranks} and others): numbers of steps do not match. "
+                  "--step-every, or rec.step(), makes them equal",
+        "left": "from step {step} on, optimizers stepped otherwise than found. --step-every says what ends a step",
+        "explicit": "rec.step() was first called in step {step}, and steps before that ended with optimizer steps. "
+                    "--steps wait=... waits longer",
+        "late": "an optimizer stepped in step {step}, and the job had been taken for inference. --steps wait=... waits "
+                "longer, --step-every says what ends a step",
+    },
     codes.AttemptsDiffer: "ranks are of different attempts of torchrun: {attempts:names}",
     codes.TraceWithoutRank: "{file} was left out: nothing in it or in its name says of which rank it is",
     codes.SeveralTraces: "rank {rank} has several traces: the newest, {used}, is merged, and {left_out:first} left out",
@@ -41,11 +55,25 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
                   "that is not a number",
         "keys": "rank {rank}: {file} is damaged beside its events: {lost_bytes:# byte} lost{detail:values}",
     },
+    codes.TopologyUncertain: {
+        "not_recorded": "all ranks are taken for data parallel, but no recorded step shows what they exchange: totals "
+                        "of the model may be wrong; give --dp, or {doubt:flags}",
+        "parameters_differ": "all ranks are taken for data parallel, but they hold different parameters and nothing "
+                             "that they exchange in a recorded step says why: totals of the model may be wrong; give "
+                             "{doubt:flags}",
+        "replicas_join": "all ranks are taken for data parallel, but with the same parameters they join results inside "
+                         "modules: totals of the model may be wrong; give --cp or --tp if they share the work on a "
+                         "sample, --dp if they do not",
+        "no_mesh": "all ranks are taken for data parallel, but what they hold and exchange does not fit that, nor any "
+                   "other device mesh: totals of the model may be wrong; give {doubt:flags}",
+    },
     codes.ClocksNotAligned: "clocks are not aligned ({ranks:ranks}): {reason:reason}{note:note}",
     codes.ClocksWrong: "clocks are wrong: {violations} of {num_collectives} collectives end on a rank before all are "
                        "in, by up to {largest_ns:ns}; the uncertainty of the clocks explains {allowed_ns:ns}",
     codes.WallClockSet: "the wall clock was set by up to {set_by_ns:ns} while recording",
     codes.FilesLeftOut: "{num_files:# file} left out: {instead} ({files:names})",
+    codes.ExecutionTraces: "execution traces of {ranks:ranks} lie beside their timelines "
+                           "({files:names}){missing:lack}; they have no times, and nothing of them is merged",
     codes.RanksFromNames: "{contradicted:same_rank}ranks are from {names:source} in the file names",
     codes.WorldSizeFromRanks: "{contradicted:world_size}, so it is taken as {world_size}: the highest rank plus one",
     codes.MatchingInferred: {
@@ -58,13 +86,18 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
         "none": "{num_rows} of {total} rows of collectives are not matched: their ranks are in several process groups, "
                 "and nothing says in which of them they were issued",
     },
+    codes.EarlierAttempts: "the job was restarted: attempt {shown} is shown, attempt {attempt} ended{why:because} "
+                           "(--attempt {attempt} shows it)",
+    codes.ScriptProfiled: "the script ran its own torch.profiler in {steps:steps} of {ranks:ranks}: nothing was "
+                          "recorded there, and its events are as without distprof",
     codes.StepsUneven: "timed steps differ: the longest took {ratio:.0f} x the median one, and the mean includes both; "
                        "compilation or warm-up? (--steps wait=... waits longer)",
     codes.FirstStepLeftOut: "step {step} is left out: the profiler warms up in it",
     codes.CulpritsOfAllSteps: "culprits are of all steps: {first}-{last}",
     codes.MergeAlone: "this is a merge without the folders of its ranks: it does not hold what steps were spent on",
 }
-"""Where a code has several, they are chosen by its field `what` or `status`."""
+KINDS = ("what", "status", "doubt")
+"""Fields by which a sentence is chosen where a code has several."""
 CLOCK_REASONS: dict[codes.ClockReason | None, str] = {
     "asked": "--align none",
     "hosts_unknown": "the hosts of the ranks are not known, and no offsets were measured",
@@ -78,13 +111,19 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "of_rank": lambda rank: "" if rank is None else f"rank {rank}: ",
     "unreadable": lambda file: "" if file is None else f"{file} cannot be read: ",
     "ranks": rank_list,
+    "where": lambda found: f"; recorded in {', '.join(found)}: name that directory, too" if found else "",
+    "lack": lambda ranks: f", none of {rank_list(ranks)}" if ranks else "",
     "names": lambda names: ", ".join(map(str, names)),
     "first": lambda names: f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are",
-    "exit_code": lambda code: f"exit code {code}" if code >= 0 else f"it was ended by signal {-code}",
+    "steps": lambda steps: f"step{'s' if len(steps) > 1 else ''} {spans(steps)}",
+    "exit_code": lambda code: "an exception" if code is None else f"exit code {code}" if code >= 0 else
+    f"it was ended by signal {-code}",
+    "because": lambda why: "" if why is None else f" with {why}",
     "sizes": lambda found: ", ".join(
         f"{size} in rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}" for size, ranks in sorted(found.items())),
     "reason": lambda reason: CLOCK_REASONS[reason],
     "note": lambda note: "" if note is None else f" ({note})",
+    "flags": lambda _: SIZE_FLAGS,
     "values": lambda keys: f", and values of {keys}" if keys else "",
     "source": lambda names: {"rank": "the rank", "mesh": "tp, pp and dp"}[names],
     "same_rank": lambda contradicted: "several traces claim the same rank: " if contradicted else "",
@@ -106,7 +145,7 @@ def sentence(one: Problem | Remark) -> str:
     """What a code with its fields means."""
     fields, words = msgspec.structs.asdict(one), SENTENCES[type(one)]
     if isinstance(words, dict):
-        words = words[fields.get("what") or fields["status"]]
+        words = words[next(fields[name] for name in KINDS if name in fields)]
     return _Sentences().vformat(words, (), fields)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from distprof.contract.summary import MfuBasis, PeakUsed
 from distprof.merge.text.culprits import lines_of_summary
 from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import show_problems
+from distprof.merge.text.steps import evaluation_line, step_line
 from distprof.reporters.page import Page
 from distprof.reporters.tree_report import TreeReport
-from distprof.terminal import quoted
+from distprof.terminal import quoted, quoted_all
 from distprof.units import duration, percent, si
 
 QUANTITY_NAMES = {
@@ -34,6 +35,8 @@ TIME_NAMES = {
     "bwd_ns": "backward (with waits)",
     "optimizer_ns": "optimizer",
 }
+SEVERAL = ("pattern", "irregular")
+"""Rules of jobs with several optimizers, and as a rule with several root modules."""
 SHOWN_UNCOUNTED = 6
 WORK = "forward and backward FLOPs of a step, recomputation left out, causal attention in full"
 REMEDY = "pass one in FLOP/s with --peak (`distprof doctor --peak` measures it)"
@@ -45,15 +48,15 @@ NO_MFU = {
 }
 
 
-def render(summary: Mapping[str, Any], path: Path, page: Page, *, top: int) -> str:
+def render(summary: Mapping[str, Any], paths: Sequence[Path], page: Page, *, top: int) -> str:
     """The answer in one screen."""
     if summary["kind"] == "traces":
-        return _of_traces(summary, path, page)
+        return _of_traces(summary, paths[0], page)
     _head(summary, page)
     _ranks(summary, page)
     _communication(summary, page)
     _modules(summary, page, top)
-    _foot(summary, path, page)
+    _foot(summary, paths, page)
     return page.text()
 
 
@@ -70,14 +73,14 @@ def _of_traces(summary: Mapping[str, Any], path: Path, page: Page) -> str:
     return page.text()
 
 
-def render_modules(summary: Mapping[str, Any], modules: TreeReport, path: Path, page: Page) -> str:
+def render_modules(summary: Mapping[str, Any], modules: TreeReport, paths: Sequence[Path], page: Page) -> str:
     """The same with all modules as a tree in place of ranks and top modules."""
     _head(summary, page)
     page.line("modules: per GPU and step, mean over the ranks that have the module")
     page.line()
     page.report(modules)
     page.line()
-    _foot(summary, path, page)
+    _foot(summary, paths, page)
     return page.text()
 
 
@@ -87,12 +90,12 @@ def _head(summary: Mapping[str, Any], page: Page) -> None:
     _step(summary, page)
 
 
-def _foot(summary: Mapping[str, Any], path: Path, page: Page) -> None:
+def _foot(summary: Mapping[str, Any], paths: Sequence[Path], page: Page) -> None:
     _uncounted(summary, page)
     page.line(clock_line(summary["clock"]))
     _problems(summary, page)
     page.line()
-    page.line(f"Next: distprof comms {quoted(path)}")
+    page.line(f"Next: distprof comms {quoted_all(paths)}")
 
 
 def _topology(summary: Mapping[str, Any], page: Page) -> None:
@@ -108,12 +111,14 @@ def _topology(summary: Mapping[str, Any], page: Page) -> None:
 
 def _totals(summary: Mapping[str, Any], page: Page) -> None:
     per_gpu, model = summary["per_gpu"], summary["model"]
-    rows = [(name, si(per_gpu[key]["mean"]), _range(per_gpu[key]), si(model[key]))
+    unique = {"params": "unknown" if model["unique_params"] is None else si(model["unique_params"])}
+    rows = [(name, si(per_gpu[key]["mean"]), _range(per_gpu[key]), si(model[key]), unique.get(key, ""))
             for key, name in QUANTITY_NAMES.items() if per_gpu[key]["mean"] is not None]
-    page.table(("per step", "per GPU", "over ranks", f"model = per GPU x {summary['mp_size']}"), rows)
-    unique = model["unique_params"]
-    page.line(f"unique params {si(unique)}: replicas counted once" if unique is not None else
-              "unique params unknown: which tensors are replicas was not recorded")
+    doubt = "" if summary["topology_certain"] else ", not certain"
+    page.table(("per step", "per GPU", "over ranks", f"model = per GPU x {summary['mp_size']}{doubt}",
+                "replicas once"), rows)
+    if model["active_params"] is not None:
+        page.line(f"params that work on a token: {si(model['active_params'])}, if experts share tokens evenly")
     page.line()
 
 
@@ -125,6 +130,9 @@ def _range(spread: Mapping[str, Any]) -> str:
 
 def _step(summary: Mapping[str, Any], page: Page) -> None:
     step = summary["step"]
+    for line in (step_line(step["found"]), evaluation_line(summary["evaluation"])):
+        if line is not None:
+            page.line(line)
     if step["time_ns"] is None:
         page.line("step time unknown: no step of the time pass was recorded")
         page.line()
@@ -132,7 +140,8 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
     flops = step["flops_per_second"]
     rates = [f"step {duration(step['time_ns'])}"]
     if step["samples_per_second"] is not None:
-        rates.append(f"{si(step['samples_per_second'])} samples/s")
+        several = " (of the root module that gets most)" if (step["found"] or {}).get("rule") in SEVERAL else ""
+        rates.append(f"{si(step['samples_per_second'])} samples/s{several}")
     if flops is not None:
         rates.append(f"{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
     page.line("   ".join(rates))
@@ -176,9 +185,20 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
     if found["waiting_ratio"] is not None:
         page.line(f"exposed communication: {percent(found['waiting_ratio'])} of a step waiting for other ranks, "
                   f"{percent(found['moving_ratio'])} moving data")
+    if found["pipeline"] is not None:
+        page.line(_pipeline(found["pipeline"]))
     for line in lines_of_summary(found, summary["ranks"]):
         page.line(line)
     page.line()
+
+
+def _pipeline(found: Mapping[str, Any]) -> str:
+    """`pipeline of 4 stages: 27.3 % of a step waiting for messages of other stages (bubble); work of a stage ...`."""
+    work = {one["stage"]: one["work_ns"] for one in found["stages"]}
+    least, most = min(work, key=work.__getitem__), max(work, key=work.__getitem__)
+    return (f"pipeline of {len(work)} stages: {percent(found['bubble_ratio'])} of a step waiting for messages of other "
+            f"stages (bubble); work of a stage {duration(work[least])} (stage {least}) .. {duration(work[most])} "
+            f"(stage {most}), the longest {found['imbalance_ratio']:.2f} x the mean")
 
 
 def _modules(summary: Mapping[str, Any], page: Page, top: int) -> None:

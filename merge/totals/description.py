@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import ClocksNotAligned, ClocksWrong, NoteOfRank, Problem, WallClockSet
-from distprof.contract.summary import QUANTITIES, STEP_KEYS, SUMMARY_KEYS, TIMES
+from distprof.contract.summary import MODEL_PARAMS, QUANTITIES, STEP_KEYS, SUMMARY_KEYS, TIMES
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 
@@ -29,8 +30,10 @@ def described(run: Run, clock: Clock) -> dict[str, Any]:
         "dp_size": run.dp_size if run.topology_known else None,
         "topology": run.topology if run.topology_known else None,
         "topology_source": run.topology_source,
+        "topology_certain": run.topology_certain and run.topology_known,
         "ranks": [rank.number for rank in run.ranks],
         "missing_ranks": run.missing,
+        "joined_with": [os.path.realpath(path) for path in run.more],
         "problems": msgspec.to_builtins(problems_of(run, clock)),
         "remarks": msgspec.to_builtins(run.remarks),
         "clock": clock.to_json(),
@@ -50,7 +53,7 @@ def without_tables(run: Run, clock: Clock) -> dict[str, Any]:
         **dict.fromkeys(SUMMARY_KEYS),
         **described(run, clock),
         "per_gpu": {name: dict.fromkeys(SPREAD) for name in (*QUANTITIES, *TIMES)},
-        "model": dict.fromkeys((*QUANTITIES, "unique_params")),
+        "model": dict.fromkeys((*QUANTITIES, *MODEL_PARAMS)),
         "step": dict.fromkeys(STEP_KEYS),
         "modules": [],
         "uncounted_ops": [],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from distprof.merge.cost.kinds import CollectiveKind, kinds
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.run.merged import is_merge, open_merge, origin_of
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.read_run import NO_SIZES, read_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import read_table
 
@@ -48,25 +49,27 @@ class Findings:
     """`communication` of the summary of a merge that was read alone."""
 
 
-def findings_of(path: Path, choice: Choice) -> Findings:
+def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int] = NO_SIZES) -> Findings:
     """Reads a run, and matches, measures and explains its collectives.
 
     Args:
         path: A run directory, traces of other programs or a merge.
+        *more: Further run directories of the same job.
         choice: Which collectives.
+        sizes: Axis of the device mesh -> size, in place of what the run says.
 
     Raises:
         DataError: It cannot be read.
         UsageError: There is no such op, group or step.
     """
-    path, communication = origin_of(path), None
-    is_alone = is_merge(path)
+    paths, communication = (path, *more) if more else origin_of(path), None
+    is_alone = is_merge(path) and paths == (path,)
     if is_alone:
         merge = open_merge(path)
         run, clock, every = merge.run, Clock.of_summary(merge.summary["clock"]), merge.collectives
         communication = merge.summary["communication"]
     else:
-        measured = measured_run(read_run(path))
+        measured = measured_run(read_run(*paths, sizes=sizes))
         assert measured.collectives is not None
         run, clock, every = measured.run, measured.clock, measured.collectives
     recorded = read_table(run, STEPS) if run.kind == "distprof" and not is_alone else None

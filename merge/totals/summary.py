@@ -17,8 +17,10 @@ from distprof.merge.cost.measured_run import MeasuredRun
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import RecordedTables
 from distprof.merge.totals.description import described
+from distprof.merge.totals.evaluation import evaluation, steps_found
 from distprof.merge.totals.mfu import utilisation
 from distprof.merge.totals.modules import reduce_modules
+from distprof.merge.totals.pipeline import pipeline_of
 from distprof.merge.totals.totals import FLOPS_OF_PHASE, model_totals, per_rank, spread
 
 TOP_MODULES = 50
@@ -49,8 +51,9 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
         **about,
         "remarks": [*about["remarks"], *msgspec.to_builtins(_unsteady(tables.steps))],
         "per_gpu": {name: spread(ranks, name) for name in (*QUANTITIES, *TIMES)},
-        "model": model_totals(run, ranks),
+        "model": model_totals(run, ranks, tables.parameters),
         "step": _step(run, ranks, ops, peak),
+        "evaluation": evaluation(tables),
         "slowest_rank": _slowest(ranks),
         "communication": communicated,
         "modules": _top_modules(modules),
@@ -75,16 +78,23 @@ def _step(run: Run, ranks: pl.DataFrame, ops: pl.DataFrame, peak: float | None) 
     time_ns = mean["step_ns"]
     flops = [mean[name] for name in FLOPS_OF_PHASE]
     known = time_ns and None not in flops
+    samples = mean["samples"] * _num_batches(run) if mean["samples"] and run.topology_certain else None
     mfu, basis = utilisation(run, ops, time_ns, peak)
     return {
         "time_ns": time_ns,
         **{name: mean[name] for name in TIMES if name != "step_ns"},
-        # model-parallel ranks work on the same samples
-        "samples_per_second": mean["samples"] * run.dp_size / time_ns * 1e9 if time_ns and mean["samples"] else None,
+        "samples": samples,
+        "samples_per_second": samples / time_ns * 1e9 if time_ns and samples else None,
         "flops_per_second": sum(flops) * run.world_size / time_ns * 1e9 if known else None,
         "mfu": mfu,
         "mfu_basis": msgspec.to_builtins(basis),
+        "found": steps_found(run),
     }
+
+
+def _num_batches(run: Run) -> int:
+    """Ranks with a batch of their own: stages and shards of layers or sequences share one, experts do not."""
+    return run.dp_size * run.topology.get("ep", 1)
 
 
 def _slowest(ranks: pl.DataFrame) -> dict[str, Any] | None:
@@ -145,6 +155,7 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None) -> tuple[
     total = int(split["duration_ns"].sum())
     return {
         "steps": found.steps,
+        "pipeline": asdict(pipeline) if (pipeline := pipeline_of(run, split)) is not None else None,
         **{f"{part}_ratio": int(split[f"{part}_ns"].sum()) / total if total else None
            for part in ("waiting", "moving")},
         "culprits": [{**asdict(one), "share": one.share, "certain": one.certain} for one in found.culprits[:NAMED]],

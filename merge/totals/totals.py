@@ -14,6 +14,7 @@ from distprof.contract.summary import QUANTITIES, TIMES
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import RecordedTables
 from distprof.merge.totals.description import SPREAD
+from distprof.merge.totals.parameters import model_params
 
 PARAMS = ("params", "stored_params", "unique_params")
 FLOPS_OF_PHASE = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
@@ -57,11 +58,20 @@ def as_whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def model_totals(run: Run, ranks: pl.DataFrame) -> dict[str, float | int | None]:
-    """mp_size x the mean over ranks for each quantity, and what the model has without replicas."""
+def model_totals(run: Run, ranks: pl.DataFrame, parameters: pl.DataFrame) -> dict[str, float | int | None]:
+    """mp_size x the mean over ranks for each quantity, and parameters without replicas.
+
+    Args:
+        run: Its sizes.
+        ranks: See `per_rank`.
+        parameters: `PARAMETERS` of all ranks.
+    """
     means = {quantity: ranks[quantity].mean() for quantity in QUANTITIES}
     totals = {name: None if mean is None else as_whole(run.mp_size * float(str(mean))) for name, mean in means.items()}
-    return {**totals, "unique_params": _unique_params(run, ranks)}
+    found = model_params(run, parameters)
+    if found is None:
+        return {**totals, "unique_params": _unique_params(run, ranks), "active_params": None}
+    return {**totals, "stored_params": found.stored, "unique_params": found.unique, "active_params": found.active}
 
 
 def _unique_params(run: Run, ranks: pl.DataFrame) -> int | None:

@@ -14,7 +14,7 @@ import pytest
 from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_EVENTS, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.parquet import TYPES, schema_of
 from distprof.contract.paths import FORMAT
-from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS
+from distprof.contract.summary import MODEL_PARAMS, QUANTITIES, SUMMARY_KEYS
 from distprof.contract.tables import RANK_TABLES
 from support.jobs import ROOT
 
@@ -95,7 +95,7 @@ def test_summary_has_the_keys_of_the_contract(run):
     page = (ROOT / "docs" / "run-directory.md").read_text()
     assert all(f"`{key}`" in page for key in SUMMARY_KEYS)
     assert set(QUANTITIES) <= set(summary["per_gpu"])
-    assert {*QUANTITIES, "unique_params"} == set(summary["model"])
+    assert {*QUANTITIES, *MODEL_PARAMS} == set(summary["model"])
     for quantity in QUANTITIES:
         assert set(summary["per_gpu"][quantity]) == {"mean", "min", "max", "min_rank", "max_rank"}
     assert {"time_ns", "fwd_ns", "bwd_ns", "optimizer_ns", "samples_per_second", "flops_per_second", "mfu"} <= set(

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from distprof.contract.mesh import AXES, MESH_AXES, axis_of_dimension, axis_of_group, in_rank_order, mp_size_of
+from distprof.contract.mesh import (
+    GIVEN_AXES,
+    MESH_AXES,
+    axes_of_dimensions,
+    axes_of_groups,
+    axis_of_dimension,
+    axis_of_group,
+    dp_size_of,
+    in_rank_order,
+    mp_size_of,
+)
 
 
 @pytest.mark.parametrize(("name", "axis"), [
@@ -21,8 +31,19 @@ def test_a_group_is_known_by_every_word_that_a_dimension_is_known_by(axis, word)
 
 
 def test_no_word_belongs_to_two_axes():
-    words = [word for axis in MESH_AXES for word in (*axis.words, axis.megatron_group)]
-    assert len(words) == len(set(words)) and set(AXES) <= set(words)
+    words = [word for axis in MESH_AXES for word in (*axis.words, axis.megatron_group) if word is not None]
+    assert len(words) == len(set(words)) and set(GIVEN_AXES) <= set(words)
+
+
+@pytest.mark.parametrize(("names", "axes"), [
+    (("dp_replicate", "dp_shard"), ["dp_replicate", "dp_shard"]), (("replicate", "shard", "tp"), [
+        "dp_replicate", "dp_shard", "tp"]), (("dp", "fsdp"), ["dp_replicate", "dp_shard"]),
+    (("shard", "dp"), ["dp_shard", "dp_replicate"]), (("dp_shard", "cp"), ["dp", "cp"]), (("dp", "data"), ["dp", "dp"]),
+    (("dp_shard", "fsdp"), ["dp", "dp"]), (("foo", "dp", "shard"), [None, "dp_replicate", "dp_shard"])])
+def test_two_data_parallel_dimensions_are_hybrid_sharding_where_one_shards(names, axes):
+    assert axes_of_dimensions(names) == axes
+    if None not in axes:
+        assert axes_of_groups([f"mesh_{name}" for name in names]) == axes
 
 
 @pytest.mark.parametrize(("description", "axis"), [
@@ -34,4 +55,5 @@ def test_a_group_of_one_axis_and_no_other_counts(description, axis):
 
 def test_sizes_are_reduced_and_ordered_by_the_rows():
     assert mp_size_of({"tp": 2, "dp": 5, "pp": 3}) == 6 and mp_size_of({}) == 1
+    assert dp_size_of({"dp_shard": 2, "dp_replicate": 5, "pp": 3}) == 10 and dp_size_of({"tp": 2}) == 1
     assert list(in_rank_order({"tp": 2, "dp": 5, "pp": 3, "x": 1}).items()) == [("pp", 3), ("dp", 5), ("tp", 2)]

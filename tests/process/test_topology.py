@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.contract.mesh import AXES, MODEL_PARALLEL
+from distprof.contract.mesh import GIVEN_AXES, MODEL_PARALLEL
 from distprof.errors import UsageError
 from distprof.process.topology import from_sizes, requested
 
@@ -21,7 +21,7 @@ def test_sizes_give_every_rank_a_place_of_its_own(sizes):
     ranks = [from_sizes(given_sizes, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert all(one.mp_size == prod(others) and one.dp_size == dp_size for one in ranks)
     assert len({tuple(one.coordinates.values()) for one in ranks}) == world_size
-    assert list(ranks[0].sizes) == list(AXES)
+    assert list(ranks[0].sizes) == list(GIVEN_AXES)
     if given_sizes["tp"] > 1:
         assert ranks[1].coordinates["tp"] == 1, "neighbours in rank are neighbours in tp"
 
@@ -29,6 +29,9 @@ def test_sizes_give_every_rank_a_place_of_its_own(sizes):
 def test_sizes_that_do_not_divide_the_world_are_refused():
     with pytest.raises(UsageError, match="divide 4 ranks, found tp 3 = 3"):
         from_sizes({"tp": 3}, rank=0, world_size=4)
+    with pytest.raises(UsageError, match="make up 4 ranks, found dp 2 = 2"):
+        from_sizes({"dp": 2}, rank=0, world_size=4)
+    assert from_sizes({"dp": 2, "cp": 2}, rank=3, world_size=4).sizes == {"dp": 2, "cp": 2}
 
 
 def test_requested_sizes_come_from_the_environment():

@@ -29,7 +29,7 @@ def test_jobs_without_a_name_are_told_apart_by_where_they_meet(job):
     assert run_id_of(one, Path("run")) != run_id_of(other, Path("run"))
 
 
-def test_an_attempt_with_fewer_ranks_leaves_no_ranks_of_the_earlier_one(tmp_path, monkeypatch):
+def test_an_attempt_with_fewer_ranks_sets_all_ranks_of_the_earlier_one_aside(tmp_path, monkeypatch):
     """An elastic job goes on without the node that died."""
     run = tmp_path / "run"
     monkeypatch.setenv("DISTPROF_RUN_ID", "elastic")
@@ -37,7 +37,8 @@ def test_an_attempt_with_fewer_ranks_leaves_no_ranks_of_the_earlier_one(tmp_path
         for name, number in (("RANK", rank), ("TORCHELASTIC_RESTART_COUNT", attempt), ("WORLD_SIZE", world_size)):
             monkeypatch.setenv(name, str(number))
         train(run, nn.Linear(4, 4), lambda: torch.zeros(2, 4))
-    assert sorted(path.name for path in run.iterdir()) == ["rank00000", "run.json"]
+    assert sorted(path.name for path in run.iterdir()) == ["attempt0000", "rank00000", "run.json"]
+    assert sorted(path.name for path in (run / "attempt0000").iterdir()) == ["rank00000", "rank00001"]
     told = called("stats", "--json", run)
     assert told.returncode == 0, told.stderr
     found = json.loads(told.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import distprof
 from distprof.recording.run_directory import RankFolder
-from support.jobs import EXAMPLES
+from support.jobs import EXAMPLES, called
 from support.left_behind import traces_of_us
 from support.models import Inplace
 from support.recording import Recorded, train
@@ -145,30 +146,64 @@ def test_a_sigterm_during_a_write_comes_after_the_files(tmp_path, monkeypatch, l
     assert seen.modules()[""]["fwd_flops"] == 2 * 2 * 16
 
 
-def test_the_script_s_own_profiler_wins(tmp_path, capfd):
-    model = nn.Linear(4, 4)
+def profiled_by_the_script(first: int, last: int, number: int, how: str) -> torch.profiler.profile:
+    """A training loop that profiles some of its steps by itself."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with distprof.record(tmp_path / "run", steps="wait=0,count=0,time=0,trace=3"):
-        for step in range(3):
-            if step == 1:
-                theirs = torch.profiler.profile(acc_events=True)
-                theirs.start()
-            model(torch.zeros(2, 4)).sum().backward()
-            optimizer.step()
-            if step == 1:
-                theirs.stop()
-    assert any(event.key == "aten::addmm" for event in theirs.key_averages())
-    events = Recorded(tmp_path / "run").table("events")
-    assert set(events.filter(events["name"] == "aten::addmm")["step"]) == {0}
-    assert "the script started its own profiler" in capfd.readouterr().err
+    schedule = torch.profiler.schedule(wait=first - 1, warmup=1, active=last - first + 1, repeat=1)
+    theirs = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True,
+                                    schedule=schedule if how == "schedule" else None)
+    if how == "schedule":
+        theirs.start()
+    for step in range(number):
+        if how == "by hand" and step == first:
+            theirs.start()
+        model(torch.zeros(2, 4)).sum().backward()
+        optimizer.step()
+        if how == "schedule":
+            theirs.step()
+        elif step == last:
+            theirs.stop()
+    if how == "schedule":
+        theirs.stop()
+    return theirs
 
 
-def test_a_profiler_that_runs_already_is_left_alone(tmp_path, capfd):
+def counts(profile: torch.profiler.profile) -> dict[str, int]:
+    return {event.key: event.count for event in profile.key_averages()}
+
+
+@pytest.mark.parametrize("first", range(1, 7))
+@pytest.mark.parametrize("how", ["by hand", "schedule"])
+def test_the_script_s_own_profile_is_as_without_us_and_the_plan_goes_on_behind_it(tmp_path, capfd, first, how):
+    """Whichever pass it comes across."""
+    plain = counts(profiled_by_the_script(first, first + 1, 12, how))
+    with distprof.record(tmp_path / "run", steps="wait=1,count=1,time=2,trace=2,arrivals=0"):
+        ours = counts(profiled_by_the_script(first, first + 1, 12, how))
+    assert ours == plain
+    seen = Recorded(tmp_path / "run")
+    warmup = [first - 1] if how == "schedule" else []
+    profiled = [step for step in seen.info["profiled_steps"] if step not in warmup]
+    assert profiled == ([first, first + 1] if first - len(warmup) < 6 else []), "at the sixth all was recorded"
+    cut = 1 if first - len(warmup) == 5 else 0  # a timeline is one session: it is not resumed
+    assert seen.info["passes"] == {"wait": 1 + len(seen.info["profiled_steps"]) + cut, "count": 1, "time": 2,
+                                   "trace": 2 - cut, "arrivals": 0}
+    assert seen.info["status"] == "complete" and seen.modules()[""]["fwd_flops"] == 2 * 2 * (16 + 16)
+    traced = seen.table("events")
+    assert traced.filter(traced["name"] == "aten::addmm")["step"].n_unique() == 2 - cut
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("distprof: ")]
+    assert len(told) == (1 if profiled else 0), told
+    assert ("torch.profiler in step" in called("stats", tmp_path / "run").stdout) == bool(seen.info["profiled_steps"])
+
+
+def test_a_script_that_is_profiled_to_its_end_has_its_events_and_we_say_that_nothing_was_recorded(tmp_path):
     with torch.profiler.profile(acc_events=True) as theirs:
-        seen = train(tmp_path / "run", nn.Linear(4, 4), lambda: torch.zeros(2, 4))
+        train(tmp_path / "plain", nn.Linear(4, 4), lambda: torch.zeros(2, 4))
     assert any(event.key == "aten::addmm" for event in theirs.key_averages())
-    assert not (seen.folder / "trace.json.gz").exists() and seen.info["status"] == "complete"
-    assert seen.info["notes"] == ["the script runs its own profiler: no timeline is recorded"]
+    info = json.loads(next((tmp_path / "plain").glob("rank00000*/rank.json")).read_text())
+    assert info["status"] == "partial" and "4 of them under the script's own profiler" in info["why"]
+    assert info["profiled_steps"] == [0, 1, 2, 3]
 
 
 class Doubles(TorchDispatchMode):

@@ -6,6 +6,7 @@ import sys
 import torch
 from torch import nn
 
+torch.manual_seed(0)
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"

@@ -27,7 +27,11 @@ def children() -> dict[int, str]:
     """Command lines of the running children of this process; one that has ended has none."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
-        for child in (task / "children").read_text().split():
+        try:
+            listed = (task / "children").read_text().split()
+        except FileNotFoundError:
+            continue  # a thread that ended just now
+        for child in listed:
             try:
                 line = Path(f"/proc/{child}/cmdline").read_bytes()
             except FileNotFoundError:

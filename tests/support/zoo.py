@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ QUICK = {"alexnet", "mobilenet_v2", "resnet18", "vit_b_16"}
 """One model of each kind of layers."""
 EVERY_MODEL = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in TOTALS]
 """All models with totals, for tests that look at each."""
-_libraries: list[torch.library.Library] = []
 
 
 @cache
@@ -36,17 +34,12 @@ def _has_torchvision() -> bool:
 
     A wheel built for CUDA cannot load them beside a CPU build of torch, and no model calls them.
     """
-    spec = importlib.util.find_spec("torchvision")
-    if spec is None or spec.origin is None:
+    if importlib.util.find_spec("torchvision") is None:
         return False
     define_libraries()  # those of its operators that formulas know get their arguments from there
-    source = (Path(spec.origin).parent / "_meta_registrations.py").read_text()
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in sorted(set(re.findall(r'register_(?:meta|fake)\("(?:torchvision::)?(\w+)"', source))):
-        if not hasattr(torch.ops.torchvision, name):
-            library.define(f"{name}() -> ()")
-    _libraries.append(library)
-    return True
+    from scripts import torchvision_operators  # defines the others
+
+    return bool(torchvision_operators.LIBRARIES)
 
 
 class Unfilled(TorchFunctionMode):

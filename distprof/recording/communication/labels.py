@@ -85,6 +85,11 @@ class CollectiveRecorder:
                     self._stamp_end(call, work)
             self._pending = []
 
+    def forget(self) -> None:
+        """Drops all calls, and numbers the next ones from 0."""
+        self.calls.clear()
+        self._counts.clear()
+
     def open_calls(self) -> list[CollectiveCall]:
         """Calls that have not ended, as far as that is known: those on CPU tensors."""
         return [call for call, work in list(self._pending) if call.end_ns is None and not work.is_completed()]
@@ -260,5 +265,5 @@ def _source(call: CollectiveCall, work: Any) -> int | None:
 
 def _phase(frame: Frame | None) -> str | None:
     if frame is not None:
-        return "recompute" if frame.recompute else "forward"
+        return frame.phase
     return "backward" if in_backward() else None

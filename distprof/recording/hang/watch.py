@@ -133,7 +133,7 @@ class HangWatch:
     def _look(self) -> Hashable:
         """A value that changes if and only if there is progress."""
         if self._recording():
-            return self._step.number
+            return self._step.number, self._step.num_turns
         # without process groups no rank waits for another
         return tuple(sorted(last_called().items())) or time.monotonic()
 
@@ -159,12 +159,14 @@ class HangWatch:
 
     def _about(self) -> dict[str, Any]:
         recording = self._recording()
-        frame = self._switch.scopes.current_on(threading.main_thread().ident or 0)
-        phase = None if frame is None else "recompute" if frame.recompute else "forward"
+        thread = threading.main_thread().ident or 0
+        frame = self._switch.scopes.current_on(thread)
+        phase = frame.phase if frame is not None else None
         return {
             "rank": self._rank.identity.rank, "world_size": self._rank.identity.world_size,
             "recording": recording, "step": self._step.number, "pass_name": self._switch.running,
-            "phase": self._switch.phase or phase, "module_path": frame.site.path if frame is not None else None,
+            "phase": self._switch.phases.on(thread) or phase,
+            "module_path": frame.site.path if frame is not None else None,
             "since_ns": self._step.began_ns or None if recording else None,
             "open_calls": [_open_call(call) for call in self._switch.open_calls()],
         }

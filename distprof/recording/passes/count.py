@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from distprof.contract.tables import OPS, TableRow
+from distprof.contract.tables import EVALUATION, OPS, TableRow
 from distprof.counting.count_pass import CountPass
 from distprof.model.compiled import ForcedEager
 from distprof.model.modules import Site
@@ -17,7 +17,8 @@ from distprof.recording.run_directory import RankFolder
 
 SUMMED_COLUMNS = ("calls", "macs", "flops", "causal_macs", "recompute_macs", "elements", "estimate_flops", "io_bytes",
                   "read_bytes", "write_bytes")
-FLOP_COLUMNS = {"forward": "fwd_flops", "backward": "bwd_flops", "recompute": "recompute_flops"}
+FLOP_COLUMNS = {"forward": "fwd_flops", "backward": "bwd_flops", "recompute": "recompute_flops",
+                EVALUATION: "evaluation_flops"}
 
 
 class CountSteps(Pass):

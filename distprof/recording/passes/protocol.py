@@ -26,7 +26,7 @@ class PassContext:
     step: Callable[[], int]
     """The running step, from 0."""
     phase: Callable[[], str | None]
-    """`optimizer` inside optimizer.step(), else None."""
+    """`optimizer` where an optimizer runs, and nothing else inside of it; else None."""
     collectives: CollectiveRecorder
     """Shared by the passes that label collectives, one after the other."""
 
@@ -71,6 +71,12 @@ class Pass:
 
     def optimizer_ends(self) -> None:
         """It returned."""
+
+    def closure_begins(self) -> None:
+        """optimizer.step() calls its closure, in which forward and backward run."""
+
+    def closure_ends(self) -> None:
+        """The closure returned, or raised."""
 
     def module_columns(self, sites: Sequence[Site]) -> Sequence[TableRow]:
         """Columns of modules.parquet, one row per site in this order; no rows at all while nothing is known."""

@@ -35,6 +35,12 @@ class TraceSteps(LabelledSteps):
         self._collectives.stop()
         self._timeline.stop()
 
+    def closure_begins(self) -> None:
+        self._timeline.closure_begins()
+
+    def closure_ends(self) -> None:
+        self._timeline.closure_ends()
+
     def write(self, folder: RankFolder, steps: Sequence[TableRow], *, ended: bool, elsewhere: bool) -> None:
         if ended and not elsewhere and not self._timeline.is_written:
             self._write_timeline(folder, [step for step in steps if step["pass"] == self.name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from distprof.contract.tables import WAIT_SLICE
+from distprof.contract.tables import CLOSURE_SLICE, EVALUATION_SLICE, WAIT_SLICE
 from distprof.merge.activity.activities import Activities, Activity
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.rank_activity import rank_activity
@@ -84,6 +84,30 @@ def test_modules_called_in_backward_are_recomputed():
         ("layers.0 [Block]", SCOPE, 25, 35)))
     assert (25, 35, Activity("recompute", "layers.0")) in lane
     assert (20, 25, Activity("backward", "")) in lane and (35, 50, Activity("backward", "")) in lane
+
+
+def test_what_a_closure_runs_is_no_part_of_the_optimizer():
+    _, lane = seen(events(
+        ("Optimizer.step#LBFGS.step", SCOPE, 0, 100), (CLOSURE_SLICE, SCOPE, 10, 90),
+        ("Optimizer.zero_grad#LBFGS.zero_grad", SCOPE, 12, 14), ("metrics", SCOPE, 15, 18),
+        ("model [Net]", SCOPE, 20, 40), ("head [Linear]", SCOPE, 25, 30), ("aten::mm", OP, 26, 27, 1),
+        ("autograd::engine::evaluate_function: MmBackward0", OP, 50, 80, 1)))
+    assert lane == [
+        (0, 10, Activity("optimizer")), (10, 12, Activity("host", "between optimizer and optimizer")),
+        (12, 14, Activity("optimizer")), (14, 15, Activity("host", "between optimizer and annotation")),
+        (15, 18, Activity("annotation", "metrics")), (18, 20, Activity("host", "between annotation and forward")),
+        (20, 25, Activity("forward", "")), (25, 30, Activity("forward", "head")), (30, 40, Activity("forward", "")),
+        (40, 50, Activity("host", "between forward and backward")), (50, 80, Activity("backward", "head")),
+        (80, 90, Activity("host", "between backward and optimizer")), (90, 100, Activity("optimizer"))]
+
+
+def test_modules_called_without_gradient_are_evaluated():
+    _, lane = seen(events((EVALUATION_SLICE, SCOPE, 0, 31), ("model [Net]", SCOPE, 1, 30),
+                          ("head [Linear]", SCOPE, 5, 9), ("model [Net]", SCOPE, 40, 50)))
+    assert lane == [
+        (0, 1, Activity("evaluation")), (1, 5, Activity("evaluation", "")), (5, 9, Activity("evaluation", "head")),
+        (9, 30, Activity("evaluation", "")), (30, 31, Activity("evaluation")),
+        (31, 40, Activity("host", "between evaluation and forward")), (40, 50, Activity("forward", ""))]
 
 
 def test_forward_between_two_backward_passes_is_no_backward():

@@ -55,7 +55,7 @@ def test_the_late_rank_its_module_and_its_cost():
 def test_the_split_of_steps_is_exact():
     job = job_of(4, (DATA, always(50), ()), (MLP, late(2, 100, 200), ALL), (OPTIMIZER, always(40), ()))
     expected = {"duration_ns": 400, "compute_ns": 100, "waiting_ns": 200, "moving_ns": 10, "data_ns": 50,
-                "optimizer_ns": 40, "host_ns": 0, "overlapped_ns": 0, "communication_ns": 210}
+                "optimizer_ns": 40, "host_ns": 0, "message_waiting_ns": 0, "overlapped_ns": 0, "communication_ns": 210}
     of_the_late = expected | {"compute_ns": 300, "waiting_ns": 0, "communication_ns": 10}
     split = job.breakdown().select("rank", *expected).unique().sort("rank").to_dicts()
     assert split == [{"rank": rank, **(of_the_late if rank == 2 else expected)} for rank in range(4)]

@@ -193,7 +193,7 @@ def test_run_directories_are_not_taken_for_traces(ddp, tmp_path):
     (tmp_path / "runs" / "mine").symlink_to(ddp)
     assert "found a folder of runs: mine" in refused(tmp_path / "runs")
     write(tmp_path / "rank4.json", kineto(4, 5))
-    assert "found a run directory" in refused(ddp, tmp_path / "rank4.json")
+    assert "expected run directories of one job" in refused(ddp, tmp_path / "rank4.json")
     assert "found nothing at" in refused(tmp_path / "nowhere")
 
 

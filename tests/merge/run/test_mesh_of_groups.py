@@ -33,7 +33,9 @@ def test_a_mesh_is_found_by_its_groups(replicas, shards, cp, tp, data):
     if world_size == 1:
         assert mesh is None
         return
-    wanted = {"dp": (replicas * shards, rank // (cp * tp)), "cp": (cp, rank // tp % cp), "tp": (tp, rank % tp)}
+    data_parallel = {"dp": (replicas * shards, rank // (cp * tp))} if min(replicas, shards) == 1 else {
+        "dp_replicate": (replicas, rank // (cp * tp * shards)), "dp_shard": (shards, rank // (cp * tp) % shards)}
+    wanted = data_parallel | {"cp": (cp, rank // tp % cp), "tp": (tp, rank % tp)}
     assert mesh.sizes == {axis: size for axis, (size, _) in wanted.items() if size > 1}
     assert mesh.coordinates == {axis: index for axis, (size, index) in wanted.items() if size > 1}
 

@@ -207,7 +207,8 @@ def test_that_nobody_is_late_is_only_said_where_it_would_show(blind, words):
 def split(rank: int, compute: float, waiting: float) -> dict:
     return {"rank": rank, "step": 1, "duration_ns": 100 * MS, "compute_ns": round(compute * MS),
             "waiting_ns": round(waiting * MS), "moving_ns": 10 * MS, "data_ns": 0, "optimizer_ns": 0,
-            "host_ns": round((90 - compute - waiting) * MS), "overlapped_ns": 5 * MS, "communication_ns": 50 * MS,
+            "host_ns": round((90 - compute - waiting) * MS), "message_waiting_ns": 0,
+            "overlapped_ns": 5 * MS, "communication_ns": 50 * MS,
             "overlap_ratio": 0.1}
 
 

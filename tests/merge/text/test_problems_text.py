@@ -22,6 +22,8 @@ from distprof.contract.problems import (
     RanksMissing,
     Remark,
     SeveralTraces,
+    StepsUnsure,
+    TopologyUncertain,
     TraceDamaged,
     Unfinished,
     Unreadable,
@@ -44,7 +46,8 @@ def test_every_code_has_a_sentence_with_its_fields(code):
 
 
 @pytest.mark.parametrize(("code", "field"), [
-    (Unfinished, "status"), (TraceDamaged, "what"), (MatchingInferred, "what")])
+    (Unfinished, "status"), (TraceDamaged, "what"), (MatchingInferred, "what"), (StepsUnsure, "what"),
+    (TopologyUncertain, "doubt")])
 def test_every_kind_of_a_code_has_a_sentence(code, field):
     kinds = set(get_args(get_type_hints(code)[field])) - {"complete"}
     assert kinds == set(SENTENCES[code])
@@ -55,8 +58,11 @@ def test_codes_differ():
 
 
 @pytest.mark.parametrize(("one", "data", "text"), [
-    (RanksMissing(ranks=(1, 2, 5), world_size=8), {"code": "ranks_missing", "ranks": [1, 2, 5], "world_size": 8},
-     "ranks 1, 2 and 5 of 8 missing"),
+    (RanksMissing(ranks=(1, 2, 5), world_size=8), {"code": "ranks_missing", "ranks": [1, 2, 5], "world_size": 8,
+                                                    "where": []}, "ranks 1, 2 and 5 of 8 missing"),
+    (RanksMissing(ranks=(1,), world_size=2, where=("b:/runs/x",)),
+     {"code": "ranks_missing", "ranks": [1], "world_size": 2, "where": ["b:/runs/x"]},
+     "rank 1 of 2 missing; recorded in b:/runs/x: name that directory, too"),
     (Unreadable(detail="what an exception said"),
      {"code": "unreadable", "detail": "what an exception said", "file": None, "rank": None}, "what an exception said"),
     (Unreadable(detail="it is cut", file="ops.parquet", rank=3),

@@ -1,0 +1,63 @@
+"""Costs of operator calls by the shapes of their tensors: layers repeat the same calls."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from distprof.formulas.operator_cost import Cost
+from distprof.model.tensors import PLAIN_VALUES
+
+MOST_COSTS = 1 << 14
+"""Calls that are kept; then all are forgotten. Shapes that differ from step to step would fill the memory."""
+STRIDED = (torch.Tensor, torch.nn.Parameter)
+
+
+class CostCache:
+    """Remembers costs that follow from shapes, strides, element types and plain values alone."""
+
+    def __init__(self) -> None:
+        self._costs: dict[Hashable, Cost] = {}
+
+    def get(self, key: Hashable) -> Cost | None:
+        """The cost of an equal call."""
+        return self._costs.get(key)
+
+    def keep(self, key: Hashable, cost: Cost) -> None:
+        """Remembers the cost of a call."""
+        if len(self._costs) >= MOST_COSTS:
+            self._costs.clear()
+        self._costs[key] = cost
+
+
+def call_key(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Hashable | None:
+    """What the cost of a call follows from; None where a call has anything but strided tensors and plain values.
+
+    A tensor that is passed twice is read once, and one that comes back was changed in place: both are told apart from
+    calls with as many tensors as they seem to have.
+    """
+    seen: list[int] = []
+    try:
+        key = func, _spec(args, seen), _spec(tuple(kwargs.items()), seen) if kwargs else None, _spec(output, seen)
+        distinct = len({*seen})
+        repeats = tuple(map(seen.index, seen)) if distinct < len(seen) else distinct
+        hash(key)
+    except TypeError:  # a tensor of another kind, or a size that is not known yet
+        return None
+    return key, repeats
+
+
+def _spec(value: Any, seen: list[int]) -> Hashable:
+    kind = type(value)
+    if kind in STRIDED:
+        if value.layout is not torch.strided or value.is_nested:
+            raise TypeError
+        seen.append(id(value))
+        return value.shape, value.stride(), value.dtype
+    if kind in PLAIN_VALUES:
+        return value  # type: ignore[no-any-return]
+    if kind is tuple or kind is list:
+        return tuple([_spec(part, seen) for part in value])
+    raise TypeError

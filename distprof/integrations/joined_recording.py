@@ -1,0 +1,113 @@
+"""The recording that a callback of a framework begins and ends, or joins where one runs already."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING
+
+from distprof.recording.plan import StepPlan
+from distprof.recording.step_every import StepEvery
+from distprof.terminal import say
+
+if TYPE_CHECKING:
+    from distprof.recording.recorder import Recorder
+
+OUT = "DISTPROF_OUT"
+STEPS = "DISTPROF_STEPS"
+
+
+class JoinedRecording:
+    """Begun at most once in a process; nothing here raises into the script once it is made."""
+
+    def __init__(self, out: str | os.PathLike[str] | None = None, *, steps: str | None = None,
+                 step_every: str | int | None = None, force: bool = False) -> None:
+        """Checks the settings and begins nothing.
+
+        Args:
+            out: The run directory; None: DISTPROF_OUT, and without that nothing is recorded.
+            steps: The plan, like "wait=2,count=1"; None: DISTPROF_STEPS, else the default plan.
+            step_every: What ends a step, as in `distprof.record`.
+            force: Replaces a run that is there.
+
+        Raises:
+            UsageError: `steps` is no plan, or `step_every` neither a class nor a number.
+        """
+        self._given = os.fspath(out) if out is not None else None
+        self._steps, self._every, self._force = steps, step_every, force
+        if steps is not None:
+            StepPlan.parse(steps)
+        if step_every is not None:
+            StepEvery.parse(step_every, where="step_every")
+        self.recorder: Recorder | None = None
+        """The one that runs, whoever began it; None before `open` and after `close`."""
+        self.out: str | None = None
+        """Where it writes; None until something is recorded."""
+        self._began = False
+        self._recording = ExitStack()
+        self._evaluation = ExitStack()
+
+    def open(self) -> None:
+        """Begins to record, once."""
+        if self._began or self.recorder is not None:
+            return
+        try:
+            self._open()
+        except Exception as error:  # noqa: BLE001 (a failure here must not stop the training job)
+            say(f"rank {os.environ.get('RANK', '0')}: not recording: {error}")
+
+    def _open(self) -> None:
+        from distprof.recording.recorder import active, record
+
+        running = active()
+        if running:  # `distprof run`, or a script with `distprof.record`: they end it
+            self.recorder, self.out = running[-1], os.environ.get(OUT)
+            return
+        out = self._given or os.environ.get(OUT)
+        if not out or os.environ.get("DISTPROF_DISABLE"):
+            return
+        steps = self._steps or os.environ.get(STEPS)
+        plan = StepPlan.parse(steps) if steps else StepPlan()
+        self._began = True
+        self.recorder = self._recording.enter_context(
+            record(out, steps=plan, step_every=self._every, force=self._force))
+        self.out = out
+        atexit.register(self._at_exit)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Ends what was begun here; a recording that was joined goes on.
+
+        Args:
+            error: What ended the training.
+        """
+        self.leave_evaluation()
+        recorder, self.recorder = self.recorder, None
+        atexit.unregister(self._at_exit)
+        try:
+            if recorder is not None and error is not None:
+                recorder.close(error)
+            self._recording.close()
+        except Exception as ours:  # noqa: BLE001 (the training ends as it would have)
+            say(f"rank {os.environ.get('RANK', '0')}: the recording could not be closed: {ours}")
+
+    def _at_exit(self) -> None:
+        """An exception ended the script before the framework could say so."""
+        self.close(getattr(sys, "last_value", None))
+
+    def step(self) -> None:
+        """Ends a step."""
+        if self.recorder is not None:
+            self.recorder.step()
+
+    def enter_evaluation(self) -> None:
+        """What follows is evaluation."""
+        if self.recorder is not None:
+            self.leave_evaluation()
+            mark: AbstractContextManager[None] = self.recorder.evaluation()
+            self._evaluation.enter_context(mark)
+
+    def leave_evaluation(self) -> None:
+        """It is over."""
+        self._evaluation.close()

@@ -1,0 +1,64 @@
+"""A callback for the Trainer of transformers: `Trainer(..., callbacks=[DistprofCallback(out="runs/mine")])`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from transformers import TrainerCallback
+
+from distprof.integrations.joined_recording import JoinedRecording
+
+
+class DistprofCallback(TrainerCallback):
+    """Records from the begin of `trainer.train()` to its end.
+
+    A step is what the Trainer counts in `state.global_step`: all its batches of gradient accumulation and the optimizer
+    behind them. What the Trainer evaluates in between is evaluation.
+
+    Under `distprof run` what runs already is used, and goes on after the training. Without `out` and DISTPROF_OUT the
+    callback does nothing, so it may stay in the script.
+    """
+
+    def __init__(self, out: str | os.PathLike[str] | None = None, *, steps: str | None = None,
+                 force: bool = False) -> None:
+        """Records nothing yet.
+
+        Args:
+            out: The run directory, the same on all ranks; None: DISTPROF_OUT.
+            steps: Steps of each pass, like "wait=2,count=1"; None: DISTPROF_STEPS, else the default plan.
+            force: Replaces a run that is there.
+
+        Raises:
+            UsageError: `steps` is no plan.
+        """
+        self._recording = JoinedRecording(out, steps=steps, force=force)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begins to record."""
+        self._recording.open()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Evaluation is over, if there was one."""
+        self._recording.leave_evaluation()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Ends a step."""
+        self._recording.step()
+        self._on_control(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The Trainer may evaluate here as well."""
+        self._on_control(control)
+
+    def _on_control(self, control: Any) -> None:
+        if control.should_evaluate:  # it follows at once
+            self._recording.enter_evaluation()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The evaluation is over."""
+        self._recording.leave_evaluation()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Ends the recording."""
+        self._recording.close()

@@ -1,0 +1,101 @@
+"""What a rank holds of one parameter: of a plain tensor, a DTensor, a partition of ZeRO-3 or a packed tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from distprof.contract.mesh import DATA_PARALLEL
+from distprof.model.tensors import dtype_name
+from distprof.process.live_topology import axes_of_mesh
+from distprof.process.topology import Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldParam:
+    """One parameter on this rank."""
+
+    size: int
+    """Elements the rank must hold for its model-parallel part; a data-parallel shard counts with its unsharded size."""
+    stored: int
+    """Elements that lie on the rank."""
+    num_bytes: int
+    """Bytes of these."""
+    whole: int
+    """Elements that all ranks of its pipeline stage have together, replicas once."""
+    whole_is_known: bool
+    """False for a plain tensor, which may be a part of one that is divided over ranks: `whole` is `size` then."""
+    dtype: str
+    trainable: bool = False
+
+
+def held_param(tensor: Any, topology: Topology) -> HeldParam:
+    """What the rank holds of a tensor."""
+    stored, packing, shard_of = _stored(tensor), _packing(tensor), topology.sizes.get("tp", 1)
+    is_known = is_dtensor(tensor) or hasattr(tensor, "ds_numel") or is_megatron_shard(tensor)
+    return HeldParam(
+        size=_needed(tensor, topology.unnamed_axes),
+        stored=stored,
+        num_bytes=(stored if packing is None else int(tensor.numel())) * int(tensor.element_size()),
+        whole=int(getattr(tensor, "ds_numel", _size(tensor))) * (shard_of if is_megatron_shard(tensor) else 1),
+        whole_is_known=is_known,
+        dtype=dtype_name(tensor.dtype) if packing is None else str(packing.quant_type),
+        trainable=bool(tensor.requires_grad))
+
+
+def is_dtensor(tensor: object) -> bool:
+    """True for a tensor that knows how it is divided over a mesh."""
+    return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
+
+
+def is_megatron_shard(tensor: object) -> bool:
+    """True where Megatron marked a plain tensor as a part."""
+    return bool(getattr(tensor, "tensor_model_parallel", False)) and not is_dtensor(tensor)
+
+
+def _packing(tensor: Any) -> Any:
+    """How bitsandbytes packed a parameter, several numbers into a byte; None for any other."""
+    found = getattr(tensor, "quant_state", None)
+    return found if hasattr(found, "shape") and hasattr(found, "quant_type") else None
+
+
+def _size(tensor: Any) -> int:
+    """Elements of a parameter that is not partitioned here."""
+    packing = _packing(tensor)
+    return int(tensor.numel()) if packing is None else prod(packing.shape)
+
+
+def _needed(tensor: Any, unnamed_axes: Sequence[str]) -> int:
+    if hasattr(tensor, "ds_numel"):  # a ZeRO-3 placeholder
+        return int(tensor.ds_numel)
+    if not is_dtensor(tensor):
+        return _size(tensor)
+    shape: list[int] = list(tensor.shape)
+    axes = axes_of_mesh(tensor.device_mesh, unnamed_axes)
+    for index, (placement, axis) in enumerate(zip(tensor.placements, axes, strict=True)):
+        if placement.is_shard() and axis not in (None, *DATA_PARALLEL):
+            shape[placement.dim] = _chunk(shape[placement.dim], tensor.device_mesh, index)
+    return prod(shape)
+
+
+def _chunk(size: int, mesh: Any, index: int) -> int:
+    """Rows of the piece that torch.chunk gives this rank."""
+    step = -(-size // int(mesh.size(index)))
+    begin = min(int(mesh.get_local_rank(index)) * step, size)
+    return min(begin + step, size) - begin
+
+
+def _stored(tensor: Any) -> int:
+    shard = getattr(tensor, "ds_tensor", None)
+    if shard is not None:
+        return int(shard.numel())
+    return int(tensor.to_local().numel()) if is_dtensor(tensor) else _size(tensor)
+
+
+def stored_elements(tensor: torch.Tensor) -> int:
+    """Elements of a parameter or buffer that lie on this rank."""
+    return _stored(tensor)

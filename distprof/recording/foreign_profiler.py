@@ -1,0 +1,81 @@
+"""Sees when the script's own torch.profiler begins and ends: a session of ours would take its events, and our
+instruments would be in its timeline.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+
+_ours: list[None] = []
+"""One entry while a session of ours begins."""
+
+
+@contextmanager
+def our_session() -> Iterator[None]:
+    """A session that begins inside is ours."""
+    _ours.append(None)
+    try:
+        yield
+    finally:
+        _ours.pop()
+
+
+class ForeignProfiler:
+    """Watches sessions that are not ours, from `start` until `stop`."""
+
+    def __init__(self, begins: Callable[[], None], ends: Callable[[], None]) -> None:
+        """Begins without watching; `begins` is called before a session of the script prepares, `ends` behind it."""
+        self._begins = begins
+        self._ends = ends
+        self._own: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._originals: tuple[Any, Any] | None = None
+        self._patched: tuple[Any, Any] | None = None
+
+    def is_active(self) -> bool:
+        """True from before a session of the script prepares until it has ended."""
+        if self._sessions:
+            return True
+        # one that began before we did
+        return not self._own and bool(torch._C._autograd._profiler_enabled())
+
+    def start(self) -> None:
+        """Begins to watch."""
+        kind: Any = autograd_profiler.profile
+        prepare, leave = kind._prepare_trace, kind.__exit__
+
+        @wraps(prepare)
+        def prepare_theirs(session: Any) -> Any:
+            if _ours:
+                self._own.add(session)
+            else:
+                self._sessions.add(session)
+                self._begins()
+            return prepare(session)
+
+        @wraps(leave)
+        def leave_theirs(session: Any, *error: Any) -> Any:
+            try:
+                return leave(session, *error)
+            finally:
+                self._own.discard(session)
+                if session in self._sessions:
+                    self._sessions.discard(session)
+                    self._ends()
+
+        self._originals, self._patched = (prepare, leave), (prepare_theirs, leave_theirs)
+        kind._prepare_trace, kind.__exit__ = self._patched
+
+    def stop(self) -> None:
+        """Takes everything away."""
+        kind: Any = autograd_profiler.profile
+        if self._originals is not None and (kind._prepare_trace, kind.__exit__) == self._patched:
+            kind._prepare_trace, kind.__exit__ = self._originals
+        self._originals = self._patched = None

@@ -1,0 +1,125 @@
+"""The place of this process in its job: who it is, which run that is, in which attempt, and where the others record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from msgspec.structs import replace as replace_fields
+
+from distprof.process.identity import Identity, in_process_group
+from distprof.process.launchers import local_rank, number
+from distprof.recording.attempts import attempt_of, note_world_size, set_aside
+from distprof.recording.claim import about_run, change, claim, locked
+from distprof.recording.job_store import JobStore, RankPlace, directories_of, local_rank_in
+from distprof.recording.run_directory import launch_key_of, new_run_id, run_id_of, this_launch
+
+LAST_LOOK_S = 0.3
+"""The other ranks have told long ago where this one has recorded all its steps."""
+
+
+class JobMembership:
+    """One rank, and the run directory it records into."""
+
+    def __init__(self, run: Path) -> None:
+        self.identity = Identity.read()
+        """As far as it is known by now."""
+        self.run_id = ""
+        """'' until `enter`."""
+        self._run = run
+        self._store = JobStore()
+        self._has_learned = False
+
+    def look(self) -> None:
+        """Reads the identity anew: the process may have entered a process group."""
+        self.identity = Identity.read()
+
+    def is_known(self) -> bool:
+        """Whether rank and run are known, so that the folder of the rank can be made."""
+        self.look()
+        return in_process_group() or _is_of_one_launcher(os.environ)
+
+    def enter(self, *, plan: str, sizes: Mapping[str, int], force: bool) -> None:
+        """Agrees with the other ranks on the run, and makes its directory where nobody did; after `look`.
+
+        Raises:
+            OutputError: Another run is there and `force` is False, or it cannot be written.
+        """
+        made_as, key = os.environ.get("DISTPROF_RUN_ID"), launch_key_of(os.environ)
+        self.run_id = self._agreed_id(made_as, key)
+        launch = this_launch(run_id=self.run_id, plan=plan, sizes=sizes, key=key, world_size=self.identity.world_size)
+        claim(self._run, launch, made_as=made_as, force=force)
+        self._begin_attempt()
+        if not self.identity.rank:
+            note_world_size(self._run, self.identity.world_size, may_shrink=bool(self.identity.attempt))
+        self._tell()
+
+    def learn(self, *, last: bool) -> None:
+        """Takes over what the other ranks have told by now; the first rank of a directory writes where all are.
+
+        Args:
+            last: Nothing is asked later.
+        """
+        if last and not self._has_learned:
+            self._store.hurry(LAST_LOOK_S)
+        if self._has_learned or not self._store.places:
+            return
+        self._has_learned, own, places = True, self.identity, self._store.places
+        if local_rank(os.environ, own.rank) is None:
+            self.identity = replace(own, local_rank=local_rank_in(places, own))
+        found = directories_of(places)
+        if any(one.ranks[0] == own.rank for one in found):
+            hosts = list(dict.fromkeys(one.host for one in places))
+            with locked(self._run):
+                change(self._run, lambda about: replace_fields(about, directories=found, hosts=hosts))
+
+    def tell_paused(self, step: int, number: int) -> None:
+        """Tells the others that this rank records nothing in a step (1), or does so after all (-1)."""
+        self._store.tell_paused(step, number, attempt=self.identity.attempt)
+
+    def have_all_paused(self, step: int) -> bool:
+        """Whether no rank records anything in a step."""
+        return self._store.have_all_paused(step, attempt=self.identity.attempt, world_size=self.identity.world_size)
+
+    def stop(self) -> None:
+        """Ends the looking for others."""
+        self._store.hurry(0)
+
+    def _agreed_id(self, made_as: str | None, key: str) -> str:
+        """One id on all ranks of the job, in all its attempts; with a process group they agree on it."""
+        otherwise = run_id_of(os.environ, self._run)
+        if not in_process_group():
+            return otherwise
+        about = about_run(self._run) if self.identity.attempt else None
+        earlier = about.run_id if about is not None and key and about.launch_key == key else None
+        return self._store.agreed(made_as or earlier or new_run_id()) or otherwise
+
+    def _begin_attempt(self) -> None:
+        """Finds out which attempt this is, and moves what earlier ones left."""
+        attempt = attempt_of(self._run, self.identity, run_id=self.run_id,
+                             elastic="TORCHELASTIC_RESTART_COUNT" in os.environ)
+        self.identity = replace(self.identity, attempt=attempt)
+        if attempt:
+            set_aside(self._run, attempt=attempt, identity=self.identity)
+
+    def _tell(self) -> None:
+        """Tells the other ranks where this one records, where they cannot know."""
+        about, own = about_run(self._run), self.identity
+        if own.world_size < 2 or about is None or _is_of_one_launcher(os.environ):
+            return
+        place = RankPlace(rank=own.rank, host=own.host, boot_id=own.boot_id, directory=str(self._run.absolute()),
+                          directory_id=about.directory_id)
+        # those with a number above 0 are not the first of a directory, and know their number
+        look = local_rank(os.environ, own.rank) in (None, 0)
+        self._store.tell(place, world_size=own.world_size, attempt=own.attempt, look=look)
+
+
+def _is_of_one_launcher(environ: Mapping[str, str]) -> bool:
+    """True where one `distprof run` started all ranks on this host: all is known from the start.
+
+    Not for one process, which may start ranks itself.
+    """
+    size = number(environ, "WORLD_SIZE") or 1
+    return size > 1 and size == number(environ, "LOCAL_WORLD_SIZE") and {"DISTPROF_RUN_ID", "RANK"} <= environ.keys()

@@ -1,0 +1,86 @@
+"""Parameters of a rank in all, by module, and one by one, counted while the modules are alive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from distprof.contract.rank_json import ParamCount
+from distprof.contract.tables import TableRow
+from distprof.model.checksums import checksum
+from distprof.model.experts import active_ratios
+from distprof.model.modules import ModuleMap, Site
+from distprof.model.params import OwnParam, ParamCounter
+from distprof.process.topology import Topology
+
+
+class ModuleParams:
+    """What is known about the parameters of the models that were called."""
+
+    def __init__(self) -> None:
+        self.total: ParamCount | None = None
+        """Over all root modules; None before the first count."""
+        self.rows: list[TableRow] = []
+        """Those of parameters.parquet."""
+        self._by_site: dict[Site, TableRow] = {}
+        self._num_counted = 0
+        """Sites of the models that totals are of."""
+
+    def measure(self, modules: ModuleMap, topology: Callable[[], Topology], *, checksums: bool) -> None:
+        """Counts if modules are new since the last time.
+
+        Called between two steps, when FSDP has its shards in place, and by all ranks after the same step: checksums of
+        ranks can be compared.
+
+        Args:
+            modules: The models that were called.
+            topology: Where this rank stands.
+            checksums: False where the device must not be waited for, as another thread hangs.
+        """
+        sites, models = list(modules.sites()), modules.of_the_model()
+        counted = [site for model in models for site in model.sites.values()]
+        if not sites or (len(sites), len(counted)) == (len(self._by_site), self._num_counted):
+            return
+        counter = ParamCounter(modules.roots(), topology())
+        self._by_site = {site: _columns(counter.below([module]), counter.own(module)) for site in sites
+                         if (module := site.module()) is not None}
+        if len(counted) != self._num_counted:  # not for a model that one rank alone evaluates
+            self._num_counted = len(counted)
+            self.total = counter.below([root for model in models if (root := model.called()) is not None])
+            self.rows = _param_rows(modules, counted, counter, checksums=checksums)
+
+    def columns(self, sites: Sequence[Site]) -> list[TableRow]:
+        """The first columns of modules.parquet, one row per site."""
+        return [{"module_path": site.path, "class_name": site.class_name, "depth": site.depth,
+                 **self._by_site.get(site, _columns(ParamCount(), 0))} for site in sites]
+
+
+def _columns(numbers: ParamCount, own_params: int) -> TableRow:
+    same = ("params", "stored_params", "trainable_params", "param_bytes", "buffers", "buffer_bytes")
+    return {**{name: getattr(numbers, name) for name in same}, "own_params": own_params,
+            "dtype": max(numbers.dtypes, key=numbers.dtypes.__getitem__, default=None)}
+
+
+def _param_rows(modules: ModuleMap, sites: Sequence[Site], counter: ParamCounter, *,
+                checksums: bool) -> list[TableRow]:
+    active = {key: ratio for root in modules.roots() for key, ratio in active_ratios(root).items()}
+    once: dict[object, TableRow] = {}
+    for site in sites:
+        module = site.module()
+        for own in counter.own_params(module) if module is not None else ():
+            if own.key not in once:
+                values = own.tensor if checksums else None
+                once[own.key] = _row(site, own, active.get(id(module)), None if values is None else checksum(values))
+        for index, packed in enumerate(counter.packed(module) if module is not None else ()):
+            once[id(module), index] = {
+                "module_path": site.path, "name": f"packed {index}", "shape": "null", "dtype": packed.dtype,
+                "params": packed.size, "stored_params": packed.size, "whole_params": packed.size, "trainable": False}
+    return list(once.values())
+
+
+def _row(site: Site, own: OwnParam, active_ratio: float | None, values: int | None) -> TableRow:
+    param = own.param
+    return {"module_path": site.path, "name": own.name, "shape": json.dumps(own.shape), "dtype": param.dtype,
+            "params": param.size, "stored_params": param.stored,
+            "whole_params": param.whole if param.whole_is_known else None, "trainable": param.trainable,
+            "checksum": values, "active_ratio": active_ratio}

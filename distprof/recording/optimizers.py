@@ -1,0 +1,132 @@
+"""The optimizers of the script: which are alive, which stepped, which are parts of others, and what they are called."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+
+from distprof.contract.steps_found import OptimizerSteps
+from distprof.model.modules import ModuleMap
+
+
+class KnownOptimizer:
+    """One optimizer, which it does not keep alive."""
+
+    __slots__ = ("class_name", "name", "parameters", "ref")
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.ref = weakref.ref(optimizer)
+        self.class_name = self.name = type(optimizer).__name__
+        """`name` is what it is called on the screen: with the module that holds its parameters, once that is known."""
+        self.parameters = _parameters_of(optimizer)
+
+
+class Optimizers:
+    """Optimizers by number: in the order in which they stepped first, which is the same on all ranks."""
+
+    def __init__(self) -> None:
+        self.stepped: list[KnownOptimizer] = []
+        self._numbers: dict[int, int] = {}
+        """By id."""
+        self._alive: Sequence[KnownOptimizer] | None = None
+
+    @property
+    def were_looked_for(self) -> bool:
+        """True once it is known which are alive."""
+        return self._alive is not None
+
+    @property
+    def any(self) -> bool:
+        """True where one is alive or has stepped."""
+        return bool(self.stepped or self._alive)
+
+    @property
+    def several_alive(self) -> bool:
+        """True where more than one is known to be alive."""
+        return len(self._alive or ()) > 1
+
+    def look(self) -> None:
+        """Looks which are alive."""
+        self._alive = _live()
+
+    def number(self, optimizer: Optimizer) -> int:
+        """Of one that steps; one that takes the place of a dead one of its class has the number of that."""
+        number = self._numbers.get(id(optimizer))
+        if number is None or self.stepped[number].ref() is not optimizer:
+            known = KnownOptimizer(optimizer)
+            number = next((number for number, one in enumerate(self.stepped)
+                           if one.ref() is None and one.class_name == known.class_name), len(self.stepped))
+            self.stepped[number:number + 1] = [known]
+            self._numbers[id(optimizer)] = number
+        return number
+
+    def is_dead(self, number: int) -> bool:
+        """True where the script has dropped it."""
+        return self.stepped[number].ref() is None
+
+    def silent(self) -> list[KnownOptimizer]:
+        """Those that are alive and have parameters which none of those that stepped has."""
+        reached = frozenset[int]().union(*(one.parameters for one in self.stepped))
+        if self._alive is None or not any(one.parameters <= other.parameters for one in self.stepped
+                                          for other in self._alive):
+            self.look()  # the script made them since
+        return [one for one in self._alive or () if one.ref() is not None and not one.parameters <= reached]
+
+    def described(self, steps: Mapping[int, int]) -> list[OptimizerSteps]:
+        """How often each of these steps, by number."""
+        return [OptimizerSteps(name=self.stepped[number].name, steps=times) for number, times in steps.items()]
+
+
+def _parameters_of(optimizer: Any) -> frozenset[int]:
+    """Ids of its parameters; empty where it is a wrapper that has none of its own."""
+    try:
+        return frozenset(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+    except Exception:  # noqa: BLE001 (an object that only looks like an optimizer)
+        return frozenset()
+
+
+def _live() -> list[KnownOptimizer]:
+    """Optimizers with parameters that no other one has all of: wrappers share those of what they wrap."""
+    found = _optimizers()
+    if len(found) > 1:
+        del found
+        gc.collect()  # one that waits to be collected does not count
+        found = _optimizers()
+    apart: list[KnownOptimizer] = []
+    reached = set[int]()
+    for one in sorted((KnownOptimizer(optimizer) for optimizer in found), key=lambda one: -len(one.parameters)):
+        if not one.parameters <= reached:
+            apart.append(one)
+            reached |= one.parameters
+    return apart
+
+
+def _optimizers() -> list[Optimizer]:
+    things = gc.get_objects()
+    # not isinstance(): some objects answer that by running code; and there are few types
+    kinds = {kind for kind in set(map(type, things)) if Optimizer in kind.__mro__}
+    return [thing for thing in things if type(thing) in kinds] if kinds else []
+
+
+def name_all(optimizers: Iterable[KnownOptimizer], modules: ModuleMap) -> None:
+    """Names each after the module that holds its parameters, `Critic's Adam`, while both are alive."""
+    for one in optimizers:
+        if one.name == one.class_name and (owner := _owner(one.parameters, modules)) is not None:
+            one.name = f"{owner}'s {one.class_name}"
+
+
+def _owner(parameters: frozenset[int], modules: ModuleMap) -> str | None:
+    """Class of the root module, or path of the module in it, that has all these parameters."""
+    for model in modules.models:
+        root = model.root.module()
+        if root is None or not parameters <= {id(parameter) for parameter in root.parameters()}:
+            continue
+        inside = [site for site in model.sites.values() if (module := site.module()) is not None
+                  and parameters <= {id(parameter) for parameter in module.parameters()}]
+        deepest = max(inside, key=lambda site: site.depth, default=model.root)
+        return f"`{deepest.path}`" if deepest.depth else deepest.class_name
+    return None

@@ -1,0 +1,255 @@
+"""Finds what ends a step of a training script: one iteration of its loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from torch.optim import Optimizer
+
+from distprof.contract.steps_found import OptimizerSteps, StepRule, StepsFound
+from distprof.model.modules import ModuleMap, Site
+from distprof.recording.optimizers import KnownOptimizer, Optimizers, name_all
+from distprof.recording.step_every import StepEvery
+from distprof.recording.step_pattern import (
+    MOST_FOR_SILENT,
+    MOST_TURNS,
+    PatternFollower,
+    iteration_at_end,
+    most_frequent,
+)
+from distprof.recording.turns import TurnLog, Waited
+
+IN_BACKWARD = -1
+"""The turn of all optimizers that stepped while one backward pass ran."""
+
+
+class StepFinder:
+    """Decides what ends a step in this script.
+
+    An explicit `rec.step()` wins, then `--step-every`. Else optimizers do: the only one, or of several the last of the
+    pattern in which they step, which has to be seen twice. Where no optimizer is alive, each forward call of the first
+    root model with parameters begins a step.
+    """
+
+    def __init__(self, every: StepEvery | None = None, step: Callable[[], int] = lambda: 0) -> None:
+        """Begins before the first step.
+
+        Args:
+            every: What `--step-every` says.
+            step: The number of the running step.
+        """
+        self.rule: StepRule | None = None if every is None else "given"
+        """None until it is known; until then no step ends."""
+        self.waiting = True
+        """False once anything is measured: what was found cannot change any more."""
+        self.num_turns = 0
+        """Optimizer steps so far; of those while one backward pass runs only one."""
+        self._every = every
+        self._step = step
+        self._optimizers = Optimizers()
+        self._log = TurnLog()
+        self._follower: PatternFollower | None = None
+        self._of_backward: set[int] = set()
+        self._root: Site | None = None
+        self._forwards = 0
+        self._forward_since_end = False
+        self._ended_by_others = 0
+        """Steps that were measured and that rec.step() did not end."""
+        self._silent: list[KnownOptimizer] = []
+        self._looked_at = 0
+        self._skipped = 0
+        self._left_in: int | None = None
+
+    @property
+    def must_wait(self) -> bool:
+        """True where optimizers have to be watched for longer: until then no step ends."""
+        return self.rule is None and (self.num_turns > 0 or self._optimizers.several_alive)
+
+    @property
+    def needs_modules(self) -> bool:
+        """True where forward calls tell when a step ends, or may yet tell."""
+        return self.rule in (None, "forward", "backward") or not self._optimizers.were_looked_for
+
+    @property
+    def is_training(self) -> bool:
+        """False in inference, where forward calls without gradient are the work."""
+        return self._optimizers.any and self.rule != "forward"
+
+    def begins(self) -> None:
+        """The first iteration begins only now."""
+        if not self.num_turns:
+            self._log.begin()
+
+    # --- what happens in the script --------------------------------------------------------------------------------
+
+    def before_root(self, site: Site, *, evaluates: bool = False) -> bool:
+        """True if this forward call of a root module begins a new step.
+
+        Args:
+            site: The module.
+            evaluates: The script says so; then the call tells nothing about its loop.
+        """
+        ended = self._after_backward()
+        if evaluates:
+            return ended
+        self._forward_since_end = True
+        if ended or self.num_turns or not site.model.has_parameters():
+            return ended
+        if self._root is None:
+            self._root = site
+            self._optimizers.look()
+        if site is not self._root or self.rule not in (None, "forward"):
+            return False
+        self._forwards += 1
+        if self.rule is None and self._forwards == 2 and not self._optimizers.any:
+            self._optimizers.look()
+            self.rule = None if self._optimizers.any else "forward"
+        return self.rule == "forward"
+
+    def after_optimizer(self, optimizer: Optimizer, *, in_backward: bool = False, skipped: bool = False) -> bool:
+        """True if this optimizer.step() ended a step.
+
+        Args:
+            optimizer: Which.
+            in_backward: It stepped while backward ran, where no step can end: the next forward call begins one.
+            skipped: A gradient scaler left the step out.
+        """
+        number = self._optimizers.number(optimizer)
+        self._skipped += skipped
+        if self.rule == "forward" and self.waiting:
+            self.rule = None  # what ran until now was no inference
+            self.begins()
+        if self.rule in ("explicit", "forward"):
+            self._note(otherwise=self.rule == "forward")
+            return False
+        if in_backward:
+            self._of_backward.add(number)
+            return False
+        ended = self._after_backward()
+        return self._turn(number) or ended
+
+    def explicit(self) -> bool:
+        """True if an explicit call ends a step; the first one may follow an optimizer that just did."""
+        first, self.rule = self.rule != "explicit", "explicit"
+        ended = not first or self._forward_since_end or not self.num_turns
+        # the only optimizer step so far, with this call behind it, ended the step that this call would have
+        self._note(otherwise=first and self._ended_by_others > (0 if ended else 1))
+        self._forward_since_end = False
+        self._of_backward.clear()
+        return ended
+
+    def at_end(self) -> bool:
+        """True if the script ends with a step that the next forward call would have ended."""
+        return self._after_backward()
+
+    # --- turns -----------------------------------------------------------------------------------------------------
+
+    def _after_backward(self) -> bool:
+        """Ends the turn of optimizers that stepped while backward ran."""
+        if not self._of_backward:
+            return False
+        ended = self._turn(IN_BACKWARD)
+        self._of_backward.clear()
+        return ended
+
+    def _turn(self, number: int) -> bool:
+        self.num_turns += 1
+        if self.rule is None:
+            ended = self._settle(number)
+        elif self._every is not None:
+            stepped = self._of_backward if number == IN_BACKWARD else {number}
+            ended = self._every.ends(self.num_turns, {self._optimizers.stepped[one].class_name for one in stepped})
+        else:
+            ended = self._follow(number)
+        self._forward_since_end = self._forward_since_end and not ended
+        self._ended_by_others += ended and not self.waiting
+        return ended
+
+    def _settle(self, number: int) -> bool:
+        """Looks at one more turn; true if it is clear now, and an iteration ended."""
+        self._log.add(number)
+        found = self._found(number)
+        if found is None:
+            return False
+        self.rule, iteration = found
+        self._follower = PatternFollower(iteration)
+        self._looked_at = self.num_turns
+        return True
+
+    def _found(self, number: int) -> tuple[StepRule, tuple[int, ...]] | None:
+        turns = self._log.numbers
+        if set(turns) == {IN_BACKWARD}:
+            return "backward", (IN_BACKWARD,)
+        self._silent = self._optimizers.silent()
+        if self._silent and len(turns) < MOST_FOR_SILENT:
+            return None
+        if len(set(turns)) == 1:
+            return "optimizer", (number,)
+        iteration = iteration_at_end(turns)
+        if iteration is not None:
+            return "pattern", iteration
+        chosen = most_frequent(turns)
+        return ("irregular", (chosen,)) if len(turns) >= MOST_TURNS and number == chosen else None
+
+    def _follow(self, number: int) -> bool:
+        assert self._follower is not None
+        iteration = self._follower.iteration
+        if number not in iteration:
+            if self.rule == "irregular":
+                return False
+            if self.waiting:  # one that was not there before
+                self.rule = None
+                self._log.start_over()
+                return self._settle(number)
+            if number != IN_BACKWARD and self.rule == "optimizer" and self._optimizers.is_dead(iteration[0]):
+                self._follower = PatternFollower((number,))
+        ended = self._follower.ends(number)
+        if self._follower.left:
+            self._note(otherwise=True)
+        return ended
+
+    def _note(self, *, otherwise: bool) -> None:
+        if otherwise and self._left_in is None:
+            self._left_in = self._step()
+
+    # --- what is known ---------------------------------------------------------------------------------------------
+
+    def waited(self) -> list[Waited]:
+        """Iterations that were over when it became clear what ends one; none where it was clear from the start."""
+        if self._follower is None or not self._log.numbers:
+            return []
+        return self._log.iterations(self._follower.iteration, by_end=self.rule == "irregular")
+
+    def found(self, modules: ModuleMap) -> StepsFound | None:
+        """What is known by now, in terms of the contract; None where no step has ended."""
+        if self.rule is None:
+            return None
+        stepped = self._optimizers.stepped
+        name_all(self._silent if self.rule == "backward" else [*stepped, *self._silent], modules)
+        return StepsFound(rule=self.rule, optimizers=self._steps_of_optimizers(),
+                          given=self._every.text if self._every else None,
+                          module=self._root.class_name if self._root is not None else None,
+                          looked_at=self._looked_at, silent=[one.name for one in self._silent],
+                          skipped=self._skipped, left_in=self._left_in)
+
+    def _steps_of_optimizers(self) -> list[OptimizerSteps]:
+        if self.rule == "backward":
+            names = Counter(one.class_name for one in self._optimizers.stepped)
+            return [OptimizerSteps(name=name, steps=steps) for name, steps in names.items()]
+        if self.rule == "given":
+            return self._optimizers.described(dict.fromkeys(range(len(self._optimizers.stepped)), 1))
+        if self.rule == "explicit" or self._follower is None:
+            return []
+        return self._optimizers.described(Counter(self._follower.iteration))
+
+    def why_none(self, num_forwards: int) -> str:
+        """Why no step was found, for the user."""
+        if self.rule is None and self.num_turns:
+            names = ", ".join(dict.fromkeys(one.class_name for one in (*self._optimizers.stepped, *self._silent)))
+            return f"{self.num_turns} steps of several optimizers ({names}) do not show which make an iteration"
+        if self._every is not None:
+            return f"found {self.num_turns} optimizer steps, and none ends a step by --step-every {self._every.text}"
+        if self._optimizers.any or num_forwards:
+            return f"found {num_forwards} forward calls and no optimizer.step()"
+        return "found no forward call of a torch.nn.Module"

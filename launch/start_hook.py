@@ -1,0 +1,190 @@
+"""Records a script that nobody of ours started: `DISTPROF_OUT=runs/mine python train.py`, and the ranks it starts.
+
+Python runs `distprof-start.pth` when it starts; where DISTPROF_OUT is set, that imports `distprof_start`, which waits
+until the script imports torch. From then on `StartHook` watches. Recording begins where the process shows that it
+trains: it enters a process group, or makes the first parameter of a model, or an optimizer. So launchers, workers of
+data loaders and of compilers are not recorded. A process that was started by one that is recorded is recorded only if
+it enters a process group.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from distprof.launch.after_import import AfterImport, after_import
+
+RECORDED_BY = "DISTPROF_RECORDED_BY"
+"""Set for the processes that a recorded one starts."""
+LINGER_S = 0.2
+GROUP, MODEL, OPTIMIZER = "group", "model", "optimizer"
+"""What shows that a process trains."""
+C10D = "torch.distributed.distributed_c10d"
+
+
+def watching() -> AfterImport:
+    """The import hook that starts to watch once torch is imported; it is on sys.meta_path."""
+    finder = AfterImport("torch", StartHook().watch)
+    sys.meta_path.insert(0, finder)
+    return finder
+
+
+class StartHook:
+    """Waits for the sign that this process trains, then records it until it ends."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+        self._begun = False
+        self._recorder: Any = None
+        self._error: BaseException | None = None
+        self._child = RECORDED_BY in os.environ
+        self._forked = False
+
+    def watch(self) -> None:
+        """Begins to wait; called once torch is imported."""
+        try:
+            if not self._forked:
+                os.register_at_fork(after_in_child=self._after_fork)
+            after_import(C10D, self._watch_groups)
+            if not (self._child or self._forked or _is_multiprocessing_child()):
+                self._watch_training()
+        except Exception:  # noqa: BLE001 (no script fails because of us)
+            self._stop_waiting()
+
+    def _watch_training(self) -> None:
+        from torch.nn.modules.module import register_module_parameter_registration_hook
+        from torch.optim import Optimizer
+
+        handle = register_module_parameter_registration_hook(lambda *_: self._begin(MODEL))
+        original = Optimizer.__init__
+
+        @wraps(original)
+        def init(*args: Any, **kwargs: Any) -> None:
+            original(*args, **kwargs)
+            self._begin(OPTIMIZER)
+
+        Optimizer.__init__ = init  # type: ignore[method-assign]
+
+        def undo() -> None:
+            handle.remove()
+            if Optimizer.__init__ is init:
+                Optimizer.__init__ = original  # type: ignore[method-assign]
+
+        self._undo.append(undo)
+
+    def _watch_groups(self) -> None:
+        import torch.distributed as public
+        from torch.distributed import distributed_c10d as home
+
+        original: Any = home.init_process_group
+
+        @wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            found = original(*args, **kwargs)
+            self._begin(GROUP)
+            return found
+
+        places: list[Any] = [home, *([public] if public.init_process_group is original else [])]
+        for place in places:
+            place.init_process_group = init_process_group
+
+        def undo() -> None:
+            for place in places:
+                if place.init_process_group is init_process_group:
+                    place.init_process_group = original
+
+        self._undo.append(undo)
+
+    def _stop_waiting(self) -> None:
+        undone, self._undo = self._undo, []
+        for undo in undone:
+            undo()
+
+    def _begin(self, sign: str) -> None:
+        if _is_data_worker():
+            return
+        if sign != MODEL:  # a hook on parameters cannot be removed while it runs
+            self._stop_waiting()
+        if self._begun:
+            return
+        self._begun = True
+        try:
+            from distprof.recording.recorder import begin
+
+            self._recorder = begin(os.environ["DISTPROF_OUT"], steps=os.environ.get("DISTPROF_STEPS", ""),
+                                  force=bool(os.environ.get("DISTPROF_FORCE")), tentative=sign != GROUP)
+            os.environ[RECORDED_BY] = str(os.getpid())
+            self._watch_end()
+        except Exception as error:  # noqa: BLE001 (the script goes on as it would without us)
+            _say(f"not recording: {error}")
+
+    def _watch_end(self) -> None:
+        previous = sys.excepthook
+
+        def note_error(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+            self._error = error
+            previous(kind, error, trace)
+
+        sys.excepthook = note_error
+        atexit.register(self._end)
+        if _is_multiprocessing_child():
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self._end, exitpriority=0)  # such a process ends without atexit
+
+    def _end(self) -> None:
+        """Closes the recording however the script ended."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return
+        from distprof.recording.recorder import end
+
+        try:
+            end(recorder, self._error or _failure_of(sys.exception()))
+        except Exception as error:  # noqa: BLE001 (the script ends as it would have)
+            _say(f"the recording could not be closed: {error}")
+        if C10D in sys.modules:
+            # threads of gloo take the GIL to free their last work, which aborts a process that is shutting down
+            # (torch 2.13, without distprof too): give them time before that
+            time.sleep(LINGER_S)
+
+    def _after_fork(self) -> None:
+        """In a forked child: the parent's recording is not ours; a rank that is started by fork begins its own."""
+        self._begun, self._recorder, self._error, self._forked = False, None, None, True
+        self._stop_waiting()
+        if "distprof.recording.recorder" in sys.modules:
+            from distprof.recording.recorder import forget_active
+
+            forget_active()
+        self.watch()
+
+
+def _say(message: str) -> None:
+    from distprof.terminal import say  # takes its time, and few processes need it
+
+    say(message)
+
+
+def _is_multiprocessing_child() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
+def _is_data_worker() -> bool:
+    """True in a worker of a DataLoader, which may make modules to prepare samples."""
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    return worker is not None and worker.get_worker_info() is not None
+
+
+def _failure_of(error: BaseException | None) -> BaseException | None:
+    """The exception that ends a child; mp.spawn prints it itself and leaves with SystemExit."""
+    if isinstance(error, SystemExit):
+        if error.code in (None, 0):
+            return None
+        return error.__context__ or error
+    return error

@@ -1,0 +1,99 @@
+"""What run.json tells: of one run directory, and of those that the hosts of a job wrote apart."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from distprof.contract.paths import RANK_JSON, RUN_JSON
+from distprof.contract.problems import Problem, Unreadable
+from distprof.contract.rank_json import RanksDirectory, RunJson, read
+from distprof.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What is known of a launch, from one run.json or from several."""
+
+    run_id: str
+    world_size: int | None = None
+    failed_rank: int | None = None
+    failed_with: int | None = None
+    failed_ns: int | None = None
+    directories: tuple[RanksDirectory, ...] = ()
+    """Where the ranks of all hosts are recorded, as far as the job knew."""
+
+    def places_of(self, ranks: Sequence[int], *, apart_from: Iterable[Path]) -> tuple[str, ...]:
+        """Directories of these ranks as `host:path`, without those that were read."""
+        wanted, read_already = set(ranks), {os.path.realpath(path) for path in apart_from}
+        here = {identity for path in read_already if (identity := _identity_in(Path(path)))}
+        return tuple(f"{', '.join(one.hosts)}:{one.path}" for one in self.directories
+                     if wanted & set(one.ranks) and one.identity not in here)
+
+
+def launch_in(path: Path, problems: list[Problem]) -> Launch | None:
+    """What run.json of a directory says; None where there is none, or it is damaged."""
+    try:
+        if not (path / RUN_JSON).exists():
+            return None
+        found = read(path / RUN_JSON, RunJson)
+    except DataError as error:
+        problems.append(Unreadable(detail=str(error.args[0])))
+        return None
+    return Launch(run_id=found.run_id, world_size=found.world_size, failed_rank=found.failed_rank,
+                  failed_with=found.failed_with, failed_ns=found.failed_ns, directories=tuple(found.directories))
+
+
+def check_one_run(paths: Sequence[Path], launches: Sequence[Launch | None]) -> None:
+    """Refuses directories of different runs.
+
+    Raises:
+        DataError: Two of them have different run ids.
+    """
+    first: tuple[str, Path] | None = None
+    for path, launch in zip(paths, launches, strict=True):
+        run_id = launch.run_id if launch is not None else _of_its_ranks(path)
+        if run_id is None:
+            continue
+        if first is not None and first[0] != run_id:
+            raise DataError(f"expected run directories of one job, found run {first[0]} in {first[1]} and run {run_id} "
+                            f"in {path}", hint="merge each of them by itself, or name the other directories of one job")
+        first = first or (run_id, path)
+
+
+def _of_its_ranks(path: Path) -> str | None:
+    """The run id of most ranks in a directory without a run.json that can be read."""
+    found = Counter[str]()
+    for file in path.glob(f"rank*/{RANK_JSON}"):
+        try:
+            run_id = json.loads(file.read_bytes())["run_id"]
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            continue  # who reads the ranks will say so
+        if isinstance(run_id, str):
+            found[run_id] += 1
+    return next((run_id for run_id, _ in found.most_common(1)), None)
+
+
+def joined(launches: Iterable[Launch | None]) -> Launch | None:
+    """The same job as several hosts saw it; each launcher knows of its own ranks which failed first."""
+    known = [one for one in launches if one is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    failures = [one for one in known if one.failed_rank is not None]
+    # a launcher that does not know when, is asked last
+    first = min(failures, key=lambda one: (one.failed_ns is None, one.failed_ns or 0), default=known[0])
+    places = {one.identity: one for launch in known for one in launch.directories}
+    return Launch(run_id=known[0].run_id, world_size=max(one.world_size or 0 for one in known) or None,
+                  failed_rank=first.failed_rank, failed_with=first.failed_with, failed_ns=first.failed_ns,
+                  directories=tuple(places.values()))
+
+
+def _identity_in(path: Path) -> str:
+    try:
+        return read(path / RUN_JSON, RunJson).directory_id
+    except DataError:
+        return ""

@@ -1,0 +1,47 @@
+"""What a step of the job is and the evaluation in it, in a line each, from the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from distprof.contract.steps_found import StepsFound
+from distprof.units import counted, duration, si
+
+
+def step_line(found: Mapping[str, Any] | None) -> str | None:
+    """`step = 1 iteration: 5 x Critic's Adam, 1 x Generator's Adam`; None where that was not recorded."""
+    if found is None:
+        return None
+    known = msgspec.convert(found, StepsFound)
+    skipped = f"; {counted(known.skipped, 'optimizer step')} left out by a gradient scaler" if known.skipped else ""
+    return f"step = {_what(known)}{skipped}"
+
+
+def _what(found: StepsFound) -> str:
+    each = ", ".join(f"{one.steps} x {one.name}" for one in found.optimizers)
+    match found.rule:
+        case "explicit":
+            return "from one rec.step() to the next"
+        case "forward":
+            return f"1 forward call of {found.module or 'the first root module'}: no optimizer was alive"
+        case "given":
+            every = f"{found.given} optimizer steps" if (found.given or "").isdecimal() else f"step of {found.given}"
+            return f"every {every}, as given"
+        case "backward":
+            return f"1 iteration: {each}, which step while backward runs"
+        case "irregular":
+            return f"{each}: optimizers step in no pattern"
+    return f"1 iteration: {each}"
+
+
+def evaluation_line(found: Mapping[str, Any] | None) -> str | None:
+    """What ran without gradient; None where nothing did."""
+    if found is None:
+        return None
+    parts = [f"{found['calls']:.3g} forward calls a step"] if found["calls"] is not None else []
+    parts += [f"{si(found['flops'])} FLOPs in the counted step"] if found["flops"] is not None else []
+    parts += [f"{duration(found['time_ns'])} a timed step"] if found["time_ns"] is not None else []
+    return f"evaluation (without gradient, in no total), per GPU: {', '.join(parts)}"

@@ -1,0 +1,108 @@
+"""What ranks show of how they divide the model: whose parameters are equal, and who exchanges what with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from distprof.contract.collective_ops import POINT_TO_POINT
+
+SHARED_WORK = ("all_reduce", "all_gather", "reduce_scatter")
+"""Ops by which ranks that share the work of a module join its parts; statistics are joined by them as well."""
+STATISTICS = ("SyncBatchNorm",)
+"""Classes of modules whose collectives are no sign that ranks share work: they join what replicas saw."""
+CALLS: dict[str, pl.DataType] = {
+    "rank": pl.Int64(), "step": pl.Int64(), "op": pl.String(), "group_ranks": pl.List(pl.Int64), "peer": pl.Int64(),
+    "module_path": pl.String(), "phase": pl.String(), "enqueue_ns": pl.Int64()}
+"""Columns of `COLLECTIVES` that are looked at."""
+FORWARD = ("forward", "recompute")
+_INSIDE = pl.col("phase").is_in(FORWARD) & pl.col("module_path").is_not_null() & pl.col("op").is_in(
+    [*SHARED_WORK, "all_to_all"])
+TELLING = pl.col("op").is_in(POINT_TO_POINT) | _INSIDE
+"""Rows of `COLLECTIVES` that are looked at."""
+Group = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that speaks for or against a topology, in global ranks."""
+
+    world_size: int
+    names: Mapping[int, int]
+    """Rank -> a number that is equal for ranks whose parameters have the same names."""
+    values: Mapping[int, int]
+    """The same for names and values."""
+    links: frozenset[Group]
+    """Pairs of ranks, the lower one first, that send to each other."""
+    senders: frozenset[int]
+    """Ranks whose first message of a step is sent and not received."""
+    exchanges: frozenset[Group]
+    """Groups that do an all_to_all in the forward pass of a module."""
+    joins: frozenset[Group]
+    """Groups that do one of `SHARED_WORK` there."""
+    saw_communication: bool
+    """False where no step was recorded with what ranks exchange; they may exchange nothing."""
+
+    def alike(self, ranks: Iterable[int]) -> bool:
+        """True where all of them hold the same values."""
+        return len({self.values[rank] for rank in ranks}) == 1
+
+    def all_differ(self, ranks: Sequence[int]) -> bool:
+        """True where no two of them do."""
+        return len({self.values[rank] for rank in ranks}) == len(ranks)
+
+    def same_names(self, ranks: Iterable[int]) -> bool:
+        """True where parameters of all of them have the same names."""
+        return len({self.names[rank] for rank in ranks}) == 1
+
+
+def evidence_of(parameters: pl.DataFrame, collectives: pl.DataFrame | None, *, world_size: int,
+                statistics: Iterable[str] = ()) -> Evidence | None:
+    """Reads the evidence from tables of all ranks.
+
+    Args:
+        parameters: `PARAMETERS`.
+        collectives: `COLLECTIVES` of the steps that are to be looked at; None where no step was recorded with them.
+        world_size: Number of ranks.
+        statistics: Paths of modules of the classes in `STATISTICS`.
+
+    Returns:
+        None where ranks are missing, or where values that could be compared are: shards say nothing.
+    """
+    comparable = parameters.filter(pl.col("checksum").is_not_null())
+    if comparable["rank"].n_unique() < world_size:
+        return None
+    key = pl.struct("module_path", "name").hash()
+    by_rank = comparable.group_by("rank", maintain_order=True).agg(
+        key.sort().alias("names"), pl.struct("module_path", "name", "checksum").hash().sort().alias("values"))
+    names, values = ({rank: tuple(found) for rank, found in by_rank.select("rank", column).iter_rows()}
+                     for column in ("names", "values"))
+    calls = collectives if collectives is not None else pl.DataFrame(schema=CALLS)
+    inside = calls.filter(_INSIDE & ~pl.col("module_path").is_in(list(statistics)))
+    messages = calls.filter(pl.col("op").is_in(POINT_TO_POINT) & pl.col("peer").is_not_null())
+    return Evidence(
+        world_size=world_size, names=_numbered(names), values=_numbered(values), links=_links(messages),
+        senders=_senders(messages), exchanges=_groups(inside.filter(pl.col("op") == "all_to_all")),
+        joins=_groups(inside.filter(pl.col("op").is_in(SHARED_WORK))), saw_communication=collectives is not None)
+
+
+def _numbered(found: Mapping[int, object]) -> dict[int, int]:
+    numbers: dict[object, int] = {}
+    return {rank: numbers.setdefault(value, len(numbers)) for rank, value in sorted(found.items())}
+
+
+def _links(messages: pl.DataFrame) -> frozenset[Group]:
+    pairs = messages.select("rank", "peer").unique().iter_rows()
+    return frozenset((min(one, other), max(one, other)) for one, other in pairs if one != other)
+
+
+def _senders(messages: pl.DataFrame) -> frozenset[int]:
+    first = messages.sort("step", "enqueue_ns").group_by("rank", maintain_order=True).first()
+    return frozenset(first.filter(pl.col("op") == "send")["rank"])
+
+
+def _groups(rows: pl.DataFrame) -> frozenset[Group]:
+    found = {tuple(sorted(ranks)) for ranks in rows["group_ranks"].unique()}
+    return frozenset(group for group in found if len(group) > 1)

@@ -1,0 +1,130 @@
+"""The one topology that the evidence allows, or why it allows none.
+
+Ranks that hold the same values are replicas; those that exchange activations although they are share the input
+(context parallel). Ranks that hold others are pipeline stages where they send to each other, hold other experts where
+they do an all_to_all, and parts of the same layers where they join results.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from distprof.contract.mesh import in_rank_order
+from distprof.contract.problems import TopologyDoubt
+from distprof.merge.topology.chains import chains_of
+from distprof.merge.topology.evidence import Evidence, Group
+
+DIVIDING = ("pp", "tp", "ep")
+"""Axes along which ranks hold different parameters."""
+Partition = Sequence[Group]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inferred:
+    """A topology that explains all that ranks hold and exchange."""
+
+    sizes: Mapping[str, int]
+    coordinates: Mapping[int, Mapping[str, int]]
+    """Rank -> its place on each axis."""
+
+
+class _DoubtError(Exception):
+    """Carries a `TopologyDoubt` out."""
+
+
+def inferred(evidence: Evidence) -> Inferred | TopologyDoubt:
+    """The topology of a job, or what about it is not certain."""
+    try:
+        partitions = _partitions(evidence)
+    except _DoubtError as doubt:
+        found: TopologyDoubt = doubt.args[0]
+        return found
+    topology = _placed(partitions, evidence.world_size)
+    if topology is None:
+        return "no_mesh"
+    return topology if _explains_values(topology, evidence) else "parameters_differ"
+
+
+def _partitions(evidence: Evidence) -> dict[str, Partition]:
+    """Axis -> the groups along it, each in the order of places."""
+    if not evidence.saw_communication:
+        raise _DoubtError("not_recorded")
+    found: dict[str, Partition] = {}
+    _add(found, "pp", _pipelines(evidence))
+    _add(found, "cp", chains_of([link for link in evidence.links if evidence.alike(link)]).components())
+    for group in sorted(evidence.exchanges):
+        if evidence.alike(group):
+            _add(found, "cp", [group])
+        else:
+            _add(found, "ep", [_parts(group, evidence)])
+    for group in sorted(evidence.joins):
+        if not evidence.alike(group):
+            _add(found, "tp", [_parts(group, evidence)])
+        elif group not in found.get("cp", ()):
+            raise _DoubtError("replicas_join")
+    return found
+
+
+def _add(found: dict[str, Partition], axis: str, groups: Iterable[Group]) -> None:
+    added = [*found.get(axis, ())]
+    added += [group for group in groups if group not in added]
+    if added:
+        found[axis] = added
+
+
+def _pipelines(evidence: Evidence) -> list[Group]:
+    chains = chains_of([link for link in evidence.links if not evidence.alike(link)])
+    ordered = chains.ordered(evidence.senders)
+    if ordered is None or not all(map(evidence.all_differ, ordered)):
+        raise _DoubtError("no_mesh")
+    return ordered
+
+
+def _parts(group: Group, evidence: Evidence) -> Group:
+    """The group in the order of its values, so that replicas of a part have the same place."""
+    if not (evidence.all_differ(group) and evidence.same_names(group)):
+        raise _DoubtError("no_mesh")
+    return tuple(sorted(group, key=evidence.values.__getitem__))
+
+
+def _placed(partitions: Mapping[str, Partition], world_size: int) -> Inferred | None:
+    """Coordinates by the groups; None where these do not make a mesh."""
+    places: dict[int, dict[str, int]] = {rank: {} for rank in range(world_size)}
+    sizes = {}
+    for axis, groups in partitions.items():
+        if sorted(rank for group in groups for rank in group) != [*range(world_size)] \
+                or len({len(group) for group in groups}) > 1:
+            return None
+        sizes[axis] = len(groups[0])
+        for group in groups:
+            for place, rank in enumerate(group):
+                places[rank][axis] = place
+    if not all(_moves_along(axis, group, places) for axis, groups in partitions.items() for group in groups):
+        return None
+    replicas: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
+    for rank, where in places.items():
+        replicas[tuple(sorted(where.items()))].append(rank)
+    dp_size = world_size // prod(sizes.values())
+    if {len(ranks) for ranks in replicas.values()} != {dp_size} or len(replicas) != prod(sizes.values()):
+        return None
+    for ranks in replicas.values():
+        for place, rank in enumerate(ranks):
+            places[rank]["dp"] = place
+    return Inferred(sizes=in_rank_order({"dp": dp_size, **sizes}),
+                    coordinates={rank: in_rank_order(where) for rank, where in places.items()})
+
+
+def _moves_along(axis: str, group: Group, places: Mapping[int, Mapping[str, int]]) -> bool:
+    """True where ranks of a group differ in that axis alone."""
+    others = {tuple(place for other, place in sorted(places[rank].items()) if other != axis) for rank in group}
+    return len(others) == 1
+
+
+def _explains_values(topology: Inferred, evidence: Evidence) -> bool:
+    """True where ranks hold the same values if, and only if, they stand at the same place of the dividing axes."""
+    parts = {rank: tuple(where.get(axis, 0) for axis in DIVIDING) for rank, where in topology.coordinates.items()}
+    pairs = Counter((parts[rank], evidence.values[rank]) for rank in parts)
+    return len(pairs) == len(set(parts.values())) == len(set(evidence.values.values()))
