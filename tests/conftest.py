@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support import perfetto
+from support.hooked import make_hooked
 from support.jobs import EXAMPLES, SCRIPTS, merged, record_run
 from support.processes import adopt_orphans, children, is_job, left_after
 from support.recordings import Recordings
@@ -119,3 +120,9 @@ def alone(recordings: Recordings) -> Path:
 def _demo(out: Path, example: str) -> None:
     record_run(out, 4, EXAMPLES / example, "--steps", 9, flags=("--steps", "wait=2,count=1,time=3,trace=2,arrivals=0"))
     merged(out)
+
+
+@pytest.fixture(scope="session")
+def python(recordings: Recordings) -> Path:
+    """A Python that looks for DISTPROF_OUT when it starts, as one has it that distprof was installed for."""
+    return recordings.get("hooked", make_hooked) / "bin" / "python"

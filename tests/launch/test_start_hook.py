@@ -11,17 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from support.hooked import hooked_python, run_hooked
+from support.hooked import run_hooked
 from support.jobs import PATIENCE_S, ROOT, SCRIPTS, clean_environ, distprof
 
 pytestmark = pytest.mark.job
 JOB = SCRIPTS / "by_any_launcher.py"
 STEPS = "wait=1,count=1,time=1,trace=1,arrivals=0"
-
-
-@pytest.fixture(scope="session")
-def python(recordings) -> Path:
-    return recordings.get("hooked", hooked_python) / "bin" / "python"
 
 
 def free_port() -> str:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from support.hooked import hooked_python, run_hooked
+from support.hooked import run_hooked
 from support.jobs import SCRIPTS, distprof
 
 pytestmark = pytest.mark.job
@@ -53,8 +53,8 @@ def test_the_rank_that_failed_first_is_named_whoever_lost_its_connection(tmp_pat
     assert "Connection" not in distprof("comms", out).stdout.partition("clock:")[0]
 
 
-def test_without_our_launcher_it_is_named_too(tmp_path, recordings):
-    out, python = tmp_path / "run", recordings.get("hooked", hooked_python) / "bin" / "python"
+def test_without_our_launcher_it_is_named_too(tmp_path, python):
+    out = tmp_path / "run"
     done = run_hooked(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2,
                       SCRIPTS / "fails_once.py", ok=False, DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN[1])
     assert done.returncode == 1 and "Root Cause (first observed failure)" in done.stderr

@@ -14,15 +14,14 @@ from support.jobs import PATIENCE_S, ROOT, clean_environ
 HOOK = tuple(Path(launch.__file__).with_name(name) for name in ("distprof-start.pth", "distprof_start.py"))
 
 
-def hooked_python(folder: Path) -> Path:
-    """Makes a virtual environment with all that this Python has, and the hook; gives its Python."""
+def make_hooked(folder: Path) -> None:
+    """Makes a virtual environment with all that this Python has, and the hook."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, env=clean_environ(),
                    timeout=PATIENCE_S)
     site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     (site / "a-paths.pth").write_text(f"{ROOT}\n{sysconfig.get_paths()['purelib']}\n")
     for file in HOOK:
         shutil.copy(file, site)
-    return folder / "bin" / "python"
 
 
 def run_hooked(python: Path, *arguments: object, ok: bool = True, **environ: str) -> subprocess.CompletedProcess:
