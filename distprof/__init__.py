@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from distprof.profiling.profile import Profile as Profile
     from distprof.profiling.profile import profile as profile
     from distprof.profiling.throughput import throughput as throughput
+    from distprof.recording.active import record as record
     from distprof.recording.plan import StepPlan as StepPlan
     from distprof.recording.recorder import Recorder as Recorder
-    from distprof.recording.recorder import record as record
 
 __version__ = "0.1.0"
 
@@ -29,7 +29,7 @@ _HOMES = {
     "count": "distprof.counting.count",
     "profile": "distprof.profiling.profile",
     "reconcile": "distprof.peers.reconcile",
-    "record": "distprof.recording.recorder",
+    "record": "distprof.recording.active",
     "register_flops": "distprof.formulas.user_formulas",
     "throughput": "distprof.profiling.throughput",
 }

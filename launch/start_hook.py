@@ -114,7 +114,7 @@ class StartHook:
             return
         self._begun = True
         try:
-            from distprof.recording.recorder import begin
+            from distprof.recording.active import begin
 
             self._recorder = begin(os.environ["DISTPROF_OUT"], steps=os.environ.get("DISTPROF_STEPS", ""),
                                   force=bool(os.environ.get("DISTPROF_FORCE")), tentative=sign != GROUP)
@@ -142,7 +142,7 @@ class StartHook:
         recorder, self._recorder = self._recorder, None
         if recorder is None:
             return
-        from distprof.recording.recorder import end
+        from distprof.recording.active import end
 
         try:
             end(recorder, self._error or _failure_of(sys.exception()))
@@ -157,8 +157,8 @@ class StartHook:
         """In a forked child: the parent's recording is not ours; a rank that is started by fork begins its own."""
         self._begun, self._recorder, self._error, self._forked = False, None, None, True
         self._stop_waiting()
-        if "distprof.recording.recorder" in sys.modules:
-            from distprof.recording.recorder import forget_active
+        if "distprof.recording.active" in sys.modules:
+            from distprof.recording.active import forget_active
 
             forget_active()
         self.watch()

@@ -36,7 +36,7 @@ class Worker:
 
     def _start(self) -> None:
         try:
-            from distprof.recording.recorder import record
+            from distprof.recording.active import record
 
             self._context = record(_directory(), steps=os.environ.get("DISTPROF_STEPS", ""),
                                    force=bool(os.environ.get("DISTPROF_FORCE")))
@@ -71,7 +71,7 @@ class Worker:
         failed = error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
         try:
             if failed and error is not None:
-                from distprof.recording.recorder import active
+                from distprof.recording.active import active
 
                 for recorder in active():
                     recorder.close(error)

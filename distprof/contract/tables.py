@@ -56,9 +56,9 @@ WAIT_SLICE = "Work.wait"
 CLOSURE_SLICE = "Optimizer.closure"
 """Name of the slices in which an optimizer runs the closure that it was given."""
 EVALUATION = "evaluation"
-"""Phase of root forward calls without gradient in a job that trains."""
-EVALUATION_SLICE = "evaluation: no gradient"
-"""Name of the slices around them."""
+"""Phase of root forward calls without gradient in a job that trains, and of what the script marks."""
+EVALUATION_SLICE = "Evaluation.forward"
+"""Name of the slices around its root forward calls."""
 PHASES = ("forward", "backward", "recompute")
 """Parts of a step in which modules work; recompute: forward work that activation checkpointing repeats in backward."""
 TAGS = (
@@ -115,8 +115,7 @@ MODULES = Table(
         int64("bwd_flops", "FLOPs of one step's backward, submodules included; count pass.", nullable=True),
         int64("recompute_flops", "FLOPs of forward calls repeated in backward (activation checkpointing); count pass.",
              nullable=True),
-        int64("evaluation_flops", "FLOPs of one step's forward calls without gradient (evaluation), in no other; "
-             "count pass.", nullable=True),
+        int64("evaluation_flops", "FLOPs of one step's evaluation, in no other; count pass.", nullable=True),
         *TIME_COLUMNS,
     ),
 )
@@ -152,7 +151,7 @@ OPS = Table(
         _MODULE_PATH,
         text("op", "Operator, like aten::mm."),
         text("phase", "forward, backward, recompute, optimizer, or evaluation: root forward calls without gradient in "
-             "a job that trains, which are in no total."),
+             "a job that trains, and what the script marks; it is in no total."),
         text("shapes", "Shapes of the tensor inputs on this rank, as a JSON list."),
         text("dtype", "Element type of the first tensor input, like float32.", nullable=True),
         real("calls", "Calls a step."),
@@ -229,11 +228,10 @@ STEPS = Table(
         int64("bwd_ns", "From the first gradient of a root module's output to the end of backward, without optimizers "
              "that step in it; time pass.", nullable=True),
         int64("optimizer_ns", "Time inside optimizer.step(), without what its closure does; time pass.", nullable=True),
-        int64("evaluation_ns", "Time inside root forward calls without gradient, in a job that trains; time pass.",
-             nullable=True),
+        int64("evaluation_ns", "Time inside root forward calls of evaluation; time pass.", nullable=True),
         int64("forward_calls", "Root forward calls of modules with parameters that ended in this step, evaluation "
              "apart.", nullable=True),
-        int64("evaluation_calls", "The same in evaluation: without gradient, in a job that trains.", nullable=True),
+        int64("evaluation_calls", "The same in evaluation.", nullable=True),
         int64("samples", "What went into the root module that got most: over its forward calls, evaluation apart, the "
              "sum of the first dimension of the first tensor; a tensor that goes in again is not counted again. Null "
              "where no tensor was passed, and in a wait pass that did not listen.", nullable=True),

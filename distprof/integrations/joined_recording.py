@@ -59,7 +59,7 @@ class JoinedRecording:
             say(f"rank {os.environ.get('RANK', '0')}: not recording: {error}")
 
     def _open(self) -> None:
-        from distprof.recording.recorder import active, record
+        from distprof.recording.active import active, record
 
         running = active()
         if running:  # `distprof run`, or a script with `distprof.record`: they end it

@@ -29,5 +29,5 @@ def _callbacks(package: str) -> list[Any]:
 
 def _is_recorded() -> bool:
     """True inside of `distprof.record`."""
-    recorder = sys.modules.get("distprof.recording.recorder")
+    recorder = sys.modules.get("distprof.recording.active")
     return recorder is not None and bool(recorder.active())

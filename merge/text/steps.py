@@ -44,4 +44,4 @@ def evaluation_line(found: Mapping[str, Any] | None) -> str | None:
     parts = [f"{found['calls']:.3g} forward calls a step"] if found["calls"] is not None else []
     parts += [f"{si(found['flops'])} FLOPs in the counted step"] if found["flops"] is not None else []
     parts += [f"{duration(found['time_ns'])} a timed step"] if found["time_ns"] is not None else []
-    return f"evaluation (without gradient, in no total), per GPU: {', '.join(parts)}"
+    return f"evaluation (in no total), per GPU: {', '.join(parts)}"

@@ -1,4 +1,4 @@
-"""What a step of the job is, and the evaluation in it: forward calls without gradient, which are in no total."""
+"""What a step of the job is, and the evaluation in it, which is in no total."""
 
 from __future__ import annotations
 

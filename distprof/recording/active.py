@@ -1,0 +1,103 @@
+"""`distprof.record`, and which recorder runs in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from distprof.process.topology import requested
+from distprof.recording.plan import StepPlan
+from distprof.recording.recorder import Recorder
+from distprof.recording.step_every import StepEvery
+
+_active: list[Recorder] = []
+
+
+@contextmanager
+def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), force: bool = False,  # noqa: B008
+           sizes: Mapping[str, int] | None = None, step_every: str | int | None = None) -> Iterator[Recorder]:
+    """Records this process into a run directory; every rank of a job calls it with the same path.
+
+    Inside `distprof run` the recorder that runs already is used, so a script may have both.
+
+    Args:
+        out: The run directory; made if it does not exist.
+        steps: Steps of each pass, like "wait=2,count=1,time=3,trace=6,arrivals=20".
+        force: Replaces a run that is there.
+        sizes: Model-parallel sizes like {"tp": 2}; without them they come from the device mesh.
+        step_every: What ends a step: the class of an optimizer, like "Adam", or a number of optimizer steps. Without it
+            the pattern in which optimizers step is found.
+
+    Yields:
+        The recorder; `rec.step()` ends a step where no optimizer does.
+
+    Raises:
+        UsageError: `steps` is no plan, `step_every` neither a class nor a number, or a DISTPROF_ variable is wrong.
+    """
+    if _active:
+        yield _active[-1]
+        return
+    plan = StepPlan.parse(steps) if isinstance(steps, str) else steps
+    every = StepEvery.requested(os.environ) if step_every is None else StepEvery.parse(step_every, where="step_every")
+    recorder = Recorder(Path(out), plan=plan, force=force, every=every,
+                        sizes={**requested(os.environ), **(sizes or {})})
+    _active.append(recorder)
+    try:
+        if not os.environ.get("DISTPROF_DISABLE"):
+            recorder.start()
+        yield recorder
+    except BaseException as error:
+        recorder.close(error)
+        raise
+    finally:
+        recorder.close()
+        _forget(recorder)
+
+
+def begin(out: str, *, steps: str, force: bool, tentative: bool) -> Recorder | None:
+    """Records this process until `end`, for a script that does not know of it.
+
+    Args:
+        out: The run directory.
+        steps: Steps of each pass.
+        force: Replaces a run that is there.
+        tentative: Nothing is written if the process turns out not to train.
+
+    Returns:
+        The recorder; None where the script records itself already.
+
+    Raises:
+        UsageError: `steps` is no plan, or a DISTPROF_ variable gives no size.
+    """
+    if _active:
+        return None
+    recorder = Recorder(Path(out), plan=StepPlan.parse(steps), force=force, sizes=requested(os.environ),
+                        every=StepEvery.requested(os.environ), tentative=tentative)
+    _active.append(recorder)
+    recorder.start()
+    return recorder
+
+
+def end(recorder: Recorder, error: BaseException | None) -> None:
+    """Closes what `begin` began; see `Recorder.close`."""
+    try:
+        recorder.close(error)
+    finally:
+        _forget(recorder)
+
+
+def forget_active() -> None:
+    """In a forked child: the recordings of the parent are not its own."""
+    _active.clear()
+
+
+def _forget(recorder: Recorder) -> None:
+    if recorder in _active:  # not so in a child that was forked meanwhile
+        _active.remove(recorder)
+
+
+def active() -> list[Recorder]:
+    """The recorder that runs in this process, if any."""
+    return list(_active)

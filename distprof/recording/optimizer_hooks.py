@@ -1,0 +1,72 @@
+"""Hooks in every optimizer of the process: what they step is the optimizer phase, and may end a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from distprof.contract.passes import WAIT
+from distprof.model.compiled import never_compile
+from distprof.model.scopes import Guard
+from distprof.recording.pass_switch import PassSwitch
+from distprof.recording.skipped_steps import SkippedSteps
+
+
+class OptimizerHooks:
+    """Watches optimizers, between `start` and `stop`."""
+
+    def __init__(self, passes: PassSwitch, *, guard: Guard, is_recording: Callable[[], bool],
+                 stepped: Callable[[Optimizer, bool], None]) -> None:
+        """Prepares.
+
+        Args:
+            passes: Told when an optimizer begins and ends.
+            guard: What wraps calls from the script.
+            is_recording: False once nothing is to be watched.
+            stepped: Called behind each step with its optimizer, and True where a gradient scaler left the step out.
+        """
+        self._passes = passes
+        self._guard = guard
+        self._is_recording = is_recording
+        self._stepped = stepped
+        self._num_steps = 0
+        self._begins = guard(passes.optimizer_begins)
+        self._skipped = SkippedSteps(lambda: self._num_steps, guard(lambda optimizer: stepped(optimizer, True)))
+        self._handles: list[Any] = []
+        never_compile(type(self)._before)
+
+    def start(self) -> None:
+        """Begins to watch."""
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._guard(self._after)),
+        ]
+        self._skipped.start()
+
+    def stop(self) -> None:
+        """Takes everything away."""
+        for handle in self._handles:
+            handle.remove()
+        self._skipped.stop()
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Marks the begin; in the arguments that it returns, if any, the closure is watched."""
+        if torch.compiler.is_compiling() or not self._is_recording():
+            return None
+        self._begins(optimizer)
+        if self._passes.running in (None, WAIT):
+            return None
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._passes.around_closure(kwargs["closure"])}
+        if len(args) > 1 and callable(args[1]):  # behind the optimizer itself
+            return (args[0], self._passes.around_closure(args[1]), *args[2:]), kwargs
+        return None
+
+    def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        self._num_steps += 1
+        if self._passes.optimizer_ends(optimizer):
+            self._stepped(optimizer, False)

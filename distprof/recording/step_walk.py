@@ -1,0 +1,213 @@
+"""Walks a rank through its plan: ends a step where the script does, and switches to the pass of the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.optim import Optimizer
+
+from distprof.contract.passes import WAIT
+from distprof.model.scopes import Frame, Guard, in_backward
+from distprof.recording.foreign_profiler import ForeignProfiler
+from distprof.recording.hang.watch import HangWatch
+from distprof.recording.pass_switch import PassSwitch
+from distprof.recording.rank_recording import RankRecording
+from distprof.recording.step_finder import StepFinder
+from distprof.recording.steps import CurrentStep
+from distprof.recording.turns import Waited
+from distprof.recording.writing import Writing
+
+sequence_number = torch._C._autograd._get_sequence_nr
+"""Of the next node that autograd makes on this thread."""
+
+
+class StepWalk:
+    """The steps of one recording, from the first to the last of its plan."""
+
+    def __init__(self, rank: RankRecording, passes: PassSwitch, step: CurrentStep, finder: StepFinder, *,
+                 writing: Writing, hang: HangWatch, guard: Guard, is_recording: Callable[[], bool],
+                 complete: Callable[[], None], written: Callable[[], None]) -> None:
+        """Prepares.
+
+        Args:
+            rank: Where steps are written to, and the progress in the plan.
+            passes: What is switched.
+            step: The step that runs.
+            finder: What ends one.
+            writing: Held while files are written.
+            hang: Told of every step.
+            guard: What wraps calls from the script.
+            is_recording: False once everything was written.
+            complete: Called at the end of the last step.
+            written: Called whenever writing is over.
+        """
+        self._rank = rank
+        self._passes = passes
+        self._step = step
+        self._finder = finder
+        self._writing = writing
+        self._hang = hang
+        self._is_recording = is_recording
+        self._complete = complete
+        self._written = written
+        self._profiler = ForeignProfiler(guard(self._pause), guard(self._resume))
+        self._listening = False
+        self._began_at: int | None = None
+
+    def start(self) -> None:
+        """Prepares the first step."""
+        self._profiler.start()
+
+    def stop(self) -> None:
+        """Takes everything away."""
+        self._profiler.stop()
+        self._passes.scopes.remove(self._step)
+        self._passes.switch(None)
+
+    @property
+    def has_enough(self) -> bool:
+        """True where the passes that are still to come may be missing."""
+        return self._rank.progress.has_enough(self._step.number)
+
+    @property
+    def evaluates(self) -> bool:
+        """True inside of `Recorder.evaluation`."""
+        return self._passes.phases.num_evaluations > 0
+
+    # --- what happens in the script --------------------------------------------------------------------------------
+
+    def before_root(self, frame: Frame) -> None:
+        """A root module is about to be called."""
+        was_unclear = self._finder.rule is None
+        ended = self._finder.before_root(frame.site, evaluates=self.evaluates)
+        self._after_event(ended=ended, was_unclear=was_unclear)
+        if not ended and not self._step.number and not self._step.all_forward_calls and not self._finder.num_turns:
+            self._rank.clock.sample() if self._rank.plan.pass_of(0) != WAIT else self._rank.clock.meet()
+            # what the script did before its first forward call is no part of the first step
+            self._step.restart()
+            self._finder.begins()
+            self._passes.current.restart_step()
+
+    def optimizer_stepped(self, optimizer: Optimizer, skipped: bool) -> None:  # noqa: FBT001 (a callback)
+        """An optimizer stepped, or a gradient scaler left that out."""
+        was_unclear, inside = self._finder.rule is None, in_backward()
+        ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
+        if not inside:  # there nothing can be switched: it may be a thread of autograd's
+            self._after_event(ended=ended, was_unclear=was_unclear)
+
+    def explicit_step(self) -> None:
+        """The script says that a step ends."""
+        is_unclear = self._finder.must_wait
+        if self._finder.explicit():
+            if is_unclear and self._rank.progress.pass_of(self._step.number) != WAIT:
+                self.begin_step()  # nothing was switched on in what ends here
+            else:
+                self._end_step()
+
+    def script_ended(self) -> None:
+        """Ends the step that only a next one would have ended."""
+        if self._finder.at_end() or (self._finder.rule == "forward" and self._step.forward_calls):
+            self._end_step()
+
+    def _after_event(self, *, ended: bool, was_unclear: bool) -> None:
+        """Ends a step; where it is not clear yet what ends one, goes on looking."""
+        if self._finder.must_wait:
+            self._keep_looking()
+        elif ended and was_unclear and len(waited := self._finder.waited()) > 1:
+            self._end_waiting(waited)
+        elif ended:
+            self._end_step()
+
+    def _keep_looking(self) -> None:
+        """Several optimizers are alive, and no step ends until their pattern is known."""
+        self._step.num_turns = self._finder.num_turns
+        self._hang.step_ended(self._step.duration_ns() // (self._finder.num_turns or 1))
+        if self._passes.running not in (None, WAIT):
+            self._passes.start_over()
+            self.begin_step()
+        self._rank.clock.meet()
+
+    def _end_waiting(self, waited: Sequence[Waited]) -> None:
+        """It is clear now what ends a step: iterations that are over count as steps of the wait pass."""
+        number = self._rank.plan.steps[WAIT]
+        with self._writing.held():
+            for step in waited[-number:] if number else ():
+                self._hang.step_ended(step.duration_ns)
+                self._rank.add_step(self._step.end_waited(step))
+            self._rank.progress.paused = False  # those steps are over, and nothing was on in them anyway
+            if self._rank.progress.pass_of(self._step.number) != WAIT:
+                self._rank.clock.sample()
+            if self._is_recording():  # the thread may have written everything already
+                self.begin_step()
+        self._written()
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """Switches to the pass of the step that begins."""
+        self._began_at = None
+        if self._profiler.is_active():
+            self._pause()
+            self._began_at = sequence_number()
+        wanted = WAIT if self._rank.progress.paused else self._rank.progress.pass_of(self._step.number)
+        if self._finder.must_wait:  # what was switched on before that was known goes off again
+            wanted = None
+        if not self._rank.progress.paused:
+            self._finder.waiting = wanted in (None, WAIT)
+        if wanted != self._passes.running:
+            self._passes.switch(wanted)
+        # while waiting only optimizers are watched, once it is known that they end steps
+        listening = wanted not in (None, WAIT) or self._finder.needs_modules
+        if listening != self._listening:  # hooks that are on stay on: a module may be about to be called
+            self._listening = listening
+            (self._passes.scopes.add if listening else self._passes.scopes.remove)(self._step)
+        self._step.begin(listening=listening)
+        self._passes.current.restart_step()  # what we wrote since the last one is part of neither
+
+    def _end_step(self) -> None:
+        with self._writing.held():
+            if self._is_recording():  # the thread may have written everything already
+                self._write_step()
+            if self._is_recording():
+                self.begin_step()  # a pass that is on by half cannot be taken away
+        self._written()
+
+    def _write_step(self) -> None:
+        duration_ns = self._step.duration_ns()
+        running = self._passes.running
+        self._hang.step_ended(duration_ns)
+        self._passes.next_step()
+        self._rank.add_step(self._step.end(running or WAIT, duration_ns))
+        self._rank.progress.step_ended(self._step.number - 1)
+        following = self._rank.progress.pass_of(self._step.number)
+        # before anything is written: the other ranks are here now, and the interpreter is free to answer them
+        if following is not None and self._profiler.is_active():
+            return  # what would be done now would be in the profile
+        if following != running:
+            self._rank.clock.sample(last=following is None)
+        elif following == WAIT:
+            self._rank.clock.meet()
+        if following is None:
+            self._complete()
+        elif following != running:
+            self._passes.switch(None)
+            self._rank.flush(self._passes, status="complete" if self.has_enough else "recording")
+
+    # --- the script's own profiler ---------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        """The script's own profiler begins, or runs on: in this step nothing of ours is on."""
+        with self._writing.held():
+            if not self._rank.progress.paused_steps:
+                self._rank.say("the script runs its own torch.profiler: nothing is recorded in its steps")
+            if self._passes.running not in (None, WAIT):
+                self._passes.switch(WAIT)
+            self._rank.progress.pause(self._step.number)
+
+    def _resume(self) -> None:
+        """The script's own profiler has ended; the step may begin only now."""
+        if self._rank.progress.paused and self._began_at == sequence_number() and not self._profiler.is_active():
+            with self._writing.held():
+                self._rank.progress.resume(self._step.number)
+                self.begin_step()
