@@ -1,6 +1,7 @@
 """Makes parallelism.md: runs every kind of parallel job, and compares what distprof finds with the unsharded model.
 
     python docs/parallelism.py > docs/parallelism.md
+    python docs/parallelism.py by_hand "tp 2" "pp 2"
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 STEPS = "wait=1,count=1,time=1,trace=2,arrivals=0"
-KINDS = {
+BY_HAND = {
     "dp": "data parallel: gradients averaged by hand",
     "tp": "tensor parallel: attention heads and MLP split, results added up by all_reduce",
     "pp": "pipeline: stages that send and receive",
@@ -27,14 +29,30 @@ KINDS = {
     "gather": "context parallel: keys and values joined by all_gather",
     "ep": "expert parallel: tokens exchanged by all_to_all",
 }
-JOBS = (*(f"{kind} {size}" for kind in KINDS for size in (2, 4)), "pp 2 tp 2 dp 2")
+BY_FRAMEWORK = {
+    "ddp": "DistributedDataParallel",
+    "fsdp1": "FullyShardedDataParallel",
+    "fsdp2": "fully_shard",
+    "hsdp": "fully_shard with 2 replicas",
+    "tp": "DTensor, ColwiseParallel and RowwiseParallel",
+    "sp": "the same with SequenceParallel norms",
+    "fsdp2-tp": "tp 2 inside of fully_shard",
+    "1f1b": "Schedule1F1B with 4 microbatches",
+    "interleaved": "ScheduleInterleaved1F1B, 2 stages a rank",
+}
+"""Kinds of `examples/by_framework.py`; a job's number is that of its ranks."""
+JOBS = {
+    "by_hand": ("dp 1", "ep 1", *(f"{kind} {size}" for kind in BY_HAND for size in (2, 4)),
+                "dp 4 tp 2", "dp 2 tp 4", "pp 4 tp 2", "pp 2 tp 4", "pp 4 dp 2", "pp 2 dp 4", "pp 2 dp 2 tp 2",
+                "tp 2 recompute", "pp 2 recompute", "cp 2 recompute"),
+    "by_framework": ("ddp 2", "fsdp1 2", "fsdp1 4", "fsdp2 2", "fsdp2 4", "hsdp 4", "tp 2", "tp 4", "sp 2", "sp 4",
+                     "fsdp2-tp 4", "1f1b 2", "1f1b 4", "interleaved 2", "ddp 2 recompute", "fsdp2 2 recompute",
+                     "tp 2 recompute", "1f1b 2 recompute"),
+}
+"""By the example that is run."""
 HEAD = """# Parallel jobs
 
-What totals of a job are, kind by kind. Each job below runs `examples/by_hand.py`, a transformer of 4 blocks that is
-made parallel with `torch.distributed` alone: no DeviceMesh, no DTensor, no wrapper says how. distprof infers the sizes
-from what ranks hold (names and checksums of parameters) and exchange (in the forward pass of modules, and by messages).
-Where two topologies explain the same facts it names none: totals are marked `not certain`, `--strict` fails, and a flag
-(`--dp`, `--tp`, `--pp`, `--cp`, `--ep` of `run`, `merge`, `stats` and `comms`) settles it.
+What totals of a job are, kind by kind, on a transformer of 4 blocks.
 
 * **per GPU**: mean over ranks. **mp x**: the law, mp_size x per GPU. **once**: every parameter once, however many ranks
   hold it.
@@ -44,8 +62,25 @@ Where two topologies explain the same facts it names none: totals are marked `no
   divide a model or a sequence work on the same samples, ranks with other experts do not.
 * `mp x` params are more than the model where ranks hold replicas: norms under tp, all but experts under ep, everything
   under cp. FLOPs are those of the unsharded model wherever no work is done twice.
+* **recompute**: forward calls that activation checkpointing repeats in backward. torch stops repeating a block when all
+  that was saved is there again: the last layer of each block is not.
 
 This page is made by `docs/parallelism.py` and checked by a test.
+
+"""
+INFERRED = """## By hand
+
+Jobs of `examples/by_hand.py`, made parallel with `torch.distributed` alone: no DeviceMesh, no DTensor, no wrapper says
+how. distprof infers the sizes from what ranks hold (names and checksums of parameters) and exchange (in the forward
+pass of modules, and by messages). Where two topologies explain the same facts it names none: totals are marked
+`not certain`, `--strict` fails, and a flag (`--dp`, `--tp`, `--pp`, `--cp`, `--ep` of `run`, `merge`, `stats` and
+`comms`) settles it.
+
+"""
+SAID = """
+## With torch's own wrappers
+
+Jobs of `examples/by_framework.py`: a DeviceMesh, stages or wrappers say the sizes.
 
 """
 
@@ -55,29 +90,35 @@ class Row:
     """A job and what was found about it."""
 
     job: str
+    example: str
     summary: dict[str, Any]
     unsharded: dict[str, int]
 
 
-def recorded(jobs: Sequence[str], folder: Path) -> Iterator[tuple[str, Path]]:
+def recorded(example: str, jobs: Sequence[str], folder: Path) -> Iterator[tuple[str, Path]]:
     """Records each job in processes that are forked from this one."""
     import torch.distributed  # noqa: F401 (once, before the forks)
 
     import distprof
 
     sys.path.insert(0, str(EXAMPLES))
-    from by_hand import main
-
+    main = import_module(example).main
     for job in jobs:
-        run, words = folder / job.replace(" ", "-"), job.split()
+        run, words = folder / f"{example}-{job}".replace(" ", "-"), job.split()
         os.environ["DISTPROF_RUN_ID"] = run.name
 
         def rank(run: Path = run, words: list[str] = words) -> None:
             with distprof.record(run, steps=STEPS):
                 main(words)
 
-        fork_ranks(prod(map(int, words[1::2])), rank)
+        fork_ranks(prod(sizes_of(job).values()), rank)
         yield job, run
+
+
+def sizes_of(job: str) -> dict[str, int]:
+    """`pp 2 tp 2 recompute` -> {"pp": 2, "tp": 2}."""
+    words = job.removesuffix(" recompute").split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
 def fork_ranks(world_size: int, rank: Callable[[], None]) -> None:
@@ -103,23 +144,37 @@ def fork_ranks(world_size: int, rank: Callable[[], None]) -> None:
         raise SystemExit(f"ranks failed: {failed}")
 
 
-def unsharded(job: str) -> dict[str, int]:
+def unsharded(example: str, job: str) -> dict[str, int]:
     """Counts the model of a job on one rank with torch's FlopCounterMode."""
-    import by_hand
     import torch
+
+    model = _whole_model(example, job)
+    module: Any = import_module(example)
+    batch = torch.randn(module.BATCH * sizes_of(job).get("ep", 1), module.LENGTH, module.WIDTH)
+    model.recompute = False
+    fwd_flops, bwd_flops = _flops(model, batch)
+    model.recompute = job.endswith("recompute")
+    _, both = _flops(model, batch)
+    return {"params": sum(parameter.numel() for parameter in model.parameters()), "fwd_flops": fwd_flops,
+            "bwd_flops": bwd_flops, "recompute_flops": both - bwd_flops}
+
+
+def _whole_model(example: str, job: str) -> Any:
+    module: Any = import_module(example)
+    if example == "by_framework":
+        return module.Net()
+    return module.Stage({"ep": Alone()} if "ep" in sizes_of(job) else {})
+
+
+def _flops(model: Any, batch: Any) -> tuple[int, int]:
+    """Of forward, and of backward."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    words = job.split()
-    sizes = dict(zip(words[::2], map(int, words[1::2]), strict=True))
-    axes: Any = {"ep": Alone()} if "ep" in sizes else {}
-    model = by_hand.Stage(axes)
-    batch = torch.randn(by_hand.BATCH * sizes.get("ep", 1), by_hand.LENGTH, by_hand.WIDTH)
     with FlopCounterMode(display=False) as forward:
         out = model(batch)
     with FlopCounterMode(display=False) as backward:
         out.square().mean().backward()
-    return {"params": sum(parameter.numel() for parameter in model.parameters()),
-            "fwd_flops": forward.get_total_flops(), "bwd_flops": backward.get_total_flops()}
+    return forward.get_total_flops(), backward.get_total_flops()
 
 
 class Alone:
@@ -128,34 +183,45 @@ class Alone:
     size, place = 1, 0
 
 
-def rows(jobs: Sequence[str] = JOBS) -> Iterator[Row]:
-    """Runs the jobs and reads them."""
+def rows(example: str, jobs: Sequence[str] = ()) -> Iterator[Row]:
+    """Runs jobs of an example, all without `jobs`, and reads them."""
     from distprof.merge.commands.stats import stats
 
     with tempfile.TemporaryDirectory() as folder:
-        for job, run in recorded(jobs, Path(folder)):
-            yield Row(job=job, summary=json.loads(stats(run, as_json=True)), unsharded=unsharded(job))
+        for job, run in recorded(example, jobs or JOBS[example], Path(folder)):
+            yield Row(job=job, example=example, summary=json.loads(stats(run, as_json=True)),
+                      unsharded=unsharded(example, job))
 
 
-def page(found: Sequence[Row]) -> str:
+def page() -> str:
     """The page."""
-    lines = ["| job | found | params: per GPU | mp x | once | unsharded | stored | forward FLOPs: per GPU | mp x | "
-             "unsharded | backward: mp x | unsharded | samples a step |",
-             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-             *map(line, found)]
-    kinds = [f"* **{kind}**: {what}." for kind, what in KINDS.items()]
-    return HEAD + "\n".join([*kinds, "", *lines]) + "\n"
+    return HEAD + INFERRED + _part("by_hand", BY_HAND) + SAID + _part("by_framework", BY_FRAMEWORK)
+
+
+def _part(example: str, kinds: Mapping[str, str]) -> str:
+    meaning = [f"* **{kind}**: {what}." for kind, what in kinds.items()]
+    return "\n".join([*meaning, "", *table(list(rows(example)))]) + "\n"
+
+
+def table(found: Sequence[Row]) -> list[str]:
+    """Lines of a table."""
+    return ["| job | found | params: per GPU | mp x | once | unsharded | stored | forward FLOPs: per GPU | mp x | "
+            "unsharded | backward: mp x | unsharded | recompute: mp x | unsharded | samples a step |",
+            "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+            *map(line, found)]
 
 
 def line(row: Row) -> str:
     """Its line of the table."""
     summary, alone = row.summary, row.unsharded
     model, samples = summary["model"], summary["step"]["samples"]
-    sizes = " x ".join(f"{axis} {size}" for axis, size in summary["topology"].items() if size > 1)
+    sizes = " x ".join(f"{axis} {size}" for axis, size in summary["topology"].items() if size > 1) or "1 rank"
     shown = sizes if summary["topology_certain"] else f"**not certain**, taken for {sizes}"
     cells = [row.job, shown, summary["per_gpu"]["params"]["mean"], model["params"], model["unique_params"],
-             alone["params"], model["stored_params"], summary["per_gpu"]["fwd_flops"]["mean"], model["fwd_flops"],
-             alone["fwd_flops"], model["bwd_flops"], alone["bwd_flops"], _whole(samples)]
+             alone["params"], model["stored_params"], summary["per_gpu"]["fwd_flops"]["mean"]]
+    for key in ("fwd_flops", "bwd_flops", "recompute_flops"):
+        cells += [model[key], alone[key]]
+    cells.append(_whole(samples))
     return f"| {' | '.join(f'{cell:,}' if isinstance(cell, (int, float)) else cell for cell in cells)} |"
 
 
@@ -165,4 +231,7 @@ def _whole(number: float | None) -> int | str:
 
 if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"
-    sys.stdout.write(page(list(rows(sys.argv[1:] or JOBS))))
+    if sys.argv[1:]:  # an example, and jobs of it
+        sys.stdout.write("\n".join(table(list(rows(sys.argv[1], sys.argv[2:])))) + "\n")
+    else:
+        sys.stdout.write(page())

@@ -4,6 +4,7 @@
 
 The kinds are dp, tp, pp, cp (ring of send and receive), ulysses (all_to_all), gather (all_gather) and ep; several
 axes at once are written like `pp 2 tp 2`, the first one slowest, and what is left of the ranks is data parallel.
+`recompute` behind them repeats the forward calls of blocks in backward.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 WIDTH, HEADS, LENGTH, DEPTH, EXPERTS, BATCH = 16, 4, 8, 4, 4, 2
 AXES = ("pp", "dp", "cp", "ulysses", "gather", "ep", "tp")
@@ -194,8 +196,9 @@ class Block(nn.Module):
 class Stage(nn.Module):
     """The layers of a pipeline stage, named as in the whole model."""
 
-    def __init__(self, axes):
+    def __init__(self, axes, recompute=False):
         super().__init__()
+        self.recompute = recompute
         stages, place = (axes["pp"].size, axes["pp"].place) if "pp" in axes else (1, 0)
         per_stage = DEPTH // stages
         self.layers = nn.ModuleDict({str(index): Block(axes)
@@ -203,7 +206,7 @@ class Stage(nn.Module):
 
     def forward(self, x):
         for layer in self.layers.values():
-            x = layer(x)
+            x = checkpoint(layer, x, use_reentrant=False) if self.recompute else layer(x)
         return x
 
 
@@ -247,13 +250,14 @@ def pieces(arguments: list[str]) -> Iterator[tuple[str, int]]:
 
 def main(arguments: list[str], steps: int = 8) -> None:
     dist.init_process_group("gloo")
-    sizes = dict(pieces(arguments))
+    recompute = "recompute" in arguments
+    sizes = dict(pieces([word for word in arguments if word != "recompute"]))
     sizes = {"dp": dist.get_world_size() // prod(sizes.values()), **sizes} if "dp" not in sizes else sizes
-    sizes = {name: sizes[name] for name in AXES if sizes.get(name, 1) > 1}
+    sizes = {name: sizes[name] for name in AXES if sizes.get(name, 1) > 1 or (name == "ep" and name in sizes)}
     axes = axes_of(sizes)
     torch.manual_seed(sum(axes[name].place * 10 ** digit for digit, name in enumerate(("pp", "tp", "ep"))
                           if name in axes))
-    model = Stage(axes)
+    model = Stage(axes, recompute)
     for name, parameter in model.named_parameters():
         if "ep" in axes and "experts" not in name:
             dist.broadcast(parameter.data, axes["ep"].ranks[0], group=axes["ep"].group)

@@ -13,43 +13,53 @@ from support.jobs import PATIENCE_S, ROOT, clean_environ, distprof, record_run
 
 PAGE = (ROOT / "docs" / "parallelism.md").read_text()
 SHORT = ("--steps", "wait=1,count=1,time=1,trace=2,arrivals=0")
+QUICK = {"by_hand": ("tp 2", "pp 2", "cp 2", "ep 2", "gather 2"),
+         "by_framework": ("fsdp1 2", "sp 2", "1f1b 2 recompute")}
 
 
-def made(*jobs: str) -> str:
-    done = subprocess.run([sys.executable, ROOT / "docs" / "parallelism.py", *jobs], capture_output=True, text=True,
-                          timeout=PATIENCE_S, env=clean_environ(), check=False)
+def made(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, ROOT / "docs" / "parallelism.py", *arguments], capture_output=True,
+                          text=True, timeout=PATIENCE_S, env=clean_environ(), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def rows(page: str) -> dict[str, list[str]]:
-    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+def rows(text: str) -> dict[str, list[str]]:
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return {cells[0]: cells[1:] for cells in lines if cells[1] != "found"}
 
 
+HAND, FRAMEWORK = (rows(part) for part in PAGE.split("## With torch's own wrappers"))
+
+
 @pytest.mark.job
-def test_sizes_are_inferred_or_doubted_as_the_page_says():
-    jobs = ("tp 2", "pp 2", "cp 2", "ep 2", "gather 2")
-    found, written = rows(made(*jobs)), rows(PAGE)
-    assert found == {job: written[job] for job in jobs}
+@pytest.mark.parametrize(("example", "written"), [("by_hand", HAND), ("by_framework", FRAMEWORK)])
+def test_jobs_give_what_the_page_says(example, written):
+    assert rows(made(example, *QUICK[example])) == {job: written[job] for job in QUICK[example]}
 
 
 @pytest.mark.stress
+@pytest.mark.job
 def test_the_page_is_what_its_program_makes():
     assert made() == PAGE
 
 
-@pytest.mark.parametrize("job", rows(PAGE))
+@pytest.mark.parametrize("job", [*HAND.items(), *FRAMEWORK.items()], ids=lambda job: job[0])
 def test_the_page_shows_totals_of_the_unsharded_model_or_a_doubt(job):
-    sizes, _, _, once, params, _, _, forward, alone, backward, alone_backward, samples = rows(PAGE)[job]
+    name, (sizes, _, _, once, params, _, _, *flops, _) = job
     assert once == params
-    words = job.split()
-    batches = prod(int(size) for kind, size in zip(words[::2], words[1::2], strict=True) if kind in ("dp", "ep"))
-    assert samples == ("unknown" if "gather" in job else str(2 * batches))
-    if job.startswith("gather"):
-        assert "not certain" in sizes and forward != alone
+    if name.startswith("gather"):
+        assert "not certain" in sizes and flops[0] != flops[1]
     else:
-        assert (forward, backward) == (alone, alone_backward) and "not certain" not in sizes
+        assert flops[::2] == flops[1::2] and "not certain" not in sizes
+    assert (flops[-1] != "0") == name.endswith("recompute")
+
+
+@pytest.mark.parametrize("job", HAND)
+def test_ranks_that_divide_a_model_or_a_sequence_work_on_the_same_samples(job):
+    words = job.removesuffix(" recompute").split()
+    batches = prod(int(size) for kind, size in zip(words[::2], words[1::2], strict=True) if kind in ("dp", "ep"))
+    assert HAND[job][-1] == ("unknown" if "gather" in job else str(2 * batches))
 
 
 @pytest.mark.job
@@ -64,6 +74,6 @@ def test_a_flag_settles_what_is_doubtful(tmp_path):
         assert done.returncode == 0, done.stderr
     summary = json.loads(distprof("stats", "--json", out).stdout)
     assert (summary["topology"], summary["topology_certain"]) == ({"dp": 1, "cp": 2}, True)
-    assert summary["model"]["fwd_flops"] == int(rows(PAGE)["gather 2"][8].replace(",", ""))
+    assert summary["model"]["fwd_flops"] == int(HAND["gather 2"][8].replace(",", ""))
     assert json.loads(distprof("stats", "--json", "--dp", 2, out).stdout)["topology"] == {"dp": 2}
     assert "found cp 3" in distprof("comms", out, "--cp", 3).stderr
