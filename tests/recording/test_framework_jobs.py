@@ -44,10 +44,9 @@ def test_deepspeed_says_how_experts_are_divided(tmp_path):
     assert found["model"]["active_params"] == first + gate + expert
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(("strategy", "use_orig_params"), [
-    ("FULL_SHARD", True), pytest.param("HYBRID_SHARD", False, marks=pytest.mark.stress),
-    pytest.param("SHARD_GRAD_OP", False, marks=pytest.mark.stress),
-    pytest.param("NO_SHARD", True, marks=pytest.mark.stress)])
+    ("FULL_SHARD", True), ("HYBRID_SHARD", False), ("SHARD_GRAD_OP", False), ("NO_SHARD", True)])
 def test_fsdp_counts_the_parameters_of_the_model(tmp_path, strategy, use_orig_params):
     ranks = 4 if strategy == "HYBRID_SHARD" else 2
     record_run(tmp_path / "run", ranks, SCRIPTS / "fsdp1.py", strategy, use_orig_params, flags=SHORT)

@@ -90,15 +90,6 @@ def test_a_mesh_without_names_is_tensor_parallel_where_parameters_are_sharded(tm
     assert summary["model"]["fwd_macs"] == 4 * 2 * 8 * 16
 
 
-def test_a_restarted_job_is_recorded_in_its_last_attempt(tmp_path):
-    out = tmp_path / "run"
-    record_run(out, 2, SCRIPTS / "restarted.py", flags=(*SHORT, "--max-restarts", 1))
-    summary = json.loads(distprof("stats", "--json", merged(out)).stdout)
-    assert summary["problems"] == []
-    for rank in (0, 1):
-        assert json.loads((out / f"rank{rank:05d}" / "rank.json").read_text())["attempt"] == 1
-
-
 @pytest.mark.parametrize(("number", "code"), [
     (signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.stress)])
 def test_a_job_that_is_told_to_end_keeps_its_timeline(tmp_path, number, code):

@@ -70,6 +70,7 @@ def test_five_critic_steps_and_one_of_the_generator(tmp_path):
     assert [one["steps"] for one in summary["step"]["found"]["optimizers"]] == [5, 1]
 
 
+@pytest.mark.stress
 def test_validation_on_one_rank_alone_changes_no_step(tmp_path):
     first, second = recorded(tmp_path, "validation", 12)
     assert first == second and first["rule"] == "optimizer"
@@ -89,6 +90,7 @@ def test_other_loops(tmp_path, kind, iterations, rule):
     assert any(problem["code"] == "steps_unsure" for problem in problems) == (kind == "unused")
 
 
+@pytest.mark.stress
 def test_the_user_says_how_many_optimizer_steps_make_one(tmp_path):
     first, second = recorded(tmp_path, "gan", 12, "--step-every", 6)
     assert first == second and (first["rule"], first["given"], first["looked_at"]) == ("given", "6", 0)
