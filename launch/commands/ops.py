@@ -1,0 +1,66 @@
+"""`distprof ops`: operators of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from distprof.errors import UsageError
+from distprof.launch.options import ATTEMPT, RUNS, STRICT
+from distprof.terminal import show
+
+
+@click.command()
+@RUNS
+@click.option("--by", "by", multiple=True, metavar="KEY",
+              help="Add up calls with the same op, type, module, class, shape, dtype, phase, rank, stream or step; "
+                   "several of these keep more apart.  [default: op]")
+@click.option("--sort", default="self", metavar="COLUMN", show_default=True,
+              help="Largest first: self time, a column of --json, or a name that torch's key_averages takes.")
+@click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
+              help="Rows shown.  [default: 20; all with --json and --csv]")
+@click.option("--op", default=None, metavar="REGEX", help="Only operators whose name has a match.")
+@click.option("--type", "types", multiple=True, metavar="TYPE",
+              help="Only operator, annotation, runtime, kernel, memcpy or memset.  [default: operator, runtime, and "
+                   "what ran on a device for neither]")
+@click.option("--module", default=None, metavar="GLOB", help="Only calls in these modules, like 'layers.*.attention'.")
+@click.option("--dtype", default=None, metavar="TYPE", help="Only calls with an input of this type, like float.")
+@click.option("--rank", "ranks", multiple=True, type=int, metavar="N", help="Only this rank.")
+@click.option("--step", "steps", multiple=True, type=int, metavar="N", help="Only this step.")
+@click.option("--phase", "phases", multiple=True, metavar="PHASE",
+              help="Only forward, backward, recompute, optimizer, evaluation or data.")
+@click.option("--min-time", default=None, type=float, metavar="US",
+              help="Only rows whose calls take that long on average.")
+@click.option("--max-time", default=None, type=float, metavar="US",
+              help="Only rows whose calls take no longer on average.")
+@click.option("--json", "form", flag_value="json", help="Print JSON.")
+@click.option("--csv", "form", flag_value="csv", help="Print CSV.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print a Markdown table.")
+@click.option("--parquet", default=None, type=click.Path(path_type=Path), metavar="FILE",
+              help="Write the rows to a new Parquet file as well.")
+@ATTEMPT
+@STRICT
+def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | None, op: str | None,
+        types: tuple[str, ...], module: str | None, dtype: str | None, ranks: tuple[int, ...], steps: tuple[int, ...],
+        phases: tuple[str, ...], min_time: float | None, max_time: float | None, form: str | None,
+        parquet: Path | None, attempt: int | None, strict: bool) -> None:
+    """Show operators: time on host and device, FLOPs and bytes.
+
+    RUN is a run directory, or traces that torch.profiler wrote.
+    """
+    if min_time is not None and max_time is not None and min_time > max_time:
+        raise UsageError(f"expected --min-time below --max-time, found {min_time:g} and {max_time:g}")
+    from distprof.launch.merge_memory import reuse_memory
+
+    reuse_memory()
+    from distprof.merge.commands.ops import OpsView
+    from distprof.merge.commands.ops import ops as ops_of
+    from distprof.merge.operators.selection import Selection
+    from distprof.merge.run.attempts import of_attempt
+
+    selection = Selection(
+        types=types, op=op, module=module, dtype=dtype, ranks=ranks, steps=steps, phases=phases,
+        min_ns=None if min_time is None else 1000 * min_time, max_ns=None if max_time is None else 1000 * max_time)
+    view = OpsView(by=by or ("op",), sort=sort, top=top, form=form or "text", parquet=parquet)
+    show(ops_of(*of_attempt(runs, attempt), selection=selection, view=view, strict=strict))

@@ -1,0 +1,110 @@
+"""Makes the text of `distprof ops`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.paths import FORMAT
+from distprof.contract.problems import Problem
+from distprof.errors import UsageError
+from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.operators.grouping import KEYS, NUMBERS, grouped
+from distprof.merge.operators.run_operators import RunOperators, run_operators
+from distprof.merge.operators.selection import Selection, selected
+from distprof.merge.run.read_run import read_run
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.ops import OperatorsShown, render
+from distprof.reporters.page import Page
+
+FORMS = ("text", "json", "csv", "markdown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpsView:
+    """What is shown of the chosen operators."""
+
+    by: Sequence[str] = ("op",)
+    sort: str = "self"
+    top: int | None = None
+    """All without; 20 in text and Markdown."""
+    form: str = "text"
+    parquet: Path | None = None
+    """Written as well."""
+
+
+def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bool = False) -> str:
+    """Operators of a run as text.
+
+    Args:
+        path: A run directory, or traces of other programs.
+        *more: Further run directories of the same job.
+        selection: Which operators.
+        view: How they are shown.
+        strict: Fail where something is missing.
+
+    Raises:
+        DataError: The run cannot be read, or has no timeline.
+        UsageError: There is no such column, type, rank, step or phase.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    run = read_run(path, *more)
+    found = run_operators(run)
+    problems: list[Problem] = [*run.problems, *found.problems]
+    fail_if_incomplete(problems, strict=strict)
+    chosen = selected(found.rows, selection)
+    table = _within(grouped(chosen, view.by, sort=view.sort), selection)
+    if view.parquet is not None:
+        _write(table, view.parquet)
+    if view.form == "json":
+        return json.dumps(_data(run, found, chosen, table.head(view.top) if view.top else table), indent=1)
+    if view.form == "csv":
+        return _csv(table.head(view.top) if view.top else table)
+    shown = OperatorsShown(run=run, found=found, chosen=chosen, table=table, by=view.by, top=view.top,
+                           paths=(path, *more), problems=problems)
+    return render(shown, Page(), markdown=view.form == "markdown")
+
+
+def _within(table: pl.DataFrame, selection: Selection) -> pl.DataFrame:
+    """Groups whose calls take that long in the mean."""
+    least, most = selection.min_ns, selection.max_ns
+    table = table if least is None else table.filter(pl.col("mean_ns") >= least)
+    return table if most is None else table.filter(pl.col("mean_ns") <= most)
+
+
+def _data(run: Run, found: RunOperators, chosen: pl.DataFrame, table: pl.DataFrame) -> dict[str, Any]:
+    covered = found.coverage
+    totals = {name: int(chosen[name].sum()) for name in ("calls", "self_host_ns", "self_device_ns")}
+    return {
+        "format": FORMAT, "kind": "ops", "ranks": list(found.ranks), "world_size": run.world_size,
+        "steps": chosen["step"].drop_nulls().unique().sort().to_list(),
+        "coverage": None if covered is None else {
+            "flops_ratio": covered.ratio, "flops": covered.flops, "counted_flops": covered.counted_flops,
+            "calls": covered.calls, "counted_calls": covered.counted_calls},
+        "totals": {**totals, **{name: None if chosen[name].is_null().all() else int(chosen[name].sum())
+                                for name in ("flops", "bytes")}},
+        "left_out": {"slices_without_duration": found.num_bad},
+        "ops": table.select(pl.col("module_path").alias("module"), pl.col("class_name").alias("class"),
+                            *(name for name in (*KEYS, *NUMBERS) if name not in ("module_path", "class_name"))
+                            ).to_dicts()}
+
+
+def _csv(table: pl.DataFrame) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows(table.iter_rows())
+    return out.getvalue()
+
+
+def _write(table: pl.DataFrame, path: Path) -> None:
+    if path.exists():
+        raise UsageError(f"expected a new file for --parquet, found {path}")
+    table.write_parquet(path)

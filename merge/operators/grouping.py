@@ -1,0 +1,97 @@
+"""Operators added up by what a user asks for, with shares, rates and the spread over ranks, in an order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+import polars as pl
+
+from distprof.errors import UsageError
+
+BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name", "shape": "shapes",
+      "dtype": "dtypes", "phase": "phase", "rank": "rank", "stream": "stream", "step": "step"}
+"""What `--by` takes -> column."""
+KEYS = tuple(BY.values())
+NUMBERS = ("calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns", "mean_ns", "min_ns", "max_ns", "std_ns",
+           "share", "cumulative_share", "flops", "bytes", "flops_per_second", "bytes_per_second", "flops_per_byte",
+           "num_ranks", "slowest_rank", "slowest_ratio")
+"""Columns of numbers. `mean_ns`, `min_ns`, `max_ns`, `std_ns`: of the duration of a call. `share`: of the self time of
+all that is chosen, on devices where anything ran on one. Rates: over the self time of the calls that were counted.
+`slowest_ratio`: self time of `slowest_rank` / that of the median rank."""
+TORCH_SORTS = {
+    "cpu_time": "mean_host_ns", "cpu_time_total": "host_ns", "self_cpu_time_total": "self_host_ns",
+    "cuda_time": "mean_device_ns", "cuda_time_total": "device_ns", "self_cuda_time_total": "self_device_ns",
+    "device_time": "mean_device_ns", "device_time_total": "device_ns", "self_device_time_total": "self_device_ns",
+    "count": "calls"}
+"""Names of torch's `key_averages().table(sort_by=...)` -> ours."""
+SORTS = ("self", *NUMBERS, *TORCH_SORTS)
+"""What `--sort` takes; self: self time, on devices where anything ran on one."""
+
+
+def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.DataFrame:
+    """Adds rows up.
+
+    Args:
+        rows: Of `run_operators`.
+        by: Names of `BY`; the others are grouped away.
+        sort: A name of `SORTS`; largest first.
+
+    Returns:
+        `KEYS`, null where grouped away or not the same for all, and `NUMBERS`.
+
+    Raises:
+        UsageError: There is no such name.
+    """
+    keys = [BY[_known(one, tuple(BY), "--by")] for one in by]
+    column = _known(sort, SORTS, "--sort")
+    busy = "self_device_ns" if rows["self_device_ns"].sum() else "self_host_ns"
+    counted = pl.col("flops").is_not_null()
+    duration = pl.when(pl.col("host_ns") > 0).then("host_ns").otherwise("device_ns")
+    found = rows.group_by(keys, maintain_order=True).agg(
+        *(pl.col(name).sum() for name in ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns",
+                                          "squared_ns")),
+        pl.col("min_ns").min(), pl.col("max_ns").max(), num_ranks=pl.col("rank").n_unique(),
+        duration_ns=duration.sum(),
+        **{name: pl.when(counted.any()).then(pl.col(name).sum()) for name in ("flops", "bytes")},
+        counted_ns=pl.col(busy).filter(counted).sum(),
+        **{name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
+           for name in KEYS if name not in keys})
+    found = _derived(found, busy).join(_spread(rows, keys, busy), on=keys, how="left", nulls_equal=True,
+                                       maintain_order="left")
+    order = {"self": busy, **TORCH_SORTS}.get(column, column)
+    found = found.sort(order, descending=True, nulls_last=True, maintain_order=True)
+    total = found[busy].sum()
+    share = (pl.col(busy) / total) if total else pl.lit(None, pl.Float64)
+    return found.with_columns(share=share).with_columns(cumulative_share=pl.col("share").cum_sum()).select(
+        *KEYS, *NUMBERS)
+
+
+def _derived(found: pl.DataFrame, busy: str) -> pl.DataFrame:
+    mean = pl.col("duration_ns") / pl.col("calls")
+    seconds = pl.when(pl.col("counted_ns") > 0).then(pl.col("counted_ns") / 1e9)
+    return found.with_columns(
+        mean_ns=mean, mean_host_ns=pl.col("host_ns") / pl.col("calls"),
+        mean_device_ns=pl.col("device_ns") / pl.col("calls"),
+        std_ns=(pl.col("squared_ns") / pl.col("calls") - mean ** 2).clip(0).sqrt(),
+        flops_per_second=pl.col("flops") / seconds, bytes_per_second=pl.col("bytes") / seconds,
+        flops_per_byte=pl.when(pl.col("bytes") > 0).then(pl.col("flops") / pl.col("bytes")))
+
+
+def _spread(rows: pl.DataFrame, keys: Sequence[str], busy: str) -> pl.DataFrame:
+    """The rank with most self time, and how much that is of the median rank's; null for one rank."""
+    each = rows.group_by([*keys, *(() if "rank" in keys else ("rank",))]).agg(pl.col(busy).sum()).sort("rank")
+    median = pl.col(busy).median()
+    return each.group_by(keys).agg(
+        slowest_rank=pl.when(pl.len() > 1).then(pl.col("rank").get(pl.col(busy).arg_max())),
+        slowest_ratio=pl.when((pl.len() > 1) & (median > 0)).then(pl.col(busy).max() / median)) \
+        if "rank" not in keys else each.select(*keys, slowest_rank=pl.lit(None, pl.Int64),
+                                               slowest_ratio=pl.lit(None, pl.Float64))
+
+
+def _known(name: str, names: Sequence[str], option: str) -> str:
+    if name not in names:
+        near = get_close_matches(name, names, n=3)
+        raise UsageError(f"expected one of {', '.join(names)} for {option}, found {name!r}",
+                         hint=f"did you mean {' or '.join(near)}?" if near else None)
+    return name

@@ -1,0 +1,118 @@
+"""Which slice each slice of a thread lies in, and sums over what lies in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+
+class Nesting:
+    """Slices in their parents.
+
+    A slice lies in the last one of its thread that began before it, or with it and longer, and is not over: as
+    torch.profiler nests them. One that sticks out of another does not lie in it, and ends it.
+    """
+
+    def __init__(self, thread: Any, start: Any, end: Any, held: Any) -> None:
+        """Nests slices that are sorted by thread, start, and longest first.
+
+        Args:
+            thread: A number a slice.
+            start: In ns.
+            end: In ns.
+            held: False for slices that lie in none, and in which none lies.
+        """
+        self.parent = np.full(len(thread), -1, np.int64)
+        """Row of the slice around each one, -1 for none."""
+        rows = np.flatnonzero(held)
+        inside = _parents(thread[rows], start[rows], end[rows])
+        self.parent[rows] = np.where(inside >= 0, rows[inside], -1)
+        self._levels = list(_levels(self.parent))
+
+    def downwards(self) -> Iterator[tuple[Any, Any]]:
+        """Rows level by level, from those in no slice on, and their parents."""
+        for rows in self._levels:
+            yield rows, self.parent[rows]
+
+    def with_inner(self, values: Any) -> Any:
+        """Each slice's value and those of all that lie in it, added up."""
+        found = values.copy()
+        for rows in reversed(self._levels[1:]):
+            np.add.at(found, self.parent[rows], found[rows])
+        return found
+
+    def lifted(self, values: Any, rows: Any) -> Any:
+        """The values, where those of `rows` count for the slices around them."""
+        found = values.copy()
+        for level in reversed(self._levels[1:]):
+            some = level[rows[level]]
+            np.add.at(found, self.parent[some], found[some])
+        return found
+
+    def without_inner(self, values: Any) -> Any:
+        """Each slice's value without those of the slices that lie directly in it."""
+        inside = np.flatnonzero(self.parent >= 0)
+        found = values.copy()
+        np.subtract.at(found, self.parent[inside], values[inside])
+        return found
+
+
+def _levels(parent: Any) -> Iterator[Any]:
+    """Rows whose parents are all in the levels before."""
+    level = np.full(len(parent), -1, np.int64)
+    rows = np.flatnonzero(parent < 0)
+    number = 0
+    while len(rows):
+        yield rows
+        level[rows] = number
+        number += 1
+        waiting = np.flatnonzero(level < 0)
+        rows = waiting[level[parent[waiting]] == number - 1]
+
+
+def _parents(thread: Any, start: Any, end: Any) -> Any:
+    if not len(start):
+        return np.empty(0, np.int64)
+    span = int(end.max() - start.min()) + 1
+    _, number = np.unique(thread, return_inverse=True)
+    if (int(number[-1]) + 1) * span >= 1 << 62:  # times that are years apart: thread by thread
+        parent = np.full(len(start), -1, np.int64)
+        for one in range(int(number[-1]) + 1):
+            rows = np.flatnonzero(number == one)
+            inside = _parents(np.zeros(len(rows), np.int64), start[rows], end[rows])
+            parent[rows] = np.where(inside >= 0, rows[inside], -1)
+        return parent
+    shift = number * span - start.min()
+    parent = _if_nested(start + shift, end + shift)
+    torn = np.flatnonzero((parent >= 0) & (end > end[parent]))
+    for one in np.unique(number[torn]):
+        first, behind = np.searchsorted(number, (one, one + 1))
+        inside = _one_by_one(start[first:behind].tolist(), end[first:behind].tolist())
+        parent[first:behind] = np.where(inside >= 0, inside + first, -1)
+    return parent
+
+
+def _if_nested(start: Any, end: Any) -> Any:
+    """Parents where no slice sticks out of another; one that does has a parent that ends before it."""
+    rows = np.arange(len(start))
+    empty = np.concatenate(([0], np.cumsum(end == start)))
+    # an empty slice ends where it begins, and those that begin there as well but come later are not over before it
+    not_yet = empty[np.searchsorted(start, start, "right")] - empty[rows]
+    depth = rows - (np.searchsorted(np.sort(end), start, "right") - not_yet)
+    order = np.lexsort((rows, depth))
+    keys = depth[order] * len(start) + order
+    place = np.searchsorted(keys, (depth - 1) * len(start) + rows) - 1
+    return np.where(depth > 0, order[place], -1)
+
+
+def _one_by_one(start: list[int], end: list[int]) -> Any:
+    found, stack = np.full(len(start), -1, np.int64), list[int]()
+    for row, (begins, ends) in enumerate(zip(start, end, strict=True)):
+        while stack and (begins >= end[stack[-1]] or ends > end[stack[-1]]):
+            stack.pop()
+        if stack:
+            found[row] = stack[-1]
+        stack.append(row)
+    return found

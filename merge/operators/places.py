@@ -1,0 +1,122 @@
+"""In which module and phase of the step each slice of a rank ran, from the slices that mark them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distprof.contract.tables import CLOSURE_SLICE, EVALUATION, EVALUATION_SLICE
+from distprof.merge.activity.markers import AUTOGRAD, DATA, MODULE, OPTIMIZER, STEP
+from distprof.merge.operators.nesting import Nesting
+from distprof.merge.operators.rank_timeline import ANNOTATION, OPERATOR, RankTimeline
+from distprof.merge.scan.scanned_columns import NONE
+
+PHASES = (None, "forward", "backward", "recompute", "optimizer", EVALUATION, "data")
+_NOTHING, _FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _EVALUATION, _DATA = range(len(PHASES))
+_MODULE, _CLOSURE = 100, 101
+_FOLLOWS = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where slices ran."""
+
+    phase: Any
+    """Number of `PHASES`, a slice."""
+    module: Any
+    """Number of `paths`, -1 outside of all modules."""
+    paths: Sequence[str]
+    """Of modules."""
+    classes: Sequence[str]
+    """Their classes."""
+
+
+def places_of(timeline: RankTimeline, nesting: Nesting) -> Places:
+    """Goes from outer slices to inner ones; backward finds its module by the node of autograd that forward made."""
+    marks = _Marks(timeline)
+    phase, module = np.zeros(len(timeline.name), np.int64), np.full(len(timeline.name), -1, np.int64)
+    made: Any = None
+    for turn in range(2):  # forward first: it makes the nodes that backward runs
+        for rows, parents in nesting.downwards():
+            outer = np.where(parents >= 0, phase[parents], _NOTHING)
+            inside = np.where(parents >= 0, module[parents], -1)
+            phase[rows] = _phase(marks.kind[rows], outer)
+            module[rows] = marks.module(rows, inside, made)
+        if turn == 0:
+            made = _made(timeline, phase, module, marks.kind)
+    return Places(phase=phase, module=module, paths=marks.paths, classes=marks.classes)
+
+
+def _phase(kind: Any, outer: Any) -> Any:
+    in_module = np.select([np.isin(outer, (_BACKWARD, _RECOMPUTE)), outer == _EVALUATION], [_RECOMPUTE, _EVALUATION],
+                          _FORWARD)
+    return np.select([kind == _FOLLOWS, kind == _MODULE, kind == _CLOSURE], [outer, in_module, _NOTHING], kind)
+
+
+class _Marks:
+    """What each slice marks."""
+
+    def __init__(self, timeline: RankTimeline) -> None:
+        self.paths: list[str] = []
+        self.classes: list[str] = []
+        self._numbers: dict[str, int] = {}
+        kinds = np.array([_kind(name) for name in timeline.names] or [_FOLLOWS], np.int64)
+        self.kind = kinds[timeline.name] if len(timeline.name) else np.empty(0, np.int64)
+        allowed = (timeline.type == ANNOTATION) | ((timeline.type == OPERATOR) & (self.kind == _BACKWARD))
+        self.kind[~allowed] = _FOLLOWS
+        scopes = [MODULE.fullmatch(name) for name in timeline.names]
+        modules = [-1 if scope is None else self._number(scope[1], name) for scope, name in
+                   zip(scopes, timeline.names, strict=True)]
+        self._of_name = np.array(modules or [-1], np.int64)
+        self._root = self._number("", "model [Module]") if "model" in self._numbers else -1
+        if self._root >= 0:
+            self.classes[self._root] = self.classes[self._numbers["model"]]
+        self._timeline = timeline
+
+    def _number(self, path: str, name: str) -> int:
+        number = self._numbers.setdefault(path, len(self.paths))
+        if number == len(self.paths):
+            self.paths.append(path)
+            self.classes.append(name[name.rindex("[") + 1:-1])
+        return number
+
+    def module(self, rows: Any, inside: Any, made: Any) -> Any:
+        """Of these rows, which lie in `inside`; `made` finds the module of a function of autograd."""
+        named = self._of_name[self._timeline.name[rows]]
+        if self._root >= 0:  # a submodule may be called model as well
+            named = np.where((named == self._numbers["model"]) & (inside < 0), self._root, named)
+        found = np.where(self.kind[rows] == _MODULE, named, inside)
+        if made is None:
+            return found
+        return np.where(self.kind[rows] == _BACKWARD, made(self._timeline.sequence[rows]), found)
+
+
+def _kind(name: str) -> int:
+    if name.startswith(AUTOGRAD):
+        return _BACKWARD
+    if name.startswith(DATA):
+        return _DATA
+    if name.startswith(OPTIMIZER):
+        return _OPTIMIZER
+    if name in (CLOSURE_SLICE, EVALUATION_SLICE):
+        return _CLOSURE if name == CLOSURE_SLICE else _EVALUATION
+    if name.startswith(STEP):
+        return _NOTHING
+    return _MODULE if MODULE.fullmatch(name) else _FOLLOWS
+
+
+def _made(timeline: RankTimeline, phase: Any, module: Any, kind: Any) -> Any:
+    """A function from sequence numbers to the modules in whose forward calls autograd made the nodes."""
+    rows = np.flatnonzero((timeline.sequence != NONE) & (timeline.sequence >= 0) & (kind != _BACKWARD)
+                          & (phase != _BACKWARD) & (module >= 0))
+    numbers, first = np.unique(timeline.sequence[rows], return_index=True)
+    modules = module[rows[first]]
+
+    def find(sequence: Any) -> Any:
+        place = np.minimum(np.searchsorted(numbers, sequence), max(len(numbers) - 1, 0))
+        return np.where(numbers[place] == sequence, modules[place], -1) if len(numbers) else np.full(len(sequence), -1)
+
+    return find

@@ -1,0 +1,81 @@
+"""Operators of all ranks of a run in one table, with FLOPs and bytes where they were counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from distprof.contract.problems import Unreadable
+from distprof.errors import DataError
+from distprof.merge.operators.counted import Coverage, with_counts
+from distprof.merge.operators.rank_operators import SCHEMA, rank_operators
+from distprof.merge.operators.rank_timeline import read_timeline
+from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.tables import RecordedTables, read_tables
+from distprof.threads import thread_pool
+
+TRACE = "trace"
+AT_ONCE = 2
+"""Ranks that are read side by side: their slices are in memory together."""
+Windows = Sequence[tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOperators:
+    """What was found."""
+
+    rows: pl.DataFrame
+    """`rank_operators` of all ranks, with `flops` and `bytes`."""
+    coverage: Coverage | None
+    """None where no FLOPs were counted."""
+    ranks: Sequence[int]
+    """Those with a timeline."""
+    num_bad: int
+    """Slices without a usable duration, which were left out."""
+    problems: Sequence[Unreadable]
+
+
+def run_operators(run: Run) -> RunOperators:
+    """Reads the timelines of a run.
+
+    Raises:
+        DataError: No rank has one.
+    """
+    tables = None if run.kind == "traces" else read_tables(run)
+    traced = [rank for rank in run.ranks if rank.trace is not None]
+    problems = list[Unreadable]() if tables is None else list(tables.problems)
+
+    def read(rank: Rank) -> tuple[pl.DataFrame, int] | Unreadable:
+        try:
+            timeline = read_timeline(rank)
+        except DataError as error:
+            return Unreadable(rank=rank.number, detail=str(error))
+        return rank_operators(rank.number, timeline, _windows(tables, rank)), timeline.num_bad
+
+    found: Mapping[int, tuple[pl.DataFrame, int]]
+    with thread_pool(AT_ONCE) as executor:
+        each = dict(zip((rank.number for rank in traced), executor.map(read, traced), strict=True))
+    problems += [one for one in each.values() if isinstance(one, Unreadable)]
+    found = {number: one for number, one in each.items() if not isinstance(one, Unreadable)}
+    if not found:
+        raise DataError(f"expected a timeline in {run.path}, found none",
+                        hint="--steps trace=6 records one" if tables is not None else None)
+    rows = pl.concat([pl.DataFrame(schema=SCHEMA), *(frame for frame, _ in found.values())])
+    coverage = None
+    if tables is not None:
+        steps = tables.steps.filter(pl.col("pass") == TRACE).group_by("rank").agg(steps=pl.len())
+        rows, coverage = with_counts(rows, tables.ops, steps)
+    else:
+        rows = rows.with_columns(flops=pl.lit(None, pl.Int64), bytes=pl.lit(None, pl.Int64))
+    return RunOperators(rows=rows, coverage=coverage, ranks=list(found),
+                        num_bad=sum(bad for _, bad in found.values()), problems=problems)
+
+
+def _windows(tables: RecordedTables | None, rank: Rank) -> Windows | None:
+    """Steps of the trace pass of a rank; None where only its trace can tell."""
+    if tables is None:
+        return None
+    steps = tables.steps.filter(pl.col("pass") == TRACE, pl.col("rank") == rank.number)
+    return [(start, end, step) for start, end, step in steps.select("start_ns", "end_ns", "step").iter_rows()]

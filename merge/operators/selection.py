@@ -1,0 +1,88 @@
+"""Which operators a user asks for."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import polars as pl
+
+from distprof.errors import UsageError
+from distprof.merge.operators.rank_timeline import NUM_HOST, TYPES
+
+DEFAULT_TYPES = ("operator", "runtime")
+SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Conditions that all have to hold; an empty one always does."""
+
+    types: Sequence[str] = ()
+    """Of `TYPES`. Without: operators and calls of the runtime, and what ran on a device for neither."""
+    op: str | None = None
+    """A regular expression, found anywhere in the name."""
+    module: str | None = None
+    """A pattern of paths, `layers.*.attention`."""
+    dtype: str | None = None
+    """Found in the types of the inputs."""
+    ranks: Sequence[int] = ()
+    steps: Sequence[int] = ()
+    phases: Sequence[str] = ()
+    min_ns: float | None = None
+    """Least mean time of a call."""
+    max_ns: float | None = None
+
+
+def selected(rows: pl.DataFrame, selection: Selection) -> pl.DataFrame:
+    """The rows of `run_operators` that are asked for.
+
+    Raises:
+        UsageError: A rank, step, phase or type is not there, or the expression is none.
+    """
+    for option, wanted, column in (("--rank", selection.ranks, "rank"), ("--step", selection.steps, "step"),
+                                   ("--phase", selection.phases, "phase")):
+        _check(option, wanted, rows[column].drop_nulls().unique().sort().to_list())
+    conditions = [_of_types(selection.types)]
+    for wanted, column in ((selection.ranks, "rank"), (selection.steps, "step"), (selection.phases, "phase")):
+        if wanted:
+            conditions.append(pl.col(column).is_in(wanted))
+    if selection.op is not None:
+        conditions.append(pl.col("op").is_in(_matching(selection.op, rows["op"].unique().to_list())))
+    if selection.module is not None:
+        paths = [path for path in rows["module_path"].drop_nulls().unique() if
+                 fnmatch.fnmatchcase(path, selection.module)]
+        conditions.append(pl.col("module_path").is_in(paths))
+    if selection.dtype is not None:
+        conditions.append(pl.col("dtypes").str.contains(selection.dtype, literal=True))
+    return rows.filter(conditions)
+
+
+def _of_types(types: Sequence[str]) -> pl.Expr:
+    for one in types:
+        if one not in TYPES:
+            near = get_close_matches(one, TYPES, n=1)
+            raise UsageError(f"expected a type of {', '.join(TYPES)}, found {one!r}",
+                             hint=f"--type {near[0]}" if near else None)
+    if types:
+        return pl.col("type").is_in(types)
+    orphan = pl.col("type").is_in(TYPES[NUM_HOST:]) & pl.col("launched_by").is_null()
+    return pl.col("type").is_in(DEFAULT_TYPES) | orphan
+
+
+def _check(option: str, wanted: Sequence[int] | Sequence[str], known: Sequence[int] | Sequence[str]) -> None:
+    for one in wanted:
+        if one not in known:
+            shown = ", ".join(map(str, known[:SHOWN])) + (", ..." if len(known) > SHOWN else "")
+            raise UsageError(f"expected one of {shown or 'none'} for {option}, found {one}")
+
+
+def _matching(pattern: str, names: Sequence[str]) -> list[str]:
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"expected a regular expression for --op, found {pattern!r}: {error}") from None
+    return [name for name in names if expression.search(name)]

@@ -1,0 +1,117 @@
+"""`distprof ops` on one screen, or as a table in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.problems import Problem
+from distprof.merge.operators.grouping import BY
+from distprof.merge.operators.run_operators import RunOperators
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.problems import show_problems
+from distprof.reporters.page import Page
+from distprof.terminal import Shown, quoted_all, visible
+from distprof.units import counted, duration, percent, si, spans
+
+TOP = 20
+LONGEST = 60
+"""Characters of a name."""
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "calls": ("calls", str), "self_host_ns": ("self host", duration), "host_ns": ("host", duration),
+    "self_device_ns": ("self device", duration), "device_ns": ("device", duration), "share": ("share", percent),
+    "mean_ns": ("mean", duration), "max_ns": ("max", duration), "flops": ("FLOPs", si),
+    "flops_per_second": ("FLOP/s", si), "flops_per_byte": ("FLOP/B", si)}
+"""Column -> title and how a value is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorsShown:
+    """What is to be shown."""
+
+    run: Run
+    found: RunOperators
+    chosen: pl.DataFrame
+    table: pl.DataFrame
+    """`grouped`."""
+    by: Sequence[str]
+    top: int | None
+    paths: Sequence[Path]
+    problems: Sequence[Problem]
+
+
+def render(shown: OperatorsShown, page: Page, *, markdown: bool = False) -> str:
+    """The screen."""
+    header, rows = _table(shown)
+    left = len(shown.by)
+    if markdown:
+        return Shown.drawn("\n".join(f"| {' | '.join(map(_cell, row))} |" for row in (
+            header, [*["---"] * left, *["---:"] * (len(header) - left)], *rows)))
+    _head(shown, page)
+    if rows:
+        page.table(header, rows, left=left)
+    else:
+        page.line("nothing is left: no operator meets all conditions")
+    more = len(shown.table) - len(rows)
+    if more > 0:
+        page.line(f"{counted(more, 'more row')}: --top {len(shown.table)} shows all")
+    page.line()
+    if shown.run.remarks or shown.problems:
+        show_problems(shown.run.remarks, shown.problems, page)
+        page.line()
+    page.line(f"Next: distprof ops --by op --by shape --by module {quoted_all(shown.paths)}")
+    return page.text()
+
+
+def _head(shown: OperatorsShown, page: Page) -> None:
+    steps = shown.chosen["step"].drop_nulls().unique().sort().to_list()
+    ranks = shown.chosen["rank"].unique().sort().to_list()
+    of_steps = f" x {counted(len(steps), 'step')} ({spans(steps)})" if steps else ""
+    on_host, on_device = (int(shown.chosen[name].sum()) for name in ("self_host_ns", "self_device_ns"))
+    on_devices = f", {duration(on_device)} on devices" if on_device else ""
+    page.line(f"sums over {counted(len(ranks), 'rank')}{of_steps}: self time {duration(on_host)} on hosts{on_devices}")
+    covered = shown.found.coverage
+    if covered is None:
+        page.line("FLOPs and bytes unknown: no step of the count pass was recorded")
+    elif covered.ratio is not None:
+        page.line(f"FLOPs and bytes are from the count pass; timed calls have {percent(covered.ratio)} of its FLOPs")
+    if shown.found.num_bad:
+        page.line(f"{counted(shown.found.num_bad, 'slice')} without a usable duration left out")
+    page.line()
+
+
+def _table(shown: OperatorsShown) -> tuple[list[str], list[list[str]]]:
+    table = shown.table.head(shown.top or TOP)
+    keys = [BY[one] for one in shown.by]
+    columns = [name for name in COLUMNS if table[name].null_count() < len(table) and not _is_nothing(name, table)]
+    header = [*shown.by, *(COLUMNS[name][0] for name in columns)]
+    several = shown.chosen["rank"].n_unique() > 1 and "rank" not in keys
+    rows = [[*(_key(row[key]) for key in keys), *(COLUMNS[name][1](row[name]) for name in columns),
+             *([_slowest(row)] if several else [])] for row in table.iter_rows(named=True)]
+    return [*header, *(["slowest rank"] if several else [])], rows
+
+
+def _is_nothing(name: str, table: pl.DataFrame) -> bool:
+    return "device" in name and not table[name].sum()
+
+
+def _cell(text: str) -> str:
+    return visible(text).replace("|", "\\|")
+
+
+def _key(value: Any) -> str:
+    text = "-" if value is None else "(root)" if value == "" else str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST - 3]}..."
+
+
+def _slowest(row: dict[str, Any]) -> str:
+    if row["slowest_rank"] is None:
+        return "-"
+    ratio = "" if row["slowest_ratio"] is None else f" ({row['slowest_ratio']:.2f} x median)"
+    return f"{row['slowest_rank']}{ratio}"
+
+

@@ -1,0 +1,51 @@
+"""Slices in slices, beside a stack that is gone through one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distprof.merge.operators.nesting import Nesting
+
+SLICES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12), st.booleans()), max_size=40)
+
+
+def by_stack(slices: list[tuple[int, int, int, bool]]) -> list[int]:
+    """As torch.profiler does: what begins behind the innermost slice, or ends behind it, ends that one."""
+    found, stacks = [], {}
+    for row, (thread, start, duration, held) in enumerate(slices):
+        stack = stacks.setdefault(thread, [])
+        if not held:
+            found.append(-1)
+            continue
+        while stack and (start >= sum(slices[stack[-1]][1:3]) or start + duration > sum(slices[stack[-1]][1:3])):
+            stack.pop()
+        found.append(stack[-1] if stack else -1)
+        stack.append(row)
+    return found
+
+
+@given(SLICES, st.sampled_from([1, 10**17]))
+def test_parents_are_those_of_a_stack(slices, apart):
+    """Threads of which one began years later, too."""
+    slices = [(thread, start + thread * apart, duration, held) for thread, start, duration, held in slices]
+    slices.sort(key=lambda one: (one[0], one[1], -one[2]))
+    thread, start, duration, held = (np.array(column, np.int64) for column in zip(*slices, strict=True)) \
+        if slices else (np.empty(0, np.int64),) * 4
+    nesting = Nesting(thread, start, start + duration, held.astype(bool))
+    parents = by_stack(slices)
+    assert nesting.parent.tolist() == parents
+    values = np.arange(1, len(slices) + 1)
+    whole, own = values.tolist(), values.tolist()
+    for row in reversed(range(len(slices))):
+        if parents[row] >= 0:
+            whole[parents[row]] += whole[row]
+            own[parents[row]] -= values[row]
+    assert nesting.with_inner(values).tolist() == whole and nesting.without_inner(values).tolist() == own
+    assert [row for rows, _ in nesting.downwards() for row in rows] == sorted(
+        range(len(slices)), key=lambda row: (depth(row, parents), row))
+
+
+def depth(row: int, parents: list[int]) -> int:
+    return 0 if parents[row] < 0 else 1 + depth(parents[row], parents)

@@ -1,0 +1,96 @@
+"""Operators of runs that jobs recorded, beside the other tables of these runs, and of torch's own profiler."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter, defaultdict
+
+import polars as pl
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from distprof.merge.operators.grouping import grouped
+from distprof.merge.operators.run_operators import run_operators
+from distprof.merge.run.read_run import read_run
+from distprof.merge.run.tables import read_tables
+from support.jobs import called, distprof
+from support.kineto_files import DLRM, needs_shared
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("name", ["ddp", "tp", "sharded"])
+def test_flops_of_timed_operators_are_those_that_stats_shows(request, name):
+    recorded = request.getfixturevalue(name)
+    data = json.loads(called("ops", "--json", "--by", "rank", "--by", "phase", recorded).stdout)
+    assert data["coverage"]["flops_ratio"] == 1.0
+    shown = json.loads(distprof("stats", "--json", recorded).stdout)["per_gpu"]
+    per_step = len(data["steps"]) * len(data["ranks"])
+    flops = Counter()
+    for row in data["ops"]:
+        flops[row["phase"]] += row["flops"] or 0
+    assert flops["forward"] == per_step * shown["fwd_flops"]["mean"] > 0
+    assert flops["backward"] == per_step * shown["bwd_flops"]["mean"] > 0
+    assert sum(flops.values()) == data["totals"]["flops"]
+
+
+def test_flops_of_modules_are_those_of_the_table_of_modules(tp):
+    run = read_run(tp)
+    found = run_operators(run).rows.filter(pl.col("phase") == "forward", pl.col("rank") == 1)
+    steps = found["step"].n_unique()
+    each = dict(found.group_by("module_path").agg(pl.col("flops").sum() / steps).iter_rows())
+    modules = read_tables(run).modules.filter(pl.col("rank") == 1)
+    for path, flops in modules.select("module_path", "fwd_flops").iter_rows():
+        inside = [value for name, value in each.items() if name is not None
+                  and (not path or name == path or name.startswith(f"{path}."))]
+        assert sum(inside) == flops
+    classes = dict(found.drop_nulls("module_path").select("module_path", "class_name").unique().iter_rows())
+    assert classes == {path: kind for path, kind in modules.select("module_path", "class_name").iter_rows()
+                       if path in classes} and classes[""] == "Transformer"
+
+
+def test_operators_are_those_of_torch_s_own_table(tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LayerNorm(32),
+                                torch.nn.TransformerEncoderLayer(32, 4, batch_first=True))
+    optimizer = torch.optim.Adam(model.parameters())
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        for _ in range(2):
+            model(torch.randn(4, 8, 16)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            profiler.step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    ours = grouped(run_operators(read_run(tmp_path / "trace.json")).rows, ["op"])
+    theirs = {(event.key, event.count, round(1000 * event.cpu_time_total), round(1000 * event.self_cpu_time_total))
+              for event in profiler.key_averages()}
+    assert set(ours.select("op", "calls", "host_ns", "self_host_ns").iter_rows()) == theirs and len(theirs) > 80
+
+
+@needs_shared
+def test_kernels_count_for_the_operators_that_launched_them():
+    """By the launches of the trace, one after the other: eight ranks of a job that distprof did not record."""
+    expected, total = defaultdict(int), 0
+    for path in sorted((DLRM / "kineto").iterdir()):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+        launches = {event["args"]["correlation"]: event for event in events if event["cat"] == "cuda_runtime"
+                    and "correlation" in event.get("args", {})}
+        operators = [event for event in events if event["cat"] == "cpu_op"]
+        for kernel in events:
+            if kernel["cat"] not in ("kernel", "gpu_memcpy", "gpu_memset"):
+                continue
+            launch = launches.get(kernel["args"]["correlation"])  # some were launched before the profiler began
+            around = [] if launch is None else [
+                one for one in operators if one["tid"] == launch["tid"] and one["ts"] <= launch["ts"]
+                and launch["ts"] + launch["dur"] <= one["ts"] + one["dur"]]
+            innermost = min(around, key=lambda one: (one["dur"], -one["ts"]), default=launch or kernel)
+            expected[innermost["name"]] += kernel["dur"] * 1000
+            total += kernel["dur"] * 1000
+    data = json.loads(called("ops", "--json", DLRM / "kineto").stdout)
+    found = {row["op"]: row["self_device_ns"] for row in data["ops"] if row["self_device_ns"]}
+    assert found == dict(expected) and data["totals"]["self_device_ns"] == total
+    kernels = json.loads(called("ops", "--json", "--type", "kernel", "--type", "memcpy", "--type", "memset",
+                                  DLRM / "kineto").stdout)
+    assert kernels["totals"]["self_device_ns"] == total and kernels["totals"]["self_host_ns"] == 0

@@ -1,0 +1,124 @@
+"""`distprof ops` on traces that were made up: what it shows, what it refuses, and bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import polars as pl
+import pytest
+
+from distprof.merge.operators.grouping import KEYS, NUMBERS
+from support.jobs import called
+
+
+def op(name, ts, dur, *, tid=1, cat="cpu_op", **args):
+    return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+
+def folder(tmp_path, *ranks):
+    for rank, events in enumerate(ranks):
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({
+            "distributedInfo": {"rank": rank, "world_size": len(ranks)}, "traceEvents": events}))
+    return tmp_path
+
+
+MM = {"Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"]}
+STEPS = [op("ProfilerStep#3", 0, 100, cat="user_annotation"), op("ProfilerStep#4", 100, 100, cat="user_annotation")]
+TWO = ([*STEPS, op("aten::linear", 10, 20, **MM), op("aten::mm", 12, 8, **MM), op("aten::mm", 110, 10, **MM)],
+       [*STEPS, op("aten::linear", 10, 50, **MM), op("aten::mm", 12, 30, **MM), op("aten::mm", 110, 30, **MM)])
+
+
+def data(path, *flags):
+    done = called("ops", "--json", *flags, path)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_times_are_added_up_over_ranks_and_the_slow_rank_is_named(tmp_path):
+    found = data(folder(tmp_path, *TWO))
+    mm, linear = found["ops"]
+    assert (mm["op"], mm["calls"], mm["self_host_ns"], mm["host_ns"]) == ("aten::mm", 4, 78_000, 78_000)
+    assert (linear["op"], linear["self_host_ns"], linear["host_ns"]) == ("aten::linear", 32_000, 70_000)
+    assert (mm["min_ns"], mm["max_ns"], mm["mean_ns"]) == (8_000, 30_000, 19_500)
+    assert mm["std_ns"] == pytest.approx(10_523.8, abs=0.1)
+    assert (mm["slowest_rank"], mm["slowest_ratio"]) == (1, 60 / 39)
+    assert mm["share"] == 78 / 110 and linear["cumulative_share"] == 1
+    assert (mm["shapes"], mm["dtypes"], mm["step"]) == ("[[2, 3], [3, 4]]", '["float", "float"]', None)
+    assert found["totals"]["self_host_ns"] == 110_000 and found["steps"] == [3, 4]
+    assert found["coverage"] is None and mm["flops"] is None and mm["module"] is None
+
+
+@pytest.mark.parametrize(("flags", "left"), [
+    (("--op", "^aten::m"), {"aten::mm": 4}), (("--rank", 0), {"aten::mm": 2, "aten::linear": 1}),
+    (("--step", 4), {"aten::mm": 2}), (("--max-time", 20), {"aten::mm": 4}),
+    (("--min-time", 20), {"aten::linear": 2}), (("--type", "annotation"), {"ProfilerStep#3": 2, "ProfilerStep#4": 2}),
+    (("--dtype", "float"), {"aten::mm": 4, "aten::linear": 2}), (("--dtype", "int"), {}),
+    (("--module", "*"), {}), (("--top", 1), {"aten::mm": 4})])
+def test_what_is_asked_for_is_left(tmp_path, flags, left):
+    found = data(folder(tmp_path, *TWO), *flags)
+    assert {row["op"]: row["calls"] for row in found["ops"]} == left
+
+
+@pytest.mark.parametrize(("flags", "code", "told"), [
+    (("--sort", "self_cpu_time"), 2, "did you mean self_cpu_time_total"), (("--by", "shapes"), 2, "did you mean shape"),
+    (("--type", "kernels"), 2, "--type kernel"), (("--rank", 7), 2, "expected one of 0, 1 for --rank, found 7"),
+    (("--step", 9), 2, "expected one of 3, 4 for --step, found 9"),
+    (("--phase", "sleep"), 2, "for --phase, found sleep"),
+    (("--op", "("), 2, "expected a regular expression for --op"),
+    (("--min-time", 3, "--max-time", 2), 2, "expected --min-time below --max-time")])
+def test_what_is_not_there_is_refused(tmp_path, flags, code, told):
+    done = called("ops", *flags, folder(tmp_path, *TWO))
+    assert done.returncode == code and told in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(("sort", "first"), [
+    ("count", "aten::mm"), ("cpu_time_total", "aten::mm"), ("self_cpu_time_total", "aten::mm"),
+    ("cpu_time", "aten::linear"), ("max_ns", "aten::linear"), ("calls", "aten::mm")])
+def test_orders_have_torch_s_names_and_ours(tmp_path, sort, first):
+    assert data(folder(tmp_path, *TWO), "--sort", sort)["ops"][0]["op"] == first
+
+
+def test_text_and_tables_have_the_same_rows(tmp_path):
+    run = folder(tmp_path, *TWO)
+    text = called("ops", "--by", "op", "--by", "step", run).stdout
+    assert "sums over 2 ranks x 2 steps (3-4): self time 110.00 us on hosts" in text
+    assert "FLOPs and bytes unknown" in text
+    assert ["aten::mm", "4", "2", "40.00", "us"] in [line.split()[:5] for line in text.splitlines()]
+    written = list(csv.DictReader(called("ops", "--csv", run).stdout.splitlines()))
+    assert [row["op"] for row in written] == ["aten::mm", "aten::linear"] and list(written[0]) == [*KEYS, *NUMBERS]
+    assert called("ops", "--markdown", run).stdout.startswith("| op | calls | self host |")
+    assert called("ops", "--parquet", tmp_path / "x.parquet", run).returncode == 0
+    assert pl.read_parquet(tmp_path / "x.parquet")["calls"].to_list() == [4, 2]
+    assert called("ops", "--parquet", tmp_path / "x.parquet", run).returncode == 2
+
+
+@pytest.mark.parametrize("events", [[], [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "x"}}]])
+def test_a_trace_without_operators_is_said(tmp_path, events):
+    done = called("ops", folder(tmp_path, events))
+    assert done.returncode == 0 and "nothing is left: no operator meets all conditions" in done.stdout
+
+
+def test_slices_without_a_duration_are_left_out_and_counted(tmp_path):
+    bad = [op("aten::mm", 1, -5), {**op("aten::mm", 3, 1), "dur": "NaN"}, op("aten::add", 5, 2)]
+    found = data(folder(tmp_path, bad))
+    assert [row["op"] for row in found["ops"]] == ["aten::add"]
+    assert found["left_out"]["slices_without_duration"] == 2
+    assert "2 slices without a usable duration left out" in called("ops", tmp_path).stdout
+
+
+def test_odd_shapes_and_kernels_without_a_launch_keep_their_times(tmp_path):
+    events = [op("aten::mm", 1, 5, **{"Input Dims": "[[2, "}), op("aten::mm", 11, 5, **{"Input Dims": 7}),
+              op("lonely", 2, 4, cat="kernel", tid=7, correlation=99), op("odd|name\n", 30, 1)]
+    found = {row["op"]: row for row in data(folder(tmp_path, events))["ops"]}
+    assert found["aten::mm"]["self_host_ns"] == 10_000 and found["lonely"]["self_device_ns"] == 4_000
+    assert len(called("ops", "--markdown", tmp_path).stdout.splitlines()) == 2 + len(found)
+    assert "odd|name\\n" in called("ops", tmp_path).stdout
+
+
+def test_a_damaged_rank_is_named_and_the_others_are_shown(tmp_path):
+    run = folder(tmp_path, *TWO)
+    (run / "rank1.json").write_text('{"distributedInfo": {"rank": 1, "world_size": 2}, "traceEvents": 7}')
+    done = called("ops", run)
+    assert done.returncode == 0 and "aten::mm" in done.stdout and "rank 1" in done.stdout, done.stdout + done.stderr
+    assert called("ops", "--strict", run).returncode == 3
