@@ -16,8 +16,9 @@ from distprof.terminal import show
 @click.option("--by", "by", multiple=True, metavar="KEY",
               help="Add up calls with the same op, type, module, class, shape, dtype, phase, rank, stream or step; "
                    "several of these keep more apart.  [default: op]")
-@click.option("--sort", default="self", metavar="COLUMN", show_default=True,
-              help="Largest first: self time, a column of --json, or a name that torch's key_averages takes.")
+@click.option("--sort", default=None, metavar="COLUMN",
+              help="Largest first: self time, a column of --json, or a name that torch's key_averages takes.  "
+                   "[default: self]")
 @click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
               help="Rows shown.  [default: 20; all with --json and --csv]")
 @click.option("--op", default=None, metavar="REGEX", help="Only operators whose name has a match.")
@@ -39,12 +40,15 @@ from distprof.terminal import show
 @click.option("--markdown", "form", flag_value="markdown", help="Print a Markdown table.")
 @click.option("--parquet", default=None, type=click.Path(path_type=Path), metavar="FILE",
               help="Write the rows to a new Parquet file as well.")
+@click.option("--torch", "as_torch", is_flag=True,
+              help="Print what torch's key_averages().table() prints, of one --rank; with --by shape that of "
+                   "group_by_input_shape. --sort and --top are its sort_by and row_limit.")
 @ATTEMPT
 @STRICT
-def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | None, op: str | None,
+def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: int | None, op: str | None,
         types: tuple[str, ...], module: str | None, dtype: str | None, ranks: tuple[int, ...], steps: tuple[int, ...],
         phases: tuple[str, ...], min_time: float | None, max_time: float | None, form: str | None,
-        parquet: Path | None, attempt: int | None, strict: bool) -> None:
+        parquet: Path | None, as_torch: bool, attempt: int | None, strict: bool) -> None:
     """Show operators: time on host and device, FLOPs and bytes.
 
     RUN is a run directory, or traces that torch.profiler wrote.
@@ -54,13 +58,20 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | No
     from distprof.launch.merge_memory import reuse_memory
 
     reuse_memory()
-    from distprof.merge.commands.ops import OpsView
+    from distprof.merge.commands.ops import OpsView, torch_ops
     from distprof.merge.commands.ops import ops as ops_of
     from distprof.merge.operators.selection import Selection
     from distprof.merge.run.attempts import of_attempt
 
+    if as_torch:
+        others = (op, module, dtype, min_time, max_time, form, parquet, *types, *steps, *phases, *ranks[1:])
+        if any(one is not None for one in others) or set(by) - {"shape"}:
+            raise UsageError("expected --torch with --rank, --by shape, --sort and --top alone, found other options")
+        show(torch_ops(*of_attempt(runs, attempt), rank=ranks[0] if ranks else None, by_shape="shape" in by, sort=sort,
+                       top=top))
+        return
     selection = Selection(
         types=types, op=op, module=module, dtype=dtype, ranks=ranks, steps=steps, phases=phases,
         min_ns=None if min_time is None else 1000 * min_time, max_ns=None if max_time is None else 1000 * max_time)
-    view = OpsView(by=by or ("op",), sort=sort, top=top, form=form or "text", parquet=parquet)
+    view = OpsView(by=by or ("op",), sort=sort or "self", top=top, form=form or "text", parquet=parquet)
     show(ops_of(*of_attempt(runs, attempt), selection=selection, view=view, strict=strict))

@@ -14,15 +14,19 @@ import polars as pl
 
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem
-from distprof.errors import UsageError
+from distprof.errors import DataError, UsageError
 from distprof.merge.commands.merge import fail_if_incomplete
 from distprof.merge.operators.grouping import KEYS, NUMBERS, grouped
+from distprof.merge.operators.rank_timeline import read_timeline
 from distprof.merge.operators.run_operators import RunOperators, run_operators
 from distprof.merge.operators.selection import Selection, selected
+from distprof.merge.operators.torch_averages import torch_averages
 from distprof.merge.run.read_run import read_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.ops import OperatorsShown, render
+from distprof.merge.text.torch_table import ROWS, SORTS, torch_table
 from distprof.reporters.page import Page
+from distprof.units import spans
 
 FORMS = ("text", "json", "csv", "markdown")
 
@@ -70,6 +74,35 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
     shown = OperatorsShown(run=run, found=found, chosen=chosen, table=table, by=view.by, top=view.top,
                            paths=(path, *more), problems=problems)
     return render(shown, Page(), markdown=view.form == "markdown")
+
+
+def torch_ops(path: Path, *more: Path, rank: int | None, by_shape: bool, sort: str | None, top: int | None) -> str:
+    """Operators of one rank as torch.profiler prints them.
+
+    Args:
+        path: A run directory, or traces of other programs.
+        *more: Further run directories of the same job.
+        rank: Which; None: the only one.
+        by_shape: Keeps calls with other shapes apart.
+        sort: What torch's table takes for `sort_by`.
+        top: Rows shown.
+
+    Raises:
+        DataError: The rank has no timeline.
+        UsageError: There is no such rank or order.
+    """
+    run = read_run(path, *more)
+    traced = {one.number: one for one in run.ranks if one.trace is not None}
+    if rank is None and len(traced) > 1:
+        raise UsageError(f"expected --rank with --torch, found {len(traced)} ranks", hint="--torch --rank 0")
+    if rank is not None and rank not in traced:
+        raise UsageError(f"expected --rank of a rank with a timeline ({spans(sorted(traced))}), found {rank}")
+    if sort is not None and sort not in SORTS:
+        raise UsageError(f"expected one of {', '.join(SORTS)} for --sort with --torch, found {sort!r}")
+    if not traced:
+        raise DataError(f"expected a timeline in {run.path}, found none")
+    timeline = read_timeline(traced[min(traced) if rank is None else rank])
+    return torch_table(torch_averages(timeline, by_shape=by_shape), sort=sort, rows=top or ROWS)
 
 
 def _within(table: pl.DataFrame, selection: Selection) -> pl.DataFrame:
