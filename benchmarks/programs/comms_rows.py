@@ -24,7 +24,7 @@ from distprof.merge.cost.kinds import kinds
 from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.match.matched_run import rows_of_ranks
 from distprof.merge.match.matching import match
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 
 Result = TypeVar("Result")
@@ -56,7 +56,7 @@ def peak_bytes() -> int:
 def main(path: str) -> None:
     """Without the imports."""
     watch = Watch()
-    run = watch.of("open", lambda: read_run(Path(path)))
+    run = watch.of("open", lambda: open_run(Path(path)))
     rows, clock = _measured(run, watch)
     each = watch.of("by collective", lambda: per_collective(rows))
     watch.of("by kind", lambda: (kinds(each, each["step"].n_unique()), coverage(each)))

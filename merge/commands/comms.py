@@ -13,7 +13,7 @@ from distprof.merge.commands.dumps import dumps_alone, dumps_text
 from distprof.merge.commands.merge import fail_if_incomplete
 from distprof.merge.cost.choice import Choice
 from distprof.merge.cost.matrix import bytes_between
-from distprof.merge.run.read_run import NO_SIZES
+from distprof.merge.run.open_run import NO_SIZES
 from distprof.merge.text.comms import summarise
 from distprof.merge.text.comms_json import comms_data
 from distprof.merge.text.comms_tables import list_slowest, show_matrix

@@ -21,7 +21,7 @@ from distprof.merge.operators.rank_timeline import read_timeline
 from distprof.merge.operators.run_operators import RunOperators, run_operators
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.torch_averages import torch_averages
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.ops import OperatorsShown, render
 from distprof.merge.text.torch_table import ROWS, SORTS, torch_table
@@ -59,7 +59,7 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
         UsageError: There is no such column, type, rank, step or phase.
         IncompleteError: Something is missing and `strict` is set.
     """
-    run = read_run(path, *more)
+    run = open_run(path, *more)
     found = run_operators(run)
     problems: list[Problem] = [*run.problems, *found.problems]
     fail_if_incomplete(problems, strict=strict)
@@ -91,7 +91,7 @@ def torch_ops(path: Path, *more: Path, rank: int | None, by_shape: bool, sort: s
         DataError: The rank has no timeline.
         UsageError: There is no such rank or order.
     """
-    run = read_run(path, *more)
+    run = open_run(path, *more)
     traced = {one.number: one for one in run.ranks if one.trace is not None}
     if rank is None and len(traced) > 1:
         raise UsageError(f"expected --rank with --torch, found {len(traced)} ranks", hint="--torch --rank 0")

@@ -22,7 +22,7 @@ from distprof.merge.commands.merge import fail_if_incomplete
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.run.discovery import is_recorded, trace_times
 from distprof.merge.run.merged import joined_with
-from distprof.merge.run.read_run import NO_SIZES, read_run
+from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.tables import DAMAGE, read_table, read_tables, readable
 from distprof.merge.text import stats as stats_text
 from distprof.merge.totals.modules import module_dicts, module_rows, reduce_modules
@@ -93,7 +93,7 @@ def _modules(paths: Sequence[Path]) -> pl.DataFrame:
 
 
 def _reduced(paths: Sequence[Path], sizes: Mapping[str, int]) -> pl.DataFrame:
-    run = read_run(*paths, sizes=sizes)
+    run = open_run(*paths, sizes=sizes)
     return reduce_modules(run, read_table(run, MODULES).rows)
 
 
@@ -148,7 +148,7 @@ def _fail_if_alone(written: Path, path: Path, what: str, error: Exception) -> No
 
 def _computed(paths: Sequence[Path], peak: float | None = None,
               sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
-    found = measured_run(read_run(*paths, sizes=sizes))
+    found = measured_run(open_run(*paths, sizes=sizes))
     tables = read_tables(found.run)
     return reduce(found.noting(tables.problems), tables, peak=peak)[0]
 

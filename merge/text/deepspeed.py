@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from distprof.errors import DataError
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_tables
 from distprof.merge.totals.totals import model_totals, per_rank
 from distprof.reporters.deepspeed_layout import (
@@ -84,7 +84,7 @@ def deepspeed_text(path: Path, *, profile_step: int = 1, module_depth: int = -1,
     Raises:
         DataError: The run cannot be read, or no step of the count pass was recorded.
     """
-    run = read_run(path)
+    run = open_run(path)
     tables = read_tables(run)
     rank = run.ranks[0].number
     rows = tables.modules.filter((pl.col("rank") == rank) & ~pl.col("module_path").str.contains(":")).to_dicts()

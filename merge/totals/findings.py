@@ -21,7 +21,7 @@ from distprof.merge.cost.kinds import CollectiveKind, kinds
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.cost.per_collective import per_collective
 from distprof.merge.run.merged import is_merge, open_merge, origin_of
-from distprof.merge.run.read_run import NO_SIZES, read_run
+from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import read_table
 
@@ -69,7 +69,7 @@ def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int
         run, clock, every = merge.run, Clock.of_summary(merge.summary["clock"]), merge.collectives
         communication = merge.summary["communication"]
     else:
-        measured = measured_run(read_run(*paths, sizes=sizes))
+        measured = measured_run(open_run(*paths, sizes=sizes))
         assert measured.collectives is not None
         run, clock, every = measured.run, measured.clock, measured.collectives
     recorded = read_table(run, STEPS) if run.kind == "distprof" and not is_alone else None

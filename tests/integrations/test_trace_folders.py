@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distprof.integrations.torchtitan import trace_post_processor
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from support.jobs import SCRIPTS, distprof, torchrun
 
 pytestmark = pytest.mark.skipif(not all(map(find_spec, ("accelerate", "torchtitan"))),
@@ -31,12 +31,12 @@ def test_folders_of_accelerate_torchtitan_and_megatron(tmp_path):
         merge(traces / name, tmp_path / name.replace("/", "-"))
     for path in (traces / "accelerate").iterdir():  # as where a trace does not name its rank
         path.write_text(path.read_text().replace('"distributedInfo"', '"elsewhere"'))
-    assert {rank.number: rank.trace.name for rank in read_run(traces / "accelerate").ranks} == {
+    assert {rank.number: rank.trace.name for rank in open_run(traces / "accelerate").ranks} == {
         0: "profile_0.json", 1: "profile_1.json"}
     refused = distprof("merge", traces / "scheduled", "--out", tmp_path / "refused")
     assert refused.returncode == 1 and "in 2 iterations" in refused.stderr
 
-    titan = read_run(traces / "torchtitan" / "profile_traces" / "iteration_3")
+    titan = open_run(traces / "torchtitan" / "profile_traces" / "iteration_3")
     assert (titan.mp_size, titan.dp_size, titan.topology_source) == (2, 1, "torchtitan ParallelDims")
     assert [rank.place for rank in titan.ranks] == [f"tp{rank} cp0 dp0 pp0" for rank in range(2)]
 

@@ -15,7 +15,7 @@ import pytest
 from distprof.contract.tables import STEPS
 from distprof.merge.blame.analysis import analyse
 from distprof.merge.cost.measured_run import measured_run
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
 from support.attempts import most_hold
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, merged, record_run, torchrun
@@ -120,7 +120,7 @@ def test_the_late_rank_of_a_trainer(tmp_path, script):
     def attempt(folder: Path) -> None:
         devices = ("--devices", 4) if script == "lightning_fit.py" else ()
         record_run(folder / "run", 4, SCRIPTS / script, folder, "--late", 20, "--max-steps", 45, "--plain", *devices)
-        found = measured_run(read_run(folder / "run"))
+        found = measured_run(open_run(folder / "run"))
         analysis = analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows)
         certain = [one for one in analysis.culprits if one.certain]
         assert [one.rank for one in certain] == [LATE_RANK]

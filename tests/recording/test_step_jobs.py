@@ -12,7 +12,7 @@ import pytest
 from distprof.contract.tables import COLLECTIVES, STEPS
 from distprof.merge.blame.analysis import analyse
 from distprof.merge.cost.measured_run import measured_run
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
 from support.jobs import SCRIPTS, distprof, record_run, torchrun
 
@@ -101,7 +101,7 @@ def test_a_late_rank_is_named_where_a_closure_runs_forward_and_backward(tmp_path
     """As in plain DDP: the module that sleeps, in the forward call that LBFGS calls three times a step."""
     record_run(tmp_path / "run", 2, LOOPS, "lbfgs", 34, 60,
                flags=("--steps", "wait=2,count=0,time=1,trace=9,arrivals=20"))
-    found = measured_run(read_run(tmp_path / "run"))
+    found = measured_run(open_run(tmp_path / "run"))
     steps = read_table(found.run, STEPS)
     first = analyse(found.run, found.clock, found.collectives, steps.rows).culprits[0]
     assert (first.rank, first.certain) == (1, True)

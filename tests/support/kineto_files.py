@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from distprof.errors import DataError
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.ranking import Naming
-from distprof.merge.run.read_run import read_run
 from distprof.merge.run.run_model import Run
 from support.jobs import ROOT
 
@@ -70,7 +70,7 @@ def plain(path: Path, names: list[str]) -> Path:
 
 def refused(*paths: Path, naming: Naming | None = None) -> str:
     with pytest.raises(DataError) as caught:
-        read_run(*paths, naming=naming)
+        open_run(*paths, naming=naming)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -18,7 +18,7 @@ from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import RankSurveys
 from distprof.merge.clock.recorded_clock import recorded_clock
 from distprof.merge.commands.merge import EVERYTHING
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 
 Trace = list[dict] | dict | str | bytes
 """Events, a whole trace, or its text."""
@@ -77,7 +77,7 @@ def merge(folder: Path, *traces: Trace, options: MergeOptions = EVERYTHING) -> M
         shutil.rmtree(path, ignore_errors=True)
     write_run(run, *traces)
     out.mkdir()
-    opened = read_run(run)
+    opened = open_run(run)
     with RankSurveys(opened, options) as reading:
         found = merge_traces(opened, recorded_clock(opened), reading.read().ranks, reading, out, options)
     return Merged(path=found.path, found=found, whole=strict(gzip.decompress(found.path.read_bytes())))

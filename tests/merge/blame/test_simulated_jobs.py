@@ -13,7 +13,7 @@ from distprof.contract.tables import STEPS
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.cost.measured_run import measured_run
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
 from support.simulator.cases import Case, random_case
 from support.simulator.engine import Simulation
@@ -36,7 +36,7 @@ def simulated(name: str, num_ranks: int, seed: int, lanes: int, *plants: Plant) 
 
 def analysed(job: Simulation, folder: Path, name: str) -> Analysis:
     run = Recorder(mp_size=TP if name == "tp_dp" else 1).write(job, folder)
-    found = measured_run(read_run(run))
+    found = measured_run(open_run(run))
     return analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows)
 
 
@@ -71,7 +71,7 @@ def test_whoever_waits_where_no_slice_shows_it_is_not_called_late(tmp_path, seed
     """Tensor parallel ranks wait inside operators for the one that loads data; as traces of other programs show it."""
     job = simulated("tp_dp", 8, seed, 1 + seed % 2, Plant(2, "data", None, 3_000_000))
     recorder = Recorder(mp_size=TP, records_waits=False, hides_waits=frozenset(range(8)))
-    found = measured_run(read_run(recorder.write(job, tmp_path / "run")))
+    found = measured_run(open_run(recorder.write(job, tmp_path / "run")))
     late = analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows).culprits
     assert {one.rank for one in late if one.certain} == {2}
 
@@ -132,7 +132,7 @@ def is_right(plant: Plant, one: Culprit) -> bool:
 
 
 def judged_case(case: Case, folder: Path) -> Analysis:
-    found = measured_run(read_run(case.write(folder)))
+    found = measured_run(open_run(case.write(folder)))
     return analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows)
 
 
@@ -166,7 +166,7 @@ def test_what_is_late_now_and_then_is_named_with_its_rhythm(tmp_path):
     for every, seed in [(3, 1), (3, 2), (4, 3), (4, 4)]:
         plant = Plant(2, "host", None, 8_000_000, every=every)
         job = Simulation(programs(SHAPES["ddp"], 4, 25, seed, plants=(plant,)), lanes=2)
-        found = measured_run(read_run(Recorder().write(job, tmp_path / str(seed))))
+        found = measured_run(open_run(Recorder().write(job, tmp_path / str(seed))))
         first = analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows).culprits[0]
         assert (first.rank, first.certain, first.causes[0].kind) == (2, True, "host")
         assert set(np.diff(first.late_steps)) == {every}

@@ -14,7 +14,7 @@ from distprof.contract.tables import STEPS
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.cost.measured_run import measured_run
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
 from support.attempts import most_hold
 from support.jobs import SCRIPTS, record_run
@@ -31,7 +31,7 @@ def analysed(out: Path, causes: str, *, milliseconds: int = 20) -> Analysis:
 
 
 def analysis_of(out: Path) -> Analysis:
-    found = measured_run(read_run(out))
+    found = measured_run(open_run(out))
     rows, steps = found.collectives, read_table(found.run, STEPS)
     assert not found.run.problems and not steps.problems
     assert rows["complete"].all() and set(rows["matched_by"]) <= {"sequence"}
@@ -168,7 +168,7 @@ def test_a_balanced_job_has_no_culprit(tmp_path):
 def judged(out: Path, *arguments: object) -> Analysis:
     """A job of `late_ranks.py` under the plan that users get."""
     record_run(out, 4, SCRIPTS / "late_ranks.py", *arguments)
-    found = measured_run(read_run(out))
+    found = measured_run(open_run(out))
     return analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows)
 
 

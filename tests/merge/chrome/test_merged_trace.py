@@ -16,7 +16,7 @@ from distprof.merge.chrome.merged_trace import merge_traces
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import RankSurveys
 from distprof.merge.clock.recorded_clock import recorded_clock
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from distprof.merge.scan.engine import PLAIN, is_compiled
 from support.jobs import distprof
 from support.perfetto import ERRORS, FLOWS, SLICES, THREADS, ask, rank_of
@@ -154,7 +154,7 @@ def test_each_rank_is_a_gzip_member(run):
 def test_a_damaged_rank_is_named_and_the_others_are_merged(run, tmp_path):
     broken = Path(shutil.copytree(run, tmp_path / "run"))
     (broken / "rank00002" / "trace.json.gz").write_bytes(b"")
-    opened, options, out = read_run(broken), MergeOptions(), fresh(tmp_path / "out")
+    opened, options, out = open_run(broken), MergeOptions(), fresh(tmp_path / "out")
     with RankSurveys(opened, options) as reading:
         readings = reading.read()
         found = merge_traces(opened, recorded_clock(opened), readings.ranks, reading, out, options)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distprof.contract.collective_ops import WAITING_FOR_ALL
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from support.simulator.engine import Moved, Simulation
 from support.simulator.program import Call, Wait, Work
 from support.simulator.run_folder import BEGAN_NS, Recorder
@@ -29,7 +29,7 @@ def simulated(name: str, *, lanes: int = 1, seed: int = 1, plants: tuple[Plant, 
 
 
 def recorded(job: Simulation, folder: Path, **how: object) -> MeasuredRun:
-    return measured_run(read_run(Recorder(**how).write(job, folder / "run")))
+    return measured_run(open_run(Recorder(**how).write(job, folder / "run")))
 
 
 def collectives(job: Simulation) -> dict[object, list[Moved]]:

@@ -16,7 +16,7 @@ from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.match.backend_names import dtype_of, item_bytes, op_of
 from distprof.merge.match.matched_run import rows_of_ranks
 from distprof.merge.run.group_ranks import with_lists
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from support.jobs import ROOT
 
@@ -42,7 +42,7 @@ def members(run: Run) -> list[list[int]]:
 @needs_shared
 def test_eight_gpus_as_others_have_measured_them():
     """NCCL 2.18 or so: neither ids nor sizes at the kernels, which are found by their launches."""
-    run, rows = measured(read_run(SHARED / "dlrm8" / "kineto"))
+    run, rows = measured(open_run(SHARED / "dlrm8" / "kineto"))
     assert len(rows) == 64 and rows["complete"].all() and set(rows["matched_by"]) == {"label"}
     assert rows["dtype"].null_count() == rows["size_bytes"].null_count() == rows["enqueue_ns"].null_count() == 0
     assert set(rows["step"]) == {10}
@@ -62,7 +62,7 @@ def test_eight_gpus_as_others_have_measured_them():
 
 @needs_shared
 def test_one_of_three_hundred_ranks_of_gloo():
-    _, rows = measured(read_run(SHARED / "gloo_rank34_of_300.json.gz"))
+    _, rows = measured(open_run(SHARED / "gloo_rank34_of_300.json.gz"))
     assert set(rows["op"]) == {"all_reduce"} and len(rows) == 10 and set(rows["num_ranks"]) == {1}
     assert not rows["complete"].any() and rows["mismatch"].null_count() == 10, "who is not there is not to blame"
     assert rows["group"].null_count() == 10 and set(with_lists(rows)["group_ranks"].list.len()) == {300}
@@ -75,7 +75,7 @@ def test_a_timeline_without_labels_tells_what_the_labels_do(ddp, tmp_path):
     """The same job, once as distprof has labelled it and once as its traces alone tell."""
     for rank in range(4):
         shutil.copy(ddp / f"rank{rank:05d}" / "trace.json.gz", tmp_path / f"rank{rank}.json.gz")
-    labelled, told = (measured(read_run(path))[1] for path in (ddp, tmp_path))
+    labelled, told = (measured(open_run(path))[1] for path in (ddp, tmp_path))
     assert len(labelled) == len(told) and labelled["complete"].all() and told["complete"].all()
     for column in ("collective", "rank", "op", "group", "group_description", "group_ranks", "size_bytes", "dtype",
                    "num_ranks", "between_hosts"):
@@ -117,7 +117,7 @@ def traces(folder: Path, *events: list[dict], groups: list[tuple[str, list[int]]
         (folder / f"rank{rank}.json").write_text(json.dumps({
             "distributedInfo": {"rank": rank, "world_size": len(events), "backend": "nccl", **known},
             "host_name": host, "traceEvents": some or [cpu("aten::mm", 0, 1)]}))
-    return read_run(folder)
+    return open_run(folder)
 
 
 def test_labels_that_kernels_carry(tmp_path):
@@ -239,7 +239,7 @@ def test_a_trace_that_cannot_be_read_is_not_a_rank_that_never_entered(tmp_path):
     events = [kernel("AllReduce", 0, 9, **told("allreduce", 4, 1, [0, 1, 2]))]
     traces(tmp_path / "t", events, events, events)
     (tmp_path / "t" / "rank2.json").write_text('{"distributedInfo": {"rank": 2, "world_size": 3}, "traceEvents": 3}')
-    _, rows = measured(read_run(tmp_path / "t"))
+    _, rows = measured(open_run(tmp_path / "t"))
     assert set(rows["num_ranks"]) == {2} and rows["mismatch"].null_count() == 2 and not rows["complete"].any()
 
 

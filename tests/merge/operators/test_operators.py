@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from distprof.merge.operators.grouping import grouped
 from distprof.merge.operators.run_operators import run_operators
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_tables
 from support.jobs import called, distprof
 from support.kineto_files import DLRM, needs_shared
@@ -37,7 +37,7 @@ def test_flops_of_timed_operators_are_those_that_stats_shows(request, name):
 
 
 def test_flops_of_modules_are_those_of_the_table_of_modules(tp):
-    run = read_run(tp)
+    run = open_run(tp)
     found = run_operators(run).rows.filter(pl.col("phase") == "forward", pl.col("rank") == 1)
     steps = found["step"].n_unique()
     each = dict(found.group_by("module_path").agg(pl.col("flops").sum() / steps).iter_rows())
@@ -70,7 +70,7 @@ def profiled(tmp_path_factory):
 
 def test_operators_are_those_of_torch_s_own_table(profiled):
     profiler, trace = profiled
-    ours = grouped(run_operators(read_run(trace)).rows, ["op"])
+    ours = grouped(run_operators(open_run(trace)).rows, ["op"])
     theirs = {(event.key, event.count, round(1000 * event.cpu_time_total), round(1000 * event.self_cpu_time_total))
               for event in profiler.key_averages() if not event.is_user_annotation}
     shown = ours.filter(pl.col("type") != "annotation")

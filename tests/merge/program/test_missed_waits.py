@@ -11,7 +11,7 @@ import pytest
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.program.missed_waits import missed_waits
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from support.simulator.cases import random_case
 from support.simulator.run_folder import Recorder
 
@@ -25,7 +25,7 @@ def recorded(family: str, seed: int, folder) -> pl.DataFrame:
     case = random_case(seed, (8, 8), family)
     recorder = Recorder(mesh=case.recorder.mesh, mp_size=case.recorder.mp_size)
     run = replace(case, recorder=recorder, _run={}).write(folder)
-    return measured_run(read_run(run)).collectives.sort("rank", "enqueue_ns", "end_ns")
+    return measured_run(open_run(run)).collectives.sort("rank", "enqueue_ns", "end_ns")
 
 
 def length(times: Intervals) -> int:

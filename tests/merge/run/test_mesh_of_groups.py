@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.merge.run.mesh_of_groups import mesh_of
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.trace_identity import Group
 from support.kineto_files import kineto, write
 
@@ -66,5 +66,5 @@ def test_ranks_that_tell_different_meshes_leave_it_unknown(tmp_path):
         config = [{"pg_desc": group.description, "ranks": list(group.ranks)}
                   for group in groups_of(rank, {"mesh_dp": 2, "mesh_tp": 2} if rank else {"mesh_tp": 4})]
         write(tmp_path / f"{rank}.json", kineto(rank, 4, pg_config=config))
-    run = read_run(tmp_path)
+    run = open_run(tmp_path)
     assert not run.topology_known and run.topology_source.startswith("unknown")

@@ -13,9 +13,9 @@ from distprof.contract.problems import (
     WorldSizeFromRanks,
 )
 from distprof.errors import UsageError
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.rank_from_name import place_in, rank_in, suggested_pattern
 from distprof.merge.run.ranking import Naming
-from distprof.merge.run.read_run import read_run
 from distprof.merge.run.trace_identity import identity_of
 from support.kineto_files import files_of, kineto, plain, refused, write
 
@@ -27,7 +27,7 @@ FORMS = ("new", "pretty", "compact", "old", "on demand", "events first")
 def test_every_version_of_kineto_tells_its_rank(tmp_path, form, suffix):
     for index, rank in enumerate((2, 0, 1)):
         write(tmp_path / f"host_{4711 + index}.169412820154{index}.pt.trace{suffix}", kineto(rank, 3, form=form))
-    run = read_run(tmp_path)
+    run = open_run(tmp_path)
     assert [rank.number for rank in run.ranks] == [0, 1, 2] and run.world_size == 3
     assert (run.kind, run.problems, run.missing) == ("traces", (), [])
     assert files_of(run)[2] == f"host_4711.1694128201540.pt.trace{suffix}"
@@ -41,7 +41,7 @@ def test_every_version_of_kineto_tells_its_rank(tmp_path, form, suffix):
 def test_numbers_may_be_text_and_the_info_too(tmp_path, about):
     write(tmp_path / "a.json", kineto(0, 2))
     write(tmp_path / "b.json", kineto(1, about=about))
-    assert files_of(read_run(tmp_path)) == {0: "a.json", 1: "b.json"}
+    assert files_of(open_run(tmp_path)) == {0: "a.json", 1: "b.json"}
 
 
 KEYS = st.sampled_from(["rank", "world_size", "pg_config", "pg_size", "ranks", "pg_desc"])
@@ -96,7 +96,7 @@ def test_places_in_names():
     (["a/rank_0/host_7.1.pt.trace.json", "a/rank_1/host_8.1.pt.trace.json"], [0, 1]),
 ])
 def test_names_tell_ranks_where_traces_do_not(tmp_path, names, ranks):
-    run = read_run(plain(tmp_path, names))
+    run = open_run(plain(tmp_path, names))
     assert files_of(run) == dict(zip(ranks, names, strict=True))
     assert run.world_size == max(ranks) + 1 and run.missing == sorted({*range(max(ranks) + 1)} - {*ranks})
     assert WorldSizeFromRanks(world_size=run.world_size, contradicted=False) in run.remarks
@@ -106,7 +106,7 @@ def test_a_server_of_several_replicas_has_the_ranks_of_its_names(tmp_path):
     """Each replica is a job of its own to torch: two traces say rank 0 of 2."""
     for name, rank in (("dp0_pp0_tp0.1", 0), ("dp0_pp0_tp1.1", 1), ("dp1_pp0_tp0.1", 0), ("dp1_pp0_tp1.1", 1)):
         write(tmp_path / f"{name}.pt.trace.json", kineto(rank, 2))
-    run = read_run(tmp_path)
+    run = open_run(tmp_path)
     assert [files_of(run)[rank].partition(".")[0] for rank in range(4)] == [
         "dp0_pp0_tp0", "dp0_pp0_tp1", "dp1_pp0_tp0", "dp1_pp0_tp1"]
     assert run.world_size == 4 and not run.problems
@@ -116,7 +116,7 @@ def test_a_server_of_several_replicas_has_the_ranks_of_its_names(tmp_path):
 def test_a_trace_knows_better_than_its_name(tmp_path):
     write(tmp_path / "rank0.json", kineto(1, 2))
     write(tmp_path / "rank1.json", kineto(0, 2))
-    assert files_of(read_run(tmp_path)) == {0: "rank1.json", 1: "rank0.json"}
+    assert files_of(open_run(tmp_path)) == {0: "rank1.json", 1: "rank0.json"}
 
 
 def test_where_nothing_tells_the_rank_the_flag_that_does_is_said(tmp_path):
@@ -125,16 +125,16 @@ def test_where_nothing_tells_the_rank_the_flag_that_does_is_said(tmp_path):
     assert "trace_0.json, trace_1.json, trace_10.json" in told and "--rank-pattern REGEX" in told
     (tmp_path / "trace_10.json").rename(tmp_path / "trace_2.json")
     assert r"--rank-pattern 'trace_(\d+)'" in refused(tmp_path)
-    run = read_run(tmp_path, naming=Naming(pattern=r"trace_(\d+)"))
+    run = open_run(tmp_path, naming=Naming(pattern=r"trace_(\d+)"))
     assert files_of(run) == {rank: f"trace_{rank}.json" for rank in range(3)}
 
 
 def test_files_may_be_numbered_in_their_order(tmp_path):
     plain(tmp_path, ["host_9.json", "host_100.json", "sub/host_11.json"])
     names = {0: "host_9.json", 1: "host_100.json", 2: "sub/host_11.json"}
-    assert files_of(read_run(tmp_path, naming=Naming(in_order=True))) == names
+    assert files_of(open_run(tmp_path, naming=Naming(in_order=True))) == names
     given = [tmp_path / "host_100.json", tmp_path / "host_9.json"]
-    assert files_of(read_run(*given, naming=Naming(in_order=True))) == dict(enumerate(map(str, given)))
+    assert files_of(open_run(*given, naming=Naming(in_order=True))) == dict(enumerate(map(str, given)))
 
 
 @pytest.mark.parametrize(("naming", "words"), [
@@ -144,7 +144,7 @@ def test_files_may_be_numbered_in_their_order(tmp_path):
 def test_a_naming_that_makes_no_sense_is_refused(tmp_path, naming, words):
     plain(tmp_path, ["trace_0.json", "trace_1.json"])
     with pytest.raises(UsageError, match=words):
-        read_run(tmp_path, naming=naming)
+        open_run(tmp_path, naming=naming)
     assert "found it in none of" in refused(tmp_path, naming=Naming(pattern=r"gpu(\d+)"))
 
 

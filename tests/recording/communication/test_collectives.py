@@ -12,7 +12,7 @@ import pytest
 
 from distprof.merge.cost.collectives import most_often_late
 from distprof.merge.cost.measured_run import measured_run
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from support.jobs import SCRIPTS, distprof, merged, record_run
 
 
@@ -77,7 +77,7 @@ def test_all_are_matched_over_their_group(rows):
 def test_the_rank_that_is_late_is_one_that_a_small_merge_keeps(run, rows):
     last = Counter(max(one.rows(named=True), key=lambda row: (row["arrival_ns"], row["rank"]))["rank"]
                    for _, one in rows.filter(pl.col("arrival_spread_ns").is_not_null()).group_by("collective"))
-    late = most_often_late(measured_run(read_run(run)).collectives)
+    late = most_often_late(measured_run(open_run(run)).collectives)
     assert last[late] == max(last.values())
     told = distprof("merge", run, "--force", "--max-size", "450kB").stdout
     assert f"{late} (most often late)" in told or f"{late} (slowest)" in told, told
@@ -92,7 +92,7 @@ def test_runs_of_older_versions_know_less(run, rows, tmp_path):
     new = ["tag", "split_bytes", "start_ns", "timed_by", "wait_start_ns", "wait_end_ns"]
     for path in older.glob("rank*/collectives.parquet"):
         pl.read_parquet(path).drop(new).write_parquet(path)
-    found = measured_run(read_run(older)).collectives
+    found = measured_run(open_run(older)).collectives
     assert found["complete"].all() and found.select(new).null_count().row(0) == (len(found),) * len(new)
     assert found["arrival_ns"].to_list() == found["enqueue_ns"].to_list()
     by = ["rank", "group", "op", "sequence"]

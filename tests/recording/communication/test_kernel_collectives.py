@@ -10,7 +10,7 @@ import pytest
 from distprof.merge.clock.by_collectives import synchronising
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.match.matched_run import match_run
-from distprof.merge.run.read_run import read_run
+from distprof.merge.run.open_run import open_run
 from support.jobs import distprof
 
 EPOCH_US = 1_700_000_000_000_000
@@ -41,7 +41,7 @@ def write(folder: Path, how: str, *, number: int = 40, lacks_first: int | None =
 
 @pytest.mark.parametrize("how", ["id", "sequence", "order"])
 def test_two_hosts_are_brought_together_by_what_they_did_together(tmp_path, how):
-    clock = measured_run(read_run(write(tmp_path / "traces", how))).clock
+    clock = measured_run(open_run(write(tmp_path / "traces", how))).clock
     assert clock.method == "collectives" and clock.aligned
     for rank, offset_ns in OFFSETS_NS.items():
         error = abs(clock.line(rank).shift(EPOCH_US * 1000 + offset_ns) - EPOCH_US * 1000)
@@ -55,13 +55,13 @@ def test_two_hosts_are_brought_together_by_what_they_did_together(tmp_path, how)
 
 @pytest.mark.parametrize("how", ["id", "sequence"])
 def test_a_rank_that_lacks_the_first_one_shifts_nothing(tmp_path, how):
-    clock = measured_run(read_run(write(tmp_path / "traces", how, lacks_first=2))).clock
+    clock = measured_run(open_run(write(tmp_path / "traces", how, lacks_first=2))).clock
     assert clock.aligned and clock.check.violations == 0
 
 
 def test_by_order_only_where_all_have_equally_many(tmp_path):
-    assert len(synchronising(match_run(read_run(write(tmp_path / "traces", "order", lacks_first=2))).rows)) == 0
-    assert len(synchronising(match_run(read_run(write(tmp_path / "equal", "order"))).rows)) == 4 * 40
+    assert len(synchronising(match_run(open_run(write(tmp_path / "traces", "order", lacks_first=2))).rows)) == 0
+    assert len(synchronising(match_run(open_run(write(tmp_path / "equal", "order"))).rows)) == 4 * 40
 
 
 def test_too_few_are_said(tmp_path):

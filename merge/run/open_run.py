@@ -17,7 +17,7 @@ from distprof.merge.run.settled import settled
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 
-def read_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mapping[str, int] = NO_SIZES) -> Run:
+def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mapping[str, int] = NO_SIZES) -> Run:
     """Opens the run directories of a job, or finds the traces of other programs that lie at the given paths.
 
     Args:

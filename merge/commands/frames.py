@@ -1,0 +1,121 @@
+"""A run as polars frames, for notebooks and programs of one's own."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.paths import MERGED
+from distprof.contract.tables import EVENTS, MODULES, STEPS
+from distprof.errors import DataError
+from distprof.merge.clock.common_times import on_common_clock
+from distprof.merge.commands.stats import stats
+from distprof.merge.cost.measured_run import MeasuredRun, measured_run
+from distprof.merge.operators.run_operators import RunOperators, run_operators
+from distprof.merge.run.group_ranks import with_lists
+from distprof.merge.run.open_run import open_run
+from distprof.merge.run.run_model import Run
+from distprof.merge.run.tables import read_table, readable
+from distprof.merge.totals.modules import reduce_modules
+from distprof.terminal import quoted
+
+
+class RunFrames:
+    """A run, read when a part of it is first asked for. Times are on the common clock of all ranks, in ns."""
+
+    def __init__(self, path: Path, *more: Path) -> None:
+        """Opens a run; see `read_run`."""
+        self._paths = (path, *more)
+        self._run = open_run(path, *more)
+
+    @property
+    def ranks(self) -> list[int]:
+        """Numbers of the ranks that were found."""
+        return [rank.number for rank in self._run.ranks]
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What `distprof stats --json` prints."""
+        found: dict[str, Any] = json.loads(stats(*self._paths, as_json=True))
+        return found
+
+    def ops(self) -> pl.DataFrame:
+        """Operators of all ranks: a row for all calls of a rank that share operator, shapes, module, phase and step.
+
+        docs/operators.md describes the columns.
+
+        Raises:
+            DataError: No rank has a timeline.
+        """
+        return self._operators.rows.drop("squared_ns")
+
+    def modules(self) -> pl.DataFrame:
+        """Modules, reduced over ranks: the columns of `merged/modules.parquet`.
+
+        Raises:
+            DataError: distprof did not record it.
+        """
+        run = self._recorded("modules")
+        return reduce_modules(run, read_table(run, MODULES).rows)
+
+    def steps(self) -> pl.DataFrame:
+        """Steps of all ranks: the columns of `merged/steps.parquet`.
+
+        Raises:
+            DataError: distprof did not record it.
+        """
+        steps = read_table(self._recorded("steps"), STEPS).rows
+        return on_common_clock(self._measured.clock, steps, ("start_ns", "end_ns"))
+
+    def collectives(self) -> pl.DataFrame:
+        """Collectives of all ranks, matched: the columns of `merged/collectives.parquet`."""
+        assert self._measured.collectives is not None
+        return with_lists(self._measured.collectives)
+
+    def events(self) -> pl.DataFrame:
+        """The timelines of all ranks: those of a merge where there is one, else those that the ranks recorded.
+
+        Raises:
+            DataError: There is neither.
+        """
+        merged = self._run.path / MERGED / EVENTS.file
+        if merged.is_dir():
+            return pl.concat([pl.read_parquet(readable(path), glob=False) for path in sorted(merged.iterdir())])
+        if self._run.kind == "traces":
+            raise DataError(f"expected a merge with {EVENTS.file} in {self._run.path}, found none",
+                            hint=f"distprof merge {quoted(self._run.path)}")
+        return on_common_clock(self._measured.clock, read_table(self._run, EVENTS).rows, ("start_ns",))
+
+    @cached_property
+    def _operators(self) -> RunOperators:
+        return run_operators(self._run)
+
+    @cached_property
+    def _measured(self) -> MeasuredRun:
+        return measured_run(self._run)
+
+    def _recorded(self, what: str) -> Run:
+        if self._run.kind == "traces":
+            raise DataError(f"expected {what} that distprof run recorded in {self._run.path}, found traces of another "
+                            f"program")
+        return self._run
+
+
+def read_run(path: str | Path, *more: str | Path) -> RunFrames:
+    """Opens a run for a notebook: `distprof.read_run("runs/a").ops()`.
+
+    Args:
+        path: A run directory, or a folder of traces, a trace or an archive of traces of other programs.
+        *more: Run directories that other hosts wrote for the same job, or further traces.
+
+    Returns:
+        Its parts as polars frames: `ops()`, `modules()`, `steps()`, `collectives()`, `events()`; and `summary`.
+
+    Raises:
+        DataError: Nothing can be read, or its parts contradict each other.
+    """
+    return RunFrames(Path(path), *map(Path, more))
