@@ -16,6 +16,7 @@ from support.hooked import make_hooked
 from support.jobs import EXAMPLES, SCRIPTS, merged, record_run
 from support.processes import adopt_orphans, children, is_job, left_after
 from support.recordings import Recordings
+from support.slurm import slurm, why_not
 
 # workers of pytest share the processors; torch reads this when it is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -126,3 +127,12 @@ def _demo(out: Path, example: str) -> None:
 def python(recordings: Recordings) -> Path:
     """A Python that looks for DISTPROF_OUT when it starts, as one has it that distprof was installed for."""
     return recordings.get("hooked", make_hooked) / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment in which `srun` finds a Slurm of one node."""
+    if why_not():
+        pytest.skip(why_not())
+    with slurm(tmp_path_factory.mktemp("slurm")) as environ:
+        yield environ

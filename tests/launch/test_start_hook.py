@@ -4,44 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from support.hooked import run_hooked
+from support.hooked import PLAN, free_port, run_hooked, whole_run
 from support.jobs import PATIENCE_S, ROOT, SCRIPTS, clean_environ, distprof
 
 pytestmark = pytest.mark.job
 JOB = SCRIPTS / "by_any_launcher.py"
-STEPS = "wait=1,count=1,time=1,trace=1,arrivals=0"
-
-
-def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
-
-
-def ranks_of(run: Path, number: int = 2) -> list[dict]:
-    """Ranks of a run that is whole and has one id."""
-    assert sorted(path.name for path in run.iterdir()) == [*(f"rank{rank:05d}" for rank in range(number)), "run.json"]
-    found = [json.loads((run / f"rank{rank:05d}" / "rank.json").read_text()) for rank in range(number)]
-    about = json.loads((run / "run.json").read_text())
-    assert {one["run_id"] for one in found} == {about["run_id"]} and about["world_size"] == number
-    assert [(one["rank"], one["world_size"], one["status"]) for one in found] == [
-        (rank, number, "complete") for rank in range(number)]
-    return found
 
 
 @pytest.mark.parametrize("how", ["spawn", "fork", *(
     pytest.param(how, marks=pytest.mark.stress) for how in ("process", "popen"))])
 def test_ranks_that_a_script_starts_itself_are_recorded(python, tmp_path, how):
     out = tmp_path / "run"
-    done = run_hooked(python, JOB, how, free_port(), DISTPROF_OUT=str(out), DISTPROF_STEPS=STEPS)
-    ranks = ranks_of(out)
+    done = run_hooked(python, JOB, how, free_port(), DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
+    ranks = whole_run(out)
     assert [one["local_rank"] for one in ranks] == [0, 1], "by host: nobody gave LOCAL_RANK"
     assert "distprof: " not in done.stderr, done.stderr
     summary = json.loads(distprof("stats", "--json", out).stdout)
@@ -52,8 +32,8 @@ def test_one_process_is_recorded_and_its_helpers_are_not(python, tmp_path):
     """It makes samples in a worker of a data loader, with a model of its own; its folder is given relative to it."""
     run_hooked(python, "-c", f"import os, runpy, sys; os.chdir('/'); sys.argv = ['x', 'alone']; "
                f"runpy.run_path({str(JOB)!r}, run_name='__main__')", DISTPROF_OUT=os.path.relpath(tmp_path / "run"),
-               DISTPROF_STEPS=STEPS)
-    (rank,) = ranks_of(tmp_path / "run", 1)
+               DISTPROF_STEPS=PLAN)
+    (rank,) = whole_run(tmp_path / "run", 1)
     assert rank["passes"] == {"wait": 1, "count": 1, "time": 1, "trace": 1, "arrivals": 0}
 
 
@@ -72,16 +52,16 @@ def test_torch_is_not_imported_for_the_hook_and_nothing_is_loaded_without_the_va
 def test_torchrun_of_the_user_is_recorded_with_the_error_of_the_script(python, tmp_path):
     out = tmp_path / "run"
     run_hooked(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
-               DISTPROF_OUT=str(out), DISTPROF_STEPS=STEPS)
-    ranks_of(out)
+               DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
+    whole_run(out)
     again = run_hooked(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
-                       DISTPROF_OUT=str(out), DISTPROF_STEPS=STEPS)
+                       DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
     assert "recording stopped, training goes on: expected a new or empty directory" in again.stderr
     assert "DISTPROF_FORCE=1" in again.stderr
-    first = ranks_of(out)[0]["run_id"]
+    first = whole_run(out)[0]["run_id"]
     run_hooked(python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, JOB, "group",
-               DISTPROF_OUT=str(out), DISTPROF_STEPS=STEPS, DISTPROF_FORCE="1")
-    assert ranks_of(out)[0]["run_id"] != first
+               DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN, DISTPROF_FORCE="1")
+    assert whole_run(out)[0]["run_id"] != first
 
 
 VARIABLES = {
@@ -91,33 +71,33 @@ VARIABLES = {
 }
 
 
-@pytest.mark.parametrize("launcher", ["slurm", *(
-    pytest.param(name, marks=pytest.mark.stress) for name in ("openmpi", "mpich"))])
-def test_tasks_of_a_cluster_launcher_are_one_run(python, tmp_path, launcher):
-    """Each task is started apart, in one shared folder, without MASTER_ADDR."""
+@pytest.mark.stress
+@pytest.mark.parametrize("launcher", VARIABLES)
+def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_path, launcher):
+    """As test_cluster_launchers.py with the launchers themselves, which may be missing: without MASTER_ADDR."""
     out, port, names = tmp_path / "run", free_port(), VARIABLES[launcher]
     jobs = []
     for rank in range(2):
         given = {name: str(value) for name, value in zip(names, (rank, 2, rank), strict=True) if name is not None}
         jobs.append(subprocess.Popen(
             [python, JOB, "tcp", port], stderr=subprocess.PIPE, text=True,
-            env=clean_environ() | given | {"DISTPROF_OUT": str(out), "DISTPROF_STEPS": STEPS}))
+            env=clean_environ() | given | {"DISTPROF_OUT": str(out), "DISTPROF_STEPS": PLAN}))
     told = [job.communicate(timeout=PATIENCE_S)[1] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], told
-    assert [one["local_rank"] for one in ranks_of(out)] == [0, 1]
+    assert [one["local_rank"] for one in whole_run(out)] == [0, 1]
 
 
 def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(python, tmp_path):
     out = tmp_path / "run"
-    done = run_hooked(python, "-m", "distprof", "run", "--out", out, "--steps", STEPS, JOB, "spawn", free_port())
-    ranks_of(out)
+    done = run_hooked(python, "-m", "distprof", "run", "--out", out, "--steps", PLAN, JOB, "spawn", free_port())
+    whole_run(out)
     assert "2 of 2 ranks recorded" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("given", [False, pytest.param(True, marks=pytest.mark.stress)])
 def test_our_worker_under_torchrun_of_the_user_needs_no_variable(tmp_path, given):
     out = tmp_path / "run"
-    environ = clean_environ() | ({"DISTPROF_OUT": str(out), "DISTPROF_STEPS": STEPS} if given else {})
+    environ = clean_environ() | ({"DISTPROF_OUT": str(out), "DISTPROF_STEPS": PLAN} if given else {})
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
          "distprof.launch.worker", JOB, "group"], capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path,
@@ -129,7 +109,7 @@ def test_our_worker_under_torchrun_of_the_user_needs_no_variable(tmp_path, given
     ids = {json.loads(path.read_text())["run_id"] for path in found.glob("rank*/rank.json")}
     assert len(ids) == 1 and len(list(found.glob("rank*/rank.json"))) == 2
     if given:
-        ranks_of(found)
+        whole_run(found)
 
 
 def test_an_exception_is_noted_and_shown_as_without_us(python, tmp_path):
@@ -148,6 +128,6 @@ def test_an_exception_is_noted_and_shown_as_without_us(python, tmp_path):
 def test_a_hook_that_fails_breaks_no_script(python, tmp_path):
     file = tmp_path / "file"
     file.write_text("")
-    for out, steps in ((file / "run", STEPS), (tmp_path / "run", "nonsense=1")):
+    for out, steps in ((file / "run", PLAN), (tmp_path / "run", "nonsense=1")):
         done = run_hooked(python, JOB, "alone", DISTPROF_OUT=str(out), DISTPROF_STEPS=steps)
         assert done.stderr.count("distprof: ") == 1 and "Traceback" not in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""A DDP job that knows nothing of us: `by_any_launcher.py HOW [PORT]`, HOW its own ranks start.
+"""A DDP job that knows nothing of us: `by_any_launcher.py HOW [PORT]`, HOW its ranks start.
 
 group: as the launcher set the environment; tcp: rank and size from Slurm's or MPI's variables; spawn, process, fork,
 popen: ranks that this script starts itself; alone: one process without a group; nothing: no training at all.
@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-HOW, PORT = sys.argv[1], [*sys.argv, "0"][2]
+HOW, PORT, *_ = [*(word for word in sys.argv[1:] if not word.startswith("--local_rank")), "0"]  # deepspeed adds it
 
 
 class Data(torch.utils.data.Dataset):

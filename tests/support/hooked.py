@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +13,7 @@ from pathlib import Path
 from distprof import launch
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 
+PLAN = "wait=1,count=1,time=1,trace=1,arrivals=0"
 HOOK = tuple(Path(launch.__file__).with_name(name) for name in ("distprof-start.pth", "distprof_start.py"))
 
 
@@ -24,9 +27,26 @@ def make_hooked(folder: Path) -> None:
         shutil.copy(file, site)
 
 
-def run_hooked(python: Path, *arguments: object, ok: bool = True, **environ: str) -> subprocess.CompletedProcess:
+def run_hooked(program: Path | str, *arguments: object, ok: bool = True, **environ: str) -> subprocess.CompletedProcess:
     """Runs a script, or a launcher, that knows nothing of us."""
-    done = subprocess.run([python, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S,
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S,
                           env=clean_environ() | environ, check=False)
     assert done.returncode == 0 or not ok, done.stderr
     return done
+
+
+def whole_run(run: Path, number: int = 2) -> list[dict]:
+    """Ranks of a run that is whole and has one id."""
+    assert sorted(path.name for path in run.iterdir()) == [*(f"rank{rank:05d}" for rank in range(number)), "run.json"]
+    found = [json.loads((run / f"rank{rank:05d}" / "rank.json").read_text()) for rank in range(number)]
+    about = json.loads((run / "run.json").read_text())
+    assert {one["run_id"] for one in found} == {about["run_id"]} and about["world_size"] == number
+    assert [(one["rank"], one["world_size"], one["status"]) for one in found] == [
+        (rank, number, "complete") for rank in range(number)]
+    return found
+
+
+def free_port() -> str:
+    """A port for the ranks of a job."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])

@@ -1,0 +1,97 @@
+"""A Slurm of one node in a folder, for `srun` and `sbatch`: no other Slurm of the machine is touched, or needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "sinfo", "squeue", "scancel")
+PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+"""Of users other than root it may lack the folders of daemons."""
+READY_S = 60
+CONF = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmdPort={node}
+AuthType=auth/none
+CredType=cred/none
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus}
+PartitionName=all Nodes=localhost Default=YES OverSubscribe=FORCE:4
+"""
+
+
+def why_not() -> str:
+    """What is missing on this machine; '' where nothing is."""
+    missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
+    if missing:
+        return f"{', '.join(missing)}: not installed (Debian: slurm-wlm)"
+    return ""
+
+
+@contextmanager
+def slurm(folder: Path) -> Iterator[dict[str, str]]:
+    """Runs the two daemons; gives the environment in which `srun` finds them."""
+    for name in ("state", "spool"):
+        (folder / name).mkdir(parents=True)
+    conf = folder / "slurm.conf"
+    controller, node = _free_ports(2)
+    conf.write_text(CONF.format(host=socket.gethostname().partition(".")[0], controller=controller, node=node,
+                                user=os.geteuid(), folder=folder, cpus=4))
+    environ = os.environ | {"PATH": PATH, "SLURM_CONF": str(conf)}
+    daemons = [subprocess.Popen([shutil.which(name, path=PATH) or name, "-D", "-f", conf], env=environ,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+               for name in PROGRAMS[:2]]
+    try:
+        _wait(lambda: _asked("sinfo", "-h", "-o", "%T", environ=environ) == "idle", folder)
+        yield {"PATH": PATH, "SLURM_CONF": str(conf)}
+    finally:
+        try:  # steps end by talking to both daemons
+            _asked("scancel", "--quiet", "--me", environ=environ)
+            _wait(lambda: not _asked("squeue", "-h", environ=environ), folder)
+        finally:
+            for daemon in reversed(daemons):
+                daemon.terminate()
+                daemon.wait(READY_S)
+
+
+def _asked(*command: str, environ: dict[str, str]) -> str:
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _wait(ready: Callable[[], bool], folder: Path) -> None:
+    until = time.monotonic() + READY_S
+    while not ready():
+        assert time.monotonic() < until, "\n".join(path.read_text() for path in folder.glob("*.log"))
+        time.sleep(0.1)
+
+
+def _free_ports(number: int) -> list[int]:
+    free = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    try:
+        return [one.getsockname()[1] for one in free]
+    finally:
+        for one in free:
+            one.close()
