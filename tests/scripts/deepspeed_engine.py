@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 WIDTH, STEPS = 16, 7
-folder, stage = Path(sys.argv[1]), int(sys.argv[2])
+words = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]  # the deepspeed launcher adds it
+folder, stage = Path(words[0]), int(words[1])
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo will do, and compiling it takes minutes
 deepspeed.init_distributed("gloo")
 torch.manual_seed(0)

@@ -1,9 +1,9 @@
 """A small model in whose middle block one rank may be late, and its samples; for jobs of frameworks."""
 
-import os
 import time
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -17,7 +17,7 @@ class Block(nn.Module):
         self.nap_s, self.up, self.down = nap_s, nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.nap_s and int(os.environ["RANK"]) == LATE_RANK:
+        if self.nap_s and dist.get_rank() == LATE_RANK:
             time.sleep(self.nap_s)
         return x + self.down(torch.relu(self.up(x)))
 

@@ -1,4 +1,5 @@
-"""A job of Lightning: `lightning_fit.py FOLDER [--profiler RUN] [--late MS] [--max-steps N] [--plain]`.
+"""A job of Lightning: `lightning_fit.py FOLDER [--profiler RUN] [--late MS] [--max-steps N] [--plain]
+[--devices N] [--strategy ddp]`.
 
 It accumulates 2 batches of 4 a step. Validation keeps gradients on, and the model in training mode, and is run before
 the training and within it; `--plain` has neither.
@@ -22,6 +23,7 @@ parser.add_argument("--profiler")
 parser.add_argument("--late", type=int, default=0)
 parser.add_argument("--max-steps", type=int, default=7)
 parser.add_argument("--devices", type=int, default=2)
+parser.add_argument("--strategy", default="ddp")
 parser.add_argument("--plain", action="store_true")
 options = parser.parse_args()
 calls = {"train": 0, "evaluation": 0}
@@ -47,17 +49,26 @@ class Module(lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=1e-3)
 
+    def on_fit_end(self):
+        (options.folder / f"calls{self.trainer.global_rank}.json").write_text(json.dumps({
+            **calls, "steps": self.trainer.global_step, "local_rank": self.trainer.local_rank,
+            "callbacks": [type(one).__name__ for one in self.trainer.callbacks]}))
 
-profiler = None
-if options.profiler:
-    from distprof.integrations.lightning import DistprofProfiler
 
-    profiler = DistprofProfiler(options.profiler, steps="wait=2,count=1,time=1,trace=2,arrivals=0")
-trainer = lightning.Trainer(
-    accelerator="cpu", devices=options.devices, strategy="ddp", max_steps=options.max_steps, profiler=profiler,
-    accumulate_grad_batches=1 if options.plain else 2, val_check_interval=None if options.plain else 4, logger=False,
-    inference_mode=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-trainer.fit(Module(), DataLoader(Samples(4000), batch_size=4),
-            None if options.plain else DataLoader(Samples(24), batch_size=4))
-(options.folder / f"calls{trainer.global_rank}.json").write_text(json.dumps(
-    {**calls, "steps": trainer.global_step, "callbacks": [type(one).__name__ for one in trainer.callbacks]}))
+def main():
+    profiler = None
+    if options.profiler:
+        from distprof.integrations.lightning import DistprofProfiler
+
+        profiler = DistprofProfiler(options.profiler, steps="wait=2,count=1,time=1,trace=2,arrivals=0")
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=options.devices, strategy=options.strategy, max_steps=options.max_steps,
+        profiler=profiler, accumulate_grad_batches=1 if options.plain else 2,
+        val_check_interval=None if options.plain else 4, logger=False, inference_mode=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer.fit(Module(), DataLoader(Samples(4000), batch_size=4),
+                None if options.plain else DataLoader(Samples(24), batch_size=4))
+
+
+if __name__ == "__main__":  # ddp_spawn imports this file
+    main()
