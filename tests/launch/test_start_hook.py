@@ -74,7 +74,7 @@ VARIABLES = {
 @pytest.mark.stress
 @pytest.mark.parametrize("launcher", VARIABLES)
 def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_path, launcher):
-    """As test_cluster_launchers.py with the launchers themselves, which may be missing: without MASTER_ADDR."""
+    """As test_launchers.py with the launchers themselves, which may be missing: without MASTER_ADDR."""
     out, port, names = tmp_path / "run", free_port(), VARIABLES[launcher]
     jobs = []
     for rank in range(2):

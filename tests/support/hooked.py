@@ -8,12 +8,16 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 
 from distprof import launch
-from support.jobs import PATIENCE_S, ROOT, clean_environ
+from support.jobs import PATIENCE_S, ROOT, clean_environ, distprof
 
 PLAN = "wait=1,count=1,time=1,trace=1,arrivals=0"
+PROGRAMS = {"distprof": "distprof.launch.cli", "torchrun": "torch.distributed.run",
+            "accelerate": "accelerate.commands.accelerate_cli", "deepspeed": "deepspeed.launcher.runner"}
+"""Commands as pip would install them -> modules whose `main` they call."""
 HOOK = tuple(Path(launch.__file__).with_name(name) for name in ("distprof-start.pth", "distprof_start.py"))
 
 
@@ -25,6 +29,22 @@ def make_hooked(folder: Path) -> None:
     (site / "a-paths.pth").write_text(f"{ROOT}\n{sysconfig.get_paths()['purelib']}\n")
     for file in HOOK:
         shutil.copy(file, site)
+    write_metadata(site)
+    for name, module in PROGRAMS.items():
+        program = folder / "bin" / name
+        program.write_text(f"#!/usr/bin/env python\nimport sys\nfrom {module} import main\nsys.exit(main())\n")
+        program.chmod(0o755)
+
+
+def write_metadata(folder: Path) -> None:
+    """Writes what pip leaves of the package: with the entry points of this tree, whatever is installed elsewhere."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    about = folder / f"{project['name']}-{project['version']}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    (about / "entry_points.txt").write_text("".join(
+        f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in targets.items())
+        for group, targets in project["entry-points"].items()))
 
 
 def run_hooked(program: Path | str, *arguments: object, ok: bool = True, **environ: str) -> subprocess.CompletedProcess:
@@ -43,6 +63,16 @@ def whole_run(run: Path, number: int = 2) -> list[dict]:
     assert {one["run_id"] for one in found} == {about["run_id"]} and about["world_size"] == number
     assert [(one["rank"], one["world_size"], one["status"]) for one in found] == [
         (rank, number, "complete") for rank in range(number)]
+    return found
+
+
+def right_run(out: Path, *, macs: int, ranks: int = 2) -> dict:
+    """What `stats --json` says of a whole run, whose step has these MACs by hand, and whose ranks are on one host."""
+    assert [one["local_rank"] for one in whole_run(out, ranks)] == [*range(ranks)]
+    found = json.loads(distprof("stats", "--json", out).stdout)
+    assert found["problems"] == [] and found["topology_certain"] and found["topology"] == {"dp": ranks}
+    assert {found["per_gpu"]["fwd_macs"][which] for which in ("min", "max")} == {macs}
+    assert found["step"]["found"]["rule"] == "optimizer"
     return found
 
 

@@ -1,0 +1,27 @@
+"""Launchers of MPI, wherever they are installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LAUNCHERS = {"Open MPI": ("mpirun.openmpi", "mpirun"), "HYDRA": ("mpiexec.hydra", "mpiexec.mpich")}
+"""What `--version` says (HYDRA: MPICH) -> names of the program."""
+OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_plm_rsh_agent": "/bin/true"}
+"""More ranks than cores, on a machine without ssh, which it looks for even where it starts ranks on its own alone."""
+
+
+def launcher_of(said: str) -> str:
+    """The launcher beside this Python or on PATH; skips the test where there is none."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    for name in LAUNCHERS[said]:
+        found = shutil.which(name, path=path)
+        if found and said in subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout:
+            return found
+    pytest.skip(f"no {' or '.join(LAUNCHERS[said])} whose --version says {said}")
