@@ -18,7 +18,7 @@ EXAMPLES = ROOT / "examples"
 SCRIPTS = ROOT / "tests" / "scripts"
 PATIENCE_S = 600
 """How long anything may take before it counts as hanging: far longer than on a busy machine."""
-LEFT = ("DISTPROF_", "TORCHELASTIC_", "PET_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "ACCELERATE_")
+LEFT = ("DISTPROF_", "TORCHELASTIC_", "PET_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_", "ACCELERATE_")
 """Of torchrun, srun, mpirun and accelerate."""
 Command = Callable[..., subprocess.CompletedProcess]
 
