@@ -24,7 +24,7 @@ from support.perfetto import ask
 PLAN = ("--steps", "wait=2,count=1,time=1,trace=2,arrivals=0")
 WIDTH, DEPTH, LENGTH, LATE_RANK = 32, 3, 8, 2
 """As in late_block.py."""
-LATE_NS = 20e6
+LATE_MS = 20
 LAYER = WIDTH * 4 * WIDTH
 PARAMS = DEPTH * (2 * LAYER + 5 * WIDTH) + WIDTH + 1
 
@@ -120,10 +120,11 @@ def _path(entry_points: Path) -> str:
 def test_the_late_rank_of_a_trainer(tmp_path, script):
     def attempt(folder: Path) -> None:
         devices = ("--devices", 4) if script == "lightning_fit.py" else ()
-        record_run(folder / "run", 4, SCRIPTS / script, folder, "--late", int(LATE_NS / 1e6), "--max-steps", 45, "--plain", *devices)
+        record_run(folder / "run", 4, SCRIPTS / script, folder, "--late", LATE_MS, "--max-steps", 45, "--plain",
+                   *devices)
         found = measured_run(open_run(folder / "run"))
         analysis = analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows)
-        certain = [one for one in analysis.culprits if one.certain and one.gain_ns > LATE_NS / 4]
+        certain = [one for one in analysis.culprits if one.certain and one.gain_ns > LATE_MS * 1e6 / 4]
         assert [one.rank for one in certain] == [LATE_RANK], "a busy machine delays others as well, by less"
         cause = certain[0].causes[0]
         assert cause.kind in ("forward", "whole"), "on a machine that is too busy to tell, all its work"
