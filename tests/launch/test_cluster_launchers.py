@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from support.hooked import PLAN, free_port, right_run, run_hooked, whole_run
-from support.jobs import SCRIPTS
+from support.jobs import PATIENCE_S, SCRIPTS
 
 pytestmark = [pytest.mark.job, pytest.mark.stress]
 JOB = SCRIPTS / "by_any_launcher.py"
@@ -29,8 +31,12 @@ def test_our_launcher_as_the_task_of_srun(python, tmp_path, cluster):
 @pytest.mark.parametrize(("how", "ranks"), [("alone", 1), ("spawn", 2)])
 def test_the_script_of_a_batch_job_is_no_task(python, tmp_path, cluster, how, ranks):
     """It has the variables of task 0 of 2: SLURM_PROCID and SLURM_NTASKS."""
-    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{python} {JOB} {how} {free_port()}\n")
-    run_hooked("sbatch", "--wait", "-n", 2, "-o", tmp_path / "said", tmp_path / "job.sh",
+    ended = tmp_path / "ended"
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{python} {JOB} {how} {free_port()}\ntouch {ended}\n")
+    run_hooked("sbatch", "-n", 2, "-o", tmp_path / "said", tmp_path / "job.sh",
                DISTPROF_OUT=str(tmp_path / "run"), DISTPROF_STEPS=PLAN, **cluster)
+    until = time.monotonic() + PATIENCE_S
+    while not ended.exists() and time.monotonic() < until:  # sbatch --wait looks seldom
+        time.sleep(0.1)
     assert [one["local_rank"] for one in whole_run(tmp_path / "run", ranks)] == [*range(ranks)], (
         tmp_path / "said").read_text()
