@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,6 +73,8 @@ def test_a_documented_command_is_one_run(python, tmp_path, monkeypatch, request,
     case = CASES[command]
     if find_spec(case.needs) is None:
         pytest.skip(f"{case.needs} is not installed")
+    if "--mpirun_hostfile" in command and shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed")
     monkeypatch.chdir(tmp_path)
     Path("hosts").write_text("localhost\nlocalhost\n")  # a slot each
     environ = _environ(command, request) | {"DISTPROF_OUT": "runs/a", "DISTPROF_STEPS": PLAN}
