@@ -178,6 +178,6 @@ def first_line(error: BaseException) -> str:
 def hint_for(error: BaseException, device: str) -> str | None:
     """What to try, for errors with a known cause."""
     message = str(error)
-    if device == "meta" and (cause := why_not_on_meta(error)) is not None:
-        return f"{cause}: --device cpu"
+    if device == "meta" and (reason := why_not_on_meta(error)) is not None:
+        return f"{reason.cause}: " + ("--device cpu" if reason.cpu_can else "make the model in that precision")
     return "for indices: --dtype int64" if "Long" in message and "indices" in message else None

@@ -21,6 +21,7 @@ from distprof import formulas
 from distprof.contract.tables import EVALUATION
 from distprof.counting.data_flow import DataFlow
 from distprof.counting.torch_functions import FunctionPass
+from distprof.formulas import higher_order_rules
 from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
 from distprof.formulas.operator_cost import Cost
 from distprof.model.call_paths import CallPath, mark_nodes, owner_of_running_node
@@ -103,6 +104,7 @@ class CountPass(TorchDispatchMode):
         self._step_calls.clear()
         self._scopes.add(self)
         self._thread, self._home = threading.get_ident(), self._scopes.frames
+        higher_order_rules.admit(self)
         self._switch_on()
 
     def _switch_on(self) -> None:
@@ -113,6 +115,7 @@ class CountPass(TorchDispatchMode):
     def stop(self) -> None:
         self._scopes.remove(self)
         self._retired = True
+        higher_order_rules.dismiss(self)
         self._switch_off()
 
     def _switch_off(self) -> None:

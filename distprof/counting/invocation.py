@@ -68,8 +68,9 @@ class Invocation:
             where = scopes.failed_in if scopes is not None else None
             if where is not None:
                 error.add_note(f"distprof: raised in {where.path or 'the root module'} ({where.class_name})")
-            if self._on_meta() and (cause := why_not_on_meta(error)) is not None:
-                error.add_note(f"distprof: {cause}; the CPU counts it")
+            if self._on_meta() and (reason := why_not_on_meta(error)) is not None:
+                error.add_note(f"distprof: {reason.cause}; " + (
+                    "the CPU counts it" if reason.cpu_can else "this torch has no such kernel for the CPU either"))
             raise
         if self.backward:
             ends = [tensor for tensor in tensors(result) if tensor.requires_grad]

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
+
 READS_VALUES = "the model reads tensor values, which do not exist on the meta device"
 GROUPED = "torch's grouped matrix product takes bfloat16 alone on the meta device"
-"""Of experts: `torch._grouped_mm` runs in any precision on the CPU."""
+"""Of experts: `torch._grouped_mm` runs in any precision on the CPU, where torch has a kernel for it."""
 
 
-def why_not_on_meta(error: BaseException) -> str | None:
+class NotOnMeta(NamedTuple):
+    """The cause of an error that a model on meta raised."""
+
+    cause: str
+    cpu_can: bool
+    """False if the model cannot run on the CPU either."""
+
+
+def why_not_on_meta(error: BaseException) -> NotOnMeta | None:
     """The cause of an error that a model on meta raised; None if it has another one."""
     message = str(error)
     if "Expected inputs of BF16 type" in message:
-        return GROUPED
-    return READS_VALUES if "meta" in message.lower() else None
+        return NotOnMeta(GROUPED, has_grouped_product_on_cpu())
+    return NotOnMeta(READS_VALUES, cpu_can=True) if "meta" in message.lower() else None
+
+
+def has_grouped_product_on_cpu() -> bool:
+    """False for a torch, such as 2.8, that multiplies in groups on GPUs only."""
+    return torch._C._dispatch_has_computed_kernel_for_dispatch_key("aten::_grouped_mm", "CPU")

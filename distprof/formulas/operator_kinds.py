@@ -159,6 +159,8 @@ def _by_tags(func: Any, names: tuple[str, ...]) -> OperatorKind:
     return next((kind for tag, kind in _TAGS if tag in tags), "other")
 
 
-_TAGS: tuple[tuple[Any, OperatorKind], ...] = (
-    (torch.Tag.pointwise, "elementwise"), (torch.Tag.reduction, "reduction"), (torch.Tag.view_copy, "copy"),
+_KIND_OF_TAG: tuple[tuple[str, OperatorKind], ...] = (
+    ("pointwise", "elementwise"), ("reduction", "reduction"), ("view_copy", "copy"),
 )
+# torch 2.8 has no tag for reductions; torch's own are named above
+_TAGS = tuple((getattr(torch.Tag, tag), kind) for tag, kind in _KIND_OF_TAG if hasattr(torch.Tag, tag))

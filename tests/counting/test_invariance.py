@@ -13,7 +13,12 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_early_stop,
+)
 
 import distprof
 from support.two_layers import BACKWARD, FIRST, FORWARD, ROWS, SECOND, WIDTH, model, rows
@@ -137,13 +142,21 @@ def checkpointed(network: nn.Module, **options) -> Callable[[torch.Tensor], torc
     return lambda x: checkpoint(network, x, **options)
 
 
+def to_the_end(network: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        with set_checkpoint_early_stop(False):
+            return checkpoint(network, x, use_reentrant=False)
+
+    return run
+
+
 SELECTIVE = functools.partial(create_selective_checkpoint_contexts, keep_products)
 
 
 @pytest.mark.parametrize(("wrap", "recompute"), [
     (lambda network: checkpointed(network, use_reentrant=True), FORWARD),
     (lambda network: checkpointed(network, use_reentrant=False), FIRST),  # stops where nothing more is needed
-    (lambda network: checkpointed(network, use_reentrant=False, early_stop=False), FORWARD),
+    (to_the_end, FORWARD),
     (lambda network: checkpointed(network, use_reentrant=False, context_fn=SELECTIVE), 0),
     (checkpoint_wrapper, FIRST),
 ])

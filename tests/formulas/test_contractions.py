@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.counter import Counter, macs
+from support.operators import needs_grouped_product
 
 aten = torch.ops.aten
 SIZE = st.integers(1, 5)
@@ -52,7 +53,6 @@ def test_broadcast_one_dimensional_and_chained_products(a, b, m, k, n):
     check(torch.matmul, ones(a, m, k), ones(k))
     check(torch.matmul, ones(k), ones(a, k, n))
     assert macs(torch.Tensor.addbmm_, zeros(m, n), ones(b, m, k), ones(b, k, n)) == b * m * k * n
-    assert macs(aten._foreach_mm, [ones(m, k), ones(n, k)], [ones(k, n), ones(k, 1)]) == m * k * n + n * k
     with Counter() as counter, torch.inference_mode():
         torch.einsum("abm,bmk->ak", ones(a + 1, b + 1, m + 1), ones(b + 1, m + 1, k + 1))
     assert counter.total() == (a + 1) * (b + 1) * (m + 1) * (k + 1)
@@ -103,6 +103,13 @@ def test_low_precision_products(m, k, n):
     assert macs(aten._weight_int4pack_mm_for_cpu, wide, packed, 32, scales) == 2 * expected
 
 
+@pytest.mark.skipif(not hasattr(aten, "_foreach_mm"), reason="this torch has no _foreach_mm")
+@given(SIZE, SIZE, SIZE)
+def test_products_of_lists(m, k, n):
+    assert macs(aten._foreach_mm, [ones(m, k), ones(n, k)], [ones(k, n), ones(k, 1)]) == m * k * n + n * k
+
+
+@needs_grouped_product
 @given(st.lists(SIZE, min_size=1, max_size=4), SIZE, SIZE)
 def test_grouped_products_whatever_is_grouped(groups, k, n):
     rows, count = 8 * sum(groups), len(groups)

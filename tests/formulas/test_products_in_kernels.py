@@ -122,7 +122,8 @@ def test_a_kernel_that_reads_data_is_not_counted_where_there_is_none():
 
 
 def test_every_name_is_that_of_an_operator_without_a_formula():
-    for name in CALL_PRODUCTS:
+    known = hasattr(F, "linear_cross_entropy")
+    for name in CALL_PRODUCTS if known else (name for name in CALL_PRODUCTS if "linear_cross_entropy" not in name):
         assert not formulas.has_formula(operator(name)), name
 
 

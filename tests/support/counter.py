@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distprof import formulas
+from distprof.formulas import higher_order_rules
 from distprof.formulas.composite_operators import run_parts
 from distprof.formulas.operator_cost import Cost
 
@@ -18,6 +19,14 @@ class Counter(TorchDispatchMode):
         super().__init__()
         self.by_op: dict[str, int] = {}
         self.costs: list[tuple[str, Cost]] = []
+
+    def __enter__(self):
+        higher_order_rules.admit(self)
+        return super().__enter__()
+
+    def __exit__(self, *raised):
+        super().__exit__(*raised)
+        higher_order_rules.dismiss(self)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

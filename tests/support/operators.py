@@ -1,15 +1,19 @@
 """Operators of torch and of libraries by name, and the cost of calls that are not made.
 
-Libraries need not be installed: their operators are defined by the schemas below, without kernels.
+Libraries need not be installed, and torch may be older or newer: operators that are missing are defined by the schemas
+below, without kernels.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 
+import pytest
 import torch
 
 from distprof import formulas
+from distprof.counting.meta_device import has_grouped_product_on_cpu
 from distprof.formulas.operator_cost import Cost
 
 SCHEMAS = {
@@ -93,6 +97,43 @@ SCHEMAS = {
         "int stride_h, int stride_w, int pad_h, int pad_w, int dilation_h, int dilation_w, int groups, "
         "int offset_groups, bool use_mask) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"),
 }
+OTHER_VERSIONS = {
+    "aten": (
+        "_cudnn_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, "
+        "Tensor logsumexp, Tensor philox_seed, Tensor philox_offset, Tensor attn_bias, Tensor cum_seq_q, "
+        "Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, *, float? scale=None) "
+        "-> (Tensor, Tensor, Tensor)",
+        "_flash_attention_forward_no_dropout_inplace(Tensor(a!) out, Tensor query, Tensor key, Tensor value, "
+        "Tensor? cum_seq_q, Tensor? cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, "
+        "bool return_debug_mask) -> Tensor",
+        "_foreach_mm(Tensor[] self, Tensor[] mat2) -> Tensor[]",
+        "_scaled_mm_v2(Tensor self, Tensor mat2, Tensor[] scale_a, int[] recipe_a, int[] swizzle_a, Tensor[] scale_b, "
+        "int[] recipe_b, int[] swizzle_b, Tensor? bias, ScalarType? out_dtype, int[] contraction_dim=[], "
+        "bool use_fast_accum=False) -> Tensor",
+        "_scaled_grouped_mm_v2(Tensor self, Tensor mat2, Tensor[] scale_a, int[] recipe_a, int[] swizzle_a, "
+        "Tensor[] scale_b, int[] recipe_b, int[] swizzle_b, Tensor? offs=None, Tensor? bias=None, "
+        "ScalarType? out_dtype=None, int[] contraction_dim=[], bool use_fast_accum=False) -> Tensor",
+        "cholesky(Tensor self, bool upper=False) -> Tensor"),
+    "torch_attn": (
+        "_varlen_attn(Tensor query, Tensor key, Tensor value, Tensor cu_seq_q, Tensor? cu_seq_k, SymInt max_q, "
+        "SymInt max_k, bool is_causal=False, float? scale=None, SymInt[]? window_size=None, bool enable_gqa=False, "
+        "Tensor? seqused_k=None, Tensor? block_table=None, SymInt? num_splits=None) -> (Tensor, Tensor, Tensor)",
+        "_varlen_attn_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
+        "Tensor cu_seq_q, Tensor cu_seq_k, SymInt max_q, SymInt max_k, bool is_causal, Tensor rng_state, "
+        "float? scale=None, SymInt[]? window_size=None) -> (Tensor, Tensor, Tensor)",
+        "_varlen_attn_out(Tensor(a0!) out, Tensor query, Tensor key, Tensor value, Tensor cu_seq_q, Tensor? cu_seq_k, "
+        "SymInt max_q, SymInt max_k, bool is_causal=False, float? scale=None, SymInt[]? window_size=None, "
+        "bool enable_gqa=False, Tensor? seqused_k=None, Tensor? block_table=None, SymInt? num_splits=None) -> Tensor"),
+}
+"""Operators of torch that not every version has, and that have a formula."""
+NOT_IN_EVERY_TORCH = frozenset({
+    "_foreach_clone", "_foreach_powsum", "_philox_key_split", "_philox_normal", "_philox_uniform",
+    "_upsample_lanczos2d_aa", "_use_miopen_ctc_loss", "all_gather_copy_in", "chunk_cat", "hash_tensor",
+    "linalg__powsum", "miopen_ctc_loss", "numel",
+})
+"""Further names of which the kind is known."""
+needs_grouped_product = pytest.mark.skipif(
+    not has_grouped_product_on_cpu(), reason="this torch has no grouped matrix product for the CPU")
 LOADED_LATER = ("torch_attn", "symm_mem", "inductor", "sparse")
 """Namespaces of torch itself that a module defines when it is imported."""
 
@@ -101,11 +142,12 @@ _libraries = []
 
 @cache
 def define_libraries() -> None:
-    """Defines the operators of libraries that are not installed, without kernels."""
+    """Defines the operators of libraries that are not installed, and of other versions of torch, without kernels."""
     import torch.distributed._symmetric_memory
-    import torch.nn.attention.varlen
 
-    for space, schemas in SCHEMAS.items():
+    with suppress(ImportError):  # a torch that has no such module
+        import torch.nn.attention.varlen
+    for space, schemas in (*SCHEMAS.items(), *OTHER_VERSIONS.items()):
         library = torch.library.Library(space, "FRAGMENT")
         for schema in schemas:
             if not hasattr(getattr(torch.ops, space), schema.partition("(")[0]):
@@ -122,6 +164,11 @@ def operator(name: str):
     packet = getattr(getattr(torch.ops, space), bare)
     overloads = [overload for overload in packet.overloads() if not overload.endswith(("out", "output"))]
     return getattr(packet, (overloads or packet.overloads())[0])
+
+
+def takes(name: str, argument: str) -> bool:
+    """True if the operator has such an argument in this torch."""
+    return any(known.name == argument for known in operator(name)._schema.arguments)
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
