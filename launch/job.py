@@ -31,6 +31,7 @@ from distprof.launch.job_arguments import (
     step_every,
     world_size,
 )
+from distprof.process import flight_recorder
 from distprof.process.topology import from_sizes
 from distprof.recording.claim import about_run, join_or_make, locked
 from distprof.recording.plan import StepPlan
@@ -133,6 +134,7 @@ def _set_environment(directory: Path, plan: StepPlan, run_id: str, sizes: Mappin
     if every is not None:
         os.environ[VARIABLE] = every
     os.environ |= {name: "1" for name, wanted in (("DISTPROF_DEBUG", debug), ("DISTPROF_FORCE", force)) if wanted}
+    flight_recorder.switch_on()
 
 
 def _with_worker(args: argparse.Namespace) -> argparse.Namespace:

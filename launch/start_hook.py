@@ -18,6 +18,7 @@ from functools import wraps
 from typing import Any
 
 from distprof.launch.after_import import AfterImport, after_import
+from distprof.process import flight_recorder
 
 RECORDED_BY = "DISTPROF_RECORDED_BY"
 """Set for the processes that a recorded one starts."""
@@ -50,6 +51,7 @@ class StartHook:
         try:
             if not self._forked:
                 os.register_at_fork(after_in_child=self._after_fork)
+            flight_recorder.switch_on()
             after_import(C10D, self._watch_groups)
             if not (self._child or self._forked or _is_multiprocessing_child()):
                 self._watch_training()

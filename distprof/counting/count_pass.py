@@ -25,7 +25,7 @@ from distprof.formulas import higher_order_rules
 from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
 from distprof.formulas.operator_cost import Cost
 from distprof.model.call_paths import CallPath, mark_nodes, owner_of_running_node
-from distprof.model.compiled import hidden_operators
+from distprof.model.compiled import hidden_operators, imports_compiler
 from distprof.model.modules import Site
 from distprof.model.scopes import Frame, GradientWatch, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name, tensors
@@ -231,7 +231,7 @@ class CountPass(TorchDispatchMode):
 
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         name = formulas.name_of(func)
-        if name.startswith(NOT_WORK):
+        if name.startswith(NOT_WORK) or imports_compiler():
             return
         path, phase, sums = self._owner_phase_and_sums()
         inputs = tensors((args, kwargs))

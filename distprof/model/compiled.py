@@ -6,9 +6,7 @@ of modules that were compiled in place, and find the work of scripts that torch'
 
 from __future__ import annotations
 
-import re
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -22,6 +20,8 @@ Announce = Callable[..., None]
 HIDDEN = ("mkldnn", "onednn", "fusiongroup", "tensorexprgroup")
 """Parts of names of operators of the TorchScript interpreter, which no mode sees: oneDNN convolutions, fused groups."""
 CONSTANTS = ("prim::ConstantMKLDNNTensor",)
+ABOUT_HOOKS = r"Using `torch\.compile\(module\)` when there are global"
+"""How torch's warning of our hooks begins, at every call of a compiled module."""
 
 
 def never_compile(*functions: Callable[..., Any]) -> None:
@@ -35,25 +35,15 @@ def never_compile(*functions: Callable[..., Any]) -> None:
         return  # a torch that has no such thing compiles a little more, that is all
 
 
+def imports_compiler() -> bool:
+    """True while the compiler is imported, at the first DDP call for one: it tries operators on tensors of its own."""
+    spec = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
+    return getattr(spec, "_initializing", False)
+
+
 def is_generated(module: nn.Module) -> bool:
     """True for a graph that torch.compile made and calls as a module; the script has no such module."""
     return isinstance(module, torch.fx.GraphModule) and "dynamo_flat_name_to_original_fqn" in module.meta
-
-
-class QuietAboutHooks:
-    """Keeps torch from warning of our hooks at every call of a compiled module."""
-
-    WARNING = ("ignore", re.compile(r"Using `torch\.compile\(module\)` when there are global"), UserWarning, None, 0)
-    """As the list of filters has it; the functions that change the list would let old warnings show again."""
-
-    def start(self) -> None:
-        filters: Any = warnings.filters
-        filters.insert(0, self.WARNING)
-
-    def stop(self) -> None:
-        """Leaves it to the filters of the script again."""
-        filters: Any = warnings.filters
-        filters[:] = [entry for entry in filters if entry is not self.WARNING]
 
 
 class ForcedEager:

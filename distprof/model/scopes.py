@@ -16,8 +16,9 @@ from torch.nn.modules import module as nn_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from distprof.contract.tables import EVALUATION
-from distprof.model.compiled import CompiledCalls, CompileWatch, QuietAboutHooks, is_generated, never_compile
+from distprof.model.compiled import ABOUT_HOOKS, CompiledCalls, CompileWatch, is_generated, never_compile
 from distprof.model.modules import Model, ModuleMap, Site
+from distprof.model.quiet import QuietAbout
 from distprof.model.tensors import tensors
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
@@ -130,7 +131,7 @@ class ModuleScopes:
         """Where the last exception left a forward call, innermost module first."""
         self._enter, self._exit = guard(self._on_enter), guard(self._on_exit)
         self._compiled = CompiledCalls(self._enter, self._exit)
-        self._quiet = QuietAboutHooks()
+        self._quiet = QuietAbout(ABOUT_HOOKS)
         self._compile_watch = CompileWatch(self._on_compile, self._hook)
         never_compile(type(self)._on_enter, type(self)._on_exit)
 

@@ -17,9 +17,13 @@ from torch.profiler import ProfilerActivity
 from distprof.contract.tables import CLOSURE_SLICE, EVALUATION_SLICE
 from distprof.errors import OutputError
 from distprof.files import told, write_whole
+from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes
 from distprof.recording.foreign_profiler import our_session
 from distprof.recording.kineto_trace import TraceContent, read_trace
+
+ABOUT_CYCLES = "Warning: Profiler clears events at the end of each cycle"
+"""Of torch 2.10, which says it of a session of one cycle as well."""
 
 
 class Timeline:
@@ -130,11 +134,13 @@ def _slice(name: str) -> Any:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps Kineto, which reads this variable when it first starts, from writing to the script's stderr."""
-    ours = "KINETO_LOG_LEVEL" not in os.environ
+    ours, about_cycles = "KINETO_LOG_LEVEL" not in os.environ, QuietAbout(ABOUT_CYCLES)
+    about_cycles.start()
     if ours:
         os.environ["KINETO_LOG_LEVEL"] = "99"
     try:
         yield
     finally:
+        about_cycles.stop()
         if ours:
             del os.environ["KINETO_LOG_LEVEL"]

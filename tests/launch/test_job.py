@@ -53,7 +53,10 @@ def test_flags_come_from_the_environment_and_two_dashes_end_them(tmp_path):
 @pytest.mark.job
 def test_stdout_is_the_script_s_alone_and_stderr_has_its_lines(tmp_path):
     ours = distprof("run", "--out", tmp_path / "run", "--nproc-per-node", 2, SCRIPTS / "job.py", "fine")
-    assert sorted(ours.stdout.splitlines()) == ["rank 0 to stdout", "rank 1 to stdout"]
+    lines = ours.stdout.splitlines()
+    assert sorted(line for line in lines if "to stdout" in line) == ["rank 0 to stdout", "rank 1 to stdout"]
+    assert len(lines) == 2 or "[Gloo]" in ours.stdout  # some versions of gloo greet there
+    assert "distprof" not in ours.stdout
     added = [line for line in ours.stderr.splitlines() if "to stderr" not in line]
     assert all(line.startswith(("distprof: ", "    distprof merge ")) for line in added), added
     assert sum("to stderr" in line for line in ours.stderr.splitlines()) == 2

@@ -202,6 +202,7 @@ def test_an_optimizer_that_raised_is_over(tmp_path):
 # --- closures ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad:UserWarning")  # of LBFGS in torch 2.8
 @pytest.mark.parametrize("by_name", [True, False])
 def test_what_a_closure_runs_is_forward_and_backward_as_without_one(tmp_path, by_name):
     model = nn.Linear(4, 4)

@@ -15,7 +15,10 @@ for _ in range(3):
     mine, theirs = ((3, 1), (3, 2)) if rank == 0 else ((2, 2), (1, 2))
     dist.all_to_all_single(torch.zeros(sum(theirs), 5), torch.ones(sum(mine), 5), list(theirs), list(mine))
     dist.all_to_all_single(torch.zeros(4, dtype=torch.int32), torch.ones(4, dtype=torch.int32))
-    dist.all_to_all([torch.zeros(3), torch.zeros(3)], [torch.ones(3), torch.ones(3)])
+    try:
+        dist.all_to_all([torch.zeros(3), torch.zeros(3)], [torch.ones(3), torch.ones(3)])
+    except RuntimeError:  # gloo of torch 2.8 exchanges no lists
+        dist.all_to_all_single(torch.zeros(6), torch.ones(6))
     dist.all_to_all_single(torch.zeros(0, 5), torch.ones(0, 5), [0, 0], [0, 0])
     dist.all_reduce(torch.zeros(0))
     dist.all_reduce(torch.zeros(6), group=alone)
