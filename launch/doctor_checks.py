@@ -136,6 +136,13 @@ def _torch(_: Path) -> Iterator[Finding]:
                   "torch.profiler with Kineto" if there else "torch was built without Kineto: no timeline")
 
 
+def _torch_features(_: Path) -> Iterator[Finding]:
+    if all(importlib.util.find_spec(name) is not None for name in (*PACKAGES, "torch")):
+        from distprof.launch.torch_features import lacking
+
+        yield from (Finding("lacks", "warn", f"torch has {text}") for text in lacking())
+
+
 def _backends() -> Finding:
     import torch.distributed as dist
 
@@ -189,4 +196,5 @@ def _clock(_: Path) -> Iterator[Finding]:
                   "be recognised: the clock of each rank is measured")
 
 
-MACHINE_CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (_python, _packages, _torch, _disk, _clock, _engine)
+MACHINE_CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
+    _python, _packages, _torch, _torch_features, _disk, _clock, _engine)

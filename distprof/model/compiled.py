@@ -24,6 +24,11 @@ ABOUT_HOOKS = r"Using `torch\.compile\(module\)` when there are global"
 """How torch's warning of our hooks begins, at every call of a compiled module."""
 
 
+def can_skip_compiling() -> bool:
+    """False for a torch that has no way to keep a function from being compiled."""
+    return hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy")
+
+
 def never_compile(*functions: Callable[..., Any]) -> None:
     """Keeps functions that compiled code may call, and what they call, from being compiled themselves."""
     try:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from distprof.errors import UsageError
-from distprof.launch.doctor_checks import show_peaks, with_published
+from distprof.launch.doctor_checks import examine, show_peaks, with_published
+from distprof.launch.torch_features import lacking
 from distprof.peaks import measured as measured_peak
 from distprof.process.identity import cpu_name
+from distprof.recording.hang import report
 from distprof.reporters.page import Page
 from distprof.units import duration, percent, si, size
 from support.jobs import distprof
@@ -20,9 +23,19 @@ def test_a_healthy_machine_is_told_so(tmp_path):
     done = distprof("doctor", "--out", tmp_path)
     assert done.returncode == 0, done.stdout
     topics = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("ok", "warn", "fail"))]
-    assert topics == ["python", "packages", "torch", "device", "backend", "timeline", "disk", "write", "clock",
-                      "merging"]
+    assert [topic for topic in topics if topic != "lacks"] == [
+        "python", "packages", "torch", "device", "backend", "timeline", "disk", "write", "clock", "merging"]
     assert "gloo" in done.stdout and "Next: distprof run" in done.stdout
+
+
+def test_what_torch_lacks_is_a_line_each_and_no_reason_not_to_record(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "DUMPS", ("_no_such_dump",))
+    monkeypatch.setattr(torch._C._dynamo, "eval_frame", None)
+    text, healthy = examine(tmp_path, as_json=False)
+    lines = [line.split(maxsplit=2)[2] for line in text.splitlines() if line.startswith("warn  lacks ")]
+    assert healthy and lines == [f"torch has {what}" for what in lacking()]
+    assert any("no flight recorder: stuck.json" in line for line in lines)
+    assert any("torch.compile takes longer" in line for line in lines)
 
 
 @pytest.mark.job

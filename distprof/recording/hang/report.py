@@ -31,6 +31,8 @@ BACKWARD = "_engine_run_backward"
 """torch's function that waits for autograd."""
 RECORDING = Path(__file__).parents[1]
 HANDLER = TerminationWatch._on_signal.__qualname__
+DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+"""torch's functions that give the records of the flight recorder."""
 COMMUNICATION = ("gloo", "nccl", "processgroup", "process group", "c10d", "connection closed by peer", "tcpstore")
 """Words in the messages of communication errors."""
 
@@ -175,11 +177,16 @@ def _flight_recorder_in_time(notes: list[str]) -> dict[str, Any]:
     return found[0] if found else {}
 
 
+def has_flight_recorder() -> bool:
+    """False for a torch without one."""
+    return any(hasattr(getattr(torch._C, "_distributed_c10d", None), name) for name in DUMPS)
+
+
 def _flight_recorder(*, collectives: bool) -> dict[str, Any]:
     """The records of torch's flight recorder, and of that of NCCL."""
     c10d: Any = torch._C._distributed_c10d
     together: dict[str, Any] = {"entries": [], "pg_status": {}}
-    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+    for name in DUMPS:
         dump = getattr(c10d, name, None)
         found = msgspec.json.decode(dump(includeCollectives=collectives)) if dump is not None else {}
         together["entries"] += found.get("entries", [])

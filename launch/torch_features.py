@@ -1,0 +1,31 @@
+"""What distprof uses of torch and not every build or version of it has; `distprof doctor` names what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from distprof.counting.meta_device import has_grouped_product_on_cpu
+from distprof.model.compiled import can_skip_compiling
+from distprof.recording.hang.report import has_flight_recorder
+
+
+class Feature(NamedTuple):
+    """Something of torch that may be missing."""
+
+    is_there: Callable[[], bool]
+    without: str
+    """What is missing, and what that means for a recording."""
+
+
+FEATURES = (
+    Feature(has_grouped_product_on_cpu,
+            "no grouped matrix product for the CPU: models of experts that use it run, and are counted, on GPUs only"),
+    Feature(has_flight_recorder, "no flight recorder: stuck.json of a rank that hangs has stacks, and no collectives"),
+    Feature(can_skip_compiling, "no way to keep hooks from being compiled: torch.compile takes longer when recorded"),
+)
+
+
+def lacking() -> list[str]:
+    """What is missing here, one line each."""
+    return [feature.without for feature in FEATURES if not feature.is_there()]
