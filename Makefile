@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint quick-tests test-wheel test-plain bench stress fuzz fuzz-replay picture clean
+.PHONY: help demo check test lint quick-tests test-wheel test-plain compat bench stress fuzz fuzz-replay picture clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -58,6 +58,10 @@ test-wheel: $(VENV)/.test ## all tests, with the package as pip installs it
 
 test-plain: $(VENV)/.test ## the tests of merging, without the compiled scanner
 	DISTPROF_PLAIN_ENGINE=1 $(PYTEST) tests/merge
+
+compat: $(VENV)/.installed ## run the core of the tests with other versions of torch and Python: make compat WHICH=2.8
+	$(PIP) install --editable '.[compat]'
+	$(BIN)/python docs/compat.py $(WHICH)
 
 bench: $(VENV)/.test ## measure what recording costs and how fast merging is, against others
 	$(BIN)/python benchmarks/overhead.py

@@ -18,7 +18,7 @@ class CollectiveOp:
     letter: str
     """In timelines of the terminal."""
     c10d: tuple[str, ...]
-    """Operators of torch.ops.c10d that issue it."""
+    """Operators of torch.ops.c10d that issue it; not every torch has all."""
     keyword: str
     """What names of its kernels and events have in them, in lower case and without underscores."""
     gloo: tuple[str, ...] = ()
@@ -73,8 +73,8 @@ ROWS = (
         name="reduce", letter="e", c10d=("reduce_",), keyword="reduce", equal_inputs=True, rooted=True,
         traffic="to root"),
     CollectiveOp(
-        name="gather", letter="g", c10d=("gather_",), keyword="gather", rooted=True, size="sum", bus_factor="ring",
-        begins="to root", traffic="all to root"),
+        name="gather", letter="g", c10d=("gather_", "gather_into_tensor_"), keyword="gather", rooted=True, size="sum",
+        bus_factor="ring", begins="to root", traffic="all to root"),
     CollectiveOp(
         name="scatter", letter="c", c10d=("scatter_",), keyword="scatter", rooted=True, bus_factor="ring",
         begins="from root", traffic="root to all"),

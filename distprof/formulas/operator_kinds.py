@@ -75,6 +75,7 @@ _NAMES: dict[OperatorKind, str] = {
         _nested_tensor_from_mask nested_to_padded_tensor to_padded_tensor _nested_from_padded_and_nested_example
         _nested_tensor_from_tensor_list _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward _chunk_cat
         chunk_cat lift _local_scalar_dense pin_memory _pin_memory expand_copy view_copy _reshape_copy _mkldnn_transpose
+        chunk_cat_mixed_dtype
         _mkldnn_reshape _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _dyn_quant_pack_4bit_weight
         _to_sparse_semi_structured _sparse_semi_structured_tile _sparse_semi_structured_apply
         _sparse_semi_structured_apply_dense _cslt_compress _conj_physical vander cartesian_prod combinations meshgrid

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from distprof.process.launchers import local_rank, number, rank_and_size
 
@@ -89,8 +90,13 @@ def tf32() -> dict[str, bool]:
     if torch is None or not torch.cuda.is_initialized():
         return {"matmul": False, "convolution": False}
     backends = torch.backends
-    return {"matmul": backends.cuda.matmul.fp32_precision == "tf32",
-            "convolution": backends.cudnn.conv.fp32_precision == "tf32"}
+    return {"matmul": _takes_tf32(backends.cuda.matmul), "convolution": _takes_tf32(
+        getattr(backends.cudnn, "conv", backends.cudnn))}
+
+
+def _takes_tf32(settings: Any) -> bool:
+    precision = getattr(settings, "fp32_precision", None)
+    return bool(settings.allow_tf32) if precision is None else precision == "tf32"  # torch 2.8 has only the first
 
 
 def cpu_name() -> str:

@@ -32,7 +32,7 @@ def bandwidths(rows: pl.DataFrame, *, steps: int | None = None) -> pl.DataFrame:
     # of one kind sizes are proportional to input bytes, so that these weigh the harmonic mean
     time = (pl.col("bytes") / pl.col("algbw")).filter(known).sum()
     total = pl.col("bytes").filter(known).sum()
-    factor = (pl.col("busbw") / pl.col("algbw")).first(ignore_nulls=True)
+    factor = (pl.col("busbw") / pl.col("algbw")).drop_nulls().first()
     return each.with_columns(bucket.cast(pl.Int64).alias("size_bucket")).group_by(BY, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("num_collectives"), known.sum().cast(pl.Int64).alias("num_measured"),
         pl.col("bytes").sum().alias("total_bytes"),

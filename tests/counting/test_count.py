@@ -16,7 +16,7 @@ import distprof
 from distprof.errors import UsageError
 from support.isolated import Raises, state
 from support.models import Checkpointed, Inplace, Residual, Shared
-from support.operators import needs_grouped_product
+from support.operators import meta_takes_grouped_floats, needs_grouped_product
 
 
 class Twice(nn.Module):
@@ -263,7 +263,7 @@ class Forked(nn.Module):
         return self.layer(x) + torch.jit.wait(waiting)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.parametrize("make", [torch.jit.script, lambda model: torch.jit.trace(model, torch.randn(2, 4)),
                                   lambda model: torch.jit.freeze(torch.jit.script(model.eval()))])
 def test_scripted_modules_count_for_the_module_that_is_called(make):
@@ -271,7 +271,7 @@ def test_scripted_modules_count_for_the_module_that_is_called(make):
     assert (counts.flops, counts.by_module()["0"], counts.by_module()["1"]) == (3 * 64, 2 * 64, 64)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_what_a_script_hides_is_listed():
     layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)).eval()
     script = torch.jit.optimize_for_inference(torch.jit.script(layers))
@@ -352,6 +352,8 @@ class Grouped(nn.Module):
     pytest.param(Grouped, (6, 8), "takes bfloat16 alone on the meta device", marks=needs_grouped_product),
 ])
 def test_what_the_meta_device_cannot_do_is_said(model, shape, words):
+    if model is Grouped and meta_takes_grouped_floats():
+        pytest.skip("in this torch grouped products run on meta in any precision")
     with pytest.raises(RuntimeError) as caught:
         distprof.count(model().to("meta"), torch.ones(shape))
     assert any(words in note and "the CPU counts it" in note for note in caught.value.__notes__)

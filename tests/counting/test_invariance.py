@@ -111,7 +111,7 @@ WAYS: dict[str, Callable[[], distprof.Counts]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.parametrize("way", WAYS)
 def test_forward_and_backward_do_not_depend_on_the_way(way):
     counts = WAYS[way]()

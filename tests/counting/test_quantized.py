@@ -20,7 +20,7 @@ from support.recording import Recorded
 
 pytestmark = [
     pytest.mark.skipif("x86" not in torch.backends.quantized.supported_engines, reason="needs x86 quantized kernels"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*quant.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*torch.jit", "ignore:.*quant.*:UserWarning"),
 ]
 
 

@@ -137,6 +137,7 @@ def test_dynamically_quantized_layers_count_like_plain_ones():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_forward_gradients_count_the_products_that_run():
     from torch.utils.flop_counter import FlopCounterMode
 

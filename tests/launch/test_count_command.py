@@ -21,6 +21,7 @@ import distprof as library
 from distprof.counting.meta_device import has_grouped_product_on_cpu
 from distprof.launch.cli import main
 from support.jobs import EXAMPLES, clean_environ, distprof
+from support.operators import meta_takes_grouped_floats
 from support.zoo import torchvision_model
 
 MODELS = '''
@@ -236,6 +237,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("spec", MISTAKES)
 def test_a_mistake_is_one_line(run, spec):
+    if spec == "models_here:experts" and meta_takes_grouped_floats():
+        pytest.skip("in this torch grouped products run on meta in any precision")
     code, words = MISTAKES[spec]
     done = run(spec)
     ours = [line for line in done.stderr.splitlines() if line.startswith("distprof: ")]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import distprof
 from distprof.model.compiled import ABOUT_HOOKS
 from support.recording import Recorded
 
-pytestmark = pytest.mark.long
+# torch 2.15 warns of itself while it compiles a part of a model
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")]
 
 
 @pytest.fixture(autouse=True)
@@ -89,10 +92,28 @@ def record(run, way, *, warmup: int, steps: str, breaks: bool = False) -> tuple[
     return Recorded(run), compiled
 
 
+@cache
+def forgets_without_hooks() -> bool:
+    """True for a torch (2.15) that compiles a layer again where there are hooks."""
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+    layer = torch.compile(nn.Linear(4, 4), backend=counter)
+    layer(torch.ones(2, 4))
+    handle = register_module_forward_hook(lambda *_: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        layer(torch.ones(2, 4))
+    handle.remove()
+    return counter.frame_count > 1
+
+
 @pytest.mark.parametrize("breaks", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("warmup", [0, 1], ids=["compiled under recording", "compiled before"])
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_compiled_twice_and_counts_are_those_of_the_code(tmp_path, way, warmup, breaks):
+    if way is parts and forgets_without_hooks():
+        pytest.skip("this torch compiles layers again where there are hooks")
     seen, compiled = record(tmp_path / "run", way, warmup=warmup, breaks=breaks, steps="wait=1,count=1,time=2,trace=1")
     assert compiled[0] >= 1 + (breaks and way is not parts) and set(compiled) == {compiled[0]}
     assert not torch.compiler.is_compiling() and seen.info["status"] == "complete" and seen.info["notes"] == []

@@ -128,8 +128,8 @@ OTHER_VERSIONS = {
 """Operators of torch that not every version has, and that have a formula."""
 NOT_IN_EVERY_TORCH = frozenset({
     "_foreach_clone", "_foreach_powsum", "_philox_key_split", "_philox_normal", "_philox_uniform",
-    "_upsample_lanczos2d_aa", "_use_miopen_ctc_loss", "all_gather_copy_in", "chunk_cat", "hash_tensor",
-    "linalg__powsum", "miopen_ctc_loss", "numel",
+    "_upsample_lanczos2d_aa", "_use_miopen_ctc_loss", "all_gather_copy_in", "chunk_cat", "chunk_cat_mixed_dtype",
+    "hash_tensor", "linalg__powsum", "miopen_ctc_loss", "numel",
 })
 """Further names of which the kind is known."""
 needs_grouped_product = pytest.mark.skipif(
@@ -181,3 +181,13 @@ def cost(name: str, output: object = None, /, **given: object) -> Cost:
     known = {argument.name for argument in func._schema.arguments}
     assert set(given) <= known, (name, set(given) - known)
     return formulas.cost(func, (), given, output)
+
+
+@cache
+def meta_takes_grouped_floats() -> bool:
+    """True where grouped products run on meta in float32, as they do from torch 2.15 on."""
+    try:
+        torch._grouped_mm(meta(6, 8), meta(3, 8, 16), offs=meta(3, dtype=torch.int32))
+    except RuntimeError:
+        return False
+    return True

@@ -67,8 +67,8 @@ class CollectiveRecorder:
         """
         self._ends_from_timeline = timeline
         self._library = torch.library.Library("c10d", "IMPL")
-        for operator in OP_OF_C10D:
-            overload = getattr(torch.ops.c10d, operator).default
+        packets = [getattr(torch.ops.c10d, operator, None) for operator in OP_OF_C10D]
+        for overload in (packet.default for packet in packets if packet is not None):
             self._library.impl(overload, self._kernel(overload), "BackendSelect", with_keyset=True)
         self._waits.start()
 

@@ -139,10 +139,12 @@ def test_the_dtype_is_the_one_products_ran_in(tmp_path, context, dtype):
 def test_tf32_is_what_torch_may_use_on_cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
+    setting, values = (("fp32_precision", ("tf32", "ieee")) if hasattr(matmul, "fp32_precision") else
+                       ("allow_tf32", (True, False)))
+    before = getattr(matmul, setting)
     try:
-        for allowed in (True, False):
-            matmul.fp32_precision = "tf32" if allowed else "ieee"
-            assert tf32() == {"matmul": allowed, "convolution": True}, "convolutions may by default"
+        for value in values:
+            setattr(matmul, setting, value)
+            assert tf32() == {"matmul": value == values[0], "convolution": True}, "convolutions may by default"
     finally:
-        matmul.fp32_precision = before
+        setattr(matmul, setting, before)

@@ -80,7 +80,8 @@ def test_counts_are_those_of_an_independent_count(ddp_by_size):
     assert found["model"]["params"] == sum(parameter.numel() for parameter in model.parameters())
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(batch, length, dtype=torch.long))
-    assert counter.get_total_flops() == 2 * linear  # torch does not count attention on CPU
+    # torch before 2.15 does not count attention on CPU
+    assert counter.get_total_flops() in (2 * linear, 2 * (linear + attention))
 
 
 def test_modules_add_up_to_the_model(ddp):

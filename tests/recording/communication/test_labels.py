@@ -60,7 +60,7 @@ def test_every_operator_of_torch_is_listened_to():
     """`check_for_nan` communicates nothing."""
     known = {schema.name.removeprefix("c10d::") for schema in torch._C._jit_get_all_schemas()
              if schema.name.startswith("c10d::")}
-    assert known - {"check_for_nan"} == set(OP_OF_C10D)
+    assert known - {"check_for_nan"} <= set(OP_OF_C10D) <= known | {"gather_into_tensor_"}  # torch 2.15 has that
 
 
 def test_ddp_reduces_every_gradient_once_a_step(ddp):
