@@ -83,7 +83,7 @@ def install(environment: Environment, place: Path) -> None:
     tools = [name for name in project["optional-dependencies"]["test"] if not name.startswith(LINTERS)]
     if environment.packages == "lowest":
         needed = [name.replace(">=", "==") for name in needed]
-    pins = FOLDER / "constraints.txt"
+    pins = FOLDER / f"{place.name}.constraints.txt"
     lines = (ROOT / "constraints.txt").read_text().splitlines() if environment.packages == "pinned" else ()
     pins.write_text("\n".join(line for line in lines if not line.startswith("torch==")))
     uv("pip", "install", "--python", place, "--constraint", pins, f"torch=={environment.torch}", *needed, *tools)
@@ -92,13 +92,16 @@ def install(environment: Environment, place: Path) -> None:
 def uv(*arguments: object, check: bool = True) -> int:
     """Runs uv; the exit code."""
     command = [sys.executable, "-m", "uv", "--quiet", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, check=check).returncode
+    # the shims of pyenv show one version only
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions").glob("*/bin")
+    path = os.pathsep.join([*map(str, versions), os.environ["PATH"]])
+    return subprocess.run(command, cwd=ROOT, check=check, env=os.environ | {"PATH": path}).returncode
 
 
 def environ() -> dict[str, str]:
     """The environment of the tests."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return kept | {"OMP_NUM_THREADS": "1"}
+    return kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
 def results(report: Path) -> tuple[int, int, int]:
