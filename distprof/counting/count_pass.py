@@ -25,7 +25,7 @@ from distprof.formulas import higher_order_rules
 from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
 from distprof.formulas.operator_cost import Cost
 from distprof.model.call_paths import CallPath, mark_nodes, owner_of_running_node
-from distprof.model.compiled import hidden_operators, imports_compiler
+from distprof.model.compiled import has_compiler, hidden_operators, imports_compiler
 from distprof.model.modules import Site
 from distprof.model.scopes import Frame, GradientWatch, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name, tensors
@@ -94,6 +94,7 @@ class CountPass(TorchDispatchMode):
         self._lock = threading.Lock()
         self._running_here = _RunningKernel()
         self._thread = 0
+        self._has_compiler = False
         self._home: list[Frame] = []
         """Running module calls of the thread that started the pass."""
 
@@ -104,6 +105,7 @@ class CountPass(TorchDispatchMode):
         self._step_calls.clear()
         self._scopes.add(self)
         self._thread, self._home = threading.get_ident(), self._scopes.frames
+        self._has_compiler = has_compiler()  # asked once: there are many calls
         higher_order_rules.admit(self)
         self._switch_on()
 
@@ -231,7 +233,7 @@ class CountPass(TorchDispatchMode):
 
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         name = formulas.name_of(func)
-        if name.startswith(NOT_WORK) or imports_compiler():
+        if name.startswith(NOT_WORK) or (not self._has_compiler and imports_compiler()):
             return
         path, phase, sums = self._owner_phase_and_sums()
         inputs = tensors((args, kwargs))

@@ -40,6 +40,11 @@ def never_compile(*functions: Callable[..., Any]) -> None:
         return  # a torch that has no such thing compiles a little more, that is all
 
 
+def has_compiler() -> bool:
+    """True once the compiler is imported."""
+    return "torch._dynamo" in sys.modules and not imports_compiler()
+
+
 def imports_compiler() -> bool:
     """True while the compiler is imported, at the first DDP call for one: it tries operators on tensors of its own."""
     spec = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
