@@ -40,6 +40,10 @@ from distprof.terminal import show
 @click.option("--markdown", "form", flag_value="markdown", help="Print a Markdown table.")
 @click.option("--parquet", default=None, type=click.Path(path_type=Path), metavar="FILE",
               help="Write the rows to a new Parquet file as well.")
+@click.option("--peak", default=None, type=float, metavar="FLOP/S",
+              help="Peak rate of each rank's device, such as 1.2e12, for the roofline.  [default: the published rate]")
+@click.option("--bandwidth", default=None, type=float, metavar="BYTES/S",
+              help="Bandwidth of its memory.  [default: the published one]")
 @click.option("--torch", "as_torch", is_flag=True,
               help="Print what torch's key_averages().table() prints, of one --rank; with --by shape that of "
                    "group_by_input_shape. --sort and --top are its sort_by and row_limit.")
@@ -48,7 +52,8 @@ from distprof.terminal import show
 def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: int | None, op: str | None,
         types: tuple[str, ...], module: str | None, dtype: str | None, ranks: tuple[int, ...], steps: tuple[int, ...],
         phases: tuple[str, ...], min_time: float | None, max_time: float | None, form: str | None,
-        parquet: Path | None, as_torch: bool, attempt: int | None, strict: bool) -> None:
+        parquet: Path | None, peak: float | None, bandwidth: float | None, as_torch: bool, attempt: int | None,
+        strict: bool) -> None:
     """Show operators: time on host and device, FLOPs and bytes.
 
     RUN is a run directory, or traces that torch.profiler wrote.
@@ -73,5 +78,6 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
     selection = Selection(
         types=types, op=op, module=module, dtype=dtype, ranks=ranks, steps=steps, phases=phases,
         min_ns=None if min_time is None else 1000 * min_time, max_ns=None if max_time is None else 1000 * max_time)
-    view = OpsView(by=by or ("op",), sort=sort or "self", top=top, form=form or "text", parquet=parquet)
+    view = OpsView(by=by or ("op",), sort=sort or "self", top=top, form=form or "text", parquet=parquet, peak=peak,
+                   bandwidth=bandwidth)
     show(ops_of(*of_attempt(runs, attempt), selection=selection, view=view, strict=strict))

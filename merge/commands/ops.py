@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,10 @@ class OpsView:
     form: str = "text"
     parquet: Path | None = None
     """Written as well."""
+    peak: float | None = None
+    """FLOP/s of each rank's device, in place of the published rate."""
+    bandwidth: float | None = None
+    """Bytes/s of its memory, likewise."""
 
 
 def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bool = False) -> str:
@@ -59,8 +64,11 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
         UsageError: There is no such column, type, rank, step or phase.
         IncompleteError: Something is missing and `strict` is set.
     """
+    for option, rate in (("--peak", view.peak), ("--bandwidth", view.bandwidth)):
+        if rate is not None and not (math.isfinite(rate) and rate > 0):
+            raise UsageError(f"expected a positive number for {option}, found {rate}")
     run = open_run(path, *more)
-    found = run_operators(run)
+    found = run_operators(run, (view.peak, view.bandwidth))
     problems: list[Problem] = [*run.problems, *found.problems]
     fail_if_incomplete(problems, strict=strict)
     chosen = selected(found.rows, selection)
@@ -125,7 +133,7 @@ def _data(run: Run, found: RunOperators, chosen: pl.DataFrame, table: pl.DataFra
                                 for name in ("flops", "bytes")}},
         "left_out": {"slices_without_duration": found.num_bad},
         "ops": table.select(pl.col("module_path").alias("module"), pl.col("class_name").alias("class"),
-                            *(name for name in (*KEYS, *NUMBERS) if name not in ("module_path", "class_name"))
+                            *(name for name in (*KEYS, *NUMBERS, "bound") if name not in ("module_path", "class_name"))
                             ).to_dicts()}
 
 

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 import polars as pl
 
 from distprof.errors import UsageError
+from distprof.merge.operators.limits import LATENCY_RATIO
 
 BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name", "shape": "shapes",
       "dtype": "dtypes", "phase": "phase", "rank": "rank", "stream": "stream", "step": "step"}
@@ -15,9 +16,10 @@ BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name"
 KEYS = tuple(BY.values())
 NUMBERS = ("calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns", "mean_ns", "min_ns", "max_ns", "std_ns",
            "share", "cumulative_share", "flops", "bytes", "flops_per_second", "bytes_per_second", "flops_per_byte",
-           "num_ranks", "slowest_rank", "slowest_ratio")
+           "roofline_ratio", "num_ranks", "slowest_rank", "slowest_ratio")
 """Columns of numbers. `mean_ns`, `min_ns`, `max_ns`, `std_ns`: of the duration of a call. `share`: of the self time of
 all that is chosen, on devices where anything ran on one. Rates: over the self time of the calls that were counted.
+`roofline_ratio`: least time for their FLOPs and bytes at the peak rates of the devices / that self time.
 `slowest_ratio`: self time of `slowest_rank` / that of the median rank."""
 TORCH_SORTS = {
     "cpu_time": "mean_host_ns", "cpu_time_total": "host_ns", "self_cpu_time_total": "self_host_ns",
@@ -38,7 +40,8 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.
         sort: A name of `SORTS`; largest first.
 
     Returns:
-        `KEYS`, null where grouped away or not the same for all, and `NUMBERS`.
+        `KEYS`, null where grouped away or not the same for all; `NUMBERS`; and `bound`: compute, memory, or latency for
+        an operator that is far from both limits. Null where FLOPs, bytes or rates are unknown.
 
     Raises:
         UsageError: There is no such name.
@@ -55,6 +58,9 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.
         duration_ns=duration.sum(),
         **{name: pl.when(counted.any()).then(pl.col(name).sum()) for name in ("flops", "bytes")},
         counted_ns=pl.col(busy).filter(counted).sum(),
+        limited_ns=pl.col(busy).filter(pl.col("compute_ns").is_not_null()).sum(),
+        compute_ns=pl.col("compute_ns").sum(), memory_ns=pl.col("memory_ns").sum(),
+        least_ns=pl.max_horizontal("compute_ns", "memory_ns").sum(),
         **{name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
            for name in KEYS if name not in keys})
     found = _derived(found, busy).join(_spread(rows, keys, busy), on=keys, how="left", nulls_equal=True,
@@ -64,7 +70,7 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.
     total = found[busy].sum()
     share = (pl.col(busy) / total) if total else pl.lit(None, pl.Float64)
     return found.with_columns(share=share).with_columns(cumulative_share=pl.col("share").cum_sum()).select(
-        *KEYS, *NUMBERS)
+        *KEYS, *NUMBERS, "bound")
 
 
 def _derived(found: pl.DataFrame, busy: str) -> pl.DataFrame:
@@ -75,7 +81,12 @@ def _derived(found: pl.DataFrame, busy: str) -> pl.DataFrame:
         mean_device_ns=pl.col("device_ns") / pl.col("calls"),
         std_ns=(pl.col("squared_ns") / pl.col("calls") - mean ** 2).clip(0).sqrt(),
         flops_per_second=pl.col("flops") / seconds, bytes_per_second=pl.col("bytes") / seconds,
-        flops_per_byte=pl.when(pl.col("bytes") > 0).then(pl.col("flops") / pl.col("bytes")))
+        flops_per_byte=pl.when(pl.col("bytes") > 0).then(pl.col("flops") / pl.col("bytes")),
+        roofline_ratio=pl.when((pl.col("limited_ns") > 0) & (pl.col("least_ns") > 0)).then(
+            pl.col("least_ns") / pl.col("limited_ns")),
+    ).with_columns(bound=pl.when(pl.col("roofline_ratio") < LATENCY_RATIO).then(pl.lit("latency")).when(
+        pl.col("roofline_ratio").is_not_null()).then(
+        pl.when(pl.col("compute_ns") >= pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))))
 
 
 def _spread(rows: pl.DataFrame, keys: Sequence[str], busy: str) -> pl.DataFrame:

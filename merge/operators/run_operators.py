@@ -10,6 +10,7 @@ import polars as pl
 from distprof.contract.problems import Unreadable
 from distprof.errors import DataError
 from distprof.merge.operators.counted import Coverage, with_counts
+from distprof.merge.operators.limits import with_limits
 from distprof.merge.operators.rank_operators import SCHEMA, rank_operators
 from distprof.merge.operators.rank_timeline import read_timeline
 from distprof.merge.run.run_model import Rank, Run
@@ -27,7 +28,7 @@ class RunOperators:
     """What was found."""
 
     rows: pl.DataFrame
-    """`rank_operators` of all ranks, with `flops` and `bytes`."""
+    """`rank_operators` of all ranks, with `flops`, `bytes`, `compute_ns` and `memory_ns`."""
     coverage: Coverage | None
     """None where no FLOPs were counted."""
     ranks: Sequence[int]
@@ -37,8 +38,12 @@ class RunOperators:
     problems: Sequence[Unreadable]
 
 
-def run_operators(run: Run) -> RunOperators:
+def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, None)) -> RunOperators:
     """Reads the timelines of a run.
+
+    Args:
+        run: As it was opened.
+        rates: Peak FLOP/s and bytes/s of each rank's device, in place of the published ones.
 
     Raises:
         DataError: No rank has one.
@@ -69,6 +74,7 @@ def run_operators(run: Run) -> RunOperators:
         rows, coverage = with_counts(rows, tables.ops, steps)
     else:
         rows = rows.with_columns(flops=pl.lit(None, pl.Int64), bytes=pl.lit(None, pl.Int64))
+    rows = with_limits(rows, {rank.number: rank.device_name for rank in run.ranks}, rates)
     return RunOperators(rows=rows, coverage=coverage, ranks=list(found),
                         num_bad=sum(bad for _, bad in found.values()), problems=problems)
 

@@ -25,7 +25,8 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "calls": ("calls", str), "self_host_ns": ("self host", duration), "host_ns": ("host", duration),
     "self_device_ns": ("self device", duration), "device_ns": ("device", duration), "share": ("share", percent),
     "mean_ns": ("mean", duration), "max_ns": ("max", duration), "flops": ("FLOPs", si),
-    "flops_per_second": ("FLOP/s", si), "flops_per_byte": ("FLOP/B", si)}
+    "flops_per_second": ("FLOP/s", si), "flops_per_byte": ("FLOP/B", si), "roofline_ratio": ("of roofline", percent),
+    "bound": ("bound by", lambda text: text or "-")}
 """Column -> title and how a value is written."""
 
 

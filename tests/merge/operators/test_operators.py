@@ -51,6 +51,21 @@ def test_flops_of_modules_are_those_of_the_table_of_modules(tp):
                        if path in classes} and classes[""] == "Transformer"
 
 
+@pytest.mark.job
+def test_the_roofline_says_what_limits_an_operator(tp):
+    flags = ("--json", "--op", "^aten::(add)?mm$", "--by", "op", "--by", "shape", "--by", "rank", "--by", "module")
+    bounds = set()
+    for peak, bandwidth in ((1e9, 1e15), (1e15, 1e6), (1e15, 1e15)):
+        for row in json.loads(called("ops", *flags, "--peak", peak, "--bandwidth", bandwidth, tp).stdout)["ops"]:
+            compute, memory = row["flops"] / peak * 1e9, row["bytes"] / bandwidth * 1e9
+            assert row["roofline_ratio"] == pytest.approx(max(compute, memory) / row["self_host_ns"])
+            expected = "compute" if compute >= memory else "memory"
+            assert row["bound"] == ("latency" if row["roofline_ratio"] < 0.1 else expected)
+            bounds.add(row["bound"])
+    assert bounds == {"compute", "memory", "latency"}
+    assert json.loads(called("ops", *flags, tp).stdout)["ops"][0]["bound"] is None, "nobody publishes peaks of this CPU"
+
+
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("profiled")

@@ -66,6 +66,8 @@ def test_what_is_asked_for_is_left(tmp_path, flags, left):
     (("--step", 9), 2, "expected one of 3, 4 for --step, found 9"),
     (("--phase", "sleep"), 2, "for --phase, found sleep"),
     (("--op", "("), 2, "expected a regular expression for --op"),
+    (("--peak", 0), 2, "expected a positive number for --peak"),
+    (("--bandwidth", "nan"), 2, "expected a positive number for --bandwidth"),
     (("--min-time", 3, "--max-time", 2), 2, "expected --min-time below --max-time")])
 def test_what_is_not_there_is_refused(tmp_path, flags, code, told):
     done = called("ops", *flags, folder(tmp_path, *TWO))
@@ -86,7 +88,8 @@ def test_text_and_tables_have_the_same_rows(tmp_path):
     assert "FLOPs and bytes unknown" in text
     assert ["aten::mm", "4", "2", "40.00", "us"] in [line.split()[:5] for line in text.splitlines()]
     written = list(csv.DictReader(called("ops", "--csv", run).stdout.splitlines()))
-    assert [row["op"] for row in written] == ["aten::mm", "aten::linear"] and list(written[0]) == [*KEYS, *NUMBERS]
+    assert [row["op"] for row in written] == ["aten::mm", "aten::linear"]
+    assert list(written[0]) == [*KEYS, *NUMBERS, "bound"]
     assert called("ops", "--markdown", run).stdout.startswith("| op | calls | self host |")
     assert called("ops", "--parquet", tmp_path / "x.parquet", run).returncode == 0
     assert pl.read_parquet(tmp_path / "x.parquet")["calls"].to_list() == [4, 2]
