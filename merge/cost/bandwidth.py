@@ -27,7 +27,7 @@ def bandwidths(rows: pl.DataFrame, *, steps: int | None = None) -> pl.DataFrame:
     each = rows.group_by("collective").agg(
         pl.col("op", "group_description", "num_ranks", "between_hosts", "algbw", "busbw").first(),
         pl.col("size_bytes").mean().alias("bytes"))
-    bucket = pl.when(pl.col("bytes") >= 1).then(2 ** pl.col("bytes").log(2).floor().cast(pl.Int64)).otherwise(0)
+    bucket = pl.when(pl.col("bytes") >= 1).then(2 ** pl.col("bytes").clip(1).log(2).floor().cast(pl.Int64)).otherwise(0)
     known = pl.col("algbw").is_not_null()
     # of one kind sizes are proportional to input bytes, so that these weigh the harmonic mean
     time = (pl.col("bytes") / pl.col("algbw")).filter(known).sum()
