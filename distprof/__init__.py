@@ -38,6 +38,9 @@ _HOMES = {
     "throughput": "distprof.profiling.throughput",
 }
 
+NO_TORCH = ("distprof.merge.", "distprof.recording.plan")
+"""Homes that torch is not imported for."""
+
 __all__ = [
     "Counts",
     "Profile",
@@ -60,6 +63,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         from importlib import import_module
 
+        if not _HOMES[name].startswith(NO_TORCH):
+            import_module("torch")  # whole, before ours: under `distprof run` its import starts the recorder
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'distprof' has no attribute {name!r}")
 

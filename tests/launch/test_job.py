@@ -166,6 +166,21 @@ def test_a_script_without_torch_runs_and_one_line_says_that_nothing_was_recorded
 
 
 @pytest.mark.job
+@pytest.mark.parametrize("first", [
+    "from distprof import record",
+    pytest.param("from distprof.counting.count import count", marks=pytest.mark.stress),
+    pytest.param("import distprof.compat.fvcore", marks=pytest.mark.stress)])
+def test_a_script_that_imports_us_before_torch_is_recorded(tmp_path, first):
+    (tmp_path / "train.py").write_text(
+        f"{first}\nimport torch\nmodel = torch.nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(5):\n    model(torch.ones(2, 4)).sum().backward()\n    optimizer.step()\n")
+    done = distprof("run", "--out", tmp_path / "run", "--steps", "wait=1,count=1,time=1,trace=1,arrivals=0",
+                    tmp_path / "train.py")
+    assert done.returncode == 0 and "1 of 1 ranks recorded" in done.stderr, done.stderr
+
+
+@pytest.mark.job
 def test_recording_can_be_disabled(tmp_path):
     done = distprof("run", "--out", tmp_path / "run", SCRIPTS / "job.py", "fine", DISTPROF_DISABLE="1")
     assert done.returncode == 0, done.stderr
