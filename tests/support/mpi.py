@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,9 @@ OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 
 def launcher_of(said: str) -> str:
     """The launcher beside this Python or on PATH; skips the test where there is none."""
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    for name in LAUNCHERS[said]:
-        found = shutil.which(name, path=path)
+    folders = (str(Path(sys.executable).parent), *os.environ.get("PATH", os.defpath).split(os.pathsep))
+    for name, folder in product(LAUNCHERS[said], folders):  # each MPI has an mpirun
+        found = shutil.which(name, path=folder)
         if found and said in subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout:
             return found
     pytest.skip(f"no {' or '.join(LAUNCHERS[said])} whose --version says {said}")
