@@ -26,12 +26,10 @@ def hook_backward(outputs: Iterable[Any], first: int, tape: Tape, begins: Callab
     """
     stretches = {node: tape.stretch_of(node._sequence_nr()) for node in outputs if node._sequence_nr() < PARAMETERS}
     hooked = set(stretches)
-    waiting = list(stretches)
+    waiting = [node for node in stretches if node._sequence_nr() >= first]
     while waiting:
         node = waiting.pop()
         here = stretches[node]
-        if node._sequence_nr() < first:
-            continue
         for above, _ in node.next_functions:
             if above is None:
                 continue

@@ -23,6 +23,8 @@ from distprof.timing.stopwatch import Stopwatch, stopwatch
 from distprof.timing.thread_tapes import NO_TASK, Tape, TapeEntry, Tapes
 
 sequence_number = torch._C._autograd._get_sequence_nr
+MOST_MARKS = 1 << 16
+"""Of finished steps, before they become times; those of a short pass wait until it has ended."""
 
 
 @dataclass(slots=True)
@@ -102,6 +104,8 @@ class TimePass:
         self._every: list[Tape] = []
         self._tapes = Tapes(self._watch, self._every)
         self._finished: list[list[TapeEntry]] = []
+        self._num_marks = 0
+        """In `_finished`."""
         self._steps: list[StepMarks] = []
         self._entered: list[Chain] = []
         self._runs: dict[int, BackwardRun] = {}
@@ -142,11 +146,12 @@ class TimePass:
             if tape.task != NO_TASK and not in_backward():  # an optimizer may step inside backward
                 tape.abandon()
             self._finished.append(tape.cut())
+            self._num_marks += len(self._finished[-1])
         for chain in self._entered:
             chain.calls += 1
         self._entered.clear()
         self._runs.clear()
-        if self._watch.resolves_at_once:
+        if self._watch.resolves_at_once and self._num_marks > MOST_MARKS:
             self._play()
 
     def restart_step(self) -> None:
@@ -332,6 +337,7 @@ class TimePass:
                 if share is not None:
                     share.add(end - start)
         self._finished.clear()
+        self._num_marks = 0
 
     def _total(self, spans: Iterable[Span]) -> int:
         resolve = self._watch.resolve

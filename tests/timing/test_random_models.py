@@ -53,11 +53,12 @@ def build(clock: Clock, tree: tuple, path: str, expected: dict[str, list[int]], 
                          Worker(clock, forward, backward)))
 
 
-@given(tree=trees, needs_grad=st.booleans(), steps=st.integers(1, 2))
-def test_every_module_of_any_model_has_what_it_costs(tree, needs_grad, steps):
+@given(tree=trees, needs_grad=st.booleans(), steps=st.integers(1, 2), most_marks=st.sampled_from([0, 1 << 16]))
+def test_every_module_of_any_model_has_what_it_costs(tree, needs_grad, steps, most_marks):
     clock, expected = Clock(), {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("distprof.timing.time_pass.stopwatch", lambda: clock)
+        patch.setattr("distprof.timing.time_pass.MOST_MARKS", most_marks)
         found = measured(build(clock, tree, "", expected), needs_grad=needs_grad, steps=steps)
     assert selves(found, "fwd", "bwd") == {path: tuple(own) for path, own in expected.items()}
     for path, latency in found.items():
