@@ -32,9 +32,9 @@ from distprof.terminal import show
 @click.option("--phase", "phases", multiple=True, metavar="PHASE",
               help="Only forward, backward, recompute, optimizer, evaluation or data.")
 @click.option("--min-time", default=None, type=float, metavar="US",
-              help="Only rows whose calls take that long on average.")
+              help="Only rows whose calls take that long on average, in microseconds.")
 @click.option("--max-time", default=None, type=float, metavar="US",
-              help="Only rows whose calls take no longer on average.")
+              help="Only rows whose calls take no longer on average, in microseconds.")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print a Markdown table.")

@@ -16,6 +16,7 @@ import polars as pl
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem
 from distprof.errors import DataError, UsageError
+from distprof.files import told, write_whole
 from distprof.merge.commands.merge import fail_if_incomplete
 from distprof.merge.operators.grouping import KEYS, NUMBERS, grouped
 from distprof.merge.operators.rank_timeline import read_timeline
@@ -29,8 +30,6 @@ from distprof.merge.text.torch_table import ROWS, SORTS, torch_table
 from distprof.reporters.page import Page
 from distprof.units import spans
 
-FORMS = ("text", "json", "csv", "markdown")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpsView:
@@ -41,6 +40,7 @@ class OpsView:
     top: int | None = None
     """All without; 20 in text and Markdown."""
     form: str = "text"
+    """text, json, csv or markdown."""
     parquet: Path | None = None
     """Written as well."""
     peak: float | None = None
@@ -61,7 +61,8 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
 
     Raises:
         DataError: The run cannot be read, or has no timeline.
-        UsageError: There is no such column, type, rank, step or phase.
+        UsageError: There is no such column, type, rank, step or phase, or a rate is no positive number.
+        OutputError: The Parquet file cannot be written.
         IncompleteError: Something is missing and `strict` is set.
     """
     for option, rate in (("--peak", view.peak), ("--bandwidth", view.bandwidth)):
@@ -79,8 +80,8 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
         return json.dumps(_data(run, found, chosen, table.head(view.top) if view.top else table), indent=1)
     if view.form == "csv":
         return _csv(table.head(view.top) if view.top else table)
-    shown = OperatorsShown(run=run, found=found, chosen=chosen, table=table, by=view.by, top=view.top,
-                           paths=(path, *more), problems=problems)
+    shown = OperatorsShown(run=run, found=found, chosen=chosen, table=table, by=tuple(dict.fromkeys(view.by)),
+                           top=view.top, paths=(path, *more), problems=problems)
     return render(shown, Page(), markdown=view.form == "markdown")
 
 
@@ -148,4 +149,5 @@ def _csv(table: pl.DataFrame) -> str:
 def _write(table: pl.DataFrame, path: Path) -> None:
     if path.exists():
         raise UsageError(f"expected a new file for --parquet, found {path}")
-    table.write_parquet(path)
+    with told(path):
+        write_whole(path, table.write_parquet)

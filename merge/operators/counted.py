@@ -12,6 +12,7 @@ from distprof.merge.operators.shapes import tensors_of
 _KEYS = ("rank", "module_path", "op", "phase", "tensors")
 """What a timed call and a counted one share."""
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """How much of what was counted belongs to a call that was timed, a step and rank."""
@@ -69,4 +70,3 @@ def _tensors(shapes: pl.Series) -> pl.Series:
     texts = shapes.unique().to_list()
     known = {text: tensors_of(text) for text in texts if text is not None}
     return shapes.cast(pl.String).replace_strict(known, default=None, return_dtype=pl.String)
-

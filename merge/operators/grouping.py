@@ -46,7 +46,7 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.
     Raises:
         UsageError: There is no such name.
     """
-    keys = [BY[_known(one, tuple(BY), "--by")] for one in by]
+    keys = [BY[_known(one, tuple(BY), "--by")] for one in dict.fromkeys(by)]
     column = _known(sort, SORTS, "--sort")
     busy = "self_device_ns" if rows["self_device_ns"].sum() else "self_host_ns"
     counted = pl.col("flops").is_not_null()
@@ -91,13 +91,13 @@ def _derived(found: pl.DataFrame, busy: str) -> pl.DataFrame:
 
 def _spread(rows: pl.DataFrame, keys: Sequence[str], busy: str) -> pl.DataFrame:
     """The rank with most self time, and how much that is of the median rank's; null for one rank."""
-    each = rows.group_by([*keys, *(() if "rank" in keys else ("rank",))]).agg(pl.col(busy).sum()).sort("rank")
+    if "rank" in keys:
+        return rows.select(*keys, slowest_rank=pl.lit(None, pl.Int64), slowest_ratio=pl.lit(None, pl.Float64)).unique()
+    each = rows.group_by([*keys, "rank"]).agg(pl.col(busy).sum()).sort("rank")
     median = pl.col(busy).median()
     return each.group_by(keys).agg(
         slowest_rank=pl.when(pl.len() > 1).then(pl.col("rank").get(pl.col(busy).arg_max())),
-        slowest_ratio=pl.when((pl.len() > 1) & (median > 0)).then(pl.col(busy).max() / median)) \
-        if "rank" not in keys else each.select(*keys, slowest_rank=pl.lit(None, pl.Int64),
-                                               slowest_ratio=pl.lit(None, pl.Float64))
+        slowest_ratio=pl.when((pl.len() > 1) & (median > 0)).then(pl.col(busy).max() / median))
 
 
 def _known(name: str, names: Sequence[str], option: str) -> str:

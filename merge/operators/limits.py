@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import lru_cache
 
 import polars as pl
 
-from distprof.peaks.published import peak
+from distprof.merge.run.run_model import Rank
+from distprof.peaks.published import Peak, peak
 
 DTYPES = {"float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
           "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2", "signed char": "int8"}
@@ -18,17 +19,16 @@ LATENCY_RATIO = 0.1
 Rates = tuple[float, float]
 
 
-def with_limits(rows: pl.DataFrame, devices: Mapping[int, str | None], given: tuple[float | None, float | None]) -> (
-        pl.DataFrame):
+def with_limits(rows: pl.DataFrame, ranks: Sequence[Rank], given: tuple[float | None, float | None]) -> pl.DataFrame:
     """Adds `compute_ns` and `memory_ns`; null where FLOPs, or the rates of the device in that type, are unknown.
 
     Args:
         rows: Of `run_operators`, with `flops` and `bytes`.
-        devices: Rank -> name of its device.
+        ranks: Those of the run, with their devices.
         given: Peak FLOP/s and bytes/s in place of the published ones.
     """
-    kinds = rows.select("rank", "dtypes").unique()
-    found = [_rates(devices.get(rank), dtypes, given) for rank, dtypes in kinds.iter_rows()]
+    kinds, by_number = rows.select("rank", "dtypes").unique(), {rank.number: rank for rank in ranks}
+    found = [_rates(by_number[rank], dtypes, given) for rank, dtypes in kinds.iter_rows()]
     rates = kinds.with_columns(
         peak=pl.Series([None if one is None else one[0] for one in found], dtype=pl.Float64),
         bandwidth=pl.Series([None if one is None else one[1] for one in found], dtype=pl.Float64))
@@ -37,12 +37,24 @@ def with_limits(rows: pl.DataFrame, devices: Mapping[int, str | None], given: tu
     ).drop("peak", "bandwidth")
 
 
-def _rates(device: str | None, dtypes: str | None, given: tuple[float | None, float | None]) -> Rates | None:
+def _rates(rank: Rank, dtypes: str | None, given: tuple[float | None, float | None]) -> Rates | None:
     flops_per_second, bytes_per_second = given
-    published = None if device is None or dtypes is None else peak(device, _first(dtypes))
+    published = _published(rank, _first(dtypes or ""))
     flops_per_second = flops_per_second or (published.flops_per_second if published else None)
     bytes_per_second = bytes_per_second or (published.bytes_per_second if published else None)
     return None if flops_per_second is None or bytes_per_second is None else (flops_per_second, bytes_per_second)
+
+
+def _published(rank: Rank, dtype: str) -> Peak | None:
+    """None as well where products of float32 may be TF32, of which nothing says whether they are."""
+    device = rank.device_name
+    if device is None:
+        return None
+    tf32 = peak(device, "tf32") if dtype == "float32" else None
+    if tf32 is None:
+        return peak(device, dtype)
+    allowed = set() if rank.recorded is None else set(rank.recorded.tf32.values())
+    return None if len(allowed) != 1 else tf32 if True in allowed else peak(device, dtype)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -74,7 +74,7 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
         rows, coverage = with_counts(rows, tables.ops, steps)
     else:
         rows = rows.with_columns(flops=pl.lit(None, pl.Int64), bytes=pl.lit(None, pl.Int64))
-    rows = with_limits(rows, {rank.number: rank.device_name for rank in run.ranks}, rates)
+    rows = with_limits(rows, run.ranks, rates)
     return RunOperators(rows=rows, coverage=coverage, ranks=list(found),
                         num_bad=sum(bad for _, bad in found.values()), problems=problems)
 

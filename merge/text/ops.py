@@ -40,6 +40,7 @@ class OperatorsShown:
     table: pl.DataFrame
     """`grouped`."""
     by: Sequence[str]
+    """Each once."""
     top: int | None
     paths: Sequence[Path]
     problems: Sequence[Problem]
