@@ -33,10 +33,10 @@ from distprof.launch.job_arguments import (
 )
 from distprof.process import flight_recorder
 from distprof.process.topology import from_sizes
-from distprof.recording.claim import about_run, join_or_make, locked
+from distprof.recording.job.claim import about_run, join_or_make, locked
 from distprof.recording.plan import StepPlan
 from distprof.recording.run_directory import make_run_directory, new_run_id, this_launch
-from distprof.recording.step_every import VARIABLE
+from distprof.recording.steps.every import VARIABLE
 from distprof.terminal import quoted_all, relay, say
 from distprof.units import spans
 

@@ -12,7 +12,7 @@ from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
 from distprof.errors import UsageError
 from distprof.process.topology import requested
 from distprof.recording.plan import default_plan
-from distprof.recording.step_every import StepEvery
+from distprof.recording.steps.every import StepEvery
 
 RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
 """Flags of torchrun that set where ranks meet."""

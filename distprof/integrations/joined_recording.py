@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING
 
 from distprof.recording.plan import StepPlan
-from distprof.recording.step_every import StepEvery
+from distprof.recording.steps.every import StepEvery
 from distprof.terminal import say
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from distprof.process.topology import requested
 from distprof.recording.plan import StepPlan
 from distprof.recording.recorder import Recorder
-from distprof.recording.step_every import StepEvery
+from distprof.recording.steps.every import StepEvery
 
 _active: list[Recorder] = []
 

@@ -14,7 +14,7 @@ from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.communication.labels import CollectiveRecorder
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
-from distprof.recording.phases import Phases
+from distprof.recording.steps.phases import Phases
 
 
 class PassSwitch:

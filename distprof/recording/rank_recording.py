@@ -24,7 +24,7 @@ from distprof.process.live_topology import detect, unnamed_axes
 from distprof.process.topology import Topology, from_sizes
 from distprof.recording.clock.client import ClockRecorder
 from distprof.recording.communication.collective_rows import collective_rows
-from distprof.recording.job_membership import JobMembership
+from distprof.recording.job.membership import JobMembership
 from distprof.recording.module_params import ModuleParams
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan

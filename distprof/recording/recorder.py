@@ -18,18 +18,18 @@ import torch
 
 from distprof.contract.rank_json import Status
 from distprof.model.compiled import never_compile
-from distprof.recording.evaluation import EvaluationJudge
 from distprof.recording.failure import in_words
 from distprof.recording.hang.watch import HangWatch
-from distprof.recording.optimizer_hooks import OptimizerHooks
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.plan import StepPlan
 from distprof.recording.rank_recording import RankRecording
 from distprof.recording.script_error import failure_of, in_a_line
-from distprof.recording.step_every import StepEvery
-from distprof.recording.step_finder import StepFinder
 from distprof.recording.step_walk import StepWalk
-from distprof.recording.steps import CurrentStep
+from distprof.recording.steps.current_step import CurrentStep
+from distprof.recording.steps.evaluation import EvaluationJudge
+from distprof.recording.steps.every import StepEvery
+from distprof.recording.steps.finder import StepFinder
+from distprof.recording.steps.optimizer_hooks import OptimizerHooks
 from distprof.recording.termination import Flush, TerminationWatch
 from distprof.recording.writing import Writing
 

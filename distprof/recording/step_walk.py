@@ -13,9 +13,9 @@ from distprof.recording.foreign_profiler import ForeignProfiler
 from distprof.recording.hang.watch import HangWatch
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
-from distprof.recording.step_finder import StepFinder
-from distprof.recording.steps import CurrentStep
-from distprof.recording.turns import Waited
+from distprof.recording.steps.current_step import CurrentStep
+from distprof.recording.steps.finder import StepFinder
+from distprof.recording.steps.turns import Waited
 from distprof.recording.writing import Writing
 
 sequence_number = torch._C._autograd._get_sequence_nr

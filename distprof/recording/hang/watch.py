@@ -21,7 +21,7 @@ from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.hang.report import HangReport, failure_of, is_communication, last_called
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
-from distprof.recording.steps import CurrentStep
+from distprof.recording.steps.current_step import CurrentStep
 
 LONGEST_SLEEP_S = 10.0
 LEAST_LIMIT_S = 30.0

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from itertools import pairwise
 
-from distprof.recording.step_pattern import repeats_at_end
+from distprof.recording.steps.pattern import repeats_at_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from distprof.contract.passes import WAIT
 from distprof.model.compiled import never_compile
 from distprof.model.scopes import Guard
 from distprof.recording.pass_switch import PassSwitch
-from distprof.recording.skipped_steps import SkippedSteps
+from distprof.recording.steps.skipped import SkippedSteps
 
 
 class OptimizerHooks:

@@ -11,9 +11,9 @@ from msgspec.structs import replace as replace_fields
 
 from distprof.process.identity import Identity, in_process_group
 from distprof.process.launchers import local_rank, number
-from distprof.recording.attempts import attempt_of, note_world_size, set_aside
-from distprof.recording.claim import about_run, change, claim, locked
-from distprof.recording.job_store import JobStore, RankPlace, directories_of, local_rank_in
+from distprof.recording.job.attempts import attempt_of, note_world_size, set_aside
+from distprof.recording.job.claim import about_run, change, claim, locked
+from distprof.recording.job.store import JobStore, RankPlace, directories_of, local_rank_in
 from distprof.recording.run_directory import launch_key_of, new_run_id, run_id_of, this_launch
 
 LAST_LOOK_S = 0.3

@@ -11,7 +11,7 @@ from distprof.contract.tables import TableRow
 from distprof.model.modules import Model
 from distprof.model.scopes import Frame
 from distprof.model.tensors import first_tensor, num_rows
-from distprof.recording.turns import Waited
+from distprof.recording.steps.turns import Waited
 
 
 class CurrentStep:

@@ -9,16 +9,16 @@ from torch.optim import Optimizer
 
 from distprof.contract.steps_found import OptimizerSteps, StepRule, StepsFound
 from distprof.model.modules import ModuleMap, Site
-from distprof.recording.optimizers import KnownOptimizer, Optimizers, name_all
-from distprof.recording.step_every import StepEvery
-from distprof.recording.step_pattern import (
+from distprof.recording.steps.every import StepEvery
+from distprof.recording.steps.optimizers import KnownOptimizer, Optimizers, name_all
+from distprof.recording.steps.pattern import (
     MOST_FOR_SILENT,
     MOST_TURNS,
     PatternFollower,
     iteration_at_end,
     most_frequent,
 )
-from distprof.recording.turns import TurnLog, Waited
+from distprof.recording.steps.turns import TurnLog, Waited
 
 IN_BACKWARD = -1
 """The turn of all optimizers that stepped while one backward pass ran."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.recording.step_pattern import (
+from distprof.recording.steps.pattern import (
     MOST_TURNS,
     PatternFollower,
     iteration_at_end,

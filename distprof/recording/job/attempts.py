@@ -14,7 +14,7 @@ from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError
 from distprof.files import told
 from distprof.process.identity import Identity
-from distprof.recording.claim import about_run, change, locked
+from distprof.recording.job.claim import about_run, change, locked
 
 EVERY = "rank[0-9]*"
 """Folders of ranks, finished or not."""
