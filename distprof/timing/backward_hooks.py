@@ -7,6 +7,7 @@ which is true for the first node of a stretch to run. The graph gets no new node
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -24,9 +25,16 @@ def hook_backward(outputs: Iterable[Any], first: int, tape: Tape, begins: Callab
         tape: Tape of the thread that made the nodes.
         begins: Called with the share whose backward begins (None outside of modules) and the gradients.
     """
-    stretches = {node: tape.stretch_of(node._sequence_nr()) for node in outputs if node._sequence_nr() < PARAMETERS}
+    sequence, chains = tape.sequence, tape.chains
+    stretches: dict[Any, int] = {}
+    waiting: list[Any] = []
+    for node in outputs:
+        number = node._sequence_nr()
+        if number < PARAMETERS and node not in stretches:
+            stretches[node] = bisect_right(sequence, number) - 1
+            if number >= first:
+                waiting.append(node)
     hooked = set(stretches)
-    waiting = [node for node in stretches if node._sequence_nr() >= first]
     while waiting:
         node = waiting.pop()
         here = stretches[node]
@@ -38,12 +46,12 @@ def hook_backward(outputs: Iterable[Any], first: int, tape: Tape, begins: Callab
                 number = above._sequence_nr()
                 if number >= PARAMETERS:
                     continue
-                there = stretches[above] = tape.stretch_of(number)
+                there = stretches[above] = bisect_right(sequence, number) - 1
                 if number >= first:
                     waiting.append(above)
             if there != here:
                 hooked.add(above)
     for node in hooked:
-        if stretches[node] >= 0:
-            chain = tape.chains[stretches[node]]
+        if stretches[node] >= 0:  # else its owner was dropped
+            chain = chains[stretches[node]]
             node.register_prehook(partial(begins, None if chain is None else chain.backward))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from typing import Any
 
 from distprof.timing.latency import Chain, Share
@@ -36,10 +35,6 @@ class Tape:
         """Assigns nodes from this sequence number on to a chain."""
         self.sequence.append(number)
         self.chains.append(chain)
-
-    def stretch_of(self, number: int) -> int:
-        """Index in `chains` of the owner of a node; -1 if it was dropped."""
-        return bisect_right(self.sequence, number) - 1
 
     def abandon(self) -> None:
         """Ends a backward that raised; its end time is unknown."""
