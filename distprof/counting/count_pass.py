@@ -6,20 +6,19 @@ calls belong to the running module, backward calls to the module whose call made
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from distprof import formulas
 from distprof.contract.tables import EVALUATION
 from distprof.counting.data_flow import DataFlow
+from distprof.counting.known_calls import KnownCalls, Operator, Shapes, shapes_of, shapes_text
 from distprof.counting.torch_functions import FunctionPass
 from distprof.formulas import higher_order_rules
 from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
@@ -28,11 +27,8 @@ from distprof.model.call_paths import CallPath, mark_nodes, owner_of_running_nod
 from distprof.model.compiled import has_compiler, hidden_operators, imports_compiler
 from distprof.model.modules import Site
 from distprof.model.scopes import Frame, GradientWatch, ModuleScopes, in_backward
-from distprof.model.tensors import dtype_name, tensors
+from distprof.model.tensors import tensors
 
-Shapes = tuple[tuple[int, ...], ...]
-NOT_WORK = ("prim::", "profiler::", "c10d::", "_c10d_functional::")
-"""Queries about tensors, labels, and communication, which has its own table."""
 NO_CALLS = partial(Cost, calls=0)
 
 
@@ -95,6 +91,7 @@ class CountPass(TorchDispatchMode):
         self._running_here = _RunningKernel()
         self._thread = 0
         self._has_compiler = False
+        self._known = KnownCalls()
         self._home: list[Frame] = []
         """Running module calls of the thread that started the pass."""
 
@@ -106,6 +103,7 @@ class CountPass(TorchDispatchMode):
         self._scopes.add(self)
         self._thread, self._home = threading.get_ident(), self._scopes.frames
         self._has_compiler = has_compiler()  # asked once: there are many calls
+        self._known = KnownCalls()
         higher_order_rules.admit(self)
         self._switch_on()
 
@@ -180,12 +178,12 @@ class CountPass(TorchDispatchMode):
         if entry.joined:
             self._switch_off()
         if self.functions is not None and frame.site not in self.shapes:
-            self.shapes[frame.site] = _shapes((args, kwargs)), _shapes(result)
+            self.shapes[frame.site] = shapes_of((args, kwargs)), shapes_of(result)
 
     def _record_hidden(self, frame: Frame, name: str, calls: int, inputs: list[torch.Tensor],
                        outputs: list[torch.Tensor]) -> None:
         """Adds operators that TorchScript hides from modes: uncounted, with the bytes of the whole script."""
-        shapes = _shapes_text(tuple(map(_shape, inputs)))
+        shapes = shapes_text(inputs)
         cost = Cost(calls=calls, read_bytes=sum(map(_bytes, inputs)), write_bytes=sum(map(_bytes, outputs)),
                     note="hidden in TorchScript; bytes are those of the whole script")
         with self._lock:
@@ -207,13 +205,14 @@ class CountPass(TorchDispatchMode):
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             # a DTensor or the like unwraps itself; this mode gets its parts
             return NotImplemented
-        if not formulas.has_formula(func, kwargs):
+        operator = self._known.operator(func, kwargs)
+        if not operator.has_formula:
             output = self._run_parts(func, args, kwargs)  # whole in inference mode
             if output is not NotImplemented:
                 return output
         output = func(*args, **kwargs)
         try:
-            self._record(func, args, kwargs, output)
+            self._record(operator, args, kwargs, output)
             if self._flow is not None:
                 with self._lock:
                     self._flow.add_operator(func, args, kwargs, output)
@@ -231,21 +230,18 @@ class CountPass(TorchDispatchMode):
         finally:
             here.kernel = ""
 
-    def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
-        name = formulas.name_of(func)
-        if name.startswith(NOT_WORK) or (not self._has_compiler and imports_compiler()):
+    def _record(self, operator: Operator, args: Any, kwargs: Any, output: Any) -> None:
+        if not operator.is_work or (not self._has_compiler and imports_compiler()):
             return
         path, phase, sums = self._owner_phase_and_sums()
-        inputs = tensors((args, kwargs))
-        found = tensors(output)
-        typed = next(iter(inputs), None) if inputs else next(iter(found), None)
-        dtype = dtype_name(typed.dtype) if typed is not None else None
-        shapes = _shapes_text(tuple(map(_shape, inputs)))
-        functions = tuple(self.functions.stack) if self.functions is not None and phase == "forward" else ()
-        kernel = self._running_here.kernel if self.functions is not None else ""
-        cost = formulas.cost(func, args, kwargs, output)
+        call = self._known.call(operator, args, kwargs, output)
+        functions: tuple[str, ...] = ()
+        kernel = ""
+        if self.functions is not None:
+            functions = tuple(self.functions.stack) if phase == "forward" else ()
+            kernel = self._running_here.kernel
         with self._lock:
-            sums[OpKey(path, name, phase, shapes, dtype, functions, kernel)].add(cost)
+            sums[OpKey(path, call.op, phase, call.shapes, call.dtype, functions, kernel)].add(call.cost)
 
     def _owner_phase_and_sums(self) -> tuple[CallPath, str, dict[OpKey, Cost]]:
         path, phase = self._owner_and_phase()
@@ -265,25 +261,6 @@ class CountPass(TorchDispatchMode):
         # a thread that TorchScript forked has the mode but no module call: use the last one of the home thread
         caller = next(reversed(self._home), None) if threading.get_ident() != self._thread else None
         return (self._path_of(caller), caller.phase) if caller is not None else (self._outside, "forward")
-
-
-@lru_cache(maxsize=1 << 14)
-def _shapes_text(shapes: Shapes) -> str:
-    """As JSON; layers repeat the same ones."""
-    return json.dumps(shapes)
-
-
-def _shapes(tree: Any) -> Shapes:
-    return tuple(_shape(tensor) for tensor in tensors(tree))
-
-
-def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    if type(tensor) is torch.Tensor and not tensor.is_nested:
-        return tuple(tensor.shape)
-    if is_lazy(tensor):
-        return ()  # a lazy parameter has no shape yet
-    # the parts of a nested tensor differ in shape
-    return (len(tensor.unbind()),) if tensor.is_nested else tuple(tensor.shape)
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distprof.contract.rank_json import ParamCount
-from distprof.counting.count_pass import Shapes
+from distprof.counting.known_calls import Shapes
 from distprof.counting.torch_functions import FunctionCall
 from distprof.reporters.tree_view import TreeView
 

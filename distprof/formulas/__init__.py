@@ -17,7 +17,6 @@ from torch.utils.flop_counter import flop_registry
 from distprof.formulas.attention import ATTENTION
 from distprof.formulas.bytes_moved import bytes_moved
 from distprof.formulas.convolution import CONVOLUTION
-from distprof.formulas.cost_cache import CostCache, call_key
 from distprof.formulas.element_counts import element_count
 from distprof.formulas.estimates import ESTIMATES
 from distprof.formulas.flex_attention import FLEX
@@ -30,7 +29,7 @@ from distprof.formulas.recurrent import RECURRENT
 from distprof.formulas.third_party import THIRD_PARTY
 from distprof.formulas.user_formulas import any_registered, registered, registered_flops
 
-__all__ = ["MACS", "Cost", "cost", "has_formula", "name_of"]
+__all__ = ["MACS", "Cost", "cost", "follows_from_shapes", "has_formula", "name_of"]
 
 MACS: dict[str, MacsFormula] = {
     **MATMUL, **CONVOLUTION, **ATTENTION, **FLEX, **RECURRENT, **QUANTIZED, **THIRD_PARTY,
@@ -39,7 +38,6 @@ MACS: dict[str, MacsFormula] = {
 
 LOOK_AT_VALUES = frozenset((*ATTENTION, *FLEX, *THIRD_PARTY, *NESTED_MATMUL))
 """Operators whose formulas may read lengths of sequences from tensors."""
-_COSTS = CostCache()
 
 
 def has_formula(func: Any, kwargs: dict[str, Any] | None = None) -> bool:
@@ -57,31 +55,11 @@ def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) ->
         output: The result of the call.
 
     Returns:
-        The cost, which must not be changed: equal calls share it.
+        The cost.
 
     Raises:
         FormulaError: A formula of a user raised or returned no int >= 0.
     """
-    if not _follows_from_shapes(func):
-        return _computed(func, args, kwargs, output)
-    key = call_key(func, args, kwargs, output)
-    known = _COSTS.get(key) if key is not None else None
-    if known is None:
-        known = _computed(func, args, kwargs, output)
-        if key is not None:
-            _COSTS.keep(key, known)
-    return known
-
-
-def _follows_from_shapes(func: Any) -> bool:
-    """False where a formula may look at values, or is not ours."""
-    name = name_of(func)
-    if any_registered() or name in LOOK_AT_VALUES or not isinstance(func, torch._ops.OpOverload):
-        return False
-    return name in MACS or _torch_formula(func) is None
-
-
-def _computed(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Cost:
     found = _contraction(func, args, kwargs, output)
     kind: OperatorKind = "contraction"
     if found is None:
@@ -97,6 +75,14 @@ def _computed(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: An
     macs, remainder = found
     return Cost(macs=macs.full, causal_macs=macs.causal, recompute_macs=macs.recompute, remainder=remainder,
                 kind=kind, read_bytes=moved.read, write_bytes=moved.write, counted=True, note=macs.note)
+
+
+def follows_from_shapes(func: Any) -> bool:
+    """True where equal `call_key` means equal cost: no formula looks at values, and none is a user's."""
+    name = name_of(func)
+    if any_registered() or name in LOOK_AT_VALUES or not isinstance(func, torch._ops.OpOverload):
+        return False
+    return name in MACS or _torch_formula(func) is None
 
 
 def _contraction(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> tuple[Macs, int] | None:

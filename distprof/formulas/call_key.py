@@ -1,4 +1,4 @@
-"""Costs of operator calls by the shapes of their tensors: layers repeat the same calls."""
+"""What the cost of an operator call follows from: layers repeat the same calls."""
 
 from __future__ import annotations
 
@@ -7,40 +7,20 @@ from typing import Any
 
 import torch
 
-from distprof.formulas.operator_cost import Cost
 from distprof.model.tensors import PLAIN_VALUES
 
-MOST_COSTS = 1 << 14
-"""Calls that are kept; then all are forgotten. Shapes that differ from step to step would fill the memory."""
 STRIDED = (torch.Tensor, torch.nn.Parameter)
-
-
-class CostCache:
-    """Remembers costs that follow from shapes, strides, element types and plain values alone."""
-
-    def __init__(self) -> None:
-        self._costs: dict[Hashable, Cost] = {}
-
-    def get(self, key: Hashable) -> Cost | None:
-        """The cost of an equal call."""
-        return self._costs.get(key)
-
-    def keep(self, key: Hashable, cost: Cost) -> None:
-        """Remembers the cost of a call."""
-        if len(self._costs) >= MOST_COSTS:
-            self._costs.clear()
-        self._costs[key] = cost
 
 
 def call_key(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Hashable | None:
     """What the cost of a call follows from; None where a call has anything but strided tensors and plain values.
 
     A tensor that is passed twice is read once, and one that comes back was changed in place: both are told apart from
-    calls with as many tensors as they seem to have.
+    calls with as many tensors as they seem to have. The operator goes in as its `id`: who keeps a key keeps it alive.
     """
     seen: list[int] = []
     try:
-        key = func, _spec(args, seen), _spec(tuple(kwargs.items()), seen) if kwargs else None, _spec(output, seen)
+        key = id(func), _spec(args, seen), _spec(tuple(kwargs.items()), seen) if kwargs else None, _spec(output, seen)
         distinct = len({*seen})
         repeats = tuple(map(seen.index, seen)) if distinct < len(seen) else distinct
         hash(key)

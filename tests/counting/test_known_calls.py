@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import distprof
-from distprof import formulas
-from distprof.formulas.cost_cache import MOST_COSTS, CostCache, call_key
-from distprof.formulas.operator_cost import Cost
+from distprof.counting import known_calls
+from distprof.counting.known_calls import KnownCalls
+from distprof.formulas.call_key import call_key
 
 aten = torch.ops.aten
 SQUARE = torch.ones(4, 4)
@@ -44,11 +44,18 @@ def test_tensors_of_other_kinds_have_no_key():
     assert call_key(aten.neg.default, (object(),), {}, None) is None
 
 
-def test_the_cache_forgets_before_it_grows():
-    cache = CostCache()
-    for number in range(MOST_COSTS + 1):
-        cache.keep(number, Cost(macs=number))
-    assert cache.get(0) is None and cache.get(MOST_COSTS).macs == MOST_COSTS
+def test_calls_are_forgotten_before_they_are_too_many(monkeypatch):
+    monkeypatch.setattr(known_calls, "MOST_CALLS", 2)
+    calls = KnownCalls()
+
+    def known(size):
+        x = torch.ones(size)
+        return calls.call(calls.operator(aten.neg.default, {}), (x,), {}, aten.neg.default(x))
+
+    first = known(1)
+    assert first.shapes == "[[1]]" and known(1) is first and known(2) is not first
+    known(3)
+    assert known(1) is not first and known(1) == first
 
 
 class Net(nn.Module):
@@ -75,5 +82,5 @@ def test_counts_are_the_same_with_and_without_it(monkeypatch):
         return distprof.count(Net(), torch.arange(18).reshape(2, 9) % 11, backward=True).to_dict()
 
     cached = [counted(), counted()]
-    monkeypatch.setattr(formulas, "call_key", lambda *_: None)
+    monkeypatch.setattr(known_calls, "call_key", lambda *_: None)
     assert cached == [counted()] * 2
