@@ -86,7 +86,8 @@ def install(environment: Environment, place: Path) -> None:
         needed = [name.replace(">=", "==") for name in needed]
     pins = FOLDER / f"{place.name}.constraints.txt"
     lines = (ROOT / "constraints.txt").read_text().splitlines() if environment.packages == "pinned" else ()
-    pins.write_text("\n".join(line for line in lines if not line.startswith("torch==")))
+    # some versions of torch want an older setuptools
+    pins.write_text("\n".join(line for line in lines if not line.startswith(("torch==", "setuptools=="))))
     uv("pip", "install", "--python", place, "--constraint", pins, f"torch=={environment.torch}", *needed, *tools)
 
 
