@@ -222,7 +222,7 @@ MISTAKES = {
     "models_here:Many": (1, "Many.forward takes x, scale, **more too; a factory that returns (model, inputs)"),
     "models_here:Positional": (1, "Positional.forward takes *inputs too; a factory that returns (model, inputs)"),
     "models_here:reads": (1, "the model reads tensor values, which do not exist on the meta device: --device cpu"),
-    "models_here:experts": (1, "grouped matrix product takes bfloat16 alone on the meta device: " + (
+    "models_here:experts": (1, "grouped matrix product takes no float32 on the meta device: " + (
         "--device cpu" if has_grouped_product_on_cpu() else "make the model in that precision")),
     "models_here:without_forward": (1, 'is missing the required "forward" function\n'),
     "models_here:ready": (2, "Two.forward(x, scale=None), found: missing a required argument: 'x'"),
