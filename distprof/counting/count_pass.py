@@ -24,8 +24,9 @@ from distprof.formulas import higher_order_rules
 from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
 from distprof.formulas.operator_cost import Cost
 from distprof.model.call_paths import CallPath, mark_nodes, owner_of_running_node
-from distprof.model.compiled import has_compiler, hidden_operators, imports_compiler
+from distprof.model.compiled import ABOUT_NO_FRAMES, has_compiler, hidden_operators, imports_compiler
 from distprof.model.modules import Site
+from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, GradientWatch, ModuleScopes, in_backward
 from distprof.model.tensors import tensors
 
@@ -92,6 +93,7 @@ class CountPass(TorchDispatchMode):
         self._thread = 0
         self._has_compiler = False
         self._known = KnownCalls()
+        self._quiet = QuietAbout(ABOUT_NO_FRAMES)
         self._home: list[Frame] = []
         """Running module calls of the thread that started the pass."""
 
@@ -105,6 +107,7 @@ class CountPass(TorchDispatchMode):
         self._has_compiler = has_compiler()  # asked once: there are many calls
         self._known = KnownCalls()
         higher_order_rules.admit(self)
+        self._quiet.start()
         self._switch_on()
 
     def _switch_on(self) -> None:
@@ -116,6 +119,7 @@ class CountPass(TorchDispatchMode):
         self._scopes.remove(self)
         self._retired = True
         higher_order_rules.dismiss(self)
+        self._quiet.stop()
         self._switch_off()
 
     def _switch_off(self) -> None:

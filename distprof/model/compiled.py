@@ -22,6 +22,8 @@ HIDDEN = ("mkldnn", "onednn", "fusiongroup", "tensorexprgroup")
 CONSTANTS = ("prim::ConstantMKLDNNTensor",)
 ABOUT_HOOKS = r"Using `torch\.compile\(module\)` when there are global"
 """How torch's warning of our hooks begins, at every call of a compiled module."""
+ABOUT_NO_FRAMES = r"torch\.compile with fullgraph=True found no compiled frames"
+"""And that of torch 2.12 about flex attention where a dispatch mode is on."""
 
 
 def can_skip_compiling() -> bool:

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from distprof.model.compiled import ABOUT_NO_FRAMES
+from distprof.model.quiet import QuietAbout
 from support.counter import Counter
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without:UserWarning", "ignore::FutureWarning")
@@ -17,7 +19,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without:Us
 def eager():
     """flex_attention and cond compile themselves, which no dispatch mode lets through."""
     torch.compiler.set_stance("force_eager")
+    quiet = QuietAbout(ABOUT_NO_FRAMES)
+    quiet.start()
     yield
+    quiet.stop()
     torch.compiler.set_stance("default")
 
 
