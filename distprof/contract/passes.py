@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 WAIT = "wait"
 """The pass in which nothing is measured."""
+TRACE = "trace"
+"""The pass with a timeline."""
+MEMORY = "memory"
+"""The pass with a timeline of allocations."""
 ARRIVALS = "arrivals"
 """The pass without a timeline in which collectives are labelled."""
 
@@ -33,9 +37,12 @@ PASSES = (
     PassRow(name="count", steps=1, doc="The FLOP counter is on."),
     PassRow(name="time", steps=3, doc="Module timers alone are on."),
     # the profiler warms up in the first step; fewer do not suffice to tell habit from chance
-    PassRow(name="trace", steps=6, doc="The profiler is on, and every collective is labelled."),
+    PassRow(name=TRACE, steps=6, doc="The profiler is on, and every collective is labelled."),
     # what happens in every third step is told from chance by the product of ranks and steps
     PassRow(name=ARRIVALS, steps=20, with_few_ranks=((1, 0), (3, 32)), optional=True,
             doc="Collectives are labelled, and nothing else is on."),
+    # in place of the trace pass: slices that are open while one session of the profiler ends and another begins, those
+    # of an optimizer's step for instance, make Kineto write into memory that it has freed
+    PassRow(name=MEMORY, steps=0, doc="The profiler is on, and every allocation is recorded."),
 )
 PASS_NAMES = tuple(row.name for row in PASSES)

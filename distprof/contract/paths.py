@@ -8,6 +8,8 @@ FORMAT = 1
 RUN_JSON = "run.json"
 RANK_JSON = "rank.json"
 TRACE_JSON = "trace.json.gz"
+MEMORY_JSON = "memory.json.gz"
+"""Timeline of the memory pass, with every allocation."""
 TRACE_TAR = "trace.tar"
 """What `merge --format perfetto-tar` writes instead."""
 STEP_LINES = "steps.ndjson"

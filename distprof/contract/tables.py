@@ -171,6 +171,25 @@ OPS = Table(
     ),
 )
 
+TENSORS = Table(
+    file="tensors.parquet",
+    doc="One row per tensor that the rank was seen to hold: at the start of the memory pass, before each optimizer "
+        "step and at the end of each step; what the timeline of the pass does not tell about an allocation.",
+    columns=(
+        *TAGS,
+        int64("time_ns", "When it was seen; ns since the epoch, this rank's clock."),
+        text("device", "cpu, cuda:0, ..."),
+        int64("address", "Address of its storage."),
+        int64("size_bytes", "Bytes of its storage."),
+        text("category", "parameter, buffer, gradient, optimizer_state or input (of a root forward call)."),
+        _MODULE_PATH,
+        Column(name="name", type="string", doc="Name in that module: weight; of an optimizer's state: weight.exp_avg.",
+               nullable=True),
+        text("shape", "Shape on this rank as a JSON list."),
+        text("dtype", "Element type, like float32."),
+    ),
+)
+
 COLLECTIVES = Table(
     file="collectives.parquet",
     doc="One row per communication op this rank took part in during the trace and arrivals passes, in the order it was "
@@ -270,4 +289,4 @@ EVENTS = Table(
     ),
 )
 
-RANK_TABLES = (MODULES, PARAMETERS, OPS, COLLECTIVES, STEPS, EVENTS)
+RANK_TABLES = (MODULES, PARAMETERS, OPS, COLLECTIVES, STEPS, EVENTS, TENSORS)

@@ -29,8 +29,10 @@ ABOUT_CYCLES = "Warning: Profiler clears events at the end of each cycle"
 class Timeline:
     """A session of torch.profiler."""
 
-    def __init__(self, scopes: ModuleScopes, note: Callable[[str], None], tags: Callable[[], dict[str, Any]]) -> None:
-        """Prepares; `tags` become the top-level key "distprof" of the trace."""
+    def __init__(self, scopes: ModuleScopes, note: Callable[[str], None], tags: Callable[[], dict[str, Any]], *,
+                 memory: bool = False) -> None:
+        """Prepares; `tags` become the top-level key "distprof" of the trace, `memory` adds every allocation."""
+        self._memory = memory
         self._scopes = scopes
         self._note = note
         self._tags = tags
@@ -48,7 +50,8 @@ class Timeline:
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(ProfilerActivity.CUDA)
-        self._profile = torch.profiler.profile(activities=activities, record_shapes=True)
+        self._profile = torch.profiler.profile(activities=activities, record_shapes=True,
+                                               profile_memory=self._memory)
         with _quiet(), our_session():
             self._profile.start()
         self._stopped = False

@@ -15,6 +15,7 @@ from distprof.errors import DataError
 from distprof.merge.clock.common_times import on_common_clock
 from distprof.merge.commands.stats import stats
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
+from distprof.merge.memory.run_memory import run_memory
 from distprof.merge.operators.run_operators import RunOperators, run_operators
 from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
@@ -52,6 +53,16 @@ class RunFrames:
             DataError: No rank has a timeline.
         """
         return self._operators.rows.drop("squared_ns")
+
+    def memory(self) -> pl.DataFrame:
+        """Allocations of all ranks: those of the memory pass, or of a trace with `profile_memory=True`.
+
+        docs/memory.md describes the columns.
+
+        Raises:
+            DataError: No rank has any.
+        """
+        return run_memory(self._run).rows.drop("first", "last")
 
     def modules(self) -> pl.DataFrame:
         """Modules, reduced over ranks: the columns of `merged/modules.parquet`.
@@ -113,7 +124,8 @@ def read_run(path: str | Path, *more: str | Path) -> RunFrames:
         *more: Run directories that other hosts wrote for the same job, or further traces.
 
     Returns:
-        Its parts as polars frames: `ops()`, `modules()`, `steps()`, `collectives()`, `events()`; and `summary`.
+        Its parts as polars frames: `ops()`, `modules()`, `steps()`, `collectives()`, `events()`,
+        `memory()`; and `summary`.
 
     Raises:
         DataError: Nothing can be read, or its parts contradict each other.

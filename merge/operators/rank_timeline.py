@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -54,6 +54,8 @@ class RankTimeline:
     names: Sequence[str]
     texts: Sequence[str]
     """JSON, or what is left of it."""
+    base_ns: int
+    """What was added to the times of the file."""
     num_bad: int
     """Slices that were left out: their duration is negative or no number."""
 
@@ -62,29 +64,47 @@ class RankTimeline:
         return self.start_ns + self.duration_ns
 
 
-def read_timeline(rank: Rank) -> RankTimeline:
+class AlsoRead(Protocol):
+    """What else is read of a trace in the same go."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Keys of `args` with integers."""
+
+    def take(self, scanner: Scanner) -> None:
+        """Called after each scan; threads have the numbers of the timeline."""
+
+
+def read_timeline(rank: Rank, also: AlsoRead | None = None) -> RankTimeline:
     """Reads the trace of a rank to its end.
+
+    Args:
+        rank: It has a trace.
+        also: Gets what was scanned as well.
 
     Raises:
         DataError: It is no trace.
     """
     assert rank.trace is not None
-    scanner = ENGINE.new_scanner(integers=tuple(INTEGERS.values()), texts=tuple(TEXTS.values()))
+    integers = (*INTEGERS.values(), *(also.keys if also else ()))
+    scanner = ENGINE.new_scanner(integers=integers, texts=tuple(TEXTS.values()))
     file = ChromeFile(rank.trace.name, ChunkReader(rank.trace, chunk_bytes=READ_BYTES), scanner)
     parts, num_bad = list[list[Any]](), 0
     for _ in file.scanned():
+        if also is not None:
+            also.take(scanner)
         part, bad = _wanted(scanner)
         parts.append(part)
         num_bad += bad
     parts.append([np.empty(0, np.int64)] * 10)
     name, kind, thread, start, duration, external, correlation, sequence, shapes, dtypes = (
         np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order = np.lexsort((-duration, start, thread))
+    order, base_ns = np.lexsort((-duration, start, thread)), base_ns_of(file.metadata)
     return RankTimeline(
-        name=name[order], type=kind[order], thread=thread[order], start_ns=start[order] + base_ns_of(file.metadata),
+        name=name[order], type=kind[order], thread=thread[order], start_ns=start[order] + base_ns,
         duration_ns=duration[order], external=external[order], correlation=correlation[order],
         sequence=sequence[order], shapes=shapes[order], dtypes=dtypes[order], names=_decoded(scanner.names),
-        texts=_decoded(scanner.texts), num_bad=num_bad)
+        texts=_decoded(scanner.texts), base_ns=base_ns, num_bad=num_bad)
 
 
 def _wanted(scanner: Scanner) -> tuple[list[Any], int]:

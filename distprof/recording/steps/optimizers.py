@@ -91,11 +91,11 @@ def _parameters_of(optimizer: Any) -> frozenset[int]:
 
 def _live() -> list[KnownOptimizer]:
     """Optimizers with parameters that no other one has all of: wrappers share those of what they wrap."""
-    found = _optimizers()
+    found = live_optimizers()
     if len(found) > 1:
         del found
         gc.collect()  # one that waits to be collected does not count
-        found = _optimizers()
+        found = live_optimizers()
     apart: list[KnownOptimizer] = []
     reached = set[int]()
     for one in sorted((KnownOptimizer(optimizer) for optimizer in found), key=lambda one: -len(one.parameters)):
@@ -105,7 +105,8 @@ def _live() -> list[KnownOptimizer]:
     return apart
 
 
-def _optimizers() -> list[Optimizer]:
+def live_optimizers() -> list[Optimizer]:
+    """All that are alive, wrappers as well."""
     things = gc.get_objects()
     # not isinstance(): some objects answer that by running code; and there are few types
     kinds = {kind for kind in set(map(type, things)) if Optimizer in kind.__mro__}

@@ -1,0 +1,107 @@
+"""Makes the text of `distprof memory`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.paths import FORMAT
+from distprof.contract.problems import Problem
+from distprof.errors import UsageError
+from distprof.files import told, write_whole
+from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.memory.grouping import NUMBERS, grouped
+from distprof.merge.memory.peak import Peak
+from distprof.merge.memory.run_memory import RunMemory, run_memory
+from distprof.merge.run.open_run import open_run
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.memory import TENSORS_SHOWN, MemoryShown, render
+from distprof.reporters.page import Page
+from distprof.units import spans
+
+OF_A_TENSOR = ("size_bytes", "category", "op", "shapes", "module_path", "class_name", "phase", "name", "shape", "dtype",
+               "made_ns", "freed_ns", "address")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryView:
+    """What is shown."""
+
+    by: Sequence[str] = ("category",)
+    ranks: Sequence[int] = ()
+    """All without."""
+    top: int | None = None
+    """Rows and tensors shown."""
+    form: str = "text"
+    """text or json."""
+    parquet: Path | None = None
+    """Gets a row per allocation as well."""
+
+
+def memory(path: Path, *more: Path, view: MemoryView, strict: bool = False) -> str:
+    """Memory of a run as text.
+
+    Args:
+        path: A run directory, or traces of other programs.
+        *more: Further run directories of the same job.
+        view: What is shown.
+        strict: Fail where something is missing.
+
+    Raises:
+        DataError: The run cannot be read, or has no allocations.
+        UsageError: There is no such rank or key.
+        OutputError: The Parquet file cannot be written.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    run = open_run(path, *more)
+    found = run_memory(run)
+    problems: list[Problem] = [*run.problems, *found.problems]
+    fail_if_incomplete(problems, strict=strict)
+    found = _of_ranks(found, view.ranks)
+    table = grouped(found.rows, found.peaks, view.by)
+    if view.parquet is not None:
+        _write(found.rows, view.parquet)
+    if view.form == "json":
+        return json.dumps(_data(run, found, table, view.top), indent=1)
+    return render(MemoryShown(run=run, found=found, table=table, by=tuple(dict.fromkeys(view.by)), top=view.top,
+                              paths=(path, *more), problems=problems), Page())
+
+
+def _of_ranks(found: RunMemory, ranks: Sequence[int]) -> RunMemory:
+    known = sorted({peak.rank for peak in found.peaks})
+    for rank in ranks:
+        if rank not in known:
+            raise UsageError(f"expected --rank of a rank with allocations ({spans(known)}), found {rank}")
+    if not ranks:
+        return found
+    return replace(found, peaks=[peak for peak in found.peaks if peak.rank in ranks],
+                   rows=found.rows.filter(pl.col("rank").is_in(ranks)),
+                   held=found.held.filter(pl.col("rank").is_in(ranks)))
+
+
+def _data(run: Run, found: RunMemory, table: pl.DataFrame, top: int | None) -> dict[str, Any]:
+    return {
+        "format": FORMAT, "kind": "memory", "ranks": sorted({peak.rank for peak in found.peaks}),
+        "world_size": run.world_size, "peaks": [_peak(peak, top or TENSORS_SHOWN) for peak in found.peaks],
+        "held_before": found.held.to_dicts(), "left_out": {"events_without_size": found.num_bad},
+        "groups": table.rename({"module_path": "module", "class_name": "class"}, strict=False).head(
+            top or len(table)).to_dicts(), "columns": [*NUMBERS]}
+
+
+def _peak(peak: Peak, top: int) -> dict[str, Any]:
+    return {"rank": peak.rank, "device": peak.device, "time_ns": peak.time_ns, "peak_bytes": peak.peak_bytes,
+            "before_bytes": peak.before_bytes, "unknown_bytes": peak.unknown_bytes,
+            "reserved_bytes": peak.reserved_bytes, "num_tensors": len(peak.alive),
+            "tensors": peak.alive.select(OF_A_TENSOR).head(top).to_dicts()}
+
+
+def _write(rows: pl.DataFrame, path: Path) -> None:
+    if path.exists():
+        raise UsageError(f"expected a new file for --parquet, found {path}")
+    with told(path):
+        write_whole(path, rows.drop("first", "last").write_parquet)

@@ -1,0 +1,115 @@
+"""Allocations of a rank: who made each one, how long it lived, and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.memory.events import MemoryEvents
+from distprof.merge.memory.origins import innermost, outer_of, place_at
+from distprof.merge.operators.nesting import Nesting
+from distprof.merge.operators.places import PHASES, places_of
+from distprof.merge.operators.rank_timeline import NUM_HOST, RankTimeline
+from distprof.merge.operators.shapes import strict
+
+BACKWARD = "backward"
+SCHEMA = {
+    "rank": pl.Int64(), "device": pl.String(), "address": pl.Int64(), "size_bytes": pl.Int64(),
+    "made_ns": pl.Int64(), "freed_ns": pl.Int64(), "first": pl.Int64(), "last": pl.Int64(), "op": pl.String(),
+    "shapes": pl.String(), "module_path": pl.String(), "class_name": pl.String(), "phase": pl.String(),
+    "category": pl.String(), "name": pl.String(), "shape": pl.String(), "dtype": pl.String()}
+"""A row per allocation; `first` and `last` are the numbers of the events on the device at which it began and was over,
+`last` null where it was still alive."""
+HELD = {"time_ns": pl.Int64(), "device": pl.String(), "address": pl.Int64(), "category": pl.String(),
+        "module_path": pl.String(), "name": pl.String(), "shape": pl.String(), "dtype": pl.String()}
+"""Columns of tensors.parquet that are used."""
+ORDER = ("parameter", "buffer", "optimizer_state", "gradient", "input")
+"""What a storage is that was seen as several of these: the first."""
+
+
+def allocations_of(rank: int, timeline: RankTimeline, events: MemoryEvents, held: pl.DataFrame) -> (
+        tuple[pl.DataFrame, pl.DataFrame]):
+    """Allocations and events of a rank.
+
+    Args:
+        rank: Its number.
+        timeline: Its slices.
+        events: What the same scan found.
+        held: Tensors that the rank was seen to hold, `HELD`; none where nobody looked.
+
+    Returns:
+        `SCHEMA`, and the events with `number`, from 0 for each device.
+    """
+    rows = events.frame(timeline.base_ns).with_columns(
+        number=pl.int_range(pl.len()).over("device"), sign=pl.col("bytes") > 0)
+    made = _paired(rows)
+    nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
+    found = _with_category(_with_origin(made, timeline, nesting), held)
+    return found.select((pl.lit(rank) if name == "rank" else pl.col(name)).cast(kind).alias(name)
+                        for name, kind in SCHEMA.items()), rows
+
+
+def _paired(rows: pl.DataFrame) -> pl.DataFrame:
+    """Each allocation with what follows at its address: its free, or another allocation if that was not seen."""
+    rows = rows.filter(pl.col("bytes") != 0)
+    following = {name: pl.col(name).shift(-1).over("device", "address") for name in
+                 ("sign", "time_ns", "thread", "number")}
+    freed = ~following["sign"]
+    return rows.with_columns(
+        freed_ns=pl.when(freed).then(following["time_ns"]), freed_thread=pl.when(freed).then(following["thread"]),
+        last=following["number"]).filter("sign").select(
+        "device", "address", "thread", "freed_ns", "freed_thread", "last", size_bytes="bytes", made_ns="time_ns",
+        first="number")
+
+
+def _with_origin(made: pl.DataFrame, timeline: RankTimeline, nesting: Nesting) -> pl.DataFrame:
+    places, outer = places_of(timeline, nesting), outer_of(timeline, nesting)
+    here = innermost(timeline, nesting, made["thread"].to_numpy(), made["made_ns"].to_numpy())
+    there = innermost(timeline, nesting, made["freed_thread"].fill_null(-1).to_numpy(),
+                      made["freed_ns"].fill_null(0).to_numpy())
+    (phase, module), (end_phase, _) = place_at(places, here), place_at(places, there)
+    operator, model = _at(outer.operator, here), _at(outer.model, here)
+    return made.with_columns(
+        _words("op", timeline.names, _at(timeline.name, operator)),
+        _words("shapes", [strict(text) for text in timeline.texts], _at(timeline.shapes, operator)),
+        _words("module_path", places.paths, module), _words("class_name", places.classes, module),
+        _words("phase", PHASES, phase), _words("end_phase", PHASES, end_phase),
+        pl.Series("call_end_ns", _at(timeline.end_ns, model)),
+        pl.Series("communicates", _at(outer.communicates, here) > 0))
+
+
+def _at(values: Any, rows: Any) -> Any:
+    return np.where(rows >= 0, values[rows], -1) if len(values) else np.full(len(rows), -1)
+
+
+def _words(name: str, known: Sequence[str | None], numbers: Any) -> pl.Series:
+    return pl.Series(name, [known[number] if number >= 0 else None for number in numbers.tolist()], pl.String)
+
+
+def _with_category(made: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
+    """What the rank was seen to hold is that; the rest follows from when it was made and freed."""
+    backward, later = pl.col("end_phase") == BACKWARD, pl.col("freed_ns") > pl.col("call_end_ns")
+    forward = pl.col("phase").is_in(["forward", "recompute"]) & (pl.col("call_end_ns") >= 0)
+    kept = (forward & (pl.col("freed_ns").is_null() | later)) | (backward & (pl.col("phase").fill_null("") != BACKWARD))
+    return _seen(made, held).with_columns(category=pl.coalesce(
+        "category",
+        pl.when("communicates").then(pl.lit("communication")).when(kept).then(pl.lit("activation"))
+        .when(pl.col("freed_ns").is_not_null() & pl.col("phase").eq_missing(pl.col("end_phase")))
+        .then(pl.lit("temporary"))))
+
+
+def _seen(made: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
+    """Category, name, shape and dtype of allocations that were alive when a tensor was seen at their address."""
+    made = made.with_row_index("row")
+    order = {name: number for number, name in enumerate(ORDER)}
+    both = made.select("row", "device", "address", "made_ns", "freed_ns").join(
+        held.select(*HELD).rename({"module_path": "held_path"}), on=["device", "address"])
+    found = both.filter(pl.col("time_ns") >= pl.col("made_ns"), pl.col("freed_ns").is_null()
+                        | (pl.col("time_ns") <= pl.col("freed_ns"))).sort(
+        pl.col("category").replace_strict(order, default=len(ORDER)), "time_ns").unique("row", keep="first")
+    columns = ("category", "name", "shape", "dtype", "held_path")
+    joined = made.join(found.select("row", *columns), on="row", how="left", maintain_order="left")
+    return joined.with_columns(module_path=pl.coalesce("held_path", "module_path"))

@@ -1,0 +1,56 @@
+"""Allocations and frees as torch.profiler notes them in a trace (`profile_memory=True`)."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.scan.engine import Scanner
+from distprof.merge.scan.scanned_columns import NONE
+
+EVENT = b"[memory]"
+KEYS = {"bytes": "Bytes", "address": "Addr", "allocated": "Total Allocated", "reserved": "Total Reserved",
+        "device_type": "Device Type", "device_id": "Device Id", "order": "Ev Idx"}
+"""Column -> key of `args`."""
+MAYBE = ("allocated", "reserved", "device_id", "order")
+"""Columns that may be missing."""
+DEVICES = {0: "cpu", 1: "cuda", 9: "xla", 12: "xpu", 13: "mps", 15: "meta", 17: "hpu", 20: "device"}
+"""torch's numbers of device types."""
+
+
+class MemoryEvents:
+    """Collects them while a trace is scanned."""
+
+    keys = tuple(KEYS.values())
+
+    def __init__(self) -> None:
+        self.num_bad = 0
+        """Events without size, address or time."""
+        self._parts: list[pl.DataFrame] = []
+
+    def take(self, scanner: Scanner) -> None:
+        """Adds those of the last scan."""
+        wanted = [number for number, name in enumerate(scanner.names.texts()) if name == EVENT]
+        rows = np.flatnonzero(np.isin(scanner.column("name"), wanted))
+        if not len(rows):
+            return
+        found = {"time_ns": scanner.column("ts_ns")[rows], "thread": scanner.column("thread")[rows].astype(np.int64),
+                 **{name: scanner.integers[key][rows] for name, key in KEYS.items()}}
+        good = np.all([found[name] != NONE for name in ("time_ns", "bytes", "address", "device_type")], axis=0)
+        self.num_bad += int(np.count_nonzero(~good))
+        self._parts.append(pl.DataFrame({name: values[good] for name, values in found.items()}))
+
+    def frame(self, base_ns: int) -> pl.DataFrame:
+        """One row per event, in the order in which they happened; `device` is like cpu or cuda:0."""
+        empty = pl.DataFrame(schema=dict.fromkeys(("time_ns", "thread", *KEYS), pl.Int64()))
+        rows = pl.concat([empty, *self._parts]).with_columns(
+            *(pl.when(pl.col(name) != NONE).then(pl.col(name)).alias(name) for name in MAYBE),
+            time_ns=pl.col("time_ns") + base_ns)
+        rows = rows.sort("time_ns", "order", nulls_last=True, maintain_order=True)
+        return rows.with_columns(_device(rows).alias("device"))
+
+
+def _device(rows: pl.DataFrame) -> pl.Series:
+    names = [DEVICES.get(kind, f"device{kind}") + (f":{number}" if number is not None and number >= 0 else "")
+             for kind, number in rows.select("device_type", "device_id").iter_rows()]
+    return pl.Series(names, dtype=pl.String)

@@ -1,0 +1,109 @@
+"""`distprof memory` on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.problems import Problem
+from distprof.merge.memory.grouping import BY
+from distprof.merge.memory.peak import Peak
+from distprof.merge.memory.run_memory import RunMemory
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.problems import show_problems
+from distprof.reporters.page import Page
+from distprof.terminal import quoted_all
+from distprof.units import counted, percent, size
+
+TOP = 20
+TENSORS_SHOWN = 10
+COLUMNS = {"peak_bytes": "at peak", "peak_tensors": "tensors", "kept_bytes": "kept for backward",
+           "allocated_bytes": "allocated", "allocations": "times"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryShown:
+    """What is to be shown."""
+
+    run: Run
+    found: RunMemory
+    table: pl.DataFrame
+    """`grouped`."""
+    by: Sequence[str]
+    top: int | None
+    paths: Sequence[Path]
+    problems: Sequence[Problem]
+
+
+def render(shown: MemoryShown, page: Page) -> str:
+    """The screen."""
+    _peaks(shown, page)
+    _groups(shown, page)
+    _tensors(shown, page)
+    if shown.found.num_bad:
+        page.line(f"{counted(shown.found.num_bad, 'event')} without size, address or time left out")
+    if shown.run.remarks or shown.problems:
+        show_problems(shown.run.remarks, shown.problems, page)
+        page.line()
+    page.line(f"Next: distprof memory --by module --by op {quoted_all(shown.paths)}")
+    return page.text()
+
+
+def _peaks(shown: MemoryShown, page: Page) -> None:
+    held = {(rank, device): f"{text}" for rank, device, text in _held(shown.found.held)}
+    rows = [[str(peak.rank), peak.device, size(peak.peak_bytes), str(len(peak.alive)), size(_named(peak)),
+             _or_dash(peak.before_bytes), size(peak.unknown_bytes), _or_dash(peak.reserved_bytes),
+             held.get((peak.rank, peak.device), "-")] for peak in shown.found.peaks]
+    header = ["rank", "device", "peak", "tensors", "known", "from before", "unknown", "reserved", "held at the start"]
+    page.table(header, rows, left=2)
+    if any(peak.device == "cpu" for peak in shown.found.peaks):
+        page.line("on a CPU the peak is what was allocated since the recording began")
+    page.line()
+
+
+def _held(held: pl.DataFrame) -> list[tuple[int, str, str]]:
+    found: dict[tuple[int, str], list[str]] = {}
+    for rank, device, category, num_bytes in held.select("rank", "device", "category", "size_bytes").iter_rows():
+        found.setdefault((rank, device), []).append(f"{category.replace('_', ' ')} {size(num_bytes)}")
+    return [(rank, device, ", ".join(parts)) for (rank, device), parts in found.items()]
+
+
+def _named(peak: Peak) -> int:
+    return int(peak.alive["size_bytes"].sum())
+
+
+def _groups(shown: MemoryShown, page: Page) -> None:
+    table = shown.table.head(shown.top or TOP)
+    total = int(shown.table["peak_bytes"].sum())
+    header = [*shown.by, "at peak", "share", *list(COLUMNS.values())[1:]]
+    page.table(header, [[*(_key(row[BY[one]]) for one in shown.by), size(row["peak_bytes"]),
+                         percent(row["peak_bytes"] / total) if total else "-", str(row["peak_tensors"]),
+                         size(row["kept_bytes"]), size(row["allocated_bytes"]), str(row["allocations"])]
+                        for row in table.iter_rows(named=True)], left=len(shown.by))
+    more = len(shown.table) - len(table)
+    if more > 0:
+        page.line(f"{counted(more, 'more row')}: --top {len(shown.table)} shows all")
+    page.line()
+
+
+def _tensors(shown: MemoryShown, page: Page) -> None:
+    """Of the device with the highest peak."""
+    peak = max(shown.found.peaks, key=lambda one: one.peak_bytes)
+    rows = peak.alive.head(shown.top or TENSORS_SHOWN)
+    page.line(f"largest at the peak of rank {peak.rank} ({peak.device}):")
+    page.table(["bytes", "category", "module", "made by", "phase", "name", "shape"], [
+        [size(row["size_bytes"]), _key(row["category"]), _key(row["module_path"]), _key(row["op"]), _key(row["phase"]),
+         _key(row["name"]), _key(row["shape"])] for row in rows.iter_rows(named=True)], left=0)
+    page.line()
+
+
+def _or_dash(num_bytes: int | None) -> str:
+    return "-" if num_bytes is None else size(num_bytes)
+
+
+def _key(value: Any) -> str:
+    return "-" if value is None else "(root)" if value == "" else str(value).replace("_", " ")
