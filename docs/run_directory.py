@@ -11,7 +11,7 @@ from pathlib import Path
 from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_EVENTS, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem, Remark
-from distprof.contract.tables import RANK_TABLES, TAGS, Column, Table
+from distprof.contract.tables import ASKED_TABLES, RANK_TABLES, TAGS, Column, Table
 
 PAGE = Path(__file__).parent / "run-directory.md"
 
@@ -27,6 +27,7 @@ makes this page from `distprof/contract/`, where `rank_json.py` has all fields o
         rank.json                 who the rank is, its device, topology, params, clocks, passes, files with rows, status
         trace.json.gz             Chrome trace of this rank, as Kineto wrote it, tagged under the key "distprof"
         modules.parquet, parameters.parquet, ops.parquet, collectives.parquet, steps.parquet, events.parquet
+        waits.parquet             only where the sync pass was asked for; merged/ has it then as well
         stuck.json                only of a rank that hangs: its collectives and stacks, see below
       attempt0000/rank00003/      ranks of an earlier attempt of a job that torchrun restarted
       merged/
@@ -112,7 +113,7 @@ that is used. Where a recording ends without a sample it holds until then; by ho
 def page() -> str:
     """The whole page."""
     parts = [HEAD.replace("@CODES@", "".join(_codes())), "\n## Tables of a rank\n\nEvery table begins with\n\n", *_rows(TAGS)]
-    for table in RANK_TABLES:
+    for table in (*RANK_TABLES, *ASKED_TABLES):
         parts += _section(table, f"### {table.file}", TAGS)
     parts.append("\n## Merged tables\n")
     for table in (MERGED_MODULES, MERGED_COLLECTIVES, MERGED_STEPS):

@@ -10,6 +10,8 @@ TRACE = "trace"
 """The pass with a timeline."""
 MEMORY = "memory"
 """The pass with a timeline of allocations."""
+SYNC = "sync"
+"""The pass that looks for what blocks a rank."""
 ARRIVALS = "arrivals"
 """The pass without a timeline in which collectives are labelled."""
 
@@ -36,6 +38,7 @@ PASSES = (
     PassRow(name=WAIT, steps=2, doc="Nothing is switched on: warm-up."),
     PassRow(name="count", steps=1, doc="The FLOP counter is on."),
     PassRow(name="time", steps=3, doc="Module timers alone are on."),
+    PassRow(name=SYNC, steps=0, doc="What may block the rank is noted with its line of the script; only where asked."),
     # the profiler warms up in the first step; fewer do not suffice to tell habit from chance
     PassRow(name=TRACE, steps=6, doc="The profiler is on, and every collective is labelled."),
     # what happens in every third step is told from chance by the product of ranks and steps
@@ -46,3 +49,5 @@ PASSES = (
     PassRow(name=MEMORY, steps=0, doc="The profiler is on, and every allocation is recorded."),
 )
 PASS_NAMES = tuple(row.name for row in PASSES)
+USUAL = tuple(row for row in PASSES if row.steps)
+"""Those that are recorded without being asked for."""

@@ -263,6 +263,33 @@ STEPS = Table(
     ),
 )
 
+WAITS = Table(
+    file="waits.parquet",
+    doc="Calls of the sync pass that make the host wait, or would on a device: one row per step, line, call, module, "
+        "phase and thread.",
+    columns=(
+        *TAGS,
+        int64("step", "Step of the run, from 0."),
+        text("op", "What waits: aten::item, aten::nonzero, Tensor.cpu, cuda.synchronize, Work.wait, Queue.get, ..."),
+        text("waits_for", "device, communication, data (workers of a data loader), thread or process."),
+        text("device", "Type of the device whose tensors it is about. Null: it is about none.", nullable=True),
+        text("file", "File of the innermost line on the stack that is not of torch, of Python's library or ours."),
+        int64("line", "Number of that line, from 1."),
+        text("function", "Function that the line is in."),
+        text("library_call", "Function of torch or of Python's library that the line calls. Null: the line makes the "
+             "call itself.", nullable=True),
+        _MODULE_PATH,
+        text("phase", "forward, backward, recompute, optimizer, evaluation or data. Null: none of them.",
+             nullable=True),
+        text("thread", "steps: the thread that runs the steps; autograd: one of its threads; else the name."),
+        Column(name="blocking", type="bool", doc="False where the call waits for nothing because its tensors are on the "
+               "host; on a device it would."),
+        int64("calls", "Calls in this step."),
+        int64("blocked_ns", "Time in these calls; 0 where they wait for nothing."),
+        int64("longest_ns", "Time in the longest of them; likewise."),
+    ),
+)
+
 EXTERNAL_ID = int64("external_id", "Joins an operator with the kernels it launched, within a rank.", nullable=True)
 CORRELATION = int64("correlation", "Joins a kernel with the call that launched it, within a rank.", nullable=True)
 SEQUENCE_NUMBER = int64("sequence_number", "Joins an operator of forward with its backward, within a rank and thread.",
@@ -289,4 +316,6 @@ EVENTS = Table(
     ),
 )
 
-RANK_TABLES = (MODULES, PARAMETERS, OPS, COLLECTIVES, STEPS, EVENTS, TENSORS)
+RANK_TABLES = (MODULES, PARAMETERS, OPS, COLLECTIVES, STEPS, EVENTS)
+ASKED_TABLES = (WAITS, TENSORS)
+"""Written only where their pass is asked for."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from distprof.contract.passes import MEMORY, PASS_NAMES, PASSES, TRACE, WAIT
+from distprof.contract.passes import MEMORY, PASS_NAMES, PASSES, TRACE, USUAL, WAIT
 from distprof.errors import UsageError
 
-EXAMPLE = "--steps " + ",".join(f"{row.name}={row.steps}" for row in PASSES)
+EXAMPLE = "--steps " + ",".join(f"{row.name}={row.steps}" for row in USUAL)
 OPTIONAL = tuple(row.name for row in PASSES if row.optional)
 
 
@@ -38,7 +38,7 @@ class StepPlan:
         if negative:
             raise UsageError(f"expected steps of 0 or more, found {negative[0]}={self.steps[negative[0]]}")
         if self.num_steps == self.steps[WAIT]:
-            zeros = ", ".join(f"{name}=0" for name in self.steps if name != WAIT)
+            zeros = ", ".join(f"{name}=0" for name in self._shown() if name != WAIT)
             raise UsageError(f"expected at least one recorded step, found {zeros}", hint=f"for example {EXAMPLE}")
 
     @classmethod
@@ -59,7 +59,12 @@ class StepPlan:
         return cls(**steps)
 
     def __str__(self) -> str:
-        return ",".join(f"{name}={number}" for name, number in self.steps.items())
+        return ",".join(f"{name}={number}" for name, number in self._shown().items())
+
+    def _shown(self) -> dict[str, int]:
+        """Without passes that nobody asked for."""
+        usual = {row.name for row in USUAL}
+        return {name: number for name, number in self.steps.items() if number or name in usual}
 
     def for_ranks(self, num_ranks: int) -> StepPlan:
         """The plan of a job with that many ranks."""

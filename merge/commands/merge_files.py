@@ -10,6 +10,7 @@ from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, 
 from distprof.contract.parquet import write_table
 from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem, from_json
+from distprof.contract.tables import WAITS
 from distprof.errors import DataError
 from distprof.files import write_json
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
@@ -100,7 +101,7 @@ def _write_few_tables(found: MeasuredRun, folder: Path) -> dict[str, Any]:
 def _write_tables(found: MeasuredRun, tables: RecordedTables, folder: Path) -> dict[str, Any]:
     from distprof.merge.clock.common_times import on_common_clock
     from distprof.merge.run.group_ranks import with_lists
-    from distprof.merge.run.tables import write
+    from distprof.merge.run.tables import read_table, write
     from distprof.merge.totals.summary import reduce
 
     (summary, modules), metadata = reduce(found, tables), table_metadata(found.run)
@@ -108,6 +109,8 @@ def _write_tables(found: MeasuredRun, tables: RecordedTables, folder: Path) -> d
     if found.collectives is not None:
         write(folder, MERGED_COLLECTIVES, with_lists(found.collectives), metadata)
     write(folder, MERGED_STEPS, on_common_clock(found.clock, tables.steps, ("start_ns", "end_ns")), metadata)
+    if any(rank.has(WAITS) for rank in found.run.ranks):
+        write(folder, WAITS, read_table(found.run, WAITS).rows, metadata)
     write_json(folder / SUMMARY_JSON, summary)
     return summary
 

@@ -57,7 +57,7 @@ def _keys(timeline: RankTimeline, places: Places, launcher: Any,
         "op": timeline.name, "type": timeline.type, "shapes": timeline.shapes, "dtypes": timeline.dtypes,
         "module_path": np.where(known, places.module[launcher], places.module),
         "phase": np.where(known, places.phase[launcher], places.phase),
-        "step": _steps(timeline, windows, np.where(known, timeline.start_ns[launcher], timeline.start_ns)),
+        "step": steps_of(timeline, windows, np.where(known, timeline.start_ns[launcher], timeline.start_ns)),
         "stream": np.where(timeline.type >= NUM_HOST, timeline.thread, -1),
         "launched_by": np.where(known, timeline.name[launcher], -1)}
 
@@ -86,7 +86,7 @@ def _times(timeline: RankTimeline, nesting: Nesting, launcher: Any, passed_on: A
             "self_device_ns": nesting.lifted(launched, passed_on) + on_device}
 
 
-def _steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, start_ns: Any) -> Any:
+def steps_of(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, start_ns: Any) -> Any:
     """Number of the step in which each slice starts, or was launched; -1 outside of all."""
     if windows is None:
         windows = _marked(timeline)

@@ -15,7 +15,7 @@ from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_EVENTS, M
 from distprof.contract.parquet import TYPES, schema_of
 from distprof.contract.paths import FORMAT
 from distprof.contract.summary import MODEL_PARAMS, QUANTITIES, SUMMARY_KEYS
-from distprof.contract.tables import RANK_TABLES
+from distprof.contract.tables import ASKED_TABLES, RANK_TABLES
 from support.jobs import ROOT
 
 TABLES = {table.file: table for table in RANK_TABLES}
@@ -79,7 +79,7 @@ def test_merged_tables_have_the_columns_of_the_contract(run, file):
     assert pq.read_metadata(run / "merged" / file).num_rows > 0
 
 
-@pytest.mark.parametrize("table", [*RANK_TABLES, *MERGED.values()], ids=lambda table: table.file)
+@pytest.mark.parametrize("table", [*RANK_TABLES, *ASKED_TABLES, *MERGED.values()], ids=lambda table: table.file)
 def test_every_column_is_documented(table):
     assert table.doc.endswith(".")
     assert len(set(table.names())) == len(table.columns)

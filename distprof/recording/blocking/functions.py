@@ -1,0 +1,141 @@
+"""Functions and methods that wait: while they are watched, each has one of ours in front of it."""
+
+from __future__ import annotations
+
+import multiprocessing.process
+import multiprocessing.queues
+import multiprocessing.synchronize
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial, update_wrapper
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import dataloader
+
+from distprof.recording.blocking.blocking_log import (
+    COMMUNICATION,
+    DATA,
+    DEVICE,
+    PROCESS,
+    THREAD,
+    BlockingLog,
+    Wait,
+)
+
+WaitOf = Callable[..., Wait | None]
+TENSOR_METHODS = ("cpu", "tolist")
+DEVICE_FUNCTIONS = {"_cuda_synchronize": "cuda.synchronize", "_accelerator_synchronizeDevice": "accelerator.synchronize",
+                    "_cuda_emptyCache": "cuda.empty_cache"}
+"""Of torch._C -> what they are called in Python, whichever way they were imported."""
+_MISSING = object()
+
+
+class WaitingFunctions:
+    """Watches them between `start` and `stop`."""
+
+    def __init__(self, log: BlockingLog) -> None:
+        self._log = log
+        self._on_device = False
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        """Owner, name, what it has itself, what we put there."""
+
+    def start(self) -> None:
+        """Puts a function in front of each."""
+        self._on_device = torch.cuda.is_initialized()
+        for name in TENSOR_METHODS:
+            self._watch(torch.Tensor, name, self._on_tensor(f"Tensor.{name}"))
+        self._watch(torch.cpu, "synchronize", _always("cpu.synchronize", DEVICE, "cpu", blocking=False))
+        if self._on_device:
+            for name, op in DEVICE_FUNCTIONS.items():
+                self._watch(torch._C, name, _always(op, DEVICE, "cuda"))
+            for owner in (torch.cuda.Stream, torch.cuda.Event):
+                self._watch(owner, "synchronize", _always(f"{owner.__name__}.synchronize", DEVICE, "cuda"))
+        if dist.is_available():
+            self._watch_works()
+        self._watch(dataloader._BaseDataLoaderIter, "__next__", _loading)
+        self._watch(threading.Condition, "wait", _always("", THREAD))
+        self._watch(threading.Thread, "join", _while_alive("Thread.join", THREAD))
+        self._watch(multiprocessing.process.BaseProcess, "join", _while_alive("Process.join", PROCESS))
+        for kind in (multiprocessing.queues.Queue, multiprocessing.queues.SimpleQueue):
+            self._watch(kind, "get", _always(f"{kind.__name__}.get", PROCESS))
+        self._watch_locks()
+
+    def stop(self) -> None:
+        """Takes them away, unless somebody put another one in front."""
+        for owner, name, own, ours in reversed(self._replaced):
+            if vars(owner).get(name) is ours:
+                if own is _MISSING:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, own)
+        self._replaced = []
+
+    def _replace(self, owner: Any, name: str, ours: Any) -> None:
+        self._replaced.append((owner, name, vars(owner).get(name, _MISSING), ours))
+        setattr(owner, name, ours)
+
+    def _watch(self, owner: Any, name: str, wait_of: WaitOf) -> None:
+        own = getattr(owner, name, None)
+        if own is None:
+            return
+        log = self._log
+
+        def waits(*args: Any, **kwargs: Any) -> Any:
+            return log.call(wait_of(*args, **kwargs), sys._getframe(), own, args, kwargs)
+
+        self._replace(owner, name, update_wrapper(waits, own))
+
+    def _on_tensor(self, op: str) -> WaitOf:
+        def wait_of(tensor: Any, *_args: Any, **_kwargs: Any) -> Wait | None:
+            kind = tensor.device.type
+            if kind == "meta" or (kind == "cpu" and self._on_device):
+                return None
+            return Wait(op, DEVICE, kind, blocking=kind != "cpu")
+
+        return wait_of
+
+    def _watch_works(self) -> None:
+        """Where a stream waits in place of the host, the work still runs when `wait` returns."""
+        own, log, on_device = dist.Work.wait, self._log, self._on_device
+        wait = Wait("Work.wait", COMMUNICATION, None, blocking=True)
+
+        def waits(work: Any, *args: Any, **kwargs: Any) -> Any:
+            is_over = partial(_is_over, work) if on_device else None
+            return log.call(wait, sys._getframe(), own, (work, *args), kwargs, has_waited=is_over)
+
+        self._replace(dist.Work, "wait", update_wrapper(waits, own))
+
+    def _watch_locks(self) -> None:
+        """A lock that is free is no wait. Locks of `threading` are not Python's to watch."""
+        own, log = multiprocessing.synchronize.SemLock.__enter__, self._log
+        wait = Wait("Lock.__enter__", PROCESS, None, blocking=True)
+
+        def waits(lock: Any) -> Any:
+            if lock._semlock.acquire(False):  # noqa: FBT003 (as it is named there)
+                return True
+            return log.call(wait, sys._getframe(), own, (lock,), {})
+
+        self._replace(multiprocessing.synchronize.SemLock, "__enter__", update_wrapper(waits, own))
+
+
+def _is_over(work: Any) -> bool:
+    """To ask may break a graph capture, in which nothing waits."""
+    return not torch.cuda.is_current_stream_capturing() and bool(work.is_completed())
+
+
+def _always(op: str, waits_for: str, device: str | None = None, *, blocking: bool = True) -> WaitOf:
+    wait = Wait(op, waits_for, device, blocking)
+    return lambda *_args, **_kwargs: wait
+
+
+def _while_alive(op: str, waits_for: str) -> WaitOf:
+    wait = Wait(op, waits_for, None, blocking=True)
+    return lambda one, *_args, **_kwargs: wait if one.is_alive() else None
+
+
+def _loading(loading: Any) -> Wait | None:
+    """Where the data loader has no workers, its thread is this one: that is work."""
+    return Wait("DataLoader.__next__", DATA, None, blocking=True) if hasattr(loading, "_workers") else None

@@ -1,0 +1,107 @@
+"""Operators that make the host wait for a device: a kernel in front of each sees its calls, and no others are touched."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distprof.recording.blocking.blocking_log import COMMUNICATION, DEVICE, BlockingLog, Wait
+
+READING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "equal",
+           "bincount", "repeat_interleave.Tensor")
+"""Operators of aten whose result, or its shape, depends on values: on a device the host waits for them."""
+COPY = "copy_"
+WORDS = {"_local_scalar_dense": "aten::item"}
+"""Names that say more."""
+SCALARS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+
+
+class WaitingOperators:
+    """Watches them between `start` and `stop`."""
+
+    def __init__(self, log: BlockingLog) -> None:
+        self._log = log
+        self._libraries: list[Any] = []
+        self._on_device = False
+
+    def start(self) -> None:
+        """Puts a kernel in front of each operator."""
+        self._on_device = torch.cuda.is_initialized()
+        aten = self._library("aten")
+        for name in READING:
+            self._implement(aten, torch.ops.aten, name, self._reading)
+        if self._on_device:  # without a device no copy waits, and there are many
+            self._implement(aten, torch.ops.aten, COPY, self._copying)
+        if dist.is_available():
+            self._implement(self._library("_c10d_functional"), torch.ops._c10d_functional, "wait_tensor",
+                            self._communicating)
+            self._implement(self._library("c10d"), torch.ops.c10d, "monitored_barrier_", self._communicating)
+
+    def stop(self) -> None:
+        """Removes the kernels."""
+        for library in self._libraries:
+            library._destroy()
+        self._libraries = []
+
+    def _library(self, namespace: str) -> Any:
+        library = torch.library.Library(namespace, "IMPL")
+        self._libraries.append(library)
+        return library
+
+    def _implement(self, library: Any, namespace: Any, name: str, wait_of: Callable[..., Wait | None]) -> None:
+        packet, _, which = name.partition(".")
+        overload = getattr(getattr(namespace, packet, None), which or "default", None)
+        if overload is not None:
+            library.impl(overload, self._kernel(overload, WORDS.get(packet, f"{namespace.name}::{packet}"), wait_of),
+                         "BackendSelect", with_keyset=True)
+
+    def _kernel(self, overload: Any, op: str, wait_of: Callable[..., Wait | None]) -> Callable[..., Any]:
+        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+        log, places = self._log, _tensor_places(overload)
+
+        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            return log.call(wait_of(op, *args, **kwargs), sys._getframe(), overload.redispatch,
+                            (keys & after, *_as_tensors(args, places)), kwargs)
+
+        return kernel
+
+    def _reading(self, op: str, *args: Any, **_kwargs: Any) -> Wait | None:
+        return self._of(op, args[0])
+
+    def _copying(self, op: str, to: Any, source: Any, *flags: bool, **named: bool) -> Wait | None:
+        non_blocking = named.get("non_blocking", any(flags))
+        if not isinstance(source, torch.Tensor) or to.device.type == source.device.type:
+            return None
+        if "meta" in (to.device.type, source.device.type):
+            return None
+        if non_blocking and (to.device.type != "cpu" or to.is_pinned()):
+            return None
+        return Wait(op, DEVICE, source.device.type if to.device.type == "cpu" else to.device.type, blocking=True)
+
+    def _communicating(self, op: str, *args: Any, **_kwargs: Any) -> Wait | None:
+        tensor = args[0] if isinstance(args[0], torch.Tensor) else None
+        if tensor is not None and tensor.is_cuda:
+            return None  # a stream waits, and the host goes on
+        return Wait(op, COMMUNICATION, "cpu", blocking=True)
+
+    def _of(self, op: str, tensor: Any) -> Wait | None:
+        kind = tensor.device.type if isinstance(tensor, torch.Tensor) else "meta"
+        if kind == "meta" or (kind == "cpu" and self._on_device):
+            return None  # in a job on a device, tensors of the host are what the script wants there
+        return Wait(op, DEVICE, kind, blocking=kind != "cpu")
+
+
+def _tensor_places(overload: Any) -> tuple[int, ...]:
+    return tuple(index for index, one in enumerate(overload._schema.arguments) if str(one.type) == "Tensor")
+
+
+def _as_tensors(args: tuple[Any, ...], places: tuple[int, ...]) -> tuple[Any, ...]:
+    """A kernel in Python is given numbers of the script as such, where the operator takes tensors."""
+    if all(isinstance(args[place], torch.Tensor) for place in places if place < len(args)):
+        return args
+    return tuple(torch.tensor(value, dtype=SCALARS.get(type(value))) if place in places and type(value) in SCALARS
+                 else value for place, value in enumerate(args))

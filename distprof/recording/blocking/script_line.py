@@ -1,0 +1,70 @@
+"""Which line of the script a call comes from: the innermost Python frame that is neither of a library nor ours."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import torch
+
+_HOME = Path(__file__).parents[2]
+_SEEN_THROUGH = tuple(str(_HOME / name) for name in (
+    "recording/blocking/", "recording/steps/skipped.py", "recording/pass_switch.py"))
+"""Our files that put a function in front of one of the script's or torch's: the caller is behind them."""
+_OWN, _TORCH = str(_HOME), str(Path(torch.__file__).parent)
+_THIN = tuple(str(Path(_TORCH, name)) for name in ("functional.py", "_tensor.py", "_jit_internal.py"))
+"""Files of torch in which functions do little more than call one operator."""
+_INSTALLED = ("site-packages", "dist-packages")
+_STDLIB = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")})
+_CALLS_OF_MODULES = ("Module._wrapped_call_impl", "Module._call_impl")
+SCRIPT, LIBRARY, OURS, SEEN_THROUGH = range(4)
+
+
+class Place(NamedTuple):
+    """Where a call comes from."""
+
+    file: str | None
+    """None where no line of the script is on the stack of the thread."""
+    line: int | None
+    function: str | None
+    library_call: str | None
+    """The function of torch or of Python's library that the line calls; None where the line makes the call itself."""
+
+
+NOWHERE = Place(None, None, None, None)
+
+
+def place_of(frame: FrameType | None) -> Place | None:
+    """The line that a frame was called from; None where we are what calls."""
+    library_call = None
+    while frame is not None:
+        code = frame.f_code
+        kind = _kind(code.co_filename)
+        if kind == SCRIPT:
+            return Place(code.co_filename, frame.f_lineno, code.co_qualname, library_call)
+        if kind == OURS:
+            return None
+        if kind == LIBRARY and "<locals>" not in code.co_qualname and code.co_qualname not in _CALLS_OF_MODULES:
+            library_call = code.co_qualname
+        frame = frame.f_back
+    return NOWHERE
+
+
+def place_of_thread(thread: int) -> Place:
+    """Where another thread of the script is."""
+    return place_of(sys._current_frames().get(thread)) or NOWHERE
+
+
+@lru_cache(maxsize=1 << 12)
+def _kind(file: str) -> int:
+    if file.startswith(_SEEN_THROUGH) or file in _THIN:
+        return SEEN_THROUGH
+    if file.startswith(_OWN):
+        return OURS
+    if file.startswith((_TORCH, "<frozen")):
+        return LIBRARY
+    return LIBRARY if file.startswith(_STDLIB) and not any(part in file for part in _INSTALLED) else SCRIPT

@@ -1,0 +1,86 @@
+"""Waits of all ranks of a run in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from distprof.contract.passes import SYNC
+from distprof.contract.problems import Unreadable
+from distprof.contract.tables import STEPS, WAITS
+from distprof.errors import DataError
+from distprof.merge.operators.rank_timeline import read_timeline
+from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.tables import Loaded, read_table
+from distprof.merge.waits.traced_waits import SCHEMA, traced_waits
+from distprof.threads import thread_pool
+
+TRACE = "trace"
+AT_ONCE = 2
+"""Timelines that are read side by side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWaits:
+    """What was found."""
+
+    rows: pl.DataFrame
+    """`SCHEMA`: a row per rank, step, line, call, module, phase and thread."""
+    steps: pl.DataFrame
+    """`rank`, `step` and `duration_ns` of the steps that were looked at; no rows where a trace does not tell."""
+    ranks: Sequence[int]
+    """Those that were looked at."""
+    recorded: bool
+    """True where the sync pass noted the waits; False: they are those that timelines show, without lines."""
+    problems: Sequence[Unreadable]
+
+
+def run_waits(run: Run) -> RunWaits:
+    """Reads the waits of a run.
+
+    Raises:
+        DataError: The sync pass was not recorded, and no rank has a timeline.
+    """
+    steps = None if run.kind == "traces" else read_table(run, STEPS)
+    found = None if steps is None else read_table(run, WAITS)
+    if steps is not None and found is not None and found.ranks:
+        return RunWaits(rows=found.rows.select(SCHEMA), steps=_steps(steps, SYNC), ranks=found.ranks, recorded=True,
+                        problems=[*steps.problems, *found.problems])
+    return _of_timelines(run, steps, [*(found.problems if found is not None else ())])
+
+
+def _of_timelines(run: Run, steps: Loaded | None, problems: list[Unreadable]) -> RunWaits:
+    if steps is not None:
+        problems += steps.problems
+
+    def read(rank: Rank) -> pl.DataFrame | Unreadable:
+        try:
+            return traced_waits(rank.number, read_timeline(rank), _windows(steps, rank))
+        except DataError as error:
+            return Unreadable(rank=rank.number, detail=str(error))
+
+    traced = [rank for rank in run.ranks if rank.trace is not None]
+    with thread_pool(AT_ONCE) as executor:
+        each = dict(zip((rank.number for rank in traced), executor.map(read, traced), strict=True))
+    problems += [one for one in each.values() if isinstance(one, Unreadable)]
+    found = {number: one for number, one in each.items() if not isinstance(one, Unreadable)}
+    if not found:
+        raise DataError(f"expected waits that the sync pass noted, or a timeline, in {run.path}, found neither",
+                        hint="record it with --steps sync=2")
+    known = pl.DataFrame(schema={"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64})
+    return RunWaits(rows=pl.concat([pl.DataFrame(schema=SCHEMA), *found.values()]),
+                    steps=known if steps is None else _steps(steps, TRACE), ranks=list(found), recorded=False,
+                    problems=problems)
+
+
+def _steps(steps: Loaded, name: str) -> pl.DataFrame:
+    return steps.rows.filter(pl.col("pass") == name).select("rank", "step", "duration_ns")
+
+
+def _windows(steps: Loaded | None, rank: Rank) -> Sequence[tuple[int, int, int]] | None:
+    if steps is None:
+        return None
+    mine = steps.rows.filter(pl.col("pass") == TRACE, pl.col("rank") == rank.number)
+    return [(start, end, step) for start, end, step in mine.select("start_ns", "end_ns", "step").iter_rows()]

@@ -1,0 +1,111 @@
+"""What a timeline shows of the host waiting: calls of the runtime, operators that read values, slices of waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.tables import WAIT_SLICE, WAITS
+from distprof.merge.activity.markers import AUTOGRAD
+from distprof.merge.operators.nesting import Nesting
+from distprof.merge.operators.places import PHASES, Places, places_of
+from distprof.merge.operators.rank_operators import steps_of
+from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
+from distprof.merge.run.tables import TYPES
+
+SCHEMA = {column.name: TYPES[column.type] for column in WAITS.columns if column.name not in ("mp_size", "dp_size")}
+OF_RUNTIME = {
+    f"{prefix}{name}" for prefix in ("cuda", "hip") for name in (
+        "StreamSynchronize", "DeviceSynchronize", "EventSynchronize", "Memcpy", "Memcpy2D", "MemcpyWithStream")
+} | {"cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize"}
+"""Calls that return when the device is so far."""
+OF_VALUES = {
+    "aten::item": "aten::item", "aten::_local_scalar_dense": "aten::item",
+    **{name: name for name in ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim",
+                               "aten::unique_consecutive", "aten::equal", "aten::bincount")}}
+"""Operators whose result, or its shape, depends on values -> what they are called."""
+OF_COMMUNICATION = (WAIT_SLICE, "_c10d_functional::wait_tensor")
+LOADING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+_KINDS = ("device", "communication", "data")
+_NONE, _RUNTIME, _VALUE, _COMMUNICATION, _DATA = range(5)
+
+
+def traced_waits(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None) -> pl.DataFrame:
+    """Waits of a rank, without lines of the script.
+
+    Args:
+        rank: Its number.
+        timeline: Its slices.
+        windows: Start, end and number of its steps; None: the trace has marks of them, or is one step.
+
+    Returns:
+        `SCHEMA`. On a rank with a device, what its calls of the runtime show, each with the operator around it; on one
+        without, operators that would wait on a device, but those of optimizers, whose numbers stay on the host.
+    """
+    nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
+    places = places_of(timeline, nesting)
+    has_device = bool(np.any(timeline.type >= RUNTIME))
+    kind = _kinds(timeline, has_device=has_device)
+    kind[(kind == _VALUE) & (places.phase == PHASES.index("optimizer"))] = _NONE
+    around, outer = _outwards(timeline, nesting, kind)
+    step = steps_of(timeline, windows, timeline.start_ns)
+    rows = np.flatnonzero((kind != _NONE) & ~around & (step >= 0))
+    if not len(rows):
+        return pl.DataFrame(schema=SCHEMA)
+    return _summed(_frame(timeline, places, rows, kind, outer, step), rank)
+
+
+def _kinds(timeline: RankTimeline, *, has_device: bool) -> Any:
+    of_name = np.array([_kind(name, has_device=has_device) for name in timeline.names] or [_NONE], np.int64)
+    kind = of_name[timeline.name] if len(timeline.name) else np.empty(0, np.int64)
+    kind[(timeline.type >= NUM_HOST) | ((kind == _RUNTIME) != (timeline.type == RUNTIME))] = _NONE
+    return kind
+
+
+def _kind(name: str, *, has_device: bool) -> int:
+    if name in OF_RUNTIME:
+        return _RUNTIME
+    if name == LOADING:
+        return _DATA
+    if has_device:
+        return _NONE  # a stream waits for communication, and what reads a value of a device calls the runtime
+    return _VALUE if name in OF_VALUES else _COMMUNICATION if name in OF_COMMUNICATION else _NONE
+
+
+def _outwards(timeline: RankTimeline, nesting: Nesting, kind: Any) -> tuple[Any, Any]:
+    """Whether each slice lies in a wait, and the row of the outermost operator around it, -1 for none."""
+    around, outer = np.zeros(len(kind), bool), np.full(len(kind), -1, np.int64)
+    shown = np.array([not name.startswith(AUTOGRAD) for name in timeline.names] or [True])
+    operator = (timeline.type == OPERATOR) & (shown[timeline.name] if len(timeline.name) else True)
+    for rows, parents in nesting.downwards():
+        inside = parents >= 0
+        around[rows] = inside & (around[parents] | (kind[parents] != _NONE))
+        above = np.where(inside, outer[parents], -1)
+        outer[rows] = np.where(above >= 0, above, np.where(inside & operator[parents], parents, -1))
+    return around, outer
+
+
+def _frame(timeline: RankTimeline, places: Places, rows: Any, kind: Any, outer: Any, step: Any) -> pl.DataFrame:
+    names, paths = [OF_VALUES.get(name, name) for name in timeline.names], places.paths
+    duration, blocking = timeline.duration_ns[rows], kind[rows] != _VALUE
+    return pl.DataFrame({
+        "step": step[rows], "blocking": blocking, "duration_ns": np.where(blocking, duration, 0),
+        "op": ["DataLoader.__next__" if names[one] == LOADING else names[one] for one in timeline.name[rows]],
+        "waits_for": [_KINDS[max(one - _VALUE, 0)] for one in kind[rows]],
+        "device": [{_RUNTIME: "cuda", _VALUE: "cpu"}.get(one) for one in kind[rows]],
+        "library_call": [None if one < 0 else timeline.names[timeline.name[one]] for one in outer[rows]],
+        "module_path": [None if one < 0 else paths[one] for one in places.module[rows]],
+        "phase": [PHASES[one] for one in places.phase[rows]]},
+        schema_overrides=dict.fromkeys(("device", "library_call", "module_path", "phase"), pl.String()))
+
+
+def _summed(rows: pl.DataFrame, rank: int) -> pl.DataFrame:
+    keys = [name for name in rows.columns if name != "duration_ns"]
+    found = rows.group_by(keys, maintain_order=True).agg(
+        calls=pl.len(), blocked_ns=pl.col("duration_ns").sum(), longest_ns=pl.col("duration_ns").max())
+    return found.select(
+        (pl.lit(rank) if name == "rank" else pl.col(name) if name in found.columns else pl.lit(None)).cast(kind)
+        .alias(name) for name, kind in SCHEMA.items())
