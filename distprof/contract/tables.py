@@ -282,8 +282,8 @@ WAITS = Table(
         text("phase", "forward, backward, recompute, optimizer, evaluation or data. Null: none of them.",
              nullable=True),
         text("thread", "steps: the thread that runs the steps; autograd: one of its threads; else the name."),
-        Column(name="blocking", type="bool", doc="False where the call waits for nothing because its tensors are on the "
-               "host; on a device it would."),
+        Column(name="blocking", type="bool", doc="False where the call waits for nothing because its tensors are on "
+               "the host; on a device it would."),
         int64("calls", "Calls in this step."),
         int64("blocked_ns", "Time in these calls; 0 where they wait for nothing."),
         int64("longest_ns", "Time in the longest of them; likewise."),

@@ -22,6 +22,7 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import read_table, readable
 from distprof.merge.totals.modules import reduce_modules
+from distprof.merge.waits.run_waits import run_waits
 from distprof.terminal import quoted
 
 
@@ -100,6 +101,16 @@ class RunFrames:
             raise DataError(f"expected a merge with {EVENTS.file} in {self._run.path}, found none",
                             hint=f"distprof merge {quoted(self._run.path)}")
         return on_common_clock(self._measured.clock, read_table(self._run, EVENTS).rows, ("start_ns",))
+
+    def waits(self) -> pl.DataFrame:
+        """What blocks the ranks: a row per rank, step, line, call, module, phase and thread.
+
+        docs/waits.md describes the columns.
+
+        Raises:
+            DataError: The sync pass was not recorded, and no rank has a timeline.
+        """
+        return run_waits(self._run).rows
 
     @cached_property
     def _operators(self) -> RunOperators:

@@ -46,8 +46,8 @@ def run_waits(run: Run) -> RunWaits:
     steps = None if run.kind == "traces" else read_table(run, STEPS)
     found = None if steps is None else read_table(run, WAITS)
     if steps is not None and found is not None and found.ranks:
-        return RunWaits(rows=found.rows.select(SCHEMA), steps=_steps(steps, SYNC), ranks=found.ranks, recorded=True,
-                        problems=[*steps.problems, *found.problems])
+        return RunWaits(rows=found.rows.select(SCHEMA.keys()), steps=_steps(steps, SYNC), ranks=found.ranks,
+                        recorded=True, problems=[*steps.problems, *found.problems])
     return _of_timelines(run, steps, [*(found.problems if found is not None else ())])
 
 

@@ -11,6 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 
@@ -57,10 +58,10 @@ def wait_for_everything(loss, out):
     torch.unique(out.detach())  # point: aten::_unique2
     results = queue.Queue()
     helper = threading.Thread(target=late, args=(results,))
-    helper.start()
+    helper.start()  # waits: Thread.start
     results.get()  # waits: Queue.get
     slow = threading.Thread(target=time.sleep, args=(0.05,))
-    slow.start()
+    slow.start()  # waits: Thread.start
     slow.join()  # waits: Thread.join
 
 
@@ -68,13 +69,14 @@ def main():
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), Gate())
+    model = DistributedDataParallel(model) if planted else model
     optimizer = torch.optim.Adam(model.parameters())
     data = [torch.randn(8) for _ in range(64)]
     batches = DataLoader(data, batch_size=4, num_workers=1 if planted else 0, collate_fn=load if planted else None)
     for batch in batches:  # waits: DataLoader.__next__
         out = model(batch)
         loss = Doubled.apply(out).square().mean()
-        loss.backward()
+        loss.backward()  # waits: all_reduce of DDP
         optimizer.step()
         optimizer.zero_grad()
         if planted:

@@ -65,7 +65,8 @@ class BlockingLog:
         self._owners = owners
         self._step = step
         self._phase = phase
-        self._add = guard(self._on_wait)
+        self.add = guard(self._on_wait)
+        """Adds a wait that is over: what it is, its time in ns, the frame that called it."""
         self._running = _Running()
         self._lock = threading.Lock()
         self._thread = 0
@@ -116,9 +117,9 @@ class BlockingLog:
         finally:
             duration_ns, here.inside = time.perf_counter_ns() - start_ns, False
             if has_waited is None or has_waited():
-                self._add(wait, duration_ns, caller)
+                self.add(wait, duration_ns, caller)
 
-    def _on_wait(self, wait: Wait, duration_ns: int, caller: FrameType) -> None:
+    def _on_wait(self, wait: Wait, duration_ns: int, caller: FrameType | None) -> None:
         at_home = threading.get_ident() == self._thread
         if not at_home and wait.waits_for in (DATA, THREAD, PROCESS):
             return  # helpers of the script wait for work: that holds up nobody

@@ -27,8 +27,9 @@ from distprof.recording.blocking.blocking_log import (
 
 WaitOf = Callable[..., Wait | None]
 TENSOR_METHODS = ("cpu", "tolist")
-DEVICE_FUNCTIONS = {"_cuda_synchronize": "cuda.synchronize", "_accelerator_synchronizeDevice": "accelerator.synchronize",
-                    "_cuda_emptyCache": "cuda.empty_cache"}
+DEVICE_FUNCTIONS = {
+    "_cuda_synchronize": "cuda.synchronize", "_accelerator_synchronizeDevice": "accelerator.synchronize",
+    "_cuda_emptyCache": "cuda.empty_cache"}
 """Of torch._C -> what they are called in Python, whichever way they were imported."""
 _MISSING = object()
 
@@ -114,7 +115,7 @@ class WaitingFunctions:
         wait = Wait("Lock.__enter__", PROCESS, None, blocking=True)
 
         def waits(lock: Any) -> Any:
-            if lock._semlock.acquire(False):  # noqa: FBT003 (as it is named there)
+            if lock._semlock.acquire(False):
                 return True
             return log.call(wait, sys._getframe(), own, (lock,), {})
 

@@ -1,4 +1,4 @@
-"""Operators that make the host wait for a device: a kernel in front of each sees its calls, and no others are touched."""
+"""Operators that make the host wait: a kernel in front of each sees its calls, and no other operator is touched."""
 
 from __future__ import annotations
 

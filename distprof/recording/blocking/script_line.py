@@ -54,6 +54,14 @@ def place_of(frame: FrameType | None) -> Place | None:
     return NOWHERE
 
 
+def caller_of_callback() -> FrameType | None:
+    """The innermost frame that is not ours, for what torch has called."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and _kind(frame.f_code.co_filename) in (OURS, SEEN_THROUGH):
+        frame = frame.f_back
+    return frame
+
+
 def place_of_thread(thread: int) -> Place:
     """Where another thread of the script is."""
     return place_of(sys._current_frames().get(thread)) or NOWHERE

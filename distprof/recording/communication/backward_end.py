@@ -48,7 +48,7 @@ class BackwardEnd:
     def issued(self, call: CollectiveCall, operator: str, work: Any, caller: Any) -> None:
         """A call was made; nothing happens unless DDP made it in backward."""
         task = torch._C._current_graph_task_id()
-        is_over = _done(call, work) if task != -1 and _is_of_ddp(operator, caller) else None
+        is_over = _done(call, work) if task != -1 and is_of_ddp(operator, caller) else None
         if is_over is None:
             return
         backward = self._running.get(task)
@@ -91,7 +91,7 @@ def _done(call: CollectiveCall, work: Any) -> Callable[[], bool] | None:
     return done
 
 
-def _is_of_ddp(operator: str, caller: Any) -> bool:
+def is_of_ddp(operator: str, caller: Any) -> bool:
     """True where C++ made the call in the midst of backward, or a communication hook, which gets a bucket of DDP's."""
     if caller is None or caller.f_code is ENGINE:
         return operator == BUCKETS

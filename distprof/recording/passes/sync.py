@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from distprof.contract.passes import SYNC
 from distprof.contract.tables import WAITS, TableRow
 from distprof.recording.blocking.blocking_log import BlockingLog
+from distprof.recording.blocking.ddp_waits import DdpWaits
 from distprof.recording.blocking.functions import WaitingFunctions
 from distprof.recording.blocking.node_owners import NodeOwners
 from distprof.recording.blocking.operators import WaitingOperators
@@ -23,7 +24,8 @@ class SyncSteps(Pass):
         self._note = context.note
         self._owners = NodeOwners(context.scopes)
         self._log = BlockingLog(self._owners, guard=context.guard, step=context.step, phase=context.phase)
-        self._parts = (self._owners, WaitingOperators(self._log), WaitingFunctions(self._log))
+        self._parts = (self._owners, WaitingOperators(self._log), WaitingFunctions(self._log),
+                       DdpWaits(self._log, context.guard))
         self._was_on = False
 
     def start(self) -> None:

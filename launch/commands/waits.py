@@ -1,0 +1,43 @@
+"""`distprof waits`: what blocks the ranks of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from distprof.launch.options import ATTEMPT, RUNS, STRICT
+from distprof.terminal import show
+
+
+@click.command()
+@RUNS
+@click.option("--by", "by", multiple=True, metavar="KEY",
+              help="Add up waits with the same line, op, module, phase, rank, step, thread, or what is waited for "
+                   "(for); several of these keep more apart.  [default: line and op]")
+@click.option("--sort", default="blocked_ns", metavar="COLUMN",
+              help="Largest first: blocked_ns, calls, mean_ns or longest_ns.  [default: blocked_ns]")
+@click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
+              help="Rows shown.  [default: 20; all with --json and --csv]")
+@click.option("--rank", "ranks", multiple=True, type=int, metavar="N", help="Only this rank.")
+@click.option("--step", "steps", multiple=True, type=int, metavar="N", help="Only this step.")
+@click.option("--json", "form", flag_value="json", help="Print JSON.")
+@click.option("--csv", "form", flag_value="csv", help="Print CSV.")
+@ATTEMPT
+@STRICT
+def waits(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | None, ranks: tuple[int, ...],
+          steps: tuple[int, ...], form: str | None, attempt: int | None, strict: bool) -> None:
+    """Show what blocks the ranks: lines that wait for a device, for other ranks, for data, threads or processes.
+
+    RUN is a run directory, or traces that torch.profiler wrote. Lines of the script are known where the run was
+    recorded with --steps sync=2; else it is shown what timelines tell.
+    """
+    from distprof.launch.merge_memory import reuse_memory
+
+    reuse_memory()
+    from distprof.merge.commands.waits import WaitsView
+    from distprof.merge.commands.waits import waits as waits_of
+    from distprof.merge.run.attempts import of_attempt
+
+    view = WaitsView(by=by or ("line", "op"), sort=sort, top=top, ranks=ranks, steps=steps, form=form or "text")
+    show(waits_of(*of_attempt(runs, attempt), view=view, strict=strict))

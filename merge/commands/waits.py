@@ -1,0 +1,108 @@
+"""Makes the text of `distprof waits`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.paths import FORMAT
+from distprof.contract.problems import Problem
+from distprof.errors import UsageError
+from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.run.open_run import open_run
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.waits import WaitsShown, render
+from distprof.merge.waits.grouping import grouped
+from distprof.merge.waits.run_waits import RunWaits, run_waits
+from distprof.reporters.page import Page
+from distprof.units import spans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsView:
+    """Which waits are shown, and how."""
+
+    by: Sequence[str] = ("line", "op")
+    sort: str = "blocked_ns"
+    top: int | None = None
+    """All without; 20 in text."""
+    ranks: Sequence[int] = ()
+    """All without."""
+    steps: Sequence[int] = ()
+    """All without."""
+    form: str = "text"
+    """text, json or csv."""
+
+
+def waits(path: Path, *more: Path, view: WaitsView, strict: bool = False) -> str:
+    """Waits of a run as text.
+
+    Args:
+        path: A run directory, or traces of other programs.
+        *more: Further run directories of the same job.
+        view: Which, and how they are shown.
+        strict: Fail where something is missing.
+
+    Raises:
+        DataError: The run cannot be read, or nothing shows waits.
+        UsageError: There is no such name, rank or step.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    run = open_run(path, *more)
+    found = run_waits(run)
+    problems: list[Problem] = [*run.problems, *found.problems]
+    fail_if_incomplete(problems, strict=strict)
+    rows, steps = _chosen(found, view)
+    total_ns = int(steps["duration_ns"].sum())
+    table = grouped(rows, view.by, sort=view.sort, total_ns=total_ns)
+    if view.form == "json":
+        return json.dumps(_data(run, found, view, rows, steps, table), indent=1)
+    if view.form == "csv":
+        return _csv(table.head(view.top) if view.top else table)
+    shown = WaitsShown(run=run, found=found, rows=rows, steps=steps, table=table, by=tuple(dict.fromkeys(view.by)),
+                       ranks=_ranks(found, view), top=view.top, paths=(path, *more), problems=problems)
+    return render(shown, Page())
+
+
+def _chosen(found: RunWaits, view: WaitsView) -> tuple[pl.DataFrame, pl.DataFrame]:
+    known = sorted({*found.steps["step"].to_list(), *found.rows["step"].to_list()})
+    rows, steps = found.rows, found.steps.filter(pl.col("rank").is_in(found.ranks))
+    for option, wanted, there, column in (("--rank", view.ranks, sorted(found.ranks), "rank"),
+                                          ("--step", view.steps, known, "step")):
+        for one in wanted:
+            if one not in there:
+                raise UsageError(f"expected one of {spans(there) or 'none'} for {option}, found {one}")
+        if wanted:
+            rows, steps = (frame.filter(pl.col(column).is_in(wanted)) for frame in (rows, steps))
+    return rows, steps
+
+
+def _ranks(found: RunWaits, view: WaitsView) -> list[int]:
+    return sorted(set(view.ranks) or found.ranks)
+
+
+def _data(run: Run, found: RunWaits, view: WaitsView, rows: pl.DataFrame, steps: pl.DataFrame,
+          table: pl.DataFrame) -> dict[str, Any]:
+    return {
+        "format": FORMAT, "kind": "waits", "source": "sync pass" if found.recorded else "timeline",
+        "ranks": _ranks(found, view), "world_size": run.world_size,
+        "steps": sorted({*steps["step"].to_list(), *rows["step"].to_list()}),
+        "totals": {"calls": int(rows["calls"].sum()), "blocked_ns": int(rows["blocked_ns"].sum()),
+                   "blocking_calls": int(rows.filter("blocking")["calls"].sum()),
+                   "steps_ns": int(steps["duration_ns"].sum()) if len(steps) else None},
+        "waits": (table.head(view.top) if view.top else table).rename({"module_path": "module"}).to_dicts()}
+
+
+def _csv(table: pl.DataFrame) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows(table.iter_rows())
+    return out.getvalue()

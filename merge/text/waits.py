@@ -1,0 +1,138 @@
+"""`distprof waits` on one screen."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.problems import Problem
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.problems import show_problems
+from distprof.merge.waits.run_waits import RunWaits
+from distprof.reporters.page import Page
+from distprof.terminal import quoted_all
+from distprof.units import counted, duration, percent, spans
+
+TOP = 20
+LONGEST = 60
+"""Characters of a name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsShown:
+    """What is to be shown."""
+
+    run: Run
+    found: RunWaits
+    rows: pl.DataFrame
+    """Those that were chosen."""
+    steps: pl.DataFrame
+    """Likewise."""
+    table: pl.DataFrame
+    """`grouped`."""
+    by: Sequence[str]
+    """Each once."""
+    ranks: Sequence[int]
+    top: int | None
+    paths: Sequence[Path]
+    problems: Sequence[Problem]
+
+
+def render(shown: WaitsShown, page: Page) -> str:
+    """The screen."""
+    _head(shown, page)
+    rows = shown.table.head(shown.top or TOP)
+    if len(rows):
+        page.line()
+        _table(shown, rows, page)
+    more = len(shown.table) - len(rows)
+    if more > 0:
+        page.line(f"{counted(more, 'more row')}: --top {len(shown.table)} shows all")
+    _foot(shown, page)
+    page.line()
+    if shown.run.remarks or shown.problems:
+        show_problems(shown.run.remarks, shown.problems, page)
+        page.line()
+    page.line(f"Next: distprof waits --by op --by module {quoted_all(shown.paths)}")
+    return page.text()
+
+
+def _head(shown: WaitsShown, page: Page) -> None:
+    steps = sorted({*shown.steps["step"].to_list(), *shown.rows["step"].to_list()})
+    of_steps = f" x {counted(len(steps), 'step')} ({spans(steps)})" if steps else ""
+    where = f"{counted(len(shown.ranks), 'rank')}{of_steps}"
+    blocked, total = int(shown.rows["blocked_ns"].sum()), int(shown.steps["duration_ns"].sum())
+    if shown.rows.is_empty():
+        page.line(f"{where}: nothing waits")
+    else:
+        share = f", {percent(_of_steps(shown.rows) / total)} of these steps" if total else ""
+        page.line(f"{where}: {duration(blocked)} blocked{share}")
+    if not shown.found.recorded:
+        page.line("what timelines show, without lines of the script: --steps sync=2 records a run with lines")
+
+
+def _of_steps(rows: pl.DataFrame) -> int:
+    return int(rows.filter(pl.col("thread").fill_null("steps") == "steps")["blocked_ns"].sum())
+
+
+def _foot(shown: WaitsShown, page: Page) -> None:
+    idle = int(shown.rows.filter(~pl.col("blocking"))["calls"].sum())
+    if idle:
+        page.line()
+        page.line(f"-: nothing to wait for here, as the tensors are on the host; on a device the host would wait "
+                  f"({counted(idle, 'call')})")
+
+
+def _table(shown: WaitsShown, rows: pl.DataFrame, page: Page) -> None:
+    files = _short_names(rows["file"].drop_nulls().unique().to_list())
+    by = [one for one in shown.by if one != "line" or files or len(shown.by) == 1]
+    several = len(shown.ranks) > 1 and "rank" not in by
+    with_share = rows["step_ratio"].null_count() < len(rows)
+    header = [*by, "calls", "blocked", *(["of steps"] if with_share else []), "mean", "longest",
+              *(["slowest rank"] if several else [])]
+    cells = [[*(_key(one, row, files) for one in by), str(row["calls"]), *_times(row, with_share=with_share),
+              *([_slowest(row)] if several else [])] for row in rows.iter_rows(named=True)]
+    page.table(header, cells, left=len(by))
+
+
+def _times(row: Mapping[str, Any], *, with_share: bool) -> list[str]:
+    if not row["blocking_calls"]:
+        return ["-"] * (3 + with_share)
+    share = [percent(row["step_ratio"])] if with_share else []
+    return [duration(row["blocked_ns"]), *share, duration(row["mean_ns"]), duration(row["longest_ns"])]
+
+
+def _slowest(row: Mapping[str, Any]) -> str:
+    return "-" if row["slowest_rank"] is None else f"{row['slowest_rank']} ({duration(row['slowest_ns'])})"
+
+
+def _key(by: str, row: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    if by == "line":
+        return "-" if row["file"] is None else _cut(f"{files[row['file']]}:{row['line']} {row['function']}")
+    if by == "op":
+        inside = "" if row["library_call"] is None else f" in {row['library_call']}"
+        return _cut(f"{row['op'] or 'several'}{inside}")
+    value = row[{"for": "waits_for", "module": "module_path"}.get(by, by)]
+    return "-" if value is None else "(root)" if value == "" else _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST - 3]}..."
+
+
+def _short_names(files: Sequence[str]) -> dict[str, str]:
+    """The name of each file, with as many folders as tell it from the others."""
+    found = {file: PurePath(file).name for file in files}
+    for parts in range(2, 8):
+        same: dict[str, list[str]] = defaultdict(list)
+        for file, name in found.items():
+            same[name].append(file)
+        for alike in same.values():
+            if len(alike) > 1:
+                found |= {file: "/".join(PurePath(file).parts[-parts:]) for file in alike}
+    return found
