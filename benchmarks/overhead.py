@@ -155,6 +155,7 @@ MODES: dict[str, Callable[[Trainer, int], list[Seconds]] | None] = {
     "off: after the last pass": after_last_pass,
     "wait pass": in_pass("wait"),
     "time pass": in_pass("time"),
+    "sync pass": in_pass("sync"),
     "trace pass": in_pass("trace"),
     "count pass": in_pass("count"),
     "DeepSpeed FlopsProfiler": deepspeed(),
@@ -165,6 +166,7 @@ LABEL_MODES: dict[str, Callable[[Trainer, int], list[Seconds]] | None] = {
     "labels, ends by callbacks": labels,
     "labels, ends by timeline": partial(labels, timeline=True),
     "arrivals pass": in_pass("arrivals"),
+    "sync pass": in_pass("sync"),
 }
 
 
@@ -197,7 +199,11 @@ def main() -> None:
     parser.add_argument("--labels", action="store_true")
     parser.add_argument("--job", action="store_true")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--only", action="append", metavar="MODE")
     args = parser.parse_args()
+    for modes in (MODES, LABEL_MODES):
+        for name in [name for name in modes if args.only and name not in args.only]:
+            del modes[name]
     if args.job:
         short_job(args.ranks, args.rounds)
         return

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace as replace_fields
 
 from distprof.contract import rank_json
-from distprof.contract.passes import PASS_NAMES, WAIT
+from distprof.contract.passes import PASS_NAMES, USUAL, WAIT
 from distprof.contract.paths import FORMAT, RANK_JSON
 from distprof.contract.rank_json import RankFailure, RankJson, Status
 from distprof.contract.steps_found import StepsFound
@@ -241,4 +241,5 @@ class RankRecording:
 
     def _passes(self) -> dict[str, int]:
         names = [step["pass"] for step in self._steps]
-        return {name: names.count(name) for name in PASS_NAMES}
+        usual = {row.name for row in USUAL}
+        return {name: names.count(name) for name in PASS_NAMES if name in usual or name in names}

@@ -105,4 +105,4 @@ def _csv(table: pl.DataFrame) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(table.columns)
     writer.writerows(table.iter_rows())
-    return out.getvalue()
+    return out.getvalue().removesuffix("\n")

@@ -69,7 +69,7 @@ def test_losses_and_gradients_are_bitwise_equal(tmp_path):
     assert all(torch.equal(one, other) for one, other in zip(plain, recorded, strict=True))
 
 
-@pytest.mark.parametrize("last", ["count", "time", "trace"])
+@pytest.mark.parametrize("last", ["count", "time", "sync", "trace"])
 def test_nothing_is_left_after_the_last_pass_and_nothing_is_there_before(tmp_path, last):
     before = traces_of_us()
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
@@ -87,7 +87,7 @@ def test_nothing_is_left_after_the_last_pass_and_nothing_is_there_before(tmp_pat
     assert traces_of_us() == before
 
 
-@pytest.mark.parametrize("reason", ["count", "time", "trace"])
+@pytest.mark.parametrize("reason", ["count", "time", "sync", "trace"])
 def test_nothing_is_left_after_the_script_raises_in_a_pass(tmp_path, reason):
     before = traces_of_us()
     off = {"count": 0, "time": 0, "trace": 0} | {reason: 9}

@@ -1,8 +1,10 @@
-"""Two ranks in which lines wait, each marked with what is to be found: `synchronises.py [PLAIN]`.
+"""Two ranks in which lines wait, each marked with what is to be found: `synchronises.py [plain]`.
 
-`# waits: OP` marks a line that waits, `# point: OP` one that would on a device. With PLAIN nothing does.
+`# waits: OP` marks a line that waits in every second step, `# always: OP` one that waits in each, `# point: OP` one
+that would wait on a device. With `plain` no line does.
 """
 
+import multiprocessing
 import queue
 import sys
 import threading
@@ -22,7 +24,7 @@ class Gate(nn.Module):
 
     def forward(self, x):
         x = self.linear(x)
-        if not planted:
+        if not now():
             return x
         if x.sum() > 1e9:  # point: aten::item
             raise ValueError
@@ -36,7 +38,7 @@ class Doubled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        return 2 * gradient / gradient.abs().max().item() if planted else 2 * gradient  # point: aten::item
+        return 2 * gradient / gradient.abs().max().item() if now() else 2 * gradient  # point: aten::item
 
 
 def late(where):
@@ -63,6 +65,15 @@ def wait_for_everything(loss, out):
     slow = threading.Thread(target=time.sleep, args=(0.05,))
     slow.start()  # waits: Thread.start
     slow.join()  # waits: Thread.join
+    lock = multiprocessing.Lock()
+    lock.acquire()
+    threading.Timer(0.05, lock.release).start()  # waits: Thread.start
+    with lock:  # waits: Lock.__enter__
+        lock = None
+
+
+def now():
+    return planted and step[0] % 2 == 0
 
 
 def main():
@@ -73,17 +84,18 @@ def main():
     optimizer = torch.optim.Adam(model.parameters())
     data = [torch.randn(8) for _ in range(64)]
     batches = DataLoader(data, batch_size=4, num_workers=1 if planted else 0, collate_fn=load if planted else None)
-    for batch in batches:  # waits: DataLoader.__next__
+    for step[0], batch in enumerate(batches):  # always: DataLoader.__next__
         out = model(batch)
         loss = Doubled.apply(out).square().mean()
-        loss.backward()  # waits: all_reduce of DDP
+        loss.backward()  # always: all_reduce of DDP
+        if now():
+            wait_for_everything(loss, out)
         optimizer.step()
         optimizer.zero_grad()
-        if planted:
-            wait_for_everything(loss, out)
     dist.destroy_process_group()
 
 
+step = [0]
 planted = sys.argv[1:] != ["plain"]
 if __name__ == "__main__":
     main()

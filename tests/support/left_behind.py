@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from multiprocessing.process import BaseProcess
+from multiprocessing.queues import Queue, SimpleQueue
+from multiprocessing.synchronize import SemLock
 
 import torch
+import torch.distributed
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
@@ -22,6 +27,11 @@ def traces_of_us() -> dict[str, object]:
         "profiler": torch._C._autograd._profiler_enabled(),
         "profiler class": torch.autograd.profiler.profile._prepare_trace,
         "c10d kernels": torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect"),
+        "kernels of aten": [name for name in ("_local_scalar_dense", "nonzero", "copy_")
+                            if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "BackendSelect")],
+        "methods of tensors": [name for name in ("cpu", "tolist") if name in vars(torch.Tensor)],
+        "waits of threads": [threading.Condition.wait, threading.Thread.join, BaseProcess.join, Queue.get,
+                             SimpleQueue.get, SemLock.__enter__, torch.distributed.Work.wait],
         "SIGTERM": signal.getsignal(signal.SIGTERM),
         "environment": dict(os.environ),
     }

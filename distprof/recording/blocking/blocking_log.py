@@ -30,6 +30,14 @@ class Wait(NamedTuple):
     """False where it would wait on an accelerator, and waits for nothing here."""
 
 
+def known(wait_of: Callable[..., Wait | None], *args: Any, **kwargs: Any) -> Wait | None:
+    """What a call is; of one with wrong arguments nothing, as the function itself says what is wrong."""
+    try:
+        return wait_of(*args, **kwargs)
+    except Exception:  # noqa: BLE001 (nothing of ours may reach the script)
+        return None
+
+
 class _Key(NamedTuple):
     step: int
     wait: Wait

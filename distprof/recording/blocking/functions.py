@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing.process
 import multiprocessing.queues
-import multiprocessing.synchronize
 import sys
 import threading
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from distprof.recording.blocking.blocking_log import (
     THREAD,
     BlockingLog,
     Wait,
+    known,
 )
 
 WaitOf = Callable[..., Wait | None]
@@ -85,7 +85,7 @@ class WaitingFunctions:
         log = self._log
 
         def waits(*args: Any, **kwargs: Any) -> Any:
-            return log.call(wait_of(*args, **kwargs), sys._getframe(), own, args, kwargs)
+            return log.call(known(wait_of, *args, **kwargs), sys._getframe(), own, args, kwargs)
 
         self._replace(owner, name, update_wrapper(waits, own))
 
@@ -110,8 +110,12 @@ class WaitingFunctions:
         self._replace(dist.Work, "wait", update_wrapper(waits, own))
 
     def _watch_locks(self) -> None:
-        """A lock that is free is no wait. Locks of `threading` are not Python's to watch."""
-        own, log = multiprocessing.synchronize.SemLock.__enter__, self._log
+        """A lock that is free is no wait. Those of `threading` are C, and nothing can be put in front of them."""
+        try:
+            from multiprocessing.synchronize import SemLock
+        except ImportError:
+            return  # no semaphores on this platform
+        own, log = SemLock.__enter__, self._log
         wait = Wait("Lock.__enter__", PROCESS, None, blocking=True)
 
         def waits(lock: Any) -> Any:
@@ -119,12 +123,15 @@ class WaitingFunctions:
                 return True
             return log.call(wait, sys._getframe(), own, (lock,), {})
 
-        self._replace(multiprocessing.synchronize.SemLock, "__enter__", update_wrapper(waits, own))
+        self._replace(SemLock, "__enter__", update_wrapper(waits, own))
 
 
 def _is_over(work: Any) -> bool:
     """To ask may break a graph capture, in which nothing waits."""
-    return not torch.cuda.is_current_stream_capturing() and bool(work.is_completed())
+    try:
+        return not torch.cuda.is_current_stream_capturing() and bool(work.is_completed())
+    except RuntimeError:
+        return False
 
 
 def _always(op: str, waits_for: str, device: str | None = None, *, blocking: bool = True) -> WaitOf:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distprof.recording.blocking.blocking_log import COMMUNICATION, DEVICE, BlockingLog, Wait
+from distprof.recording.blocking.blocking_log import COMMUNICATION, DEVICE, BlockingLog, Wait, known
 
 READING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "equal",
            "bincount", "repeat_interleave.Tensor")
@@ -64,7 +64,7 @@ class WaitingOperators:
         log, places = self._log, _tensor_places(overload)
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            return log.call(wait_of(op, *args, **kwargs), sys._getframe(), overload.redispatch,
+            return log.call(known(wait_of, op, *args, **kwargs), sys._getframe(), overload.redispatch,
                             (keys & after, *_as_tensors(args, places)), kwargs)
 
         return kernel

@@ -1,0 +1,186 @@
+"""The sync pass: each planted wait is found with its line, and nothing where nothing waits."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import distprof
+from support.jobs import SCRIPTS, called, merged, record_run
+
+SCRIPT = SCRIPTS / "synchronises.py"
+STEPS = "wait=2,count=0,time=0,sync=4,trace=0,arrivals=0"
+ALONE = "wait=0,count=0,time=0,sync=2,trace=0,arrivals=0"
+
+
+def marked(*marks: str) -> set[tuple[int, str]]:
+    """Line and operation of each mark in the script, as a person reads it."""
+    lines = SCRIPT.read_text().splitlines()
+    return {(number, found[2]) for number, line in enumerate(lines, 1)
+            for found in [re.search(r"  # (\w+): (.+)$", line)] if found and found[1] in marks}
+
+
+@pytest.fixture(scope="module")
+def planted(recordings) -> Path:
+    def record(out: Path) -> None:
+        record_run(out, 2, SCRIPT, flags=("--steps", STEPS))
+        merged(out)
+
+    return recordings.get("synchronises", record)
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "DISTPROF_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def found_in(rows: pl.DataFrame, *, blocking: bool | None = None) -> set[tuple[int, str]]:
+    chosen = rows if blocking is None else rows.filter(pl.col("blocking") == blocking)
+    assert {Path(file).name for file in rows["file"]} <= {SCRIPT.name}
+    return {(line, op.split(" in ")[0]) for line, op in chosen.select("line", "op").iter_rows()}
+
+
+def test_every_planted_wait_is_found_with_its_line_on_each_rank(planted):
+    rows = distprof.read_run(planted).waits()
+    assert len(marked("waits", "point", "always")) >= 14
+    for rank in (0, 1):
+        mine = rows.filter(pl.col("rank") == rank, pl.col("step").is_in([2, 4]))
+        assert found_in(mine, blocking=True) == marked("waits", "always")
+        assert found_in(mine, blocking=False) == marked("point")
+
+
+def test_a_step_without_one_has_none_but_those_that_are_in_each(planted):
+    rows = distprof.read_run(planted).waits()
+    for rank in (0, 1):
+        assert found_in(rows.filter(pl.col("rank") == rank, pl.col("step").is_in([3, 5]))) == marked("always")
+
+
+@pytest.mark.job
+def test_a_script_in_which_nothing_waits_gives_no_row(tmp_path):
+    record_run(tmp_path / "run", 2, SCRIPT, "plain", flags=("--steps", STEPS))
+    assert distprof.read_run(tmp_path / "run").waits().is_empty()
+    assert "2 ranks x 4 steps (2-5): nothing waits" in called("waits", tmp_path / "run").stdout
+
+
+def test_a_wait_has_its_time_module_phase_and_what_it_waits_for(planted):
+    rows = distprof.read_run(planted).waits().filter(pl.col("step").is_in([2, 4]))
+    by_op = {op: part for (op,), part in rows.group_by("op")}
+    for op in ("Queue.get", "Thread.join", "Lock.__enter__"):  # what they wait for takes 50 ms
+        assert by_op[op]["blocked_ns"].min() > 25e6 and (by_op[op]["calls"] == 1).all(), op
+    waits_for = {op: set(part["waits_for"]) for op, part in by_op.items()}
+    assert waits_for["Work.wait"] == waits_for["all_reduce of DDP"] == {"communication"}
+    assert (waits_for["DataLoader.__next__"], waits_for["aten::item"], waits_for["Queue.get"]) == (
+        {"data"}, {"device"}, {"thread"})
+    assert set(by_op["aten::nonzero"].select("module_path", "phase", "function", "device").iter_rows()) == {
+        ("1", "forward", "Gate.forward", "cpu")}
+    assert set(by_op["aten::item"]["phase"]) == {"forward", "backward"}
+    assert set(by_op["Work.wait"]["library_call"]) == {"all_reduce", "barrier", None}
+    assert rows.filter(~pl.col("blocking"))["blocked_ns"].sum() == 0
+    assert set(rows["thread"]) == {"steps"}
+
+
+def test_the_merge_has_the_table_and_the_command_shows_it(planted):
+    assert pl.read_parquet(planted / "merged" / "waits.parquet").height == distprof.read_run(planted).waits().height
+    shown = called("waits", planted).stdout
+    assert "2 ranks x 4 steps (2-5):" in shown and "(20 calls)" in shown, shown
+    for line, op in marked("waits", "always", "point"):
+        assert re.search(rf"synchronises\.py:{line} .*{re.escape(op)}", shown), (line, op)
+    data = json.loads(called("waits", "--json", "--by", "rank", "--rank", 1, planted).stdout)
+    assert data["source"] == "sync pass" and data["steps"] == [2, 3, 4, 5] and data["ranks"] == [1]
+    assert [row["rank"] for row in data["waits"]] == [1]
+    assert data["waits"][0]["blocked_ns"] == data["totals"]["blocked_ns"]
+
+
+class Reads(nn.Module):
+    def __init__(self, read):
+        super().__init__()
+        self.linear, self.read = nn.Linear(4, 4), read
+
+    def forward(self, x):
+        self.read(x)
+        return self.linear(x)
+
+
+def waits_of(tmp_path: Path, read, steps: str = ALONE) -> pl.DataFrame:
+    """What is recorded of a model that reads its input."""
+    model = Reads(read)
+    optimizer = torch.optim.Adam(model.parameters())
+    with distprof.record(tmp_path / "run", steps=steps):
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    assert distprof.read_run(tmp_path / "run").summary["problems"] == []
+    return distprof.read_run(tmp_path / "run").waits()
+
+
+@pytest.mark.parametrize(("read", "op"), [
+    (lambda x: x.sum().item(), "aten::item"), (lambda x: bool(x.sum() > 0), "aten::item"),
+    (lambda x: float(x[0, 0]), "aten::item"), (lambda x: x.nonzero(), "aten::nonzero"),
+    (lambda x: torch.where(x > 0), "aten::nonzero"), (lambda x: x[x > 0], "aten::nonzero"),
+    (lambda x: x.masked_select(x > 0), "aten::masked_select"), (lambda x: torch.equal(x, x), "aten::equal"),
+    (lambda x: x.unique(), "aten::_unique2"), (lambda x: x.cpu(), "Tensor.cpu"),
+    (lambda x: x.tolist(), "Tensor.tolist"), (lambda x: x.long().flatten().bincount(), "aten::bincount"),
+    (lambda x: torch.cpu.synchronize(), "cpu.synchronize")])
+def test_what_reads_a_value_is_a_point_of_its_line(tmp_path, read, op):
+    rows = waits_of(tmp_path, read)
+    assert rows.select("op", "line", "module_path", "phase", "blocking", "calls").unique().rows() == [
+        (op, read.__code__.co_firstlineno, "", "forward", False, 1)]
+    assert rows["step"].to_list() == [0, 1] and set(rows["file"]) == {__file__}
+
+
+@pytest.mark.parametrize("harmless", [
+    lambda x: x.to(torch.float64), lambda x: x + 2, lambda x: x.masked_fill(x > 0, 1), lambda x: x.clone().copy_(x),
+    lambda x: nn.utils.clip_grad_norm_(nn.Linear(2, 2).parameters(), 1.0), lambda x: x.shape, lambda x: x[0, 1:]])
+def test_what_reads_no_value_is_none(tmp_path, harmless):
+    assert waits_of(tmp_path, harmless).is_empty()
+
+
+def test_a_data_loader_without_workers_is_work_and_a_free_lock_no_wait(tmp_path):
+    import multiprocessing
+    lock, over = multiprocessing.Lock(), threading.Thread(target=int)
+    over.start()
+    over.join()
+
+    def read(_):
+        list(DataLoader(range(4)))
+        with lock:
+            over.join()
+
+    assert waits_of(tmp_path, read).is_empty()
+
+
+def test_what_another_thread_waits_for_is_none_and_its_reads_are_its_own(tmp_path):
+    def read(x):
+        helper = threading.Thread(target=lambda: (threading.Event().wait(0.01), x.sum().item()), name="helper")
+        helper.start()
+        while helper.is_alive():
+            pass
+
+    rows = waits_of(tmp_path, read).filter(pl.col("op") != "Thread.start")
+    assert set(rows.select("op", "thread").iter_rows()) == {("aten::item", "helper")}
+
+
+def test_an_error_of_the_call_reaches_the_script_as_it_is(tmp_path):
+    def read(x):
+        for wrong, kind in ((lambda: torch.Tensor.cpu(3), TypeError), (lambda: torch.ones(2).item(), RuntimeError),
+                            (lambda: threading.Thread().join(), RuntimeError)):
+            with pytest.raises(kind):
+                wrong()
+
+    assert set(waits_of(tmp_path, read)["op"]) <= {"aten::item"}
+
+
+def test_numbers_where_an_operator_takes_tensors_are_passed_on(tmp_path):
+    seen = []
+    waits_of(tmp_path, lambda x: seen.append((torch.add(x, 1, alpha=2), torch.where(x > 0, 1.0, 2.0),
+                                              torch.arange(torch.tensor(3)))))
+    assert len(seen) == 2 and seen[0][0][0, 0] == 3 and seen[0][2].tolist() == [0, 1, 2]
