@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
+import torch
+
 from distprof.contract.tables import TableRow
 from distprof.model.scopes import Guard, in_backward
 from distprof.recording.blocking.node_owners import NodeOwners
@@ -28,6 +30,11 @@ class Wait(NamedTuple):
     """Type of the device whose tensors it is about."""
     blocking: bool
     """False where it would wait on an accelerator, and waits for nothing here."""
+
+
+def is_on_device() -> bool:
+    """True in a job that works on a GPU."""
+    return bool(torch.cuda.is_initialized())
 
 
 def known(wait_of: Callable[..., Wait | None], *args: Any, **kwargs: Any) -> Wait | None:
@@ -136,6 +143,8 @@ class BlockingLog:
             place = place_of_thread(self._thread)  # which waits for this thread of autograd's
         if place is None or place.file is None or (place.library_call is not None and not wait.blocking):
             return  # ours, or of no script; and what torch does with tensors of the host stays so on a device
+        if place.library_call is not None and place.library_call == wait.op.rpartition(".")[2]:
+            place = place._replace(library_call=None)  # torch.cuda.synchronize around what it calls
         if not wait.op:
             wait, place = wait._replace(op=place.library_call or "Condition.wait"), place._replace(library_call=None)
         module_path, phase = self._owners.where()

@@ -22,6 +22,7 @@ from distprof.recording.blocking.blocking_log import (
     THREAD,
     BlockingLog,
     Wait,
+    is_on_device,
     known,
 )
 
@@ -45,7 +46,7 @@ class WaitingFunctions:
 
     def start(self) -> None:
         """Puts a function in front of each."""
-        self._on_device = torch.cuda.is_initialized()
+        self._on_device = is_on_device()
         for name in TENSOR_METHODS:
             self._watch(torch.Tensor, name, self._on_tensor(f"Tensor.{name}"))
         self._watch(torch.cpu, "synchronize", _always("cpu.synchronize", DEVICE, "cpu", blocking=False))

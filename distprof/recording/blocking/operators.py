@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distprof.recording.blocking.blocking_log import COMMUNICATION, DEVICE, BlockingLog, Wait, known
+from distprof.recording.blocking.blocking_log import COMMUNICATION, DEVICE, BlockingLog, Wait, is_on_device, known
 
 READING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "equal",
            "bincount", "repeat_interleave.Tensor")
@@ -30,16 +30,16 @@ class WaitingOperators:
 
     def start(self) -> None:
         """Puts a kernel in front of each operator."""
-        self._on_device = torch.cuda.is_initialized()
+        self._on_device = is_on_device()
         aten = self._library("aten")
         for name in READING:
             self._implement(aten, torch.ops.aten, name, self._reading)
         if self._on_device:  # without a device no copy waits, and there are many
-            self._implement(aten, torch.ops.aten, COPY, self._copying)
+            self._implement(aten, torch.ops.aten, COPY, copying)
         if dist.is_available():
             self._implement(self._library("_c10d_functional"), torch.ops._c10d_functional, "wait_tensor",
-                            self._communicating)
-            self._implement(self._library("c10d"), torch.ops.c10d, "monitored_barrier_", self._communicating)
+                            _communicating)
+            self._implement(self._library("c10d"), torch.ops.c10d, "monitored_barrier_", _communicating)
 
     def stop(self) -> None:
         """Removes the kernels."""
@@ -72,27 +72,28 @@ class WaitingOperators:
     def _reading(self, op: str, *args: Any, **_kwargs: Any) -> Wait | None:
         return self._of(op, args[0])
 
-    def _copying(self, op: str, to: Any, source: Any, *flags: bool, **named: bool) -> Wait | None:
-        non_blocking = named.get("non_blocking", any(flags))
-        if not isinstance(source, torch.Tensor) or to.device.type == source.device.type:
-            return None
-        if "meta" in (to.device.type, source.device.type):
-            return None
-        if non_blocking and (to.device.type != "cpu" or to.is_pinned()):
-            return None
-        return Wait(op, DEVICE, source.device.type if to.device.type == "cpu" else to.device.type, blocking=True)
-
-    def _communicating(self, op: str, *args: Any, **_kwargs: Any) -> Wait | None:
-        tensor = args[0] if isinstance(args[0], torch.Tensor) else None
-        if tensor is not None and tensor.is_cuda:
-            return None  # a stream waits, and the host goes on
-        return Wait(op, COMMUNICATION, "cpu", blocking=True)
-
     def _of(self, op: str, tensor: Any) -> Wait | None:
         kind = tensor.device.type if isinstance(tensor, torch.Tensor) else "meta"
         if kind == "meta" or (kind == "cpu" and self._on_device):
             return None  # in a job on a device, tensors of the host are what the script wants there
         return Wait(op, DEVICE, kind, blocking=kind != "cpu")
+
+
+def copying(op: str, to: Any, source: Any, *flags: bool, **named: bool) -> Wait | None:
+    """A copy between host and device waits, unless it need not and its memory lets it go on."""
+    kinds = {to.device.type, source.device.type} if isinstance(source, torch.Tensor) else set()
+    if len(kinds) < 2 or "cpu" not in kinds or "meta" in kinds:
+        return None
+    to_host = to.device.type == "cpu"
+    if named.get("non_blocking", any(flags)) and not (to_host and not to.is_pinned()):
+        return None
+    return Wait(op, DEVICE, (source if to_host else to).device.type, blocking=True)
+
+
+def _communicating(op: str, *args: Any, **_kwargs: Any) -> Wait | None:
+    if isinstance(args[0], torch.Tensor) and args[0].is_cuda:
+        return None  # a stream waits, and the host goes on
+    return Wait(op, COMMUNICATION, "cpu", blocking=True)
 
 
 def _tensor_places(overload: Any) -> tuple[int, ...]:

@@ -18,6 +18,8 @@ _SEEN_THROUGH = tuple(str(_HOME / name) for name in (
 _OWN, _TORCH = str(_HOME), str(Path(torch.__file__).parent)
 _THIN = tuple(str(Path(_TORCH, name)) for name in ("functional.py", "_tensor.py", "_jit_internal.py"))
 """Files of torch in which functions do little more than call one operator."""
+_GENERATED = ("torchinductor_", "<eval_with_key>", "<frozen ")
+"""In names of files of torch.compile's, and of Python's own."""
 _INSTALLED = ("site-packages", "dist-packages")
 _STDLIB = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")})
 _CALLS_OF_MODULES = ("Module._wrapped_call_impl", "Module._call_impl")
@@ -73,6 +75,6 @@ def _kind(file: str) -> int:
         return SEEN_THROUGH
     if file.startswith(_OWN):
         return OURS
-    if file.startswith((_TORCH, "<frozen")):
+    if file.startswith(_TORCH) or any(part in file for part in _GENERATED):
         return LIBRARY
     return LIBRARY if file.startswith(_STDLIB) and not any(part in file for part in _INSTALLED) else SCRIPT

@@ -11,9 +11,11 @@ import polars as pl
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.utils.data import DataLoader
 
 import distprof
+from distprof.recording.blocking.operators import copying
 from support.jobs import SCRIPTS, called, merged, record_run
 
 SCRIPT = SCRIPTS / "synchronises.py"
@@ -110,11 +112,11 @@ class Reads(nn.Module):
         return self.linear(x)
 
 
-def waits_of(tmp_path: Path, read, steps: str = ALONE) -> pl.DataFrame:
+def waits_of(tmp_path: Path, read) -> pl.DataFrame:
     """What is recorded of a model that reads its input."""
     model = Reads(read)
     optimizer = torch.optim.Adam(model.parameters())
-    with distprof.record(tmp_path / "run", steps=steps):
+    with distprof.record(tmp_path / "run", steps=ALONE):
         for _ in range(2):
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
@@ -184,3 +186,45 @@ def test_numbers_where_an_operator_takes_tensors_are_passed_on(tmp_path):
     waits_of(tmp_path, lambda x: seen.append((torch.add(x, 1, alpha=2), torch.where(x > 0, 1.0, 2.0),
                                               torch.arange(torch.tensor(3)))))
     assert len(seen) == 2 and seen[0][0][0, 0] == 3 and seen[0][2].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("to", "source", "flags", "device"), [
+    ("cpu", "cuda", (), "cuda"), ("cuda", "cpu", (), "cuda"), ("cuda", "cpu", (False,), "cuda"),
+    ("cpu", "cuda", (True,), "cuda"), ("cuda", "cpu", (True,), None), ("cuda", "cuda", (), None),
+    ("cpu", "cpu", (), None), ("cpu", "meta", (), None), ("meta", "cpu", (), None)])
+def test_copies_between_host_and_device_wait_unless_they_need_not(to, source, flags, device):
+    with FakeTensorMode():  # tensors of a device that is not here; the one on the host is not pinned
+        found = copying("aten::copy_", torch.empty(2, device=to), torch.empty(2, device=source), *flags)
+    assert (found and (found.device, found.blocking)) == (device and (device, True))
+
+
+def test_a_job_on_a_device_counts_no_tensor_of_the_host_and_computes_the_same(tmp_path, monkeypatch):
+    for room in ("operators", "functions"):
+        monkeypatch.setattr(f"distprof.recording.blocking.{room}.is_on_device", lambda: True)
+    monkeypatch.setattr(torch._C, "_cuda_synchronize", lambda: None, raising=False)  # a build without CUDA lacks it
+    seen = []
+
+    def read(x):
+        y = x.clone()
+        y[0], y[1] = 2, x.sum().item()
+        y.copy_(y.double()), y.tolist(), y.cpu(), torch._C._cuda_synchronize()
+        seen.append(y[x > 0].tolist())
+
+    rows = waits_of(tmp_path, read)
+    assert seen == [[2.0] * 4 + [8.0] * 4] * 2
+    assert set(rows.select("op", "device", "blocking").iter_rows()) == {("cuda.synchronize", "cuda", True)}
+
+
+def test_a_compiled_model_is_recorded_too(tmp_path):
+    torch.manual_seed(0)
+    model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=1,count=0,time=0,sync=2,trace=0,arrivals=0"):
+        for _ in range(3):
+            loss = model(torch.ones(2, 4)).sum()
+            loss.backward()
+            assert loss.item() == loss.detach().clone()
+            optimizer.step()
+    rows = distprof.read_run(tmp_path / "run").waits()
+    assert set(rows["op"]) == {"aten::item"}
+    assert rows["step"].unique().sort().to_list() == [1, 2]
