@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 import distprof
 from distprof.recording.blocking.operators import copying
+from distprof.recording.blocking.script_line import place_of_thread
 from support.jobs import SCRIPTS, called, merged, record_run
 
 SCRIPT = SCRIPTS / "synchronises.py"
@@ -169,6 +170,17 @@ def test_what_another_thread_waits_for_is_none_and_its_reads_are_its_own(tmp_pat
 
     rows = waits_of(tmp_path, read).filter(pl.col("op") != "Thread.start")
     assert set(rows.select("op", "thread").iter_rows()) == {("aten::item", "helper")}
+
+
+def test_the_line_of_a_thread_that_waits_for_autograd_is_where_it_is():
+    here = threading.get_ident()
+    found = []
+    helper = threading.Thread(target=lambda: found.append(place_of_thread(here)))
+    helper.start()
+    helper.join()
+    line = test_the_line_of_a_thread_that_waits_for_autograd_is_where_it_is.__code__.co_firstlineno
+    assert found[0].file == __file__ and found[0].library_call in ("Thread.start", "Thread.join")
+    assert line + 4 <= found[0].line <= line + 5
 
 
 def test_an_error_of_the_call_reaches_the_script_as_it_is(tmp_path):
