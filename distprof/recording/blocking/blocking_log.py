@@ -136,21 +136,30 @@ class BlockingLog:
 
     def _on_wait(self, wait: Wait, duration_ns: int, caller: FrameType | None) -> None:
         at_home = threading.get_ident() == self._thread
-        if not at_home and wait.waits_for in (DATA, THREAD, PROCESS):
-            return  # helpers of the script wait for work: that holds up nobody
-        place = place_of(caller)
-        if place is NOWHERE and not at_home and in_backward():
-            place = place_of_thread(self._thread)  # which waits for this thread of autograd's
-        if place is None or place.file is None or (place.library_call is not None and not wait.blocking):
-            return  # ours, or of no script; and what torch does with tensors of the host stays so on a device
-        if place.library_call is not None and place.library_call == wait.op.rpartition(".")[2]:
-            place = place._replace(library_call=None)  # torch.cuda.synchronize around what it calls
+        place = self._place(wait, caller, at_home=at_home)
+        if place is None or place.file is None:
+            return  # ours, or of no script
         if not wait.op:
             wait, place = wait._replace(op=place.library_call or "Condition.wait"), place._replace(library_call=None)
         module_path, phase = self._owners.where()
         phase = self._phase() or (DATA if wait.waits_for == DATA else phase)
         key = _Key(self._step(), wait, place, module_path, phase, self._name_of_thread(at_home=at_home))
         self._count(key, duration_ns)
+
+    def _place(self, wait: Wait, caller: FrameType | None, *, at_home: bool) -> Place | None:
+        """The line; None for what holds up nobody."""
+        if not at_home and wait.waits_for in (DATA, THREAD, PROCESS):
+            return None  # helpers of the script wait for work
+        place = place_of(caller)
+        if place is NOWHERE and not at_home and in_backward():
+            place = place_of_thread(self._thread)  # which waits for this thread of autograd's
+        if place is None or place.library_call is None:
+            return place
+        if not wait.blocking:
+            return None  # what torch does with tensors of the host stays so on a device
+        if place.library_call == wait.op.rpartition(".")[2]:
+            return place._replace(library_call=None)  # torch.cuda.synchronize around what it calls
+        return place
 
     def _name_of_thread(self, *, at_home: bool) -> str:
         return "steps" if at_home else "autograd" if in_backward() else threading.current_thread().name

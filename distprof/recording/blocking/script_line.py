@@ -15,6 +15,9 @@ _HOME = Path(__file__).parents[2]
 _SEEN_THROUGH = tuple(str(_HOME / name) for name in (
     "recording/blocking/", "recording/steps/skipped.py", "recording/pass_switch.py"))
 """Our files that put a function in front of one of the script's or torch's: the caller is behind them."""
+_HERE = _SEEN_THROUGH[0]
+KERNEL = "kernel"
+"""Name of our functions that torch calls in place of an operator."""
 _OWN, _TORCH = str(_HOME), str(Path(torch.__file__).parent)
 _THIN = tuple(str(Path(_TORCH, name)) for name in ("functional.py", "_tensor.py", "_jit_internal.py"))
 """Files of torch in which functions do little more than call one operator."""
@@ -62,6 +65,14 @@ def caller_of_callback() -> FrameType | None:
     while frame is not None and _kind(frame.f_code.co_filename) in (OURS, SEEN_THROUGH):
         frame = frame.f_back
     return frame
+
+
+def is_in_kernel() -> bool:
+    """True on a thread that runs a kernel of ours, as where a signal interrupted one."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not (frame.f_code.co_name == KERNEL and frame.f_code.co_filename.startswith(_HERE)):
+        frame = frame.f_back
+    return frame is not None
 
 
 def place_of_thread(thread: int) -> Place:

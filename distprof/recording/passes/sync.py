@@ -11,6 +11,7 @@ from distprof.recording.blocking.ddp_waits import DdpWaits
 from distprof.recording.blocking.functions import WaitingFunctions
 from distprof.recording.blocking.node_owners import NodeOwners
 from distprof.recording.blocking.operators import WaitingOperators
+from distprof.recording.blocking.script_line import is_in_kernel
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.run_directory import RankFolder
 
@@ -37,6 +38,13 @@ class SyncSteps(Pass):
     def stop(self) -> None:
         for part in reversed(self._parts):
             part.stop()
+        left_out, self._log.num_left_out = self._log.num_left_out, 0
+        if left_out:
+            self._note(f"the sync pass met too many different lines that wait; calls that it left out: {left_out}")
+
+    def in_operator(self) -> bool:
+        """Kernels are not taken away while one runs."""
+        return is_in_kernel()
 
     def restart_step(self) -> None:
         self._log.forget_step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import threading
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import distprof
 from distprof.recording.blocking.operators import copying
-from distprof.recording.blocking.script_line import place_of_thread
+from distprof.recording.blocking.script_line import is_in_kernel, place_of_thread
 from support.jobs import SCRIPTS, called, merged, record_run
 
 SCRIPT = SCRIPTS / "synchronises.py"
@@ -113,7 +114,7 @@ class Reads(nn.Module):
         return self.linear(x)
 
 
-def waits_of(tmp_path: Path, read) -> pl.DataFrame:
+def waits_of(tmp_path: Path, read, notes: tuple[str, ...] = ()) -> pl.DataFrame:
     """What is recorded of a model that reads its input."""
     model = Reads(read)
     optimizer = torch.optim.Adam(model.parameters())
@@ -121,7 +122,8 @@ def waits_of(tmp_path: Path, read) -> pl.DataFrame:
         for _ in range(2):
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
-    assert distprof.read_run(tmp_path / "run").summary["problems"] == []
+    problems = distprof.read_run(tmp_path / "run").summary["problems"]
+    assert [one.get("detail") for one in problems] == list(notes)
     return distprof.read_run(tmp_path / "run").waits()
 
 
@@ -240,3 +242,28 @@ def test_a_compiled_model_is_recorded_too(tmp_path):
     rows = distprof.read_run(tmp_path / "run").waits()
     assert set(rows["op"]) == {"aten::item"}
     assert rows["step"].unique().sort().to_list() == [1, 2]
+
+
+def test_more_lines_than_are_kept_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("distprof.recording.blocking.blocking_log.MOST_KINDS", 3)
+    note = "the sync pass met too many different lines that wait; calls that it left out: 4"
+    rows = waits_of(tmp_path, lambda x: (x.sum().item(), x.tolist(), x.nonzero(), x.tolist()), (note,))
+    assert rows.select("op", "calls").rows() == [("aten::item", 1), ("Tensor.tolist", 2), ("aten::nonzero", 1)]
+
+
+def test_a_signal_in_the_midst_of_an_operator_waits_for_its_end(tmp_path):
+    seen = []
+
+    def read(x):
+        seen.append(is_in_kernel())
+        before = signal.signal(signal.SIGALRM, lambda *_: seen.append(is_in_kernel()))
+        try:
+            for _ in range(10_000):
+                signal.setitimer(signal.ITIMER_REAL, 2e-5)
+                x.sum().item()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    waits_of(tmp_path, read)
+    assert seen[0] is False and {True, False} <= set(seen)
