@@ -27,10 +27,11 @@ from distprof.terminal import show
 @STRICT
 def waits(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | None, ranks: tuple[int, ...],
           steps: tuple[int, ...], form: str | None, attempt: int | None, strict: bool) -> None:
-    """Show what blocks the ranks: lines that wait for a device, for other ranks, for data, threads or processes.
+    """Show what blocks the ranks, line by line.
 
-    RUN is a run directory, or traces that torch.profiler wrote. Lines of the script are known where the run was
-    recorded with --steps sync=2; else it is shown what timelines tell.
+    Lines wait for a device, for other ranks, for data, for threads or for processes. RUN is a run
+    directory, or traces that torch.profiler wrote. Lines of the script are known where the run was recorded with
+    --steps sync=2; else it is shown what timelines tell.
     """
     from distprof.launch.merge_memory import reuse_memory
 

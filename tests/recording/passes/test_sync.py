@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -102,6 +103,19 @@ def test_the_merge_has_the_table_and_the_command_shows_it(planted):
     assert data["source"] == "sync pass" and data["steps"] == [2, 3, 4, 5] and data["ranks"] == [1]
     assert [row["rank"] for row in data["waits"]] == [1]
     assert data["waits"][0]["blocked_ns"] == data["totals"]["blocked_ns"]
+
+
+def test_a_damaged_table_is_named_and_the_other_rank_is_shown(planted, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(planted, run)
+    table = run / "rank00001" / "waits.parquet"
+    table.write_bytes(table.read_bytes()[:100])
+    done = called("waits", run)
+    assert done.returncode == 0 and "Queue.get" in done.stdout and "1 rank x 4 steps" in done.stdout, done.stdout
+    assert re.search("rank 1.*waits.parquet", done.stdout) and called("waits", "--strict", run).returncode == 3
+    (run / "rank00000" / "waits.parquet").unlink()
+    lost = called("waits", run)
+    assert lost.returncode == 1 and "hint: record it with --steps sync=2" in lost.stderr, lost.stderr
 
 
 class Reads(nn.Module):
