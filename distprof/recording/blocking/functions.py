@@ -100,13 +100,15 @@ class WaitingFunctions:
         return wait_of
 
     def _watch_works(self) -> None:
-        """Where a stream waits in place of the host, the work still runs when `wait` returns."""
+        """Where a stream waits in place of the host, the work still runs when `wait` returns, or was over before."""
         own, log, on_device = dist.Work.wait, self._log, self._on_device
         wait = Wait("Work.wait", COMMUNICATION, None, blocking=True)
 
         def waits(work: Any, *args: Any, **kwargs: Any) -> Any:
-            is_over = partial(_is_over, work) if on_device else None
-            return log.call(wait, sys._getframe(), own, (work, *args), kwargs, has_waited=is_over)
+            if not on_device:
+                return log.call(wait, sys._getframe(), own, (work, *args), kwargs)
+            return log.call(None if _is_over(work) else wait, sys._getframe(), own, (work, *args), kwargs,
+                            has_waited=partial(_is_over, work))
 
         self._replace(dist.Work, "wait", update_wrapper(waits, own))
 

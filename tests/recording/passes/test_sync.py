@@ -17,6 +17,11 @@ from torch._subclasses import FakeTensorMode
 from torch.utils.data import DataLoader
 
 import distprof
+from distprof.model.modules import ModuleMap
+from distprof.model.scopes import ModuleScopes
+from distprof.recording.blocking.blocking_log import BlockingLog
+from distprof.recording.blocking.functions import WaitingFunctions
+from distprof.recording.blocking.node_owners import NodeOwners
 from distprof.recording.blocking.operators import copying
 from distprof.recording.blocking.script_line import is_in_kernel, place_of_thread
 from support.jobs import SCRIPTS, called, merged, record_run
@@ -241,6 +246,32 @@ def test_a_job_on_a_device_counts_no_tensor_of_the_host_and_computes_the_same(tm
     rows = waits_of(tmp_path, read)
     assert seen == [[2.0] * 4 + [8.0] * 4] * 2
     assert set(rows.select("op", "device", "blocking").iter_rows()) == {("cuda.synchronize", "cuda", True)}
+
+
+@pytest.mark.parametrize(("over", "calls"), [((True, True), 0), ((False, False), 0), ((False, True), 1)])
+def test_on_a_device_a_work_is_waited_for_where_that_ends_it(monkeypatch, over, calls):
+    class Work(torch.distributed.Work):
+        answers = list(over)
+
+        def wait(self):
+            return True
+
+        def is_completed(self):
+            return self.answers.pop(0)
+
+    monkeypatch.setattr("distprof.recording.blocking.functions.is_on_device", lambda: True)
+    monkeypatch.setattr(torch.distributed, "Work", Work)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    scopes = ModuleScopes(ModuleMap(), lambda call: call, lambda _: None)
+    log = BlockingLog(NodeOwners(scopes), guard=lambda call: call, step=lambda: 0, phase=lambda: None)
+    functions = WaitingFunctions(log)
+    log.start(), functions.start()
+    try:
+        assert Work().wait()
+    finally:
+        functions.stop()
+    log.next_step()
+    assert [row["calls"] for row in log.rows()] == [1] * calls
 
 
 def test_a_compiled_model_is_recorded_too(tmp_path):
