@@ -1,0 +1,1 @@
+"""What `profile_analyze` reads, chooses and prints."""

@@ -1,0 +1,145 @@
+"""Which operators are printed, added up how, in which order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import polars as pl
+
+from distprof.errors import UsageError
+
+COLUMNS = ("time", "computation", "memory", "flops", "bandwidth", "opr_id", "in_shapes", "out_shapes")
+"""What `--order-by` takes."""
+SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What the flags say."""
+
+    types: Sequence[str] = ()
+    opr_name: str | None = None
+    """A regular expression that the start of the name matches."""
+    input_dtype: str | None = None
+    ranks: Sequence[int] = ()
+    end: str = "end"
+    """end: whole time; kern: the wait before the kernel."""
+    min_time: float = float("-inf")
+    max_time: float = float("inf")
+    aggregate: str | None = None
+    """max, min, sum or mean."""
+    aggregate_by: str | None = None
+    """type or rank."""
+    order_by: str = "time"
+    """A name of `COLUMNS`, largest first; with + before it smallest first."""
+
+
+def of_ranks(rows: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
+    """Operators of some ranks; of all without any.
+
+    Raises:
+        UsageError: One is not there.
+    """
+    known = rows["rank"].unique().sort().to_list()
+    for one in ranks:
+        if one not in known:
+            raise UsageError(f"expected one of {_some(known)} for --rank, found {one}")
+    return rows.filter(pl.col("rank").is_in(list(ranks))) if ranks else rows
+
+
+def filtered(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
+    """Operators that meet the conditions on type, name and dtype.
+
+    Raises:
+        UsageError: The expression is none.
+    """
+    conditions = list[pl.Expr]()
+    if choice.types:
+        wanted = list(choice.types)
+        conditions.append(pl.col("type").is_in(wanted) | pl.col("operator").is_in(wanted))
+    if choice.opr_name is not None:
+        names = [name for name in rows["name"].unique() if _expression(choice.opr_name).match(name)]
+        conditions.append(pl.col("name").is_in(names))
+    if choice.input_dtype is not None:
+        conditions.append(pl.col("dtypes").list.eval(pl.element() == choice.input_dtype).list.any())
+    return rows.filter(conditions) if conditions else rows
+
+
+def missing_types(rows: pl.DataFrame, choice: Choice) -> list[str]:
+    """A sentence for each type that no operator has."""
+    known = [*rows["type"].unique().sort(), *rows["operator"].drop_nulls().unique().sort()]
+    sentences = list[str]()
+    for one in choice.types:
+        if one not in known:
+            near = get_close_matches(one, known, n=3)
+            sentences.append(f"no operator has type {one}; "
+                             + (f"did you mean {' or '.join(near)}?" if near else f"there are {_some(known)}"))
+    return sentences
+
+
+def records(rows: pl.DataFrame, choice: Choice, side: str) -> pl.DataFrame:
+    """The rows of a table.
+
+    Args:
+        rows: Of `filtered`.
+        choice: Times, how they are added up, and the order.
+        side: device or host.
+
+    Returns:
+        `rank`, `name`, `type`, `id`, `count`, `time`, `computation`, `memory`, `flops`, `bandwidth`, and shapes. Where
+        operators are added up, `name`, `id` and shapes are null.
+
+    Raises:
+        UsageError: There is no such column.
+    """
+    column, ascending = _order(choice.order_by)
+    time = pl.col("time")
+    found = rows.with_columns(pl.col(f"{side}_{choice.end}").alias("time")).filter(
+        time.is_not_null(), time >= choice.min_time, time <= choice.max_time)
+    found = _added_up(found, choice) if choice.aggregate else found.with_columns(count=pl.lit(1, pl.Int64))
+    found = found.with_columns(
+        opr_id=pl.col("id").cast(pl.Int64, strict=False),
+        **{rate: pl.when(time > 0).then(pl.col(of) / time) for rate, of in (("flops", "computation"),
+                                                                          ("bandwidth", "memory"))})
+    return found.sort(column, descending=not ascending, nulls_last=True, maintain_order=True)
+
+
+def _added_up(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
+    by = choice.aggregate_by or "all"
+    keyed = rows.with_columns(all=pl.lit("all"), key=pl.col(by) if by != "all" else pl.lit("all"))
+
+    def of(name: str) -> pl.Expr:
+        known = pl.col(name).drop_nulls()
+        whole = {"max": known.max(), "min": known.min(), "sum": known.sum(), "mean": known.mean()}
+        return pl.when(known.len() > 0).then(whole[choice.aggregate or ""]).alias(name)
+
+    found = keyed.group_by("key", maintain_order=True).agg(
+        of("time"), of("computation"), of("memory"), count=pl.len().cast(pl.Int64))
+    return found.select(
+        rank=pl.lit(None, pl.Int64), name=pl.lit(None, pl.String),
+        type=(pl.format("rank {}", "key") if by == "rank" else pl.col("key")), id=pl.lit(None, pl.String),
+        count="count", time="time", computation="computation", memory="memory",
+        **{name: pl.lit(None, pl.String) for name in ("in_shapes", "in_layouts", "out_shapes")})
+
+
+def _order(text: str) -> tuple[str, bool]:
+    name = text.removeprefix("+")
+    if name not in COLUMNS:
+        near = get_close_matches(name, COLUMNS, n=2)
+        raise UsageError(f"expected one of {', '.join(COLUMNS)} for --order-by, with + before it for ascending, "
+                         f"found {text!r}", hint=f"did you mean {' or '.join(near)}?" if near else None)
+    return name, text.startswith("+")
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"expected a regular expression for --opr-name, found {pattern!r}: {error}") from None
+
+
+def _some(known: Sequence[object]) -> str:
+    return ", ".join(map(str, known[:SHOWN])) + (", ..." if len(known) > SHOWN else "") or "none"

@@ -1,0 +1,167 @@
+"""Operators of a run that distprof recorded, or of traces of other programs, as MegEngine's profile has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.compat.megengine.analysis.profile import SCHEMA, Profile
+from distprof.compat.megengine.analysis.torch_types import dtype_of, type_of
+from distprof.errors import DataError
+from distprof.merge.operators.counted import Coverage, with_counts
+from distprof.merge.operators.nesting import Nesting
+from distprof.merge.operators.rank_operators import rank_operators
+from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, TYPES, RankTimeline, read_timeline
+from distprof.merge.operators.run_operators import TRACE
+from distprof.merge.operators.selection import Selection, selected
+from distprof.merge.operators.shapes import tensors_of
+from distprof.merge.run.open_run import open_run
+from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.tables import RecordedTables, read_tables
+from distprof.units import counted, percent, spans
+
+KEY = ("rank", "op", "type", "module_path", "phase", "shapes", "dtypes")
+"""What calls of one operator share; those of a step are added up."""
+ARRAYS = ("name", "type", "thread", "start_ns", "duration_ns", "external", "correlation", "sequence", "shapes",
+          "dtypes")
+KERNELS = TYPES[NUM_HOST:]
+Calls = frozenset[tuple[str, str]]
+
+
+def read_profile(paths: Sequence[Path]) -> Profile:
+    """Reads a run.
+
+    Raises:
+        DataError: It cannot be read, or no rank has a timeline.
+    """
+    run = open_run(*paths)
+    tables = None if run.kind == "traces" else read_tables(run)
+    frames, bad = list[pl.DataFrame](), 0
+    for rank in run.ranks:
+        if rank.trace is not None:
+            timeline = read_timeline(rank)
+            bad += timeline.num_bad
+            known = _counted(tables, rank)
+            frames.append(rank_operators(rank.number, _whole_operators(timeline, known), _windows(tables, rank)))
+    if not frames:
+        raise DataError(f"expected a timeline in {run.path}, found none",
+                        hint="--steps trace=6 records one" if tables is not None else None)
+    rows, coverage = _with_counts(pl.concat(frames), tables)
+    if rows["step"].is_not_null().any():
+        rows = rows.filter(pl.col("step").is_not_null())
+    return Profile(rows=_as_operators(selected(rows, Selection())), notes=list(_notes(run, rows, coverage, bad)))
+
+
+def _counted(tables: RecordedTables | None, rank: Rank) -> Calls:
+    """Operators, and the shapes of their tensors, that the count pass saw on a rank."""
+    if tables is None:
+        return frozenset()
+    ops = tables.ops.filter(pl.col("rank") == rank.number).select("op", "shapes").unique()
+    return frozenset((op, tensors_of(shapes or "[]")) for op, shapes in ops.iter_rows())
+
+
+def _whole_operators(timeline: RankTimeline, known: Calls) -> RankTimeline:
+    """Without operators inside one that was counted: they are how it is done, and its time is theirs too."""
+    if not known:
+        return timeline
+    nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
+    tensors = [*map(tensors_of, timeline.texts), "[]"]
+    calls, number = np.unique(np.stack((timeline.name, timeline.shapes)), axis=1, return_inverse=True)
+    is_known = np.array([(timeline.names[name], tensors[shapes]) in known for name, shapes in calls.T.tolist()], bool)
+    is_operator = timeline.type == OPERATOR
+    is_counted = is_known[number.ravel()] & is_operator
+    inside = np.zeros(len(timeline.name), bool)
+    for rows, parents in nesting.downwards():
+        inside[rows] = (parents >= 0) & (inside[parents] | is_counted[parents])
+    kept = ~(inside & is_operator)
+    return replace(timeline, **{name: getattr(timeline, name)[kept] for name in ARRAYS})
+
+
+def _windows(tables: RecordedTables | None, rank: Rank) -> list[tuple[int, int, int]] | None:
+    if tables is None:
+        return None
+    steps = tables.steps.filter(pl.col("pass") == TRACE, pl.col("rank") == rank.number)
+    return list(steps.select("start_ns", "end_ns", "step").iter_rows())
+
+
+def _with_counts(rows: pl.DataFrame, tables: RecordedTables | None) -> tuple[pl.DataFrame, Coverage | None]:
+    if tables is None:
+        return rows.with_columns(flops=pl.lit(None, pl.Int64), bytes=pl.lit(None, pl.Int64)), None
+    return with_counts(rows, tables.ops, tables.steps.filter(pl.col("pass") == TRACE).group_by("rank").agg(
+        steps=pl.len()))
+
+
+def _as_operators(rows: pl.DataFrame) -> pl.DataFrame:
+    """`SCHEMA`: a row for all calls of a step that share `KEY`, with the mean over steps."""
+    on_device = rows.group_by("rank").agg(busy=pl.col("self_device_ns").sum() > 0, steps=pl.col("step").n_unique())
+    each = rows.group_by(KEY, maintain_order=True).agg(
+        pl.col("self_device_ns", "self_host_ns").sum(),
+        **{name: pl.when(pl.col(name).is_not_null().all()).then(pl.col(name).sum()) for name in ("flops", "bytes")},
+    ).join(on_device, on="rank", maintain_order="left").with_columns(number=pl.int_range(pl.len()).over("rank"))
+    steps = pl.col("steps")
+    device = pl.when("busy").then("self_device_ns").otherwise("self_host_ns") / steps / 1e9
+    host = pl.when(pl.col("type").is_in(KERNELS)).then(None).otherwise(pl.col("self_host_ns") / steps / 1e9)
+    shapes = {text: _shapes(text) for text in each["shapes"].unique() if text is not None}
+    dtypes = {text: _dtypes(text) for text in each["dtypes"].unique() if text is not None}
+    return each.select(
+        rank="rank", name=_names(), type=pl.Series([_type(*one) for one in each.select("op", "type").iter_rows()],
+                                                   dtype=pl.String),
+        operator="op", id=pl.col("number").cast(pl.String), device_end=device, device_kern=pl.lit(None, pl.Float64),
+        host_end=host, host_kern=pl.lit(None, pl.Float64),
+        computation=pl.when(pl.col("flops") > 0).then(pl.col("flops") / steps), memory=pl.col("bytes") / steps,
+        in_shapes=pl.Series([shapes.get(text) for text in each["shapes"]], dtype=pl.String),
+        in_layouts=pl.lit(None, pl.String), out_shapes=pl.lit(None, pl.String),
+        dtypes=pl.Series([dtypes.get(text, []) for text in each["dtypes"]], dtype=pl.List(pl.String())),
+    ).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+
+
+def _names() -> pl.Expr:
+    """`layers.0/aten::mm (backward)`."""
+    module, phase = pl.col("module_path"), pl.col("phase")
+    where = pl.when(module.is_null() | (module == "")).then(pl.lit("")).otherwise(module + "/")
+    when = pl.when(phase.is_null() | (phase == "forward")).then(pl.lit("")).otherwise(" (" + phase + ")")
+    return where + pl.col("op") + when
+
+
+def _type(op: str, kind: str) -> str:
+    return "Copy" if kind == "memcpy" else type_of(op)
+
+
+def _shapes(text: str) -> str | None:
+    try:
+        found: Any = json.loads(tensors_of(text))
+    except ValueError:
+        return None
+    return json.dumps(found)
+
+
+def _dtypes(text: str) -> list[str]:
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        return []
+    return [dtype for one in found if isinstance(one, str) and (dtype := dtype_of(one)) is not None]
+
+
+def _notes(run: Run, rows: pl.DataFrame, coverage: Coverage | None, bad: int) -> Iterator[str]:
+    steps = rows["step"].drop_nulls().unique().sort().to_list()
+    of_steps = f", mean of {counted(len(steps), 'step')} ({spans(steps)})" if len(steps) > 1 else ""
+    yield f"an operator is all calls of a step with the same module, phase and shapes{of_steps}"
+    busy = rows.group_by("rank").agg(pl.col("self_device_ns").sum() > 0)["self_device_ns"]
+    if not busy.any():
+        yield "nothing ran on a device of its own: device times are those of the host"
+    if coverage is None:
+        yield "computation and memory unknown: no step of the count pass was recorded"
+    elif coverage.ratio is not None:
+        yield f"computation and memory are from the count pass; operators have {percent(coverage.ratio)} of its FLOPs"
+    if bad:
+        yield f"{counted(bad, 'slice')} without a usable duration left out"
+    missing = [rank.number for rank in run.ranks if rank.trace is None]
+    if missing:
+        yield f"no timeline of rank {spans(missing)}"

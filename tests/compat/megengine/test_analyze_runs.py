@@ -1,0 +1,81 @@
+"""`profile_analyze` on what distprof recorded and on traces of other programs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+
+import pytest
+
+from distprof.compat.megengine.analysis.torch_types import dtype_of, type_of
+from distprof.compat.megengine.profile_analyze import analyze
+from support.jobs import called
+from support.kineto_files import DLRM, needs_shared
+
+
+def found(path, *flags: str) -> dict:
+    return json.loads(analyze([str(path), "--json", "-t", "0", *flags]))
+
+
+@pytest.mark.job
+def test_operators_of_a_run(tp):
+    data = found(tp)
+    numbers = json.loads(called("ops", "--json", tp).stdout)["steps"]
+    flags = [word for number in numbers for word in ("--step", number)]
+    whole, steps = json.loads(called("ops", "--json", *flags, tp).stdout), len(numbers)
+    assert data["ranks"] == whole["ranks"]
+    # the same time, whoever it is said to be of
+    assert data["total"]["device"] * 1e9 * steps == pytest.approx(whole["totals"]["self_host_ns"])
+    assert sum(row["computation"] or 0 for row in data["device"]) * steps == whole["totals"]["flops"] > 0
+    products = [row for row in data["device"] if row["computation"]]
+    assert {"MatrixMul"} < {row["type"] for row in products}
+    assert all(row["flops"] == pytest.approx(row["computation"] / row["time"]) for row in products)
+
+
+@pytest.mark.job
+def test_the_commands_of_the_documentation(tp):
+    by_type = analyze([str(tp), "-t", "5", "--aggregate-by", "type", "--aggregate", "sum"])
+    assert "│ Elemwise" in by_type and by_type.count("├─") == 4
+    assert "time of all" in analyze([str(tp), "-t", "5", "--input-dtype", "Float32"])
+    text = analyze([str(tp), "-t", "5", "--order-by", "memory", "--min-time", "1e-4", "--type", "ConvolutionForward"])
+    assert "nothing is left" in text and "no operator has type ConvolutionForward" in text
+
+
+def event(name, ts, dur, **args) -> dict:
+    return {"ph": "X", "name": name, "cat": "cpu_op", "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args}
+
+
+def test_a_trace_of_another_program(tmp_path):
+    conv = {"Input Dims": [[1, 3, 8, 8], [4, 3, 3, 3], []], "Input type": ["float", "c10::Half", ""]}
+    events = [event("aten::convolution", 0, 10, **conv), event("aten::relu_", 20, 5), event("aten::made_up", 30, 2.5)]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    rows = found(path)["device"]
+    assert [(row["type"], row["time"]) for row in rows] == [
+        ("ConvolutionForward", pytest.approx(1e-5)), ("Elemwise", pytest.approx(5e-6)),
+        ("aten::made_up", pytest.approx(2.5e-6))]
+    assert rows[0]["in_shapes"] == [[1, 3, 8, 8], [4, 3, 3, 3]] and rows[0]["computation"] is None
+    assert [row["name"] for row in found(path, "--input-dtype", "Float16")["device"]] == ["aten::convolution"]
+    assert [row["name"] for row in found(path, "--type", "aten::relu_")["device"]] == ["aten::relu_"]
+    assert "computation and memory unknown" in analyze([str(path)])
+
+
+def test_types_have_the_words_of_megengine():
+    assert [type_of(name) for name in ("aten::add_", "aten::mm", "aten::_to_copy", "aten::convolution_backward")] == [
+        "Elemwise", "MatrixMul", "Copy", "aten::convolution_backward"]
+    assert [dtype_of(name) for name in ("float", "c10::BFloat16", "float16", "Scalar")] == [
+        "Float32", "BFloat16", "Float16", None]
+
+
+@needs_shared
+@pytest.mark.long
+def test_device_times_of_gpus_are_those_of_the_kernels():
+    path = sorted((DLRM / "kineto").iterdir())[0]
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    spent = defaultdict(float)
+    for one in json.loads(text)["traceEvents"]:
+        if one.get("ph") == "X" and one.get("cat", "").lower() in ("kernel", "memcpy", "memset", "gpu_memcpy",
+                                                                  "gpu_memset"):
+            spent["device"] += one["dur"]
+    assert found(path)["total"]["device"] == pytest.approx(spent["device"] / 1e6, rel=1e-6)
