@@ -52,7 +52,7 @@ class Timeline:
             activities.append(ProfilerActivity.CUDA)
         self._profile = torch.profiler.profile(activities=activities, record_shapes=True,
                                                profile_memory=self._memory)
-        with _quiet(), our_session():
+        with quiet_kineto(), our_session():
             self._profile.start()
         self._stopped = False
         self._scopes.add(self)
@@ -135,7 +135,7 @@ def _slice(name: str) -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_kineto() -> Iterator[None]:
     """Keeps Kineto, which reads this variable when it first starts, from writing to the script's stderr."""
     ours, about_cycles = "KINETO_LOG_LEVEL" not in os.environ, QuietAbout(ABOUT_CYCLES)
     about_cycles.start()

@@ -1,0 +1,88 @@
+"""The Chrome trace of a profiled region: events of the topics that are on, and what other files are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from distprof.compat.megengine.tensor_lifetimes import Lifetime, counters, lifetimes, slices
+from distprof.compat.megengine.topics import Topic, wanted
+from distprof.process.identity import Identity
+
+MEMORY_EVENT = "[memory]"
+KEPT = ("deviceProperties", "host_name", "displayTimeUnit")
+"""What Kineto says about the whole."""
+Timed = Iterator[tuple[int, dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How a timeline is written."""
+
+    topic: Topic
+    align_time: bool
+    """Times since the epoch; else since the start."""
+    show_operator_name: bool
+    """Else each operator is called `Operator`."""
+    with_backtrace: bool
+    sample_rate: int
+    """Of the counter of memory: each of so many changes; 0: all, where the topic MEMORY is on."""
+
+
+class Recorded:
+    """What Kineto wrote of a region."""
+
+    def __init__(self, text: bytes, start_ns: int, end_ns: int) -> None:
+        """Reads the trace; `start_ns` and `end_ns` are since the epoch."""
+        self._trace: dict[str, Any] = msgspec.json.decode(text)
+        self.start_ns, self.end_ns = start_ns, end_ns
+
+    def lifetimes(self) -> list[Lifetime]:
+        """Memory of tensors."""
+        return lifetimes(self._memory())
+
+    def chrome_timeline(self, look: Look) -> bytes:
+        """A trace for Chrome and Perfetto, and for `distprof merge` and `distprof ops`."""
+        zero_ns = 0 if look.align_time else self.start_ns
+        identity = Identity.read()
+        return msgspec.json.encode({
+            **{key: self._trace[key] for key in KEPT if key in self._trace}, "schemaVersion": 1,
+            "baseTimeNanoseconds": zero_ns,
+            "distributedInfo": {"rank": identity.rank, "world_size": identity.world_size},
+            # the time at ts 0, by which merge_trace_events compares files
+            "metadata": {"localTime": str(zero_ns), "startTime": str(self.start_ns)},
+            "traceEvents": [*self._names(), *(_at(event, at_ns - zero_ns) for at_ns, event in self._events(look))]})
+
+    def _names(self) -> Iterator[dict[str, Any]]:
+        for event in self._trace["traceEvents"]:
+            if event.get("ph") == "M":
+                yield {key: value for key, value in event.items() if key != "ts"}
+
+    def _events(self, look: Look) -> Timed:
+        for at_ns, event in self._timed():
+            if wanted(event, look.topic) or (look.with_backtrace and event.get("cat") == "python_function"):
+                is_renamed = not look.show_operator_name and event.get("cat") == "cpu_op"
+                yield at_ns, event | {"name": "Operator"} if is_renamed else event
+        if Topic.TENSOR_LIFETIME in look.topic:
+            yield from slices(self.lifetimes(), self.end_ns)
+        if Topic.MEMORY in look.topic or look.sample_rate:
+            yield from counters(self._memory(), look.sample_rate or 1)
+
+    def _memory(self) -> list[tuple[int, dict[str, Any]]]:
+        return [(at_ns, event) for at_ns, event in self._timed() if event.get("name") == MEMORY_EVENT
+                and event.get("ph") == "i"]
+
+    def _timed(self) -> Timed:
+        base_ns = int(self._trace.get("baseTimeNanoseconds", 0))
+        for event in self._trace["traceEvents"]:
+            if event.get("ph") != "M" and "ts" in event:
+                yield base_ns + round(event["ts"] * 1000), event
+
+
+def _at(event: dict[str, Any], ns: int) -> dict[str, Any]:
+    # as text: a double has no nanoseconds left since the epoch
+    sign, ns = ("-" if ns < 0 else ""), abs(ns)
+    return event | {"ts": msgspec.Raw(f"{sign}{ns // 1000}.{ns % 1000:03d}".encode())}

@@ -1,0 +1,59 @@
+"""A drawing of memory: a rectangle a tensor, time to the right and address downwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from xml.sax.saxutils import quoteattr
+
+from distprof.compat.megengine.tensor_lifetimes import Lifetime
+from distprof.units import duration, size
+
+NS_PER_PIXEL, BYTES_PER_PIXEL, GAP = 100_000, 1_000_000, 4.0
+THINNEST = 0.2
+"""Pixels of the smallest rectangle."""
+GREYS = ((0, "#f0f0f0"), (100_000, "#d0d0d0"), (1_000_000, "#b0b0b0"), (10_000_000, "#909090"),
+         (100_000_000, "#606060"), (1_000_000_000, "#303030"))
+"""Lifetime in ns from which a rectangle has a colour."""
+NAMESPACE = "urn:distprof:tag"
+
+
+def memory_flow(found: Sequence[Lifetime], start_ns: int, end_ns: int) -> str:
+    """An SVG file; what is known of a tensor is in attributes `tag:...` of its rectangle."""
+    tops, height = _rows(found)
+    width = max((end_ns - start_ns) / NS_PER_PIXEL, 1.0)
+    body = "\n".join(_rectangles(found, tops, start_ns, end_ns))
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:tag="{NAMESPACE}" width="{width:.1f}" '
+            f'height="{height:.1f}" tag:start="{start_ns}" tag:end="{end_ns}">\n{body}\n</svg>\n')
+
+
+def _rectangles(found: Sequence[Lifetime], tops: Sequence[float], start_ns: int, end_ns: int) -> Iterator[str]:
+    for number, (one, top) in enumerate(zip(found, tops, strict=True)):
+        until = end_ns if one.end_ns is None else one.end_ns
+        lived = until - one.start_ns
+        tags = {"type": "tensor", "name": f"tensor {number}", "address": hex(one.address), "size": size(one.num_bytes),
+                "bytes": str(one.num_bytes), "produced": duration(one.start_ns - start_ns),
+                "erased": "" if one.end_ns is None else duration(one.end_ns - start_ns), "duration": duration(lived),
+                "group": one.device}
+        colour = next(grey for least, grey in reversed(GREYS) if max(lived, 0) >= least)
+        yield (f'<rect x="{(one.start_ns - start_ns) / NS_PER_PIXEL:.2f}" y="{top:.2f}" '
+               f'width="{max(lived / NS_PER_PIXEL, THINNEST):.2f}" '
+               f'height="{max(one.num_bytes / BYTES_PER_PIXEL, THINNEST):.2f}" fill="{colour}" '
+               + " ".join(f"tag:{name}={quoteattr(text)}" for name, text in tags.items()) + "/>")
+
+
+def _rows(found: Sequence[Lifetime]) -> tuple[list[float], float]:
+    """Upper edge of each rectangle, and the height of all. Addresses that nothing uses take a few pixels at most."""
+    tops, bottom, device, behind = [0.0] * len(found), 0.0, "", 0
+    for number in sorted(range(len(found)), key=lambda one: (found[one].device, found[one].address)):
+        one = found[number]
+        if one.device != device:
+            device, behind, bottom = one.device, one.address, bottom + GAP
+        gap = one.address - behind
+        if gap > 0:
+            bottom += min(gap / BYTES_PER_PIXEL, GAP)
+            behind = one.address
+        tops[number] = bottom + gap / BYTES_PER_PIXEL if gap < 0 else bottom
+        end = one.address + one.num_bytes
+        if end > behind:
+            bottom, behind = bottom + (end - behind) / BYTES_PER_PIXEL, end
+    return tops, bottom + GAP

@@ -1,0 +1,147 @@
+"""Several timelines in one, on one clock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distprof.errors import DataError, OutputError
+from distprof.files import told, write_whole
+
+NAME = re.compile(r"(.+)\.chrome_timeline\.json")
+PID = re.compile(r"[0-9]+")
+MERGED = "merge.chrome_timeline.json"
+FLOW = ("s", "t", "f")
+ASYNC = ("b", "n", "e", "S", "T", "p", "F")
+# a double has no nanoseconds left since the epoch
+DECODER = msgspec.json.Decoder(float_hook=Decimal)
+ENCODER = msgspec.json.Encoder(decimal_format="number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One file."""
+
+    path: Path
+    zero_ns: int | None
+    """Time of ts 0; None where the file does not say it."""
+    events: Sequence[dict[str, Any]]
+
+
+def merge_trace_events(directory: str | Sequence[str], target: str | None = None) -> str:
+    """Merges timelines of several processes.
+
+    Files may begin with an event `Metadata` (MegEngine 1.5), have `metadata` beside the events (since 1.6), or be an
+    array of events (1.3 and 1.4). Times of each are shifted by what its clock was ahead when it started; processes with
+    one id are kept apart, and so are arrows.
+
+    Args:
+        directory: A folder with `<pid>.chrome_timeline.json` files; or a list of what their names begin with.
+        target: What the name of the merged file begins with; without it, `merge` in the folder.
+
+    Returns:
+        The path of the merged file.
+
+    Raises:
+        DataError: There is nothing to merge, or a file is no timeline.
+        OutputError: The merged file cannot be written.
+    """
+    paths, out = _places(directory, target)
+    found = [_read(path) for path in paths]
+    if not found:
+        raise DataError(f"expected files like 123.chrome_timeline.json in {directory}, found none",
+                        hint="Profiler(path=..., formats=['chrome_timeline.json']) writes them")
+    known = [one.zero_ns for one in found if one.zero_ns is not None]
+    zero_ns = min(known, default=0)
+    events = list[dict[str, Any]]()
+    pids = _Numbers()
+    for number, one in enumerate(found):
+        shift_ns = 0 if one.zero_ns is None else one.zero_ns - zero_ns
+        events += (_moved(event, shift_ns, number, pids) for event in one.events)
+    whole = {"metadata": {"localTime": str(zero_ns)}, "baseTimeNanoseconds": zero_ns, "traceEvents": events}
+    with told(out):
+        write_whole(out, lambda temporary: temporary.write_bytes(ENCODER.encode(whole)))
+    return str(out)
+
+
+def _places(directory: str | Sequence[str], target: str | None) -> tuple[list[Path], Path]:
+    if isinstance(directory, str | Path):
+        folder = Path(directory)
+        paths = sorted(path for path in folder.glob("*.chrome_timeline.json*")
+                       if (name := NAME.match(path.name)) is not None and PID.fullmatch(name[1]))
+        return paths, folder / MERGED if target is None else Path(f"{target}.chrome_timeline.json")
+    if target is None:
+        raise OutputError("expected a target for a list of timelines, found none",
+                          hint="merge_trace_events(['a', 'b'], 'merged')")
+    return [Path(f"{one}.chrome_timeline.json") for one in directory], Path(f"{target}.chrome_timeline.json")
+
+
+def _read(path: Path) -> Timeline:
+    try:
+        content = DECODER.decode(path.read_bytes())
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise DataError(f"expected a timeline, found {path}: {error}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    about, events = (content.get("metadata"), content.get("traceEvents")) if isinstance(content, dict) else (
+        None, content)
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        raise DataError(f"expected a list of events in {path}, found none")
+    zero_ns = _ns(about.get("localTime"), 1) if isinstance(about, dict) else None
+    kept = list[dict[str, Any]]()
+    for event in events:
+        if event.get("name") == "Metadata":
+            zero_ns = _ns((event.get("args") or {}).get("localTime"), 1000)
+        else:
+            kept.append(event)
+    return Timeline(path=path, zero_ns=zero_ns, events=kept)
+
+
+def _ns(value: Any, factor: int) -> int | None:
+    try:
+        return round(Fraction(value) * factor)
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
+        return None
+
+
+class _Numbers:
+    """Ids of processes in the merged file."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, Any], Any] = {}
+        self._taken = set[Any]()
+
+    def of(self, file: int, pid: Any) -> Any:
+        """The id itself where no other file has it, else one that nobody has."""
+        key = (file, pid)
+        if key not in self._known:
+            free = pid
+            while free in self._taken:
+                free = len(self._taken) + (1 << 22)  # above those of Linux
+                while free in self._taken:
+                    free += 1
+            self._taken.add(free)
+            self._known[key] = free
+        return self._known[key]
+
+
+def _moved(event: dict[str, Any], shift_ns: int, file: int, pids: _Numbers) -> dict[str, Any]:
+    found = dict(event)
+    if "pid" in event:
+        found["pid"] = pids.of(file, event["pid"])
+    if "ts" in event and isinstance(event["ts"], int | Decimal):
+        found["ts"] = _shifted(event["ts"], shift_ns)
+    if "id" in event and event.get("ph") in (*FLOW, *ASYNC):
+        found["id"] = f"{file}.{event['id']}"
+    return found
+
+
+def _shifted(ts: int | Decimal, shift_ns: int) -> Decimal:
+    return Decimal(round(Fraction(ts) * 1000) + shift_ns).scaleb(-3)

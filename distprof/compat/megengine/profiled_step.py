@@ -1,0 +1,98 @@
+"""`trace` and `get_profile` of MegEngine: a function whose operators are measured, as a dictionary for JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any
+
+import torch
+
+from distprof.compat.megengine.operator_log import OperatorLog, footprints_of, graph_of
+from distprof.errors import UsageError
+
+FOR_MEGENGINE = (
+    "capture_as_const", "record_only", "sublinear_memory_config", "dtr_config", "opt_level", "graph_opt_config",
+    "symbolic_shape", "without_host", "imperative")
+"""Arguments about MegEngine's compiler, which have no effect."""
+
+
+class Traced:
+    """A function of a training or inference step."""
+
+    def __init__(self, function: Callable[..., Any], *, profiling: bool) -> None:
+        """Wraps it; with `profiling` each call is measured, and the last one kept."""
+        update_wrapper(self, function)
+        self._function, self._profiling = function, profiling
+        self._profile: dict[str, Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        if not self._profiling:
+            return self._function(*args, **kwargs)
+        log = OperatorLog()
+        begin = _Begin()
+        with log:
+            result = self._function(*args, **kwargs)
+        self._profile = {"graph_exec": graph_of(log), "profiler": {
+            **begin.times_of(log), "opr_footprint": footprints_of(log)}}
+        return result
+
+    def get_profile(self) -> dict[str, Any]:
+        """Operators of the last call: what `json.dump` writes and `profile_analyze` reads.
+
+        Raises:
+            UsageError: Calls are not profiled, or there was none.
+        """
+        if self._profile is None:
+            raise UsageError("expected a call that was profiled before get_profile(), found none",
+                             hint="call the function first" if self._profiling else "@trace(profiling=True)")
+        return self._profile
+
+
+class _Begin:
+    """When a call began, on the host and on the device."""
+
+    def __init__(self) -> None:
+        self._event: Any = None
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+            self._event = torch.cuda.Event(enable_timing=True)
+            self._event.record()
+        self._ns = time.perf_counter_ns()
+
+    def times_of(self, log: OperatorLog) -> dict[str, Any]:
+        """Seconds since then, by operator and lane."""
+        device, host = dict[str, Any](), dict[str, Any]()
+        if any(call.events for call in log.calls):
+            torch.cuda.synchronize()
+        for number, call in enumerate(log.calls):
+            start, end = (call.start_ns - self._ns) / 1e9, (call.end_ns - self._ns) / 1e9
+            host[str(number)] = {f"thread {call.thread}": {"start": start, "kern": start, "end": end}}
+            if call.events is not None and self._event is not None:
+                start, end = (self._event.elapsed_time(one) / 1e3 for one in call.events)
+            device[str(number)] = {call.device: {"start": start, "kern": start, "end": end}}
+        return {"device": device, "host": host}
+
+
+def trace(*args: Any, symbolic: bool = False, profiling: bool = False, **others: Any) -> Any:
+    """`@trace` or `@trace(symbolic=True, profiling=True)`: nothing is compiled; with `profiling`, calls are measured.
+
+    Args:
+        *args: The function, or nothing.
+        symbolic: Has no effect; MegEngine would compile.
+        profiling: Measures each operator of a call; the function gets a method `get_profile`.
+        **others: Of `FOR_MEGENGINE`.
+
+    Raises:
+        UsageError: There is no such argument.
+    """
+    del symbolic
+    unknown = [name for name in others if name not in FOR_MEGENGINE]
+    if unknown or len(args) > 1:
+        raise UsageError(f"expected arguments of symbolic, profiling, {', '.join(FOR_MEGENGINE)}, found "
+                         f"{', '.join(unknown) or f'{len(args)} functions'}")
+    if args:
+        return Traced(args[0], profiling=profiling)
+    return lambda function: Traced(function, profiling=profiling)

@@ -1,0 +1,98 @@
+"""A region that torch.profiler records, with slices of modules and functions."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.profiler import ProfilerActivity
+
+from distprof.compat.megengine.chrome_timeline import Recorded
+from distprof.compat.megengine.topics import Topic
+from distprof.model.modules import ModuleMap
+from distprof.model.scopes import Frame, ModuleScopes
+from distprof.recording.timeline import quiet_kineto
+
+
+class ModuleSlices:
+    """A slice for each call of a module."""
+
+    def enter(self, frame: Frame) -> None:
+        """Opens it."""
+        if not frame.repeats_outer:
+            frame.data[self] = scope = torch.autograd.profiler.record_function(
+                frame.site.path or frame.site.class_name)
+            scope.__enter__()
+
+    def exit(self, frame: Frame, _args: Any, _kwargs: Any, _result: Any) -> None:
+        """Closes it."""
+        scope = frame.data.pop(self, None)
+        if scope is not None:
+            scope.__exit__(None, None, None)
+
+
+class FunctionSlices(TorchFunctionMode):
+    """A slice for each function of torch, and each method of a tensor, that the script calls."""
+
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = resolve_name(func) or getattr(func, "__name__", "function")
+        with torch.autograd.profiler.record_function(name):
+            return func(*args, **(kwargs or {}))
+
+
+class Session:
+    """Records from when it is made until `stop`."""
+
+    def __init__(self, topic: Topic, *, device: bool, memory: bool, backtrace: bool, functions: bool) -> None:
+        """Begins.
+
+        Args:
+            topic: What has to be recorded.
+            device: Records what runs on GPUs.
+            memory: Records allocations.
+            backtrace: Records the Python functions that run.
+            functions: Opens a slice for each function of torch.
+        """
+        activities = [ProfilerActivity.CPU]
+        if device and torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        self._profile = torch.profiler.profile(
+            activities=activities, record_shapes=Topic.OPERATOR in topic, profile_memory=memory,
+            with_stack=backtrace)
+        with quiet_kineto():
+            self._profile.start()
+        self._start_ns, self._end_ns = time.time_ns(), 0
+        self._open = ExitStack()
+        if Topic.SCOPE in topic:
+            self._open.enter_context(_module_slices())
+        if functions:
+            self._open.enter_context(FunctionSlices())
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._open.close()
+        self._end_ns = time.time_ns()
+        self._profile.stop()
+
+    def recorded(self) -> Recorded:
+        """What was recorded."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "trace.json")
+            self._profile.export_chrome_trace(str(path))
+            return Recorded(path.read_bytes(), self._start_ns, self._end_ns)
+
+
+@contextmanager
+def _module_slices() -> Iterator[None]:
+    scopes, listener = ModuleScopes(ModuleMap(), lambda function: function, lambda _: None), ModuleSlices()
+    scopes.add(listener)
+    try:
+        yield
+    finally:
+        scopes.remove(listener)
