@@ -28,8 +28,9 @@ def launched(folder, *words: str) -> subprocess.CompletedProcess:
 @pytest.mark.parametrize("as_module", [False, True])
 def test_a_script_is_profiled(tmp_path, as_module):
     (tmp_path / "script.py").write_text(SCRIPT)
+    script = ["-m", "script"] if as_module else ["script.py"]
     done = launched(tmp_path, "-o", "out", "-f", "chrome_timeline.json", "-f", "memory_flow.svg",
-                    "--merge_trace_events", "--sample_rate", "2", *(["-m", "script"] if as_module else ["script.py"]), "--lr", "1")
+                    "--merge_trace_events", "--sample_rate", "2", *script, "--lr", "1")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "['--lr', '1'] __main__\n"
     kinds = sorted(path.name.split(".", 1)[1] for path in (tmp_path / "out").iterdir())
