@@ -1,1 +1,1 @@
-"""Drop-in replacements for other FLOP counters."""
+"""Drop-in replacements for other FLOP counters and profilers."""

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from distprof.compat import deepspeed, fvcore
+from distprof.compat import deepspeed, fvcore, megengine
 
 DEEPSPEED = {
     "DEFAULT_PRECISION", "FlopsProfiler", "bytes_to_string", "duration_to_string", "flops_to_string",
@@ -15,9 +15,10 @@ DEEPSPEED = {
 FVCORE = {
     "ActivationCountAnalysis", "FlopCountAnalysis", "Handle", "JitModelAnalysis", "activation_count", "flop_count",
     "flop_count_str", "flop_count_table", "get_shape", "parameter_count", "parameter_count_table"}
+MEGENGINE = {"Profiler", "is_profiling", "merge_trace_events", "profile", "scope", "trace"}
 
 
-@pytest.mark.parametrize(("package", "names"), [(deepspeed, DEEPSPEED), (fvcore, FVCORE)])
+@pytest.mark.parametrize(("package", "names"), [(deepspeed, DEEPSPEED), (fvcore, FVCORE), (megengine, MEGENGINE)])
 def test_exported_names(package, names):
     assert set(package.__all__) == names
     assert all(hasattr(package, name) for name in names)

@@ -44,7 +44,7 @@ def test_first_command_of_the_documentation(dump):
         ["333.33", "GFLOPS"], ["4.00", "MiB"], ["888.89", "MiB/s"], ["{1,64}", "{64,10}"], ["{1,10}"]]
     assert rows[1][:2] == [["#1", "0.003", "28.4%"], ["0.0075", "71.1%"]]
     assert rows[1][7] == ["{1,3,8,8}", "-[192,1,24,3]", "{4,3,3,3}"]
-    assert rows[4][3:7] == [["N/A"], ["N/A"], ["2.00", "KiB"], ["39.06", "MiB/s"]]
+    assert rows[4][3:7] == [["N/A", "FLO"], ["N/A", "FLOPS"], ["2.00", "KiB"], ["39.06", "MiB/s"]]
     assert rows[2][5] == ["600.00", "byte"]
 
 
@@ -138,7 +138,7 @@ def test_table_for_a_wiki(dump, flag):
     assert lines[0] == ["name", "value"]
     header, *rows = (line for line in lines if len(line) > 2)
     assert header == WIKI
-    assert rows[0] == ["0", "0.0045", "42.7%", "#" * 15, "0.0045", "0.427", "fc[4]", "MatrixMul", "14", "1500.0",
+    assert rows[0] == ["0", "0.0045", "42.7%", "#" * 15, "0.0045", "0.42654", "fc[4]", "MatrixMul", "14", "1500.0",
                        "333333.3", "#" * 15, "4.0", "888.9", "#" * 13, "{1,64}, {64,10}", "{1,10}"]
     assert rows[1][3] == "#" * 10 and rows[4][9:12] == ["N/A", "N/A", ""]
     assert rows[1][15] == "{1,3,8,8} -[192,1,24,3], {4,3,3,3}" and "---+" not in text

@@ -56,8 +56,8 @@ def wiki_operators(records: pl.DataFrame, total: float, *, ranks: bool) -> str:
         cumulative += row["time"]
         bars = {name: _bar(row[name], most) for name, most in longest.items()}
         rows.append([
-            str(index), f"{row['time']:.3}", _share(row["time"], total), bars["time"], f"{cumulative:.3}",
-            f"{cumulative / total:.3}" if total else UNKNOWN, *info(row, ranks=ranks),
+            str(index), f"{row['time']:.3}", _share(row["time"], total), bars["time"], f"{cumulative:g}",
+            f"{cumulative / total:g}" if total else UNKNOWN, *info(row, ranks=ranks),
             _scaled(row["computation"], 1000**2), _scaled(row["flops"], 1000**2), bars["flops"],
             _scaled(row["memory"], 1024**2), _scaled(row["bandwidth"], 1024**2), bars["bandwidth"],
             _shapes(row, "in_shapes", ", "), _shapes(row, "out_shapes", ", ")])
@@ -118,7 +118,7 @@ def _share(part: float, whole: float) -> str:
 def _number(value: float | None, base: int, unit: str, small: str | None = None) -> str:
     """`1.50\\nGFLO`; `small` is the unit without a prefix."""
     if value is None:
-        return UNKNOWN
+        return f"{UNKNOWN}\n{small or unit}"
     index = 0
     while value >= base and index < len(PREFIXES) - 1:
         value, index = value / base, index + 1
