@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -65,6 +65,7 @@ def merge_trace_events(directory: str | Sequence[str], target: str | None = None
     for number, one in enumerate(found):
         shift_ns = 0 if one.zero_ns is None else one.zero_ns - zero_ns
         events += (_moved(event, shift_ns, number, pids) for event in one.events)
+        events += pids.labels(number, one.path)
     whole = {"metadata": {"localTime": str(zero_ns)}, "baseTimeNanoseconds": zero_ns, "traceEvents": events}
     with told(out):
         write_whole(out, lambda temporary: temporary.write_bytes(ENCODER.encode(whole)))
@@ -130,6 +131,13 @@ class _Numbers:
             self._taken.add(free)
             self._known[key] = free
         return self._known[key]
+
+    def labels(self, file: int, path: Path) -> Iterator[dict[str, Any]]:
+        """What names the file beside each process of it that has another id than in its file."""
+        for (of_file, pid), free in self._known.items():
+            if of_file == file and free != pid:
+                yield {"ph": "M", "name": "process_labels", "pid": free, "args": {
+                    "labels": f"process {pid} of {path.name}"}}
 
 
 def _moved(event: dict[str, Any], shift_ns: int, file: int, pids: _Numbers) -> dict[str, Any]:

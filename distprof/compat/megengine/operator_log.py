@@ -162,7 +162,10 @@ def _strides(tensor: torch.Tensor) -> list[int] | None:
 
 
 def _cuda_events(device: str) -> tuple[Any, Any] | None:
-    if not device.startswith("cuda"):
+    # events are of the current device, and none can be while a graph is captured
+    if not device.startswith("cuda") or torch.device(device).index != torch.cuda.current_device():
+        return None
+    if torch.cuda.is_current_stream_capturing():
         return None
     before, behind = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     before.record()

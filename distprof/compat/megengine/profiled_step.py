@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import update_wrapper
+from types import MethodType
 from typing import Any
 
 import torch
 
 from distprof.compat.megengine.operator_log import OperatorLog, footprints_of, graph_of
 from distprof.errors import UsageError
+from distprof.terminal import say
 
 FOR_MEGENGINE = (
     "capture_as_const", "record_only", "sublinear_memory_config", "dtr_config", "opt_level", "graph_opt_config",
@@ -35,9 +37,16 @@ class Traced:
         begin = _Begin()
         with log:
             result = self._function(*args, **kwargs)
-        self._profile = {"graph_exec": graph_of(log), "profiler": {
-            **begin.times_of(log), "opr_footprint": footprints_of(log)}}
+        try:
+            self._profile = {"graph_exec": graph_of(log), "profiler": {
+                **begin.times_of(log), "opr_footprint": footprints_of(log)}}
+        except Exception as error:  # noqa: BLE001 (the script goes on)
+            say(f"this call is not profiled: {error}")
         return result
+
+    def __get__(self, instance: object, _owner: type | None = None) -> Any:
+        """As a method."""
+        return self if instance is None else MethodType(self, instance)
 
     def get_profile(self) -> dict[str, Any]:
         """Operators of the last call: what `json.dump` writes and `profile_analyze` reads.

@@ -7,8 +7,9 @@ import json
 from collections import defaultdict
 
 import pytest
+import torch
 
-from distprof.compat.megengine.analysis.torch_types import dtype_of, type_of
+from distprof.compat.megengine.analysis.torch_types import TYPES, dtype_of, type_of
 from distprof.compat.megengine.profile_analyze import analyze
 from support.jobs import called
 from support.kineto_files import DLRM, needs_shared
@@ -64,6 +65,9 @@ def test_a_trace_of_another_program(tmp_path):
 def test_types_have_the_words_of_megengine():
     assert [type_of(name) for name in ("aten::add_", "aten::mm", "aten::_to_copy", "aten::convolution_backward")] == [
         "Elemwise", "MatrixMul", "Copy", "aten::convolution_backward"]
+    operators = [name for names in TYPES.values() for name in names]
+    assert len(operators) == len(set(operators))
+    assert not [name for name in operators if not hasattr(torch.ops.aten, name)]
     assert [dtype_of(name) for name in ("float", "c10::BFloat16", "float16", "Scalar")] == [
         "Float32", "BFloat16", "Float16", None]
 

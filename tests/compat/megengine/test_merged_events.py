@@ -72,6 +72,8 @@ def test_processes_with_one_id_and_their_arrows_are_kept_apart(tmp_path):
                             for phase in "sf")
         assert start == end
     assert len({event["id"] for event in events if event["ph"] == "s"}) == 3
+    labels = {event["pid"]: event["args"]["labels"] for event in events if event["name"] == "process_labels"}
+    assert labels == {pids["b"]: f"process 7 of b.{NAME}", pids["c"]: f"process 7 of c.{NAME}"}
 
 
 def test_arrays_without_a_clock_are_joined(tmp_path):

@@ -120,6 +120,19 @@ def test_the_last_call_is_kept():
     assert footprint["in_shapes"] == [[7]] and add.__name__ == "add"
 
 
+def test_a_method_is_profiled():
+    class Adder:
+        @trace(profiling=True)
+        def add(self, x):
+            return x + self.number
+
+        number = 3
+
+    adder = Adder()
+    assert adder.add(torch.ones(2)).tolist() == [4, 4]
+    assert len(adder.add.get_profile()["graph_exec"]["operator"]) == 1
+
+
 def test_what_is_missing_is_said():
     with pytest.raises(UsageError, match="profiling=True"):
         trace(len).get_profile()

@@ -26,7 +26,13 @@ TYPES = {
     "Concat": ("cat",),
     "Reshape": ("view", "_unsafe_view", "reshape"),
     "Dimshuffle": ("permute", "transpose", "t"),
-    "Argmax": ("argmax",), "Argmin": ("argmin",), "Argsort": ("sort", "argsort"), "TopK": ("topk",),
+    "SoftmaxForward": ("_softmax",), "SoftmaxBackward": ("_softmax_backward_data",),
+    "LayerNormForward": ("native_layer_norm",), "LayerNormBackward": ("native_layer_norm_backward",),
+    "GroupNormForward": ("native_group_norm",), "GroupNormBackward": ("native_group_norm_backward",),
+    "DropoutForward": ("native_dropout",), "DropoutBackward": ("native_dropout_backward",),
+    "Subtensor": ("slice", "select"), "Split": ("split", "split_with_sizes"), "Broadcast": ("expand",),
+    "Argmax": ("argmax",), "Argmin": ("argmin",), "ArgsortForward": ("sort", "argsort"), "TopK": ("topk",),
+    "Cumsum": ("cumsum",),
 }
 """MegEngine's type -> operators of torch without `aten::` and the `_` at the end of those that work in place.
 What has no counterpart, such as a backward convolution for data and filter at once, keeps torch's name."""
