@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from distprof.compat.megengine.topics import Topic
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, ModuleScopes
 from distprof.recording.timeline import quiet_kineto
+
+PROPERTIES = ("__get__", "__set__", "__delete__")
+"""Functions that read and write an attribute of a tensor, which takes no time."""
 
 
 class ModuleSlices:
@@ -41,8 +45,9 @@ class FunctionSlices(TorchFunctionMode):
     """A slice for each function of torch, and each method of a tensor, that the script calls."""
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = resolve_name(func) or getattr(func, "__name__", "function")
-        with torch.autograd.profiler.record_function(name):
+        if getattr(func, "__name__", "") in PROPERTIES:
+            return func(*args, **(kwargs or {}))
+        with torch.autograd.profiler.record_function(_name_of(func)):
             return func(*args, **(kwargs or {}))
 
 
@@ -86,6 +91,11 @@ class Session:
             path = Path(folder, "trace.json")
             self._profile.export_chrome_trace(str(path))
             return Recorded(path.read_bytes(), self._start_ns, self._end_ns)
+
+
+@lru_cache(maxsize=1 << 12)
+def _name_of(func: Any) -> str:
+    return resolve_name(func) or str(getattr(func, "__name__", "function"))
 
 
 @contextmanager

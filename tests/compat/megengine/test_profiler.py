@@ -188,9 +188,11 @@ def test_the_newer_constructor(tmp_path, monkeypatch):
     with Profiler("out", formats=["chrome_timeline.json", "memory_flow.svg"], with_backtrace=True, with_scopes=True,
                   sample_rate=1):
         work()
+        assert torch.ones(2, requires_grad=True).grad is None
     found = events(tmp_path / "out" / f"{os.getpid()}.{NAME}")
     shown = names(found)
     assert shown["torch.nn.functional.linear"] == shown["torch.Tensor.sum"] == 1
+    assert not [name for name in shown if name.startswith("torch.") and "__get__" in name]
     assert any("test_profiler.py" in name and name.endswith(": work") for name in names(
         found, category="python_function"))
     assert names(found, "C") and names(found, "b")

@@ -123,7 +123,7 @@ def _remarks(everything: pl.DataFrame, chosen: pl.DataFrame, choice: Choice, sid
     if choice.aggregate in ("max", "min", "mean"):
         yield f"time, computation and memory are the {choice.aggregate} of their operators"
     unknown = picked["computation"].null_count()
-    if choice.aggregate and unknown:
+    if choice.aggregate and 0 < unknown < len(picked):
         yield f"computation is unknown of {unknown} of {counted(len(picked), 'operator')}, which add nothing to it"
     if hidden:
         yield f"{counted(hidden, 'more row')}: -t 0 shows all"
