@@ -15,8 +15,7 @@ import msgspec
 from distprof.errors import DataError, OutputError
 from distprof.files import told, write_whole
 
-NAME = re.compile(r"(.+)\.chrome_timeline\.json")
-PID = re.compile(r"[0-9]+")
+NAME = re.compile(r"[0-9]+\.chrome_timeline\.json")
 MERGED = "merge.chrome_timeline.json"
 FLOW = ("s", "t", "f")
 ASYNC = ("b", "n", "e", "S", "T", "p", "F")
@@ -75,8 +74,7 @@ def merge_trace_events(directory: str | Sequence[str], target: str | None = None
 def _places(directory: str | Sequence[str], target: str | None) -> tuple[list[Path], Path]:
     if isinstance(directory, str | Path):
         folder = Path(directory)
-        paths = sorted(path for path in folder.glob("*.chrome_timeline.json*")
-                       if (name := NAME.match(path.name)) is not None and PID.fullmatch(name[1]))
+        paths = sorted(path for path in folder.glob("*.chrome_timeline.json") if NAME.fullmatch(path.name))
         return paths, folder / MERGED if target is None else Path(f"{target}.chrome_timeline.json")
     if target is None:
         raise OutputError("expected a target for a list of timelines, found none",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,7 +85,8 @@ def test_arrays_without_a_clock_are_joined(tmp_path):
 
 def test_only_files_of_processes_are_merged(tmp_path):
     write(tmp_path, _7=with_key(0, 7, "a"), merge=with_key(0, 7, "old"), other=with_key(0, 7, "other"))
-    assert begins(type(tmp_path)(merge_trace_events(str(tmp_path)))).keys() == {"a"}
+    (tmp_path / f"8.{NAME}.bak").write_text(json.dumps(with_key(0, 8, "saved")))
+    assert begins(Path(merge_trace_events(str(tmp_path)))).keys() == {"a"}
 
 
 @pytest.mark.parametrize("align_time", [True, False])
