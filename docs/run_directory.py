@@ -28,6 +28,8 @@ makes this page from `distprof/contract/`, where `rank_json.py` has all fields o
         trace.json.gz             Chrome trace of this rank, as Kineto wrote it, tagged under the key "distprof"
         modules.parquet, parameters.parquet, ops.parquet, collectives.parquet, steps.parquet, events.parquet
         waits.parquet             only where the sync pass was asked for; merged/ has it then as well
+        memory.json.gz            only where the memory pass was asked for: its Chrome trace, with every allocation
+        tensors.parquet           likewise: tensors that the rank held
         stuck.json                only of a rank that hangs: its collectives and stacks, see below
       attempt0000/rank00003/      ranks of an earlier attempt of a job that torchrun restarted
       merged/

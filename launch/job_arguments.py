@@ -47,7 +47,8 @@ def _parser() -> argparse.ArgumentParser:
                        help="run directory (default: runs/<script>-<time>)")
     group.add_argument("--steps", default=None, metavar="PLAN",
                        help=f"number of steps of each pass (default: {default_plan()}); sync=2 notes lines that "
-                            "block a rank, for distprof waits")
+                            "block a rank, for distprof waits; memory=1 notes allocations in place of the trace pass, "
+                            "for distprof memory")
     group.add_argument("--step-every", default=None, metavar="CLASS|N",
                        help="what ends a step: steps of optimizers of this class, or every N optimizer steps (default: "
                             "an iteration of the training loop, by the pattern in which its optimizers step)")
