@@ -117,6 +117,15 @@ def test_topics_say_what_is_recorded(tmp_path, topic, there, missing):
     assert there <= found and not missing & found
 
 
+@pytest.mark.long
+def test_shapes_are_inferred_where_torch_compiles(tmp_path):
+    doubled = torch.compile(lambda x: (x * 2).sum(), backend="eager")
+    # once for 3 elements, once for any number
+    found = region(tmp_path, lambda: [doubled(torch.ones(number)) for number in (3, 5, 7)], topic=Profiler.SHAPE_INFER)
+    assert names(found)["bytecode_tracing (dynamo_timed)"] == 2
+    assert all(name.endswith("(dynamo_timed)") for name in names(found))
+
+
 def test_lifetimes_of_tensors(tmp_path):
     def two() -> torch.Tensor:
         kept = torch.empty(1000)
