@@ -18,8 +18,8 @@ NUMBERS = ("calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns", "m
            "share", "cumulative_share", "flops", "bytes", "flops_per_second", "bytes_per_second", "flops_per_byte",
            "roofline_ratio", "num_ranks", "slowest_rank", "slowest_ratio")
 """Columns of numbers. `mean_ns`, `min_ns`, `max_ns`, `std_ns`: of the duration of a call. `share`: of the self time of
-all that is chosen, on devices where anything ran on one. Rates: over the self time of the calls that were counted.
-`roofline_ratio`: least time for their FLOPs and bytes at the peak rates of the devices / that self time.
+all that is chosen, on devices where anything ran on one. Rates: over the time of the calls that were counted, with what
+lies inside: that is how they are done. `roofline_ratio`: least time for them at the peak rates of the devices / that.
 `slowest_ratio`: self time of `slowest_rank` / that of the median rank."""
 TORCH_SORTS = {
     "cpu_time": "mean_host_ns", "cpu_time_total": "host_ns", "self_cpu_time_total": "self_host_ns",
@@ -49,6 +49,7 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.
     keys = [BY[_known(one, tuple(BY), "--by")] for one in dict.fromkeys(by)]
     column = _known(sort, SORTS, "--sort")
     busy = "self_device_ns" if rows["self_device_ns"].sum() else "self_host_ns"
+    worked = busy.removeprefix("self_")
     counted = pl.col("flops").is_not_null()
     duration = pl.when(pl.col("host_ns") > 0).then("host_ns").otherwise("device_ns")
     found = rows.group_by(keys, maintain_order=True).agg(
@@ -57,8 +58,8 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.
         pl.col("min_ns").min(), pl.col("max_ns").max(), num_ranks=pl.col("rank").n_unique(),
         duration_ns=duration.sum(),
         **{name: pl.when(counted.any()).then(pl.col(name).sum()) for name in ("flops", "bytes")},
-        counted_ns=pl.col(busy).filter(counted).sum(),
-        limited_ns=pl.col(busy).filter(pl.col("compute_ns").is_not_null()).sum(),
+        counted_ns=pl.col(worked).filter(counted).sum(),
+        limited_ns=pl.col(worked).filter(pl.col("compute_ns").is_not_null()).sum(),
         compute_ns=pl.col("compute_ns").sum(), memory_ns=pl.col("memory_ns").sum(),
         least_ns=pl.max_horizontal("compute_ns", "memory_ns").sum(),
         **{name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())

@@ -13,6 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from distprof.merge.operators.grouping import grouped
+from distprof.merge.operators.rank_operators import SCHEMA
 from distprof.merge.operators.run_operators import run_operators
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_tables
@@ -51,6 +52,18 @@ def test_flops_of_modules_are_those_of_the_table_of_modules(tp):
                        if path in classes} and classes[""] == "Transformer"
 
 
+def test_rates_are_over_the_time_in_which_the_work_is_done():
+    """aten::convolution has FLOPs, and does its work in an operator that was not counted."""
+    row = dict.fromkeys(SCHEMA) | {"rank": 0, "type": "operator", "calls": 1, "squared_ns": 0.0, "compute_ns": 250.0,
+                                   "memory_ns": 1.0} | dict.fromkeys(("device_ns", "self_device_ns"), 0)
+    rows = [row | {"op": "aten::convolution", "host_ns": 1000, "self_host_ns": 10, "flops": 5000, "bytes": 100},
+            row | {"op": "aten::mkldnn_convolution", "host_ns": 990, "self_host_ns": 990, "compute_ns": None}]
+    kinds = SCHEMA | {"flops": pl.Int64, "bytes": pl.Int64, "compute_ns": pl.Float64, "memory_ns": pl.Float64}
+    outer = grouped(pl.DataFrame(rows, schema=kinds), ["op"]).filter(op="aten::convolution").row(0, named=True)
+    assert (outer["flops_per_second"], outer["bytes_per_second"]) == pytest.approx((5e9, 1e8))
+    assert outer["roofline_ratio"] == 0.25
+
+
 @pytest.mark.job
 def test_the_roofline_says_what_limits_an_operator(tp):
     flags = ("--json", "--op", "^aten::(add)?mm$", "--by", "op", "--by", "shape", "--by", "rank", "--by", "module")
@@ -61,7 +74,7 @@ def test_the_roofline_says_what_limits_an_operator(tp):
                 assert row["bound"] is row["roofline_ratio"] is None
                 continue
             compute, memory = row["flops"] / peak * 1e9, row["bytes"] / bandwidth * 1e9
-            assert row["roofline_ratio"] == pytest.approx(max(compute, memory) / row["self_host_ns"])
+            assert row["roofline_ratio"] == pytest.approx(max(compute, memory) / row["host_ns"])
             expected = "compute" if compute >= memory else "memory"
             assert row["bound"] == ("latency" if row["roofline_ratio"] < 0.1 else expected)
             bounds.add(row["bound"])
