@@ -124,6 +124,13 @@ def flop_counter(trainer: Trainer, num_steps: int) -> list[Seconds]:
     return [trainer.step(around_step=lambda: FlopCounterMode(display=False)) for _ in range(num_steps)]
 
 
+def torch_memory(trainer: Trainer, num_steps: int) -> list[Seconds]:
+    """torch's own profiler with shapes and allocations around all steps; its start and end are left out."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True,
+                                profile_memory=True):
+        return plain(trainer, num_steps)
+
+
 def deepspeed() -> Callable[[Trainer, int], list[Seconds]] | None:
     """DeepSpeed's profiler around the forward call, as its engine has it; None where it is not installed."""
     try:
@@ -157,6 +164,8 @@ MODES: dict[str, Callable[[Trainer, int], list[Seconds]] | None] = {
     "time pass": in_pass("time"),
     "sync pass": in_pass("sync"),
     "trace pass": in_pass("trace"),
+    "memory pass": in_pass("memory"),
+    "torch profile_memory": torch_memory,
     "count pass": in_pass("count"),
     "DeepSpeed FlopsProfiler": deepspeed(),
     "torch FlopCounterMode": flop_counter,

@@ -25,7 +25,7 @@ class MemorySteps(Pass):
         self._held = HeldTensors(context.scopes.modules)
 
     def start(self) -> None:
-        self._held.look()
+        self._held.start()
         self._timeline.start()
         self._scopes.add(self._held)
 
