@@ -225,7 +225,8 @@ def main() -> None:
         print(f"{sum(1 for _ in trainer.model.modules())} modules")
         show(MODES, *measure(trainer, MODES, args.rounds, args.steps))
     found = measure(ReplicatedTrainer(args), LABEL_MODES, args.rounds, args.steps)
-    print(f"\nunder DDP, {labels.per_step:.0f} collectives a step")  # type: ignore[attr-defined]
+    per_step = getattr(labels, "per_step", None)
+    print("\nunder DDP" + ("" if per_step is None else f", {per_step:.0f} collectives a step"))
     show(LABEL_MODES, *found)
     dist.destroy_process_group()
 
