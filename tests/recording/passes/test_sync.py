@@ -146,26 +146,38 @@ def waits_of(tmp_path: Path, read, notes: tuple[str, ...] = ()) -> pl.DataFrame:
     return distprof.read_run(tmp_path / "run").waits()
 
 
-@pytest.mark.parametrize(("read", "op"), [
-    (lambda x: x.sum().item(), "aten::item"), (lambda x: bool(x.sum() > 0), "aten::item"),
-    (lambda x: float(x[0, 0]), "aten::item"), (lambda x: x.nonzero(), "aten::nonzero"),
-    (lambda x: torch.where(x > 0), "aten::nonzero"), (lambda x: x[x > 0], "aten::nonzero"),
-    (lambda x: x.masked_select(x > 0), "aten::masked_select"), (lambda x: torch.equal(x, x), "aten::equal"),
-    (lambda x: x.unique(), "aten::_unique2"), (lambda x: x.cpu(), "Tensor.cpu"),
-    (lambda x: x.tolist(), "Tensor.tolist"), (lambda x: x.long().flatten().bincount(), "aten::bincount"),
-    (lambda x: torch.cpu.synchronize(), "cpu.synchronize")])
-def test_what_reads_a_value_is_a_point_of_its_line(tmp_path, read, op):
-    rows = waits_of(tmp_path, read)
-    assert rows.select("op", "line", "module_path", "phase", "blocking", "calls").unique().rows() == [
-        (op, read.__code__.co_firstlineno, "", "forward", False, 1)]
-    assert rows["step"].to_list() == [0, 1] and set(rows["file"]) == {__file__}
-
-
-@pytest.mark.parametrize("harmless", [
+READS = (
+    (lambda x: x.sum().item(), "aten::item"),
+    (lambda x: bool(x.sum() > 0), "aten::item"),
+    (lambda x: float(x[0, 0]), "aten::item"),
+    (lambda x: x.nonzero(), "aten::nonzero"),
+    (lambda x: torch.where(x > 0), "aten::nonzero"),
+    (lambda x: x[x > 0], "aten::nonzero"),
+    (lambda x: x.masked_select(x > 0), "aten::masked_select"),
+    (lambda x: torch.equal(x, x), "aten::equal"),
+    (lambda x: x.unique(), "aten::_unique2"),
+    (lambda x: x.cpu(), "Tensor.cpu"),
+    (lambda x: x.tolist(), "Tensor.tolist"),
+    (lambda x: x.long().flatten().bincount(), "aten::bincount"),
+    (lambda x: torch.cpu.synchronize(), "cpu.synchronize"),
+)
+"""A line each, and what it is."""
+READ_NOTHING = (
     lambda x: x.to(torch.float64), lambda x: x + 2, lambda x: x.masked_fill(x > 0, 1), lambda x: x.clone().copy_(x),
-    lambda x: nn.utils.clip_grad_norm_(nn.Linear(2, 2).parameters(), 1.0), lambda x: x.shape, lambda x: x[0, 1:]])
-def test_what_reads_no_value_is_none(tmp_path, harmless):
-    assert waits_of(tmp_path, harmless).is_empty()
+    lambda x: nn.utils.clip_grad_norm_(nn.Linear(2, 2).parameters(), 1.0), lambda x: x.shape, lambda x: x[0, 1:])
+
+
+def test_what_reads_a_value_is_a_point_of_its_line(tmp_path):
+    rows = waits_of(tmp_path, lambda x: [read(x) for read, _ in READS])
+    wanted = [(op, read.__code__.co_firstlineno, "", "forward", False, 1) for read, op in READS]
+    for step in (0, 1):
+        mine = rows.filter(pl.col("step") == step)
+        assert mine.select("op", "line", "module_path", "phase", "blocking", "calls").rows() == wanted
+    assert set(rows["file"]) == {__file__} and rows["step"].unique().sort().to_list() == [0, 1]
+
+
+def test_what_reads_no_value_is_none(tmp_path):
+    assert waits_of(tmp_path, lambda x: [read(x) for read in READ_NOTHING]).is_empty()
 
 
 def test_a_data_loader_without_workers_is_work_and_a_free_lock_no_wait(tmp_path):
@@ -296,6 +308,7 @@ def test_more_lines_than_are_kept_are_said(tmp_path, monkeypatch):
     assert rows.select("op", "calls").rows() == [("aten::item", 1), ("Tensor.tolist", 2), ("aten::nonzero", 1)]
 
 
+@pytest.mark.long
 def test_a_signal_in_the_midst_of_an_operator_waits_for_its_end(tmp_path):
     seen = []
 
