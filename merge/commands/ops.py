@@ -143,7 +143,7 @@ def _csv(table: pl.DataFrame) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(table.columns)
     writer.writerows(table.iter_rows())
-    return out.getvalue()
+    return out.getvalue().removesuffix("\n")
 
 
 def _write(table: pl.DataFrame, path: Path) -> None:
