@@ -41,12 +41,12 @@ PASSES = (
     PassRow(name=SYNC, steps=0, doc="What may block the rank is noted with its line of the script; only where asked."),
     # the profiler warms up in the first step; fewer do not suffice to tell habit from chance
     PassRow(name=TRACE, steps=6, doc="The profiler is on, and every collective is labelled."),
-    # what happens in every third step is told from chance by the product of ranks and steps
-    PassRow(name=ARRIVALS, steps=20, with_few_ranks=((1, 0), (3, 32)), optional=True,
-            doc="Collectives are labelled, and nothing else is on."),
     # in place of the trace pass: slices that are open while one session of the profiler ends and another begins, those
     # of an optimizer's step for instance, make Kineto write into memory that it has freed
     PassRow(name=MEMORY, steps=0, doc="The profiler is on, and every allocation is recorded."),
+    # what happens in every third step is told from chance by the product of ranks and steps
+    PassRow(name=ARRIVALS, steps=20, with_few_ranks=((1, 0), (3, 32)), optional=True,
+            doc="Collectives are labelled, and nothing else is on."),
 )
 PASS_NAMES = tuple(row.name for row in PASSES)
 USUAL = tuple(row for row in PASSES if row.steps)

@@ -106,4 +106,4 @@ def _or_dash(num_bytes: int | None) -> str:
 
 
 def _key(value: Any) -> str:
-    return "-" if value is None else "(root)" if value == "" else str(value).replace("_", " ")
+    return "-" if value is None else "(root)" if value == "" else str(value)

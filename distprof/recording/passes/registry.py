@@ -12,5 +12,5 @@ from distprof.recording.passes.trace import TraceSteps
 from distprof.recording.passes.wait import WaitSteps
 
 PASS_CLASSES: tuple[type[Pass], ...] = (
-    WaitSteps, CountSteps, TimeSteps, SyncSteps, TraceSteps, ArrivalSteps, MemorySteps)
+    WaitSteps, CountSteps, TimeSteps, SyncSteps, TraceSteps, MemorySteps, ArrivalSteps)
 """A new pass is a file beside these, a row here and a row in the contract."""
