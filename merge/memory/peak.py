@@ -18,7 +18,7 @@ class Peak:
     """By the allocator's own count; on a CPU what the allocations of the recording add up to: what was there before is
     not known, and what threads without profiler free is never taken off torch's count."""
     before_bytes: int | None
-    """What was allocated when the recording began, as far as it is in `peak_bytes`; None on a CPU."""
+    """What was allocated when the recording began, and not freed since; None on a CPU."""
     unknown_bytes: int
     """What torch counted then beyond all that is known; on a CPU it is not in `peak_bytes`."""
     reserved_bytes: int | None
@@ -34,29 +34,25 @@ def peaks_of(rank: int, allocations: pl.DataFrame, events: pl.DataFrame) -> list
 
 
 def _peak(rank: int, device: str, allocations: pl.DataFrame, events: pl.DataFrame) -> Peak:
-    events = events.with_columns(total=_total(events))
-    at = events.row(int(events["total"].arg_max() or 0), named=True)
+    events = events.with_columns(_changes(events)).with_columns(pl.col("seen", "old").cum_sum())
+    counted = events["allocated"].null_count() == 0
+    on_device = device != "cpu" and counted
+    at = events.row(int(events["allocated" if on_device else "seen"].arg_max() or 0), named=True)
     alive = allocations.filter(pl.col("first") <= at["number"],
                                pl.col("last").is_null() | (pl.col("last") > at["number"]))
-    counted = events["allocated"].null_count() == 0
-    before = events["allocated"][0] - events["bytes"][0] if counted else 0
-    left = (at["allocated"] if counted else at["total"]) - int(alive["size_bytes"].sum())
-    if device == "cpu" or not counted:
-        from_before, left = None, left - before
-    else:
-        from_before = min(before, max(left, 0))
-        left -= from_before
-    return Peak(rank=rank, device=device, time_ns=at["time_ns"], peak_bytes=at["total"], before_bytes=from_before,
-                unknown_bytes=left, reserved_bytes=at["reserved"] or None,
+    known = int(alive["size_bytes"].sum())
+    before = events["allocated"][0] - events["bytes"][0] + at["old"] if counted else 0
+    return Peak(rank=rank, device=device, time_ns=at["time_ns"], peak_bytes=at["allocated"] if on_device else known,
+                before_bytes=before if on_device else None,
+                unknown_bytes=at["allocated"] - before - known if counted else 0,
+                reserved_bytes=at["reserved"] or None,
                 alive=alive.sort("size_bytes", "first", descending=[True, False]))
 
 
-def _total(events: pl.DataFrame) -> pl.Series:
-    """Bytes allocated after each event: the count of a device's allocator, else the sum of what is alive."""
-    if events["device"][0] != "cpu" and events["allocated"].null_count() == 0:
-        return events["allocated"]
+def _changes(events: pl.DataFrame) -> list[pl.Expr]:
+    """Bytes by which an event changes what is alive of the recording (`seen`) and of what was there before (`old`)."""
     size = pl.col("bytes")
     alive = pl.when(size > 0).then(size).otherwise(0).shift(1, fill_value=0).over("address")
-    # an allocation at the address of another one: the free of that one was not seen; nor was what is freed only
-    change = pl.when(size > 0).then(size - alive).when(alive > 0).then(size).otherwise(0)
-    return events.select(change.cum_sum()).to_series()
+    # an allocation at the address of another one: the free of that one was not seen
+    return [pl.when(size > 0).then(size - alive).when(alive > 0).then(size).otherwise(0).alias("seen"),
+            pl.when((size < 0) & (alive == 0)).then(size).otherwise(0).alias("old")]

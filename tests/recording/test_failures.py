@@ -18,7 +18,7 @@ from torch import nn
 
 import distprof
 from distprof import files
-from distprof.counting import count_pass
+from distprof.counting.known_calls import KnownCalls
 from distprof.process import identity
 from distprof.recording import timeline
 from distprof.recording.hang.report import HangReport
@@ -125,15 +125,15 @@ def test_a_signal_in_the_midst_of_an_operator_keeps_what_was_counted(tmp_path, m
     """The counter cannot be taken away while torch asks it about an operator; the script handles the signal here."""
     came: list[int] = []
     calls: list[object] = []
-    cost = count_pass.formulas.cost
+    look_up = KnownCalls.call
 
     def interrupted(*args):
         calls.append(args)
         if len(calls) == 30:
             os.kill(os.getpid(), signal.SIGTERM)
-        return cost(*args)
+        return look_up(*args)
 
-    monkeypatch.setattr(count_pass.formulas, "cost", interrupted)
+    monkeypatch.setattr(KnownCalls, "call", interrupted)
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))

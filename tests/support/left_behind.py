@@ -30,8 +30,10 @@ def traces_of_us() -> dict[str, object]:
         "kernels of aten": [name for name in ("_local_scalar_dense", "nonzero", "copy_")
                             if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "BackendSelect")],
         "methods of tensors": [name for name in ("cpu", "tolist") if name in vars(torch.Tensor)],
-        "waits of threads": [threading.Condition.wait, threading.Thread.join, BaseProcess.join, Queue.get,
-                             SimpleQueue.get, SemLock.__enter__, torch.distributed.Work.wait],
+        # some of them cannot be copied
+        "waits of threads": [id(vars(kind)[name]) for kind, name in (
+            (threading.Condition, "wait"), (threading.Thread, "join"), (BaseProcess, "join"), (Queue, "get"),
+            (SimpleQueue, "get"), (SemLock, "__enter__"), (torch.distributed.Work, "wait"))],
         "SIGTERM": signal.getsignal(signal.SIGTERM),
         "environment": dict(os.environ),
     }
