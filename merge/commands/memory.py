@@ -13,9 +13,9 @@ import polars as pl
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem
 from distprof.errors import UsageError
-from distprof.files import told, write_whole
 from distprof.merge.commands.merge import fail_if_incomplete
-from distprof.merge.memory.grouping import NUMBERS, grouped
+from distprof.merge.commands.table_files import write_parquet
+from distprof.merge.memory.grouping import grouped
 from distprof.merge.memory.peak import Peak
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.run.open_run import open_run
@@ -65,7 +65,7 @@ def memory(path: Path, *more: Path, view: MemoryView, strict: bool = False) -> s
     found = _of_ranks(found, view.ranks)
     table = grouped(found.rows, found.peaks, view.by)
     if view.parquet is not None:
-        _write(found.rows, view.parquet)
+        write_parquet(found.rows.drop("first", "last"), view.parquet)
     if view.form == "json":
         return json.dumps(_data(run, found, table, view.top), indent=1)
     return render(MemoryShown(run=run, found=found, table=table, by=tuple(dict.fromkeys(view.by)), top=view.top,
@@ -90,7 +90,7 @@ def _data(run: Run, found: RunMemory, table: pl.DataFrame, top: int | None) -> d
         "world_size": run.world_size, "peaks": [_peak(peak, top or TENSORS_SHOWN) for peak in found.peaks],
         "held_before": found.held.to_dicts(), "left_out": {"events_without_size": found.num_bad},
         "groups": table.rename({"module_path": "module", "class_name": "class"}, strict=False).head(
-            top or len(table)).to_dicts(), "columns": [*NUMBERS]}
+            top or len(table)).to_dicts()}
 
 
 def _peak(peak: Peak, top: int) -> dict[str, Any]:
@@ -98,10 +98,3 @@ def _peak(peak: Peak, top: int) -> dict[str, Any]:
             "before_bytes": peak.before_bytes, "unknown_bytes": peak.unknown_bytes,
             "reserved_bytes": peak.reserved_bytes, "num_tensors": len(peak.alive),
             "tensors": peak.alive.select(OF_A_TENSOR).head(top).to_dicts()}
-
-
-def _write(rows: pl.DataFrame, path: Path) -> None:
-    if path.exists():
-        raise UsageError(f"expected a new file for --parquet, found {path}")
-    with told(path):
-        write_whole(path, rows.drop("first", "last").write_parquet)

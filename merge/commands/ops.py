@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -16,8 +14,8 @@ import polars as pl
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem
 from distprof.errors import DataError, UsageError
-from distprof.files import told, write_whole
 from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.commands.table_files import as_csv, write_parquet
 from distprof.merge.operators.grouping import KEYS, NUMBERS, grouped
 from distprof.merge.operators.rank_timeline import read_timeline
 from distprof.merge.operators.run_operators import RunOperators, run_operators
@@ -75,11 +73,11 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
     chosen = selected(found.rows, selection)
     table = _within(grouped(chosen, view.by, sort=view.sort), selection)
     if view.parquet is not None:
-        _write(table, view.parquet)
+        write_parquet(table, view.parquet)
     if view.form == "json":
         return json.dumps(_data(run, found, chosen, table.head(view.top) if view.top else table), indent=1)
     if view.form == "csv":
-        return _csv(table.head(view.top) if view.top else table)
+        return as_csv(table.head(view.top) if view.top else table)
     shown = OperatorsShown(run=run, found=found, chosen=chosen, table=table, by=tuple(dict.fromkeys(view.by)),
                            top=view.top, paths=(path, *more), problems=problems)
     return render(shown, Page(), markdown=view.form == "markdown")
@@ -136,18 +134,3 @@ def _data(run: Run, found: RunOperators, chosen: pl.DataFrame, table: pl.DataFra
         "ops": table.select(pl.col("module_path").alias("module"), pl.col("class_name").alias("class"),
                             *(name for name in (*KEYS, *NUMBERS, "bound") if name not in ("module_path", "class_name"))
                             ).to_dicts()}
-
-
-def _csv(table: pl.DataFrame) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows(table.iter_rows())
-    return out.getvalue().removesuffix("\n")
-
-
-def _write(table: pl.DataFrame, path: Path) -> None:
-    if path.exists():
-        raise UsageError(f"expected a new file for --parquet, found {path}")
-    with told(path):
-        write_whole(path, table.write_parquet)

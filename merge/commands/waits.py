@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem
 from distprof.errors import UsageError
 from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.commands.table_files import as_csv
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.waits import WaitsShown, render
@@ -65,7 +64,7 @@ def waits(path: Path, *more: Path, view: WaitsView, strict: bool = False) -> str
     if view.form == "json":
         return json.dumps(_data(run, found, view, rows, steps, table), indent=1)
     if view.form == "csv":
-        return _csv(table.head(view.top) if view.top else table)
+        return as_csv(table.head(view.top) if view.top else table)
     shown = WaitsShown(run=run, found=found, rows=rows, steps=steps, table=table, by=tuple(dict.fromkeys(view.by)),
                        ranks=_ranks(found, view), top=view.top, paths=(path, *more), problems=problems)
     return render(shown, Page())
@@ -98,11 +97,3 @@ def _data(run: Run, found: RunWaits, view: WaitsView, rows: pl.DataFrame, steps:
                    "blocking_calls": int(rows.filter("blocking")["calls"].sum()),
                    "steps_ns": int(steps["duration_ns"].sum()) if len(steps) else None},
         "waits": (table.head(view.top) if view.top else table).rename({"module_path": "module"}).to_dicts()}
-
-
-def _csv(table: pl.DataFrame) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows(table.iter_rows())
-    return out.getvalue().removesuffix("\n")

@@ -54,7 +54,6 @@ def allocations_of(rank: int, timeline: RankTimeline, events: MemoryEvents, held
 
 def _paired(rows: pl.DataFrame) -> pl.DataFrame:
     """Each allocation with what follows at its address: its free, or another allocation if that was not seen."""
-    rows = rows.filter(pl.col("bytes") != 0)
     following = {name: pl.col(name).shift(-1).over("device", "address") for name in
                  ("sign", "time_ns", "thread", "number")}
     freed = ~following["sign"]

@@ -38,6 +38,7 @@ class MemoryEvents:
                  **{name: scanner.integers[key][rows] for name, key in KEYS.items()}}
         good = np.all([found[name] != NONE for name in ("time_ns", "bytes", "address", "device_type")], axis=0)
         self.num_bad += int(np.count_nonzero(~good))
+        good &= found["bytes"] != 0  # of tensors without elements
         self._parts.append(pl.DataFrame({name: values[good] for name, values in found.items()}))
 
     def frame(self, base_ns: int) -> pl.DataFrame:

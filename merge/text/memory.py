@@ -54,7 +54,7 @@ def render(shown: MemoryShown, page: Page) -> str:
 
 
 def _peaks(shown: MemoryShown, page: Page) -> None:
-    held = {(rank, device): f"{text}" for rank, device, text in _held(shown.found.held)}
+    held = _held(shown.found.held)
     rows = [[str(peak.rank), peak.device, size(peak.peak_bytes), str(len(peak.alive)), size(_named(peak)),
              _or_dash(peak.before_bytes), size(peak.unknown_bytes), _or_dash(peak.reserved_bytes),
              held.get((peak.rank, peak.device), "-")] for peak in shown.found.peaks]
@@ -65,11 +65,11 @@ def _peaks(shown: MemoryShown, page: Page) -> None:
     page.line()
 
 
-def _held(held: pl.DataFrame) -> list[tuple[int, str, str]]:
+def _held(held: pl.DataFrame) -> dict[tuple[int, str], str]:
     found: dict[tuple[int, str], list[str]] = {}
     for rank, device, category, num_bytes in held.select("rank", "device", "category", "size_bytes").iter_rows():
         found.setdefault((rank, device), []).append(f"{category.replace('_', ' ')} {size(num_bytes)}")
-    return [(rank, device, ", ".join(parts)) for (rank, device), parts in found.items()]
+    return {of: ", ".join(parts) for of, parts in found.items()}
 
 
 def _named(peak: Peak) -> int:

@@ -8,12 +8,9 @@ import polars as pl
 import pytest
 
 from support.jobs import called
+from support.made_up_traces import op
 
 FORWARD, BACKWARD = "net [Net]", "autograd::engine::evaluate_function: MulBackward0"
-
-
-def piece(name, ts, dur, cat="cpu_op", **args):
-    return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args}
 
 
 class Allocator:
@@ -46,8 +43,8 @@ def step():
     memory.change(32, 1000, 9)  # the same address again
     memory.change(34, -40, 8)
     memory.change(36, -1000, 9)
-    slices = [piece(FORWARD, 10, 10, "user_annotation"), piece("aten::linear", 11, 8, **{"Input Dims": [[5, 2]]}),
-              piece("aten::empty", 11.5, 1), piece(BACKWARD, 30, 10), piece("MulBackward0", 31, 8)]
+    slices = [op(FORWARD, 10, 10, cat="user_annotation"), op("aten::linear", 11, 8, **{"Input Dims": [[5, 2]]}),
+              op("aten::empty", 11.5, 1), op(BACKWARD, 30, 10), op("MulBackward0", 31, 8)]
     return slices + memory.events
 
 

@@ -11,17 +11,7 @@ import pytest
 import distprof
 from distprof.merge.waits.grouping import KEYS, NUMBERS
 from support.jobs import called
-
-
-def op(name, ts, dur, *, tid=1, cat="cpu_op", **args):
-    return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": args}
-
-
-def folder(tmp_path, *ranks):
-    for rank, events in enumerate(ranks):
-        (tmp_path / f"rank{rank}.json").write_text(json.dumps({
-            "distributedInfo": {"rank": rank, "world_size": len(ranks)}, "traceEvents": events}))
-    return tmp_path
+from support.made_up_traces import folder, op
 
 
 def step(number, ts):
