@@ -23,7 +23,7 @@ from distprof.counting.torch_functions import FunctionPass
 from distprof.formulas import higher_order_rules
 from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
 from distprof.formulas.operator_cost import Cost
-from distprof.model.call_paths import CallPath, mark_nodes, owner_of_running_node
+from distprof.model.call_paths import CallPath, RunningCall, mark_nodes, owner_of_running_node
 from distprof.model.compiled import ABOUT_NO_FRAMES, has_compiler, hidden_operators, imports_compiler
 from distprof.model.modules import Site
 from distprof.model.quiet import QuietAbout
@@ -48,16 +48,6 @@ class OpKey(NamedTuple):
     """The operator whose kernel called this one, which no other counter sees; recorded with `functions`."""
 
 
-class RunningCall(NamedTuple):
-    """State of a module call while it runs."""
-
-    path: CallPath
-    first: int
-    """Autograd nodes that this thread makes from this sequence number on belong to the call."""
-    joined: bool
-    """True if the call switched the mode on for a thread of the script."""
-
-
 class _RunningKernel(threading.local):
     kernel = ""
 
@@ -70,7 +60,7 @@ class CountPass(TorchDispatchMode):
     def __init__(self, scopes: ModuleScopes, phase: Callable[[], str | None], *, details: bool = False,
                  flow: DataFlow | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.functions = FunctionPass(lambda: self._owner_and_phase()[0], flow=flow) if details else None
+        self.functions = FunctionPass(lambda: self._owner_and_phase(scopes.current)[0], flow=flow) if details else None
         """Calls of torch functions, recorded only with `details`."""
         self.shapes: dict[Site, tuple[Shapes, Shapes]] = {}
         """Input and output shapes of the first call, only with `details`."""
@@ -90,6 +80,8 @@ class CountPass(TorchDispatchMode):
         self._outside = CallPath(None, None)
         self._lock = threading.Lock()
         self._running_here = _RunningKernel()
+        self._joined: set[Frame] = set()
+        """Calls that switched the mode on for a thread of the script."""
         self._thread = 0
         self._has_compiler = False
         self._known = KnownCalls()
@@ -157,12 +149,16 @@ class CountPass(TorchDispatchMode):
 
     def enter(self, frame: Frame) -> None:
         """Extends the call path."""
-        outer = frame.outer
-        path = self._static_path(frame.site.parent) if outer is None else self._path_of(outer)
-        joins = outer is None and self._is_elsewhere()
-        if joins:  # a mode is on in one thread only; another thread of the script gets it for the call of a module
-            self._switch_on()
-        frame.data[self] = RunningCall(path.child(frame.site), torch._C._autograd._get_sequence_nr(), joins)
+        outer: RunningCall | None = frame.outer.data.get(self) if frame.outer is not None else None
+        if frame.outer is None:
+            path = self._static_path(frame.site.parent)
+            if self._is_elsewhere():
+                # a mode is on in one thread only; another thread of the script gets it for the call of a module
+                self._joined.add(frame)
+                self._switch_on()
+        else:
+            path = outer.path if outer is not None else self._outside
+        frame.data[self] = RunningCall(path.child(frame.site), torch._C._autograd._get_sequence_nr(), outer)
         if not (frame.recompute or frame.evaluation or frame.repeats_outer):
             with self._lock:
                 self._step_calls[frame.site] += 1
@@ -173,16 +169,18 @@ class CountPass(TorchDispatchMode):
 
     def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None:
         """Marks the autograd nodes of the call; records hidden operators and shapes."""
-        entry: RunningCall | None = frame.data.get(self)
-        if entry is None:
+        call: RunningCall | None = frame.data.get(self)
+        if call is None:
             return
-        mark_nodes(result, entry.first, entry.path)
-        for name, calls in hidden_operators(frame.module).items() if result is not None else ():
-            self._record_hidden(frame, name, calls, tensors((args, kwargs)), tensors(result))
-        if entry.joined:
+        with torch._C.DisableTorchFunction():  # the function pass would see each look at a tensor
+            mark_nodes(result, call)
+            for name, calls in hidden_operators(frame.module).items() if result is not None else ():
+                self._record_hidden(frame, name, calls, tensors((args, kwargs)), tensors(result))
+            if self.functions is not None and frame.site not in self.shapes:
+                self.shapes[frame.site] = shapes_of((args, kwargs)), shapes_of(result)
+        if frame in self._joined:
+            self._joined.remove(frame)
             self._switch_off()
-        if self.functions is not None and frame.site not in self.shapes:
-            self.shapes[frame.site] = shapes_of((args, kwargs)), shapes_of(result)
 
     def _record_hidden(self, frame: Frame, name: str, calls: int, inputs: list[torch.Tensor],
                        outputs: list[torch.Tensor]) -> None:
@@ -237,7 +235,8 @@ class CountPass(TorchDispatchMode):
     def _record(self, operator: Operator, args: Any, kwargs: Any, output: Any) -> None:
         if not operator.is_work or (not self._has_compiler and imports_compiler()):
             return
-        path, phase, sums = self._owner_phase_and_sums()
+        frame = self._scopes.current
+        path, phase = self._owner_and_phase(frame)
         call = self._known.call(operator, args, kwargs, output)
         functions: tuple[str, ...] = ()
         kernel = ""
@@ -245,17 +244,17 @@ class CountPass(TorchDispatchMode):
             functions = tuple(self.functions.stack) if phase == "forward" else ()
             kernel = self._running_here.kernel
         with self._lock:
+            sums = self._step_sums if frame is None or phase != "forward" else self._sums_of(frame)
             sums[OpKey(path, call.op, phase, call.shapes, call.dtype, functions, kernel)].add(call.cost)
 
-    def _owner_phase_and_sums(self) -> tuple[CallPath, str, dict[OpKey, Cost]]:
-        path, phase = self._owner_and_phase()
-        frame = self._scopes.current
-        if frame is None or frame.gradient is None or phase != "forward":
-            return path, phase, self._step_sums
-        return path, phase, self._unsure_sums.setdefault(frame.gradient, defaultdict(NO_CALLS))
+    def _sums_of(self, frame: Frame) -> dict[OpKey, Cost]:
+        if frame.gradient is None:
+            return self._step_sums
+        return self._unsure_sums.setdefault(frame.gradient, defaultdict(NO_CALLS))
 
-    def _owner_and_phase(self) -> tuple[CallPath, str]:
-        frame, phase = self._scopes.current, self._phase()
+    def _owner_and_phase(self, frame: Frame | None) -> tuple[CallPath, str]:
+        """Whose work this thread does now; `frame` is the innermost call that runs on it."""
+        phase = self._phase()
         if phase is not None:  # what runs inside of an optimizer has another phase
             return self._path_of(frame) if frame is not None else self._outside, phase
         if frame is not None:

@@ -10,9 +10,7 @@ import sys
 import threading
 import types
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Container
 from functools import cache, lru_cache
 from math import prod
 from opcode import opname
@@ -37,6 +35,7 @@ WRAPPERS = {
 """Function -> a caller of it that torch does not report."""
 BETWEEN = ("torch.overrides", "torch.functional", "torch.nn.functional", "einops._backends",
            "distprof.counting.torch_functions", "contextlib")
+PLAIN = frozenset({type(None), bool, int, float, str})
 GUARDS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
@@ -50,8 +49,7 @@ class TensorSpec(NamedTuple):
         return prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionCall:
+class FunctionCall(NamedTuple):
     """Calls with equal arguments, tensor values apart."""
 
     path: CallPath
@@ -137,8 +135,12 @@ class FunctionPass(TorchFunctionMode):
         inputs = _specs(args), tuple((key, _specs(value)) for key, value in kwargs.items())
         outer, spelled = self.current, _spelling(name, sys._getframe(1))
         first = self._flow.num_operators if self._flow is not None else 0
-        with self._running(name):
+        running = self.stack
+        running.append(name)
+        try:
             output = self._call(func, name, args, kwargs)
+        finally:
+            running.pop()
         call = FunctionCall(self._path(), name, *inputs, _specs(output), outer, torch.is_grad_enabled(), spelled)
         with self._lock:
             self.calls[call] += 1
@@ -156,14 +158,6 @@ class FunctionPass(TorchFunctionMode):
                     self._opened[func] = _unguarded(func)
                 return self._opened[func](*args, **kwargs)
         return func(*args, **kwargs)
-
-    @contextmanager
-    def _running(self, name: str) -> Iterator[None]:
-        self.stack.append(name)
-        try:
-            yield
-        finally:
-            self.stack.pop()
 
 
 def _is_opened(func: Any) -> bool:
@@ -191,6 +185,8 @@ def function_name(func: Any) -> str | None:
 
 def _specs(tree: Any) -> Any:
     """A tree of arguments as hashable values; tensors become their specs."""
+    if type(tree) in PLAIN:
+        return tree
     if isinstance(tree, torch.Tensor):
         # a nested tensor has no shape
         return TensorSpec(() if tree.is_nested else tuple(tree.shape), dtype_name(tree.dtype))
@@ -198,7 +194,7 @@ def _specs(tree: Any) -> Any:
         return tuple(_specs(part) for part in tree)
     if isinstance(tree, dict):
         return tuple((key, _specs(value)) for key, value in tree.items())
-    if tree is None or isinstance(tree, (bool, int, float, str, slice)):
+    if isinstance(tree, (int, float, str, slice)):
         return (tree.start, tree.stop, tree.step) if isinstance(tree, slice) else tree
     return type(tree).__name__
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -56,26 +56,36 @@ def _holders(outer: Site | None, site: Site) -> list[Site]:
     return above if parent is outer and outer is not None else []
 
 
-def mark_nodes(result: Any, first: int, path: CallPath) -> None:
+class RunningCall(NamedTuple):
+    """A module call while it runs."""
+
+    path: CallPath
+    first: int
+    """Autograd nodes that this thread makes from this sequence number on belong to the call, or to one inside."""
+    outer: RunningCall | None
+
+
+def mark_nodes(result: Any, call: RunningCall) -> None:
     """Marks the autograd nodes behind a result with the call that made them; marks stay.
 
-    Only those made on this thread since sequence number `first`.
+    Nodes that this thread made before `call`, but inside one around it, are marked with that one. So a mark says as
+    well that the nodes above have theirs: no node is walked again by the calls around.
     """
-    for node in _nodes_since(first, [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None]):
-        node.metadata.setdefault(MARK, path)
+    waiting: list[Any] = [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None]
+    while waiting:
+        node = waiting.pop()
+        number = node._sequence_nr()
+        if number >= PARAMETERS or MARK in (marks := node.metadata):
+            continue
+        maker: RunningCall | None = call
+        while maker is not None and number < maker.first:
+            maker = maker.outer
+        if maker is not None:
+            marks[MARK] = maker.path
+            waiting += [above for above, _ in node.next_functions if above is not None]
 
 
 def owner_of_running_node() -> CallPath | None:
     """The call that made the autograd node that runs on this thread; None without a node or mark."""
     node: Any = torch._C._current_autograd_node()
     return node.metadata.get(MARK) if node is not None else None
-
-
-def _nodes_since(first: int, ends: Iterable[Any]) -> Iterator[Any]:
-    waiting, seen = list(ends), set()
-    while waiting:
-        node = waiting.pop()
-        if node not in seen and first <= node._sequence_nr() < PARAMETERS:
-            seen.add(node)
-            yield node
-            waiting.extend(above for above, _ in node.next_functions if above is not None)

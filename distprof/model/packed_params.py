@@ -33,12 +33,19 @@ class PackedParams:
     def __init__(self) -> None:
         self._found: dict[int, tuple[Any, list[PackedParam]]] = {}
         """id of an object -> the object, which stays alive, and what it holds."""
+        self._in: dict[int, list[Any]] = {}
+        """Objects in a module, by its id; modules outlive this."""
 
     def of(self, modules: Iterable[nn.Module]) -> list[PackedParam]:
         """The packed parameters that these modules hold themselves, shared ones once."""
-        holders = {id(value): (value, module) for module in modules for value in vars(module).values()
-                   if _is_packed(value)}
+        holders = {id(value): (value, module) for module in modules for value in self._values(module)}
         return [param for value, module in holders.values() for param in self._held(value, module)]
+
+    def _values(self, module: nn.Module) -> list[Any]:
+        found = self._in.get(id(module))
+        if found is None:
+            found = self._in[id(module)] = [value for value in vars(module).values() if _is_packed(value)]
+        return found
 
     def _held(self, value: Any, module: nn.Module) -> list[PackedParam]:
         if id(value) not in self._found:

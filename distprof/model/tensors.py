@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -83,6 +84,7 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> An
     return tree_map(changed, tree)
 
 
+@cache
 def dtype_name(dtype: torch.dtype) -> str:
     """An element type as tables have it: torch.float32 -> "float32"."""
     return str(dtype).removeprefix("torch.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from distprof.model.call_paths import CallPath, mark_nodes, owner_of_running_node
+from distprof.model.call_paths import CallPath, RunningCall, mark_nodes, owner_of_running_node
 from distprof.model.scopes import Frame, ModuleScopes, in_backward
 
 
@@ -25,15 +25,14 @@ class NodeOwners:
 
     def enter(self, frame: Frame) -> None:
         """Notes which nodes come next."""
-        outer = frame.outer.data.get(self) if frame.outer is not None else None
-        path = outer[0] if outer is not None else self._outside
-        frame.data[self] = path.child(frame.site), torch._C._autograd._get_sequence_nr()
+        outer: RunningCall | None = frame.outer.data.get(self) if frame.outer is not None else None
+        path = outer.path if outer is not None else self._outside
+        frame.data[self] = RunningCall(path.child(frame.site), torch._C._autograd._get_sequence_nr(), outer)
 
     def exit(self, frame: Frame, _args: Any, _kwargs: Any, result: Any) -> None:
         """Marks those that were made since."""
         if self in frame.data:
-            path, first = frame.data[self]
-            mark_nodes(result, first, path)
+            mark_nodes(result, frame.data[self])
 
     def where(self) -> tuple[str | None, str | None]:
         """Path of the module and phase of what this thread does; None for what is unknown."""
