@@ -204,12 +204,12 @@ class CountPass(TorchDispatchMode):
         # fake tensors call prim:: for their device, where an exception would end the process
         if self._retired or getattr(func, "namespace", None) == "prim":
             return func(*args, **kwargs)
-        if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
+        if types and any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             # a DTensor or the like unwraps itself; this mode gets its parts
             return NotImplemented
         operator = self._known.operator(func, kwargs)
-        if not operator.has_formula:
-            output = self._run_parts(func, args, kwargs)  # whole in inference mode
+        if operator.has_parts:
+            output = self._run_parts(func, args, kwargs)
             if output is not NotImplemented:
                 return output
         output = func(*args, **kwargs)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distprof.contract.rank_json import ParamCount
 from distprof.counting.known_calls import Shapes
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from distprof.reporters.tree_report import TreeReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpCount:
+class OpCount(NamedTuple):
     """Calls of one operator by one module with equal shapes in one phase."""
 
     module_path: str | None

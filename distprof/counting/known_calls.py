@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from distprof import formulas
 from distprof.formulas.call_key import call_key
+from distprof.formulas.composite_operators import is_whole
 from distprof.formulas.operator_cost import Cost
 from distprof.model.tensors import dtype_name, tensors
 
@@ -28,7 +29,8 @@ class Operator(NamedTuple):
     func: Any
     name: str
     is_work: bool
-    has_formula: bool
+    has_parts: bool
+    """True where the calls of other operators inside it may have to be counted in its place."""
     follows_from_shapes: bool
     """True where equal calls have equal costs."""
 
@@ -57,7 +59,7 @@ class KnownCalls:
         known = self._operators.get(id(func))
         if known is None:
             name = formulas.name_of(func)
-            known = Operator(func, name, not name.startswith(NOT_WORK), formulas.has_formula(func, kwargs),
+            known = Operator(func, name, not name.startswith(NOT_WORK), _has_parts(func, kwargs),
                              formulas.follows_from_shapes(func))
             if isinstance(func, torch._ops.OpOverload):
                 self._operators[id(func)] = known  # which keeps it alive, so that its id stays its own
@@ -85,6 +87,10 @@ class KnownCalls:
         if len(self._calls) >= MOST_CALLS:
             self._calls.clear()
         self._calls[key] = call
+
+
+def _has_parts(func: Any, kwargs: dict[str, Any]) -> bool:
+    return not (formulas.has_formula(func, kwargs) or is_whole(func))  # whole in inference mode
 
 
 def shapes_text(inputs: Iterable[torch.Tensor]) -> str:

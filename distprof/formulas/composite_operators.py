@@ -45,8 +45,7 @@ def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: d
     """
     if isinstance(func, torch._ops.HigherOrderOperator):
         return func(*_functions_under(mode, args), **_functions_under(mode, kwargs))
-    # fake tensors call prim:: operators for their device; the dispatcher does not have these
-    if not isinstance(func, torch._ops.OpOverload) or _is_whole(func):
+    if is_whole(func):
         return NotImplemented
     key = _key_of_parts(func, tensors((list(args), kwargs)))
     if key is None:
@@ -57,8 +56,11 @@ def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: d
 
 
 @cache
-def _is_whole(func: Any) -> bool:
+def is_whole(func: Any) -> bool:
     """True for an operator that has no parts on any device."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return not isinstance(func, torch._ops.HigherOrderOperator)
+    # fake tensors call prim:: operators for their device; the dispatcher does not have these
     return func.namespace == "prim" or not (_has(func, COMPOSITE.name) or name_of(func) in CALL_PRODUCTS)
 
 
