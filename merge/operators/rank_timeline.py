@@ -27,7 +27,8 @@ CATEGORIES = {
     "gpu_memset": MEMSET, "memset": MEMSET,
 }
 """Categories of torch.profiler, in lower case."""
-INTEGERS = {"external": "External id", "correlation": "correlation", "sequence": "Sequence number"}
+INTEGERS = {"external": "External id", "correlation": "correlation", "sequence": "Sequence number",
+            "function": "Record function id"}
 TEXTS = {"shapes": "Input Dims", "dtypes": "Input type"}
 
 
@@ -45,9 +46,11 @@ class RankTimeline:
     """The rank's clock; ns since the epoch."""
     duration_ns: Any
     external: Any
-    """What the profiler joins kernels and operators by; `NONE` where there is none, as in the next two."""
+    """What the profiler joins kernels and operators by; `NONE` where there is none, as in the next three."""
     correlation: Any
     sequence: Any
+    function: Any
+    """Number of the call, which execution traces have as well."""
     shapes: Any
     """Number of `texts`, -1 without."""
     dtypes: Any
@@ -96,15 +99,15 @@ def read_timeline(rank: Rank, also: AlsoRead | None = None) -> RankTimeline:
         part, bad = _wanted(scanner)
         parts.append(part)
         num_bad += bad
-    parts.append([np.empty(0, np.int64)] * 10)
-    name, kind, thread, start, duration, external, correlation, sequence, shapes, dtypes = (
+    parts.append([np.empty(0, np.int64)] * 11)
+    name, kind, thread, start, duration, external, correlation, sequence, function, shapes, dtypes = (
         np.concatenate(columns) for columns in zip(*parts, strict=True))
     order, base_ns = np.lexsort((-duration, start, thread)), base_ns_of(file.metadata)
     return RankTimeline(
         name=name[order], type=kind[order], thread=thread[order], start_ns=start[order] + base_ns,
         duration_ns=duration[order], external=external[order], correlation=correlation[order],
-        sequence=sequence[order], shapes=shapes[order], dtypes=dtypes[order], names=_decoded(scanner.names),
-        texts=_decoded(scanner.texts), base_ns=base_ns, num_bad=num_bad)
+        sequence=sequence[order], function=function[order], shapes=shapes[order], dtypes=dtypes[order],
+        names=_decoded(scanner.names), texts=_decoded(scanner.texts), base_ns=base_ns, num_bad=num_bad)
 
 
 def _wanted(scanner: Scanner) -> tuple[list[Any], int]:

@@ -49,6 +49,8 @@ class ChromeFile:
     """For messages."""
     chunks: Iterable[bytes]
     scanner: Scanner
+    list_key: str = EVENTS
+    """Key of the list that is scanned."""
     losses: Losses = field(default_factory=Losses)
     _feed: TextFeed = field(init=False)
     _keys: TopLevelKeys = field(init=False)
@@ -106,13 +108,14 @@ class ChromeFile:
             at = self._behind_damage(window, at, source)
 
     def _first_event(self) -> bytes:
-        text = self._keys.read_until(EVENTS)
+        text = self._keys.read_until(self.list_key)
         if text is None:
             if self._keys.lost_bytes or self._keys.is_cut:
                 found = "none: it is damaged, or cut before its first event"
             else:
                 found = ", ".join(list(self._keys.values)[:SHOWN_KEYS]) or "nothing"
-            raise DataError(f"expected traceEvents in {self.name}, found {found}", hint="it is no Chrome trace")
+            kind = "Chrome" if self.list_key == EVENTS else "execution"
+            raise DataError(f"expected {self.list_key} in {self.name}, found {found}", hint=f"it is no {kind} trace")
         self._note_keys()
         return text
 

@@ -1,0 +1,1 @@
+"""Execution traces: what ran on a rank and what depended on what."""

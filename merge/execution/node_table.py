@@ -1,0 +1,126 @@
+"""An execution trace as columns: what is needed of all nodes at once."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.execution.nodes import Node, NodeFile
+from distprof.merge.execution.tensor_uses import uses_of
+from distprof.merge.scan.trace_file import TraceFile
+
+READS, WRITES = 1, 2
+"""Bits of how a storage is used."""
+ON_HOST = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTable:
+    """Nodes by id. Each array has a value a node, but those of tensor uses."""
+
+    id: Any
+    parent: Any
+    """Row; -1 for none, and for one that is not in the file."""
+    function: Any
+    """`rf_id`."""
+    sequence: Any
+    thread: Any
+    """`tid`."""
+    forward: Any
+    """Row of the forward node; -1 for none."""
+    name: Any
+    """Number of `names`."""
+    names: list[str]
+    place: Any
+    """Number of the node in the file."""
+    use_begin: Any
+    """Where the uses of a node begin; one value more than nodes."""
+    use_storage: Any
+    """Number of the storage, a use."""
+    use_kind: Any
+    """`READS`, `WRITES` or both."""
+    use_on_device: Any
+    file: NodeFile
+    num_dangling: int
+    """Parents that are not in the file."""
+    num_repeated: int
+    """Nodes that were left out: another one has their id."""
+
+
+class _Columns:
+    def __init__(self) -> None:
+        self.id, self.parent, self.forward = array("Q"), array("Q"), array("Q")
+        self.function, self.sequence, self.thread = array("q"), array("q"), array("q")
+        self.name, self.uses = array("q"), array("q")
+        self.storage, self.kind, self.device = array("q"), array("b"), array("b")
+        self.names: dict[str, int] = {}
+        self._storages: dict[int, int] = {}
+
+    def add(self, node: Node) -> None:
+        self.id.append(node.id)
+        self.parent.append(node.parent)
+        self.forward.append(node.fw_parent if node.fw_parent > 0 else 0)
+        for column, value in ((self.function, node.rf_id), (self.sequence, node.seq_id), (self.thread, node.tid)):
+            column.append(value if -2**63 <= value < 2**63 else -1)
+        self.name.append(self.names.setdefault(node.name, len(self.names)))
+        uses = uses_of(node)
+        self.uses.append(len(uses))
+        for use in uses:
+            self.storage.append(self._storages.setdefault(use.tensor.storage, len(self._storages)))
+            self.kind.append(READS * use.reads + WRITES * use.writes)
+            self.device.append(not use.tensor.device.startswith(ON_HOST))
+
+
+def read_table(trace: TraceFile) -> NodeTable:
+    """Reads an execution trace to its end.
+
+    Raises:
+        DataError: It is none.
+    """
+    file, columns = NodeFile(trace), _Columns()
+    for node in file.nodes():
+        columns.add(node)
+    return _table(file, columns)
+
+
+def _table(file: NodeFile, columns: _Columns) -> NodeTable:
+    ids = np.frombuffer(columns.id, np.uint64) if columns.id else np.empty(0, np.uint64)
+    numbers, first = np.unique(ids, return_index=True)
+    uses = np.concatenate(([0], np.cumsum(columns.uses))).astype(np.int64)
+    counts = np.diff(uses)[first]
+    begin = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    chosen = np.repeat(uses[:-1][first] - begin[:-1], counts) + np.arange(begin[-1])
+    parent, dangling = _rows_of(numbers, np.array(columns.parent, np.uint64)[first])
+    forward, _ = _rows_of(numbers, np.array(columns.forward, np.uint64)[first])
+    return NodeTable(
+        id=numbers, parent=_acyclic(parent), forward=forward, place=first, names=list(columns.names),
+        function=np.array(columns.function, np.int64)[first], sequence=np.array(columns.sequence, np.int64)[first],
+        thread=np.array(columns.thread, np.int64)[first], name=np.array(columns.name, np.int64)[first],
+        use_begin=begin, use_storage=np.array(columns.storage, np.int64)[chosen],
+        use_kind=np.array(columns.kind, np.int8)[chosen], use_on_device=np.array(columns.device, bool)[chosen],
+        file=file, num_dangling=dangling, num_repeated=len(ids) - len(numbers))
+
+
+def _rows_of(numbers: Any, wanted: Any) -> tuple[Any, int]:
+    """Rows of these ids, -1 where there is none; and how many but 0 are not there."""
+    place = np.minimum(np.searchsorted(numbers, wanted), max(len(numbers) - 1, 0))
+    found = (numbers[place] == wanted) if len(numbers) else np.zeros(0, bool)
+    return np.where(found & (wanted > 0), place, -1).astype(np.int64), int(np.count_nonzero(~found & (wanted > 0)))
+
+
+def _acyclic(parent: Any) -> Any:
+    """Parents without those of nodes that are, by way of others, their own."""
+    found, state = parent.copy(), np.zeros(len(parent), np.int8)  # 1: on the way, 2: known to end
+    for row in range(len(parent)):
+        way, at = [], row
+        while at >= 0 and not state[at]:
+            state[at] = 1
+            way.append(at)
+            at = int(found[at])
+        if at >= 0 and state[at] == 1:
+            found[way[-1]] = -1
+        state[way] = 2
+    return found

@@ -1,0 +1,158 @@
+"""Nodes of an execution trace as torch's observer writes them, one after the other in the memory of a few chunks.
+
+Older files (schema 1.0) have parents and tensors as keys of a node, newer ones (1.1) as lists of attributes; the reader
+gives the same node for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from distprof.errors import DataError
+from distprof.merge.scan.chrome_file import ChromeFile, Losses
+from distprof.merge.scan.chunk_reader import ChunkReader
+from distprof.merge.scan.engine import ENGINE
+from distprof.merge.scan.gunzip import READ_BYTES
+from distprof.merge.scan.trace_file import TraceFile
+
+LIST_KEY = "nodes"
+NOTHING = msgspec.Raw(b"[]")
+MOST_ID = 2**64 - 1
+
+
+class Values(msgspec.Struct, gc=False, frozen=True):
+    """Inputs or outputs of a node; each is the text of a JSON list."""
+
+    values: msgspec.Raw = NOTHING
+    """A tensor is its ids, offset, number of elements, bytes of an element and device."""
+    shapes: msgspec.Raw = NOTHING
+    types: msgspec.Raw = NOTHING
+
+
+class Node(msgspec.Struct, gc=False):
+    """One recorded call."""
+
+    id: int
+    name: str
+    parent: int = 0
+    """Id of the node around it; 0 without."""
+    rf_id: int = 0
+    """Number of the call, which slices of the timeline have as well; 0 without."""
+    fw_parent: int = 0
+    """Id of the forward node of a node in backward."""
+    seq_id: int = -1
+    """Number of the node of autograd; -1 without."""
+    scope: int = 0
+    """0: operator, 1: function of autograd, 7: range of the user."""
+    tid: int = 0
+    fw_tid: int = 0
+    op_schema: str = ""
+    inputs: Values = Values()
+    outputs: Values = Values()
+
+
+class _Attribute(msgspec.Struct, gc=False):
+    name: str = ""
+    value: Any = None
+
+
+class _Written(msgspec.Struct, gc=False):
+    """A node of any schema."""
+
+    id: Any = None
+    name: Any = ""
+    ctrl_deps: Any = 0
+    parent: Any = 0
+    rf_id: Any = 0
+    fw_parent: Any = 0
+    seq_id: Any = -1
+    scope: Any = 0
+    tid: Any = 0
+    fw_tid: Any = 0
+    op_schema: Any = ""
+    inputs: msgspec.Raw = NOTHING
+    outputs: msgspec.Raw = NOTHING
+    input_shapes: msgspec.Raw = NOTHING
+    input_types: msgspec.Raw = NOTHING
+    output_shapes: msgspec.Raw = NOTHING
+    output_types: msgspec.Raw = NOTHING
+    attrs: list[_Attribute] = []
+
+
+NUMBERS = {"rf_id": 0, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": 0, "fw_tid": 0}
+"""Attribute -> its value where a node lacks it."""
+_DECODER = msgspec.json.Decoder(_Written)
+_VALUES = msgspec.json.Decoder(Values)
+
+
+@dataclass(slots=True)
+class NodeFile:
+    """One pass over an execution trace."""
+
+    trace: TraceFile
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Keys beside the nodes; whole only after the last node."""
+    losses: Losses = field(default_factory=Losses)
+    num_bad: int = 0
+    """Elements of the list that are no nodes: without an id or a name."""
+
+    def nodes(self) -> Iterator[Node]:
+        """The nodes in the order of the file.
+
+        Raises:
+            DataError: It is no execution trace.
+        """
+        scanner = ENGINE.new_scanner()
+        file = ChromeFile(self.trace.name, ChunkReader(self.trace, chunk_bytes=READ_BYTES), scanner, LIST_KEY)
+        self.losses, self.num_bad, found = file.losses, 0, 0
+        for text in file.scanned():
+            self.metadata = file.metadata
+            for start, end in zip(scanner.column("start").tolist(), scanner.column("end").tolist(), strict=True):
+                node = _node(bytes(text[start:end]))
+                if node is None:
+                    self.num_bad += 1
+                else:
+                    found += 1
+                    yield node
+        self.metadata = file.metadata
+        if self.num_bad and not found:
+            raise DataError(f"expected nodes with an id and a name in {self.trace.name}, found none",
+                            hint="it is no execution trace")
+
+
+def _node(text: bytes) -> Node | None:
+    try:
+        written = _DECODER.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    if not (_is_id(written.id) and isinstance(written.name, str)):
+        return None
+    given: Mapping[str, Any] = {one.name: one.value for one in written.attrs} if written.attrs else {
+        name: getattr(written, name) for name in (*NUMBERS, "op_schema")}
+    numbers = {name: value if type(value := given.get(name)) is int and abs(value) <= MOST_ID else default
+               for name, default in NUMBERS.items()}
+    parent = written.ctrl_deps or written.parent
+    parent = parent[0] if isinstance(parent, list) and parent else parent
+    schema = given.get("op_schema")
+    return Node(
+        id=written.id, name=written.name, parent=parent if _is_id(parent) and parent != written.id else 0,
+        op_schema=schema if isinstance(schema, str) else "", **numbers,
+        inputs=_values(written.inputs, written.input_shapes, written.input_types),
+        outputs=_values(written.outputs, written.output_shapes, written.output_types))
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_ID
+
+
+def _values(given: msgspec.Raw, shapes: msgspec.Raw, types: msgspec.Raw) -> Values:
+    if not bytes(given).startswith(b"{"):
+        return Values(given, shapes, types)
+    try:
+        return _VALUES.decode(given)
+    except msgspec.MsgspecError:
+        return Values()

@@ -1,0 +1,192 @@
+"""What ran on a rank: calls of its execution trace with the times of their slices, and the work of its devices.
+
+Calls come from the execution trace where there is one, else from the timeline. In between, slices of the host that the
+execution trace lacks are calls as well, so that no time is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distprof.errors import DataError
+from distprof.merge.execution.linking import Links, is_call, linked
+from distprof.merge.execution.node_table import NodeTable
+from distprof.merge.operators.device_times import launchers
+from distprof.merge.operators.nesting import Nesting
+from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
+
+DEVICE_THREADS = 1 << 32
+"""Threads from here on are streams of devices, and threads of nodes without a slice from twice of it on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankGraph:
+    """Calls and kernels of a rank, each array with a value for each, in the order in which they began."""
+
+    name: Any
+    """Number of `names`."""
+    names: Sequence[str]
+    type: Any
+    """Number of `rank_timeline.TYPES`."""
+    start_ns: Any
+    """The rank's clock; of a call without a slice that of the call before it, 0 where there is no timeline."""
+    duration_ns: Any
+    """0 where it is not known."""
+    self_ns: Any
+    """Without the calls inside."""
+    thread: Any
+    parent: Any
+    """Place of the call around it, or of the one that launched it; -1 for none."""
+    node: Any
+    """Row of the execution trace; -1 for none."""
+    slice: Any
+    """Row of the timeline; -1 for none."""
+    inside_until: Any
+    """Place of the last call of its thread that lies in it; its own without."""
+    table: NodeTable | None
+    timeline: RankTimeline | None
+    links: Links | None
+
+    @property
+    def on_device(self) -> Any:
+        """True for kernels, copies and fills."""
+        return self.type >= NUM_HOST
+
+
+def rank_graph(table: NodeTable | None, timeline: RankTimeline | None,
+               window: tuple[int, int] | None = None) -> RankGraph:
+    """Joins an execution trace and a timeline of the same rank; one of them may be missing.
+
+    Args:
+        table: The execution trace.
+        timeline: The timeline, which may have more steps.
+        window: Start and end, the rank's clock, of what is taken of the timeline; None: what the execution trace has,
+            without one all.
+
+    Raises:
+        DataError: There is no call.
+    """
+    links = linked(table, timeline) if table is not None else None
+    if timeline is None or (links is not None and not links.num_linked):
+        assert table is not None
+        return _untimed(table, timeline, links)
+    if links is not None and window is None:
+        window = _window(timeline, links)
+    launcher = _launchers(timeline)
+    slices = _slices(timeline, launcher, window)
+    if not len(slices):
+        raise DataError("expected calls in the timeline of the step, found none")
+    return _joined(timeline, slices, launcher, table, links)
+
+
+def _window(timeline: RankTimeline, links: Links) -> tuple[int, int]:
+    rows = links.slice[links.slice >= 0]
+    return int(timeline.start_ns[rows].min()), int(timeline.end_ns[rows].max()) + 1
+
+
+def _launchers(timeline: RankTimeline) -> Any:
+    nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
+    found = launchers(timeline, nesting)
+    runtime = (found >= 0) & (timeline.type[found] == RUNTIME)  # launched outside of all operators
+    around = np.where(runtime, nesting.parent[found], found)
+    return np.where((around >= 0) & (timeline.type[around] == RUNTIME), -1, around)
+
+
+def _slices(timeline: RankTimeline, launcher: Any, window: tuple[int, int] | None) -> Any:
+    """Rows of operators and annotations that begin in the window, and of what was launched then."""
+    wanted = timeline.type != RUNTIME
+    if window is not None:
+        begin = np.where(launcher >= 0, timeline.start_ns[launcher], timeline.start_ns)
+        wanted &= (begin >= window[0]) & (begin < window[1])
+    return np.flatnonzero(wanted)
+
+
+def _joined(timeline: RankTimeline, slices: Any, launcher: Any, table: NodeTable | None,
+            links: Links | None) -> RankGraph:
+    node_of = np.full(len(timeline.name), -1, np.int64)
+    alone = np.empty(0, np.int64)
+    names = list(timeline.names)
+    if table is not None and links is not None:
+        rows = np.flatnonzero(links.slice >= 0)
+        node_of[links.slice[rows]] = rows
+        alone = np.flatnonzero(is_call(table) & (links.slice < 0))
+    # calls without a slice stand where the call before them does
+    host = timeline.type[slices] < NUM_HOST
+    thread = np.where(host, timeline.thread[slices], DEVICE_THREADS + timeline.thread[slices])
+    columns = {
+        "start_ns": timeline.start_ns[slices], "duration_ns": timeline.duration_ns[slices], "thread": thread,
+        "type": timeline.type[slices], "name": timeline.name[slices], "node": node_of[slices], "slice": slices}
+    if len(alone):
+        assert table is not None and links is not None
+        number = {name: place for place, name in enumerate(names)}
+        own = [number.setdefault(name, len(number)) for name in table.names]
+        names = list(number)
+        before = _before(links.slice, alone)
+        known = np.where(before >= 0, timeline.start_ns[before], timeline.start_ns[slices].min())
+        more = {"start_ns": known, "duration_ns": np.zeros(len(alone), np.int64),
+                "thread": 2 * DEVICE_THREADS + table.thread[alone], "type": np.full(len(alone), OPERATOR),
+                "name": np.array(own, np.int64)[table.name[alone]], "node": alone, "slice": np.full(len(alone), -1)}
+        columns = {name: np.concatenate((columns[name], more[name])) for name in columns}
+    order = np.lexsort((columns["node"], columns["thread"], -columns["duration_ns"], columns["start_ns"]))
+    columns = {name: values[order].astype(np.int64) for name, values in columns.items()}
+    return _nested(columns, names, timeline, launcher, table, links)
+
+
+def _before(slices: Any, rows: Any) -> Any:
+    """The slice of the last node before each of these rows that has one; -1 without."""
+    last = np.maximum.accumulate(np.where(slices >= 0, np.arange(len(slices)), -1))
+    return np.where(last[rows] >= 0, slices[np.maximum(last[rows], 0)], -1)
+
+
+def _nested(columns: dict[str, Any], names: Sequence[str], timeline: RankTimeline, launcher: Any,
+            table: NodeTable | None, links: Links | None) -> RankGraph:
+    start, duration, slices = columns["start_ns"], columns["duration_ns"], columns["slice"]
+    timed_on_host = (slices >= 0) & (columns["type"] < NUM_HOST)
+    by_thread = np.lexsort((np.arange(len(start)), columns["thread"]))
+    nesting = Nesting(columns["thread"][by_thread], start[by_thread], (start + duration)[by_thread],
+                      held=timed_on_host[by_thread])
+    parent = np.full(len(start), -1, np.int64)
+    parent[by_thread] = np.where(nesting.parent >= 0, by_thread[nesting.parent], -1)
+    self_ns = np.empty(len(start), np.int64)
+    self_ns[by_thread] = np.maximum(nesting.without_inner(duration[by_thread]), 0)
+    place_of = np.full(len(timeline.name), -1, np.int64)
+    place_of[slices[slices >= 0]] = np.flatnonzero(slices >= 0)
+    device = np.flatnonzero(columns["type"] >= NUM_HOST)
+    by = launcher[slices[device]]
+    parent[device] = np.where(by >= 0, place_of[by], -1)
+    self_ns[device] = duration[device]
+    return RankGraph(**columns, names=names, self_ns=self_ns, parent=_earlier(parent),
+                     inside_until=_inside_until(parent, columns["type"]), table=table, timeline=timeline, links=links)
+
+
+def _earlier(parent: Any) -> Any:
+    """Parents that began before; a kernel may seem to begin before its launch, where clocks differ."""
+    return np.where(parent < np.arange(len(parent)), parent, -1)
+
+
+def _inside_until(parent: Any, kind: Any) -> Any:
+    found = np.arange(len(parent))
+    for place in range(len(parent) - 1, -1, -1):
+        above = parent[place]
+        if above >= 0 and kind[place] < NUM_HOST and found[place] > found[above]:
+            found[above] = found[place]
+    return found
+
+
+def _untimed(table: NodeTable, timeline: RankTimeline | None, links: Links | None) -> RankGraph:
+    rows = np.flatnonzero(is_call(table))
+    if not len(rows):
+        raise DataError(f"expected calls in {table.file.trace.name}, found none")
+    place = np.full(len(table.id), -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    above = table.parent[rows]
+    parent = _earlier(np.where(above >= 0, place[above], -1))
+    nothing, kind = np.zeros(len(rows), np.int64), np.full(len(rows), OPERATOR)
+    return RankGraph(
+        name=table.name[rows], names=table.names, type=kind, start_ns=nothing, duration_ns=nothing, self_ns=nothing,
+        thread=table.thread[rows], parent=parent, node=rows, slice=np.full(len(rows), -1), table=table,
+        inside_until=_inside_until(parent, kind), timeline=timeline, links=links)

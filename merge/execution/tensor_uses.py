@@ -1,0 +1,91 @@
+"""Which storages a recorded call reads and writes, from its tensors and its schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from distprof.merge.execution.nodes import Node
+
+TENSOR_FIELDS = 6
+"""Tensor id, storage id, offset, number of elements, bytes of an element, device."""
+_OPENING, _CLOSING = "([{", ")]}"
+_VALUES = msgspec.json.Decoder(list)
+
+
+class Tensor(NamedTuple):
+    """A tensor as the observer writes it."""
+
+    storage: int
+    """Id of its storage; views share it, and so do tensors that lie at the same place one after the other."""
+    num_bytes: int
+    device: str
+
+
+class TensorUse(NamedTuple):
+    """How a call uses a storage."""
+
+    tensor: Tensor
+    reads: bool
+    writes: bool
+
+
+def uses_of(node: Node) -> list[TensorUse]:
+    """The storages that a call uses, each once.
+
+    An input is read; it is written as well where the schema marks it (`Tensor(a!)`). An output in a storage of no input
+    is new, and written; one in a storage of an input is a view, or that input.
+    """
+    found: dict[int, TensorUse] = {}
+    written = written_arguments(node.op_schema)
+    for place, value in enumerate(_decoded(node.inputs.values)):
+        writes = place < len(written) and written[place]
+        for tensor in tensors_in(value):
+            known = found.get(tensor.storage)
+            found[tensor.storage] = TensorUse(tensor, True, writes or (known is not None and known.writes))
+    for tensor in tensors_in(_decoded(node.outputs.values)):
+        if tensor.storage not in found:
+            found[tensor.storage] = TensorUse(tensor, False, True)
+    return list(found.values())
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Tensors in nested lists of values."""
+    if type(value) is not list:
+        return
+    if len(value) == TENSOR_FIELDS and type(value[-1]) is str and all(type(one) is int for one in value[:-1]):
+        if value[1]:  # else it has no storage
+            yield Tensor(value[1], value[3] * value[4], value[5])
+        return
+    for part in value:
+        yield from tensors_in(part)
+
+
+@lru_cache(maxsize=1 << 14)
+def written_arguments(schema: str) -> Sequence[bool]:
+    """For each argument of an operator's schema whether the operator writes to it."""
+    begin = schema.find("(")
+    if begin < 0:
+        return ()
+    depth, parts, last = 0, list[str](), begin + 1
+    for place in range(begin, len(schema)):
+        letter = schema[place]
+        depth += (letter in _OPENING) - (letter in _CLOSING)
+        if (letter == "," and depth == 1) or not depth:
+            parts.append(schema[last:place].strip())
+            last = place + 1
+        if not depth:
+            break
+    return tuple(re.search(r"\(\w*!", part) is not None for part in parts if part and part != "*")
+
+
+def _decoded(values: msgspec.Raw) -> list[Any]:
+    try:
+        found: list[Any] = _VALUES.decode(values)
+    except msgspec.MsgspecError:
+        return []
+    return found
