@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 
-from distprof.merge.execution.nodes import Node, NodeFile
+from distprof.merge.execution.nodes import Node, NodeFile, node_of
 from distprof.merge.execution.tensor_uses import uses_of
 from distprof.merge.scan.trace_file import TraceFile
 
@@ -34,8 +36,7 @@ class NodeTable:
     name: Any
     """Number of `names`."""
     names: list[str]
-    place: Any
-    """Number of the node in the file."""
+    texts: NodeTexts
     use_begin: Any
     """Where the uses of a node begin; one value more than nodes."""
     use_storage: Any
@@ -48,6 +49,33 @@ class NodeTable:
     """Parents that are not in the file."""
     num_repeated: int
     """Nodes that were left out: another one has their id."""
+
+
+class NodeTexts:
+    """The texts of all nodes, in a temporary file."""
+
+    def __init__(self) -> None:
+        self._file = TemporaryFile()  # noqa: SIM115 (it lives as long as this)
+        self._ends = array("q", [0])
+        self._place: Any = None
+
+    def add(self, text: bytes) -> None:
+        """Adds the text of the next node of the file."""
+        self._file.write(text)
+        self._ends.append(self._ends[-1] + len(text))
+
+    def sorted_as(self, place: Any) -> NodeTexts:
+        """The same, once all are there; `place` has the number in the file, a row."""
+        self._file.flush()
+        self._place = place
+        return self
+
+    def node(self, row: int) -> Node:
+        """The node of a row."""
+        at = int(self._place[row])
+        found = node_of(os.pread(self._file.fileno(), self._ends[at + 1] - self._ends[at], self._ends[at]))
+        assert found is not None  # it was one when it was added
+        return found
 
 
 class _Columns:
@@ -80,13 +108,14 @@ def read_table(trace: TraceFile) -> NodeTable:
     Raises:
         DataError: It is none.
     """
-    file, columns = NodeFile(trace), _Columns()
-    for node in file.nodes():
+    file, columns, texts = NodeFile(trace), _Columns(), NodeTexts()
+    for node, text in file.nodes():
         columns.add(node)
-    return _table(file, columns)
+        texts.add(text)
+    return _table(file, columns, texts)
 
 
-def _table(file: NodeFile, columns: _Columns) -> NodeTable:
+def _table(file: NodeFile, columns: _Columns, texts: NodeTexts) -> NodeTable:
     ids = np.frombuffer(columns.id, np.uint64) if columns.id else np.empty(0, np.uint64)
     numbers, first = np.unique(ids, return_index=True)
     uses = np.concatenate(([0], np.cumsum(columns.uses))).astype(np.int64)
@@ -96,7 +125,7 @@ def _table(file: NodeFile, columns: _Columns) -> NodeTable:
     parent, dangling = _rows_of(numbers, np.array(columns.parent, np.uint64)[first])
     forward, _ = _rows_of(numbers, np.array(columns.forward, np.uint64)[first])
     return NodeTable(
-        id=numbers, parent=_acyclic(parent), forward=forward, place=first, names=list(columns.names),
+        id=numbers, parent=_acyclic(parent), forward=forward, texts=texts.sorted_as(first), names=list(columns.names),
         function=np.array(columns.function, np.int64)[first], sequence=np.array(columns.sequence, np.int64)[first],
         thread=np.array(columns.thread, np.int64)[first], name=np.array(columns.name, np.int64)[first],
         use_begin=begin, use_storage=np.array(columns.storage, np.int64)[chosen],

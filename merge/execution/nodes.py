@@ -100,8 +100,8 @@ class NodeFile:
     num_bad: int = 0
     """Elements of the list that are no nodes: without an id or a name."""
 
-    def nodes(self) -> Iterator[Node]:
-        """The nodes in the order of the file.
+    def nodes(self) -> Iterator[tuple[Node, bytes]]:
+        """The nodes in the order of the file, each with its text.
 
         Raises:
             DataError: It is no execution trace.
@@ -112,19 +112,21 @@ class NodeFile:
         for text in file.scanned():
             self.metadata = file.metadata
             for start, end in zip(scanner.column("start").tolist(), scanner.column("end").tolist(), strict=True):
-                node = _node(bytes(text[start:end]))
+                own = bytes(text[start:end])
+                node = node_of(own)
                 if node is None:
                     self.num_bad += 1
                 else:
                     found += 1
-                    yield node
+                    yield node, own
         self.metadata = file.metadata
         if self.num_bad and not found:
             raise DataError(f"expected nodes with an id and a name in {self.trace.name}, found none",
                             hint="it is no execution trace")
 
 
-def _node(text: bytes) -> Node | None:
+def node_of(text: bytes) -> Node | None:
+    """A node from its text; None where it has no id or no name."""
     try:
         written = _DECODER.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -28,8 +28,8 @@ class _Open(NamedTuple):
 def storage_dependencies(graph: RankGraph, uses: Mapping[int, Sequence[Use]]) -> tuple[Any, Any]:
     """Goes through the calls in the order in which they began.
 
-    A call needs the last call that wrote what it uses and had ended when it began, as a whole: all that lies in it. What
-    the call around it needs already is not noted again. On a device the kernels of both are meant.
+    A call needs the last call that wrote what it uses and had ended when it began, as a whole: all that lies in it.
+    What the call around it needs already is not noted again. On a device the kernels of both are meant.
 
     Args:
         graph: The calls; those without a node of an execution trace have no tensors.
@@ -78,8 +78,8 @@ class _State:
             while stack and (stack[-1].place != parent if thread == own else stack[-1].end_ns <= start):
                 ended = stack.pop()
                 self.writer.update(dict.fromkeys(ended.written, ended.place))
-        stack = self._threads.get(own)
-        return stack[-1] if stack else None
+        around = self._threads.get(own)
+        return around[-1] if around else None
 
     def begin(self, place: int, read: dict[int, int], written: list[int]) -> None:
         """Notes a call that runs now."""
@@ -101,7 +101,8 @@ def _kernels(graph: RankGraph) -> tuple[Any, Any]:
     return first, last
 
 
-def _add(found: EdgeList, graph: RankGraph, kernels: tuple[Any, Any], pair: tuple[int, int], *, on_device: bool) -> None:
+def _add(found: EdgeList, graph: RankGraph, kernels: tuple[Any, Any], pair: tuple[int, int], *,
+         on_device: bool) -> None:
     place, writer = pair
     first, last = kernels
     if on_device and last[writer] >= 0:

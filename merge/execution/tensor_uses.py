@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from distprof.merge.execution.nodes import Node
+from distprof.merge.execution.nodes import Node, Values
 
 TENSOR_FIELDS = 6
 """Tensor id, storage id, offset, number of elements, bytes of an element, device."""
@@ -42,12 +42,12 @@ def uses_of(node: Node) -> list[TensorUse]:
     """
     found: dict[int, TensorUse] = {}
     written = written_arguments(node.op_schema)
-    for place, value in enumerate(_decoded(node.inputs.values)):
+    for place, value in enumerate(values_of(node.inputs)):
         writes = place < len(written) and written[place]
         for tensor in tensors_in(value):
             known = found.get(tensor.storage)
             found[tensor.storage] = TensorUse(tensor, True, writes or (known is not None and known.writes))
-    for tensor in tensors_in(_decoded(node.outputs.values)):
+    for tensor in tensors_in(values_of(node.outputs)):
         if tensor.storage not in found:
             found[tensor.storage] = TensorUse(tensor, False, True)
     return list(found.values())
@@ -83,9 +83,10 @@ def written_arguments(schema: str) -> Sequence[bool]:
     return tuple(re.search(r"\(\w*!", part) is not None for part in parts if part and part != "*")
 
 
-def _decoded(values: msgspec.Raw) -> list[Any]:
+def values_of(recorded: Values) -> list[Any]:
+    """The values of a call; none where they cannot be read."""
     try:
-        found: list[Any] = _VALUES.decode(values)
+        found: list[Any] = _VALUES.decode(recorded.values)
     except msgspec.MsgspecError:
         return []
     return found

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON
 from distprof.contract.problems import FilesLeftOut, Unreadable
@@ -38,6 +39,14 @@ class Candidate:
     modified_ns: int
 
 
+class ExecutionTrace(NamedTuple):
+    """A file that is an execution trace."""
+
+    rank: int | None
+    """What its name tells."""
+    trace: TraceFile
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
     """What lies at the given paths."""
@@ -47,8 +56,7 @@ class Discovery:
     """Files that should be traces and cannot be read."""
     skipped: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """What files are instead of traces -> their names."""
-    execution_traces: dict[int, str] = field(default_factory=dict)
-    """Rank -> the name of its execution trace, where names tell ranks."""
+    execution_traces: list[ExecutionTrace] = field(default_factory=list)
 
     def remarks(self) -> Iterator[FilesLeftOut]:
         """One for each sort of file that was left out and is not paired with a timeline."""
@@ -194,12 +202,11 @@ def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named:
         found.candidates.append(Candidate(
             trace=reader.trace, where=where, identity=identity_of(head.values),
             modified_ns=reader.trace.path.stat().st_mtime_ns))
-    elif head.is_damaged or asked or reader.damage is not None:
+    elif head.is_damaged or (asked and head.instead != EXECUTION_TRACE) or reader.damage is not None:
         damage = f"; the file {reader.damage}" if reader.damage is not None else ""
         found.problems.append(Unreadable(
             detail=f"expected a Chrome trace in {name}, found {head.instead}{damage}"))
     else:
         found.skipped[head.instead].append(name)
-        rank = rank_in(where)
-        if head.instead == EXECUTION_TRACE and rank is not None:
-            found.execution_traces.setdefault(rank, name)
+        if head.instead == EXECUTION_TRACE:
+            found.execution_traces.append(ExecutionTrace(rank_in(where), reader.trace))

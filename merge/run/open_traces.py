@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -20,11 +22,12 @@ from distprof.contract.problems import (
 from distprof.errors import DataError
 from distprof.merge.run.discovery import NAMED, Candidate, Discovery, discover, first_few
 from distprof.merge.run.mesh_of_groups import Mesh, mesh_of
+from distprof.merge.run.rank_from_name import suggested_pattern
 from distprof.merge.run.ranking import SHOWN_FILES, Naming, check_one_folder, numbered, one_each
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.trace_head import EXECUTION_TRACE
 from distprof.merge.run.trace_identity import TraceIdentity
-from distprof.merge.scan.trace_file import printable
+from distprof.merge.scan.trace_file import TraceFile, printable
 
 
 def run_of_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
@@ -49,20 +52,38 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
     files = numbered(found.candidates, by, problems, remarks)
     check_one_folder(files, paths[0] if len(paths) == 1 and paths[0].is_dir() else None)
     chosen = one_each(files, problems)
-    remarks = [*_pairs(found, chosen), *found.remarks(), *remarks]
+    paired = _paired(found, chosen)
+    remarks = [*_pairs(found, chosen, paired), *found.remarks(), *remarks]
     world_size = _world_size(chosen, problems, remarks)
     meshes = _meshes(chosen, world_size)
-    return _run(paths, chosen, meshes, world_size, problems, remarks)
+    run = _run(paths, chosen, meshes, world_size, problems, remarks)
+    return replace(run, ranks=[replace(rank, execution_trace=paired.get(rank.number)) for rank in run.ranks])
 
 
-def _pairs(found: Discovery, chosen: Mapping[int, Candidate]) -> Iterator[ExecutionTraces]:
-    """Takes execution traces, one of each rank, out of what is left out: they belong to timelines."""
+def _paired(found: Discovery, chosen: Mapping[int, Candidate]) -> dict[int, TraceFile]:
+    """The execution trace of each rank that has one: by its name, or the only one beside the only timeline.
+
+    Where names do not tell ranks, but differ in one number alone, that is the rank.
+    """
     traces = found.execution_traces
-    if traces and traces.keys() <= chosen.keys() and len(traces) == len(found.skipped[EXECUTION_TRACE]):
+    if len(traces) == len(chosen) == 1:
+        return {next(iter(chosen)): traces[0].trace}
+    by_rank = {one.rank: one.trace for one in reversed(traces) if one.rank is not None}
+    pattern = None if by_rank else suggested_pattern([one.trace.name for one in traces])
+    if pattern is not None:
+        numbers = ((re.search(pattern, one.trace.name), one.trace) for one in traces)
+        by_rank = {int(number[1]): trace for number, trace in numbers if number is not None}
+    return {rank: by_rank[rank] for rank in chosen if rank in by_rank}
+
+
+def _pairs(found: Discovery, chosen: Mapping[int, Candidate], paired: Mapping[int, TraceFile]) -> (
+        Iterator[ExecutionTraces]):
+    """Takes execution traces, one of each rank, out of what is left out: they belong to timelines."""
+    if paired and len(paired) == len(found.skipped[EXECUTION_TRACE]):
         del found.skipped[EXECUTION_TRACE]
-        files = [traces[rank] for rank in sorted(traces)]
-        yield ExecutionTraces(files=tuple(files[:NAMED]), ranks=tuple(sorted(traces)),
-                              missing=tuple(sorted(chosen.keys() - traces.keys())))
+        files = [paired[rank].name for rank in sorted(paired)]
+        yield ExecutionTraces(files=tuple(files[:NAMED]), ranks=tuple(sorted(paired)),
+                              missing=tuple(sorted(chosen.keys() - paired.keys())))
 
 
 def _nothing(paths: Sequence[Path], found: Discovery) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from distprof.contract.mesh import SIZE_FLAGS
-from distprof.contract.paths import PARTIAL_SUFFIX, STEP_LINES, TRACE_JSON
+from distprof.contract.paths import EXECUTION_TRACE_JSON, PARTIAL_SUFFIX, STEP_LINES, TRACE_JSON
 from distprof.contract.problems import (
     AttemptsDiffer,
     FilesMissing,
@@ -75,10 +75,14 @@ def _profiled(ranks: Sequence[RankJson]) -> Iterator[ScriptProfiled]:
 
 
 def _rank(folder: RankFolder) -> Rank:
-    content, trace = folder.content, folder.path / TRACE_JSON
+    content = folder.content
     return Rank(number=content.rank, folder=folder.path, host=content.host, coordinates=content.coordinates,
-                device_name=content.device_name, trace=TraceFile(path=trace) if trace.is_file() else None,
-                recorded=content)
+                device_name=content.device_name, trace=_file(folder.path / TRACE_JSON),
+                execution_trace=_file(folder.path / EXECUTION_TRACE_JSON), recorded=content)
+
+
+def _file(path: Path) -> TraceFile | None:
+    return TraceFile(path=path) if path.is_file() else None
 
 
 def _sizes(ranks: Sequence[RankJson], world_size: int) -> tuple[int, int]:

@@ -27,6 +27,8 @@ class Rank:
     device_name: str | None = None
     trace: TraceFile | None = None
     """Its Chrome trace; None where it has none."""
+    execution_trace: TraceFile | None = None
+    """Its execution trace; None where it has none."""
     recorded: RankJson | None = None
     """rank.json; None for a rank of which only a trace, or only its rows in a merge, are there."""
 

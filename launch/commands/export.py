@@ -1,0 +1,42 @@
+"""`distprof export`: execution traces for simulators and graph viewers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from distprof.launch.options import ATTEMPT, RUNS, STRICT
+from distprof.terminal import show
+
+
+@click.command()
+@RUNS
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Folder for a file a rank, PREFIX.RANK.et.")
+@click.option("--format", "form", default="chakra", type=click.Choice(["chakra", "dot", "graphml", "svg"]),
+              show_default=True, help="chakra: for simulators and the tools of Chakra; the others draw the graph.")
+@click.option("--prefix", default=None, metavar="NAME", help="How the names of the files begin.  [default: the run's]")
+@click.option("--target", default="astra-sim", type=click.Choice(["astra-sim", "replay"]), show_default=True,
+              help="Who reads it: to ASTRA-sim all communication is work of a device, also that of gloo; to others it "
+                   "is where it ran.")
+@click.option("--rank", "ranks", multiple=True, type=int, metavar="N", help="Only this rank.")
+@ATTEMPT
+@STRICT
+def export(runs: tuple[Path, ...], *, out: Path, form: str, prefix: str | None, target: str, ranks: tuple[int, ...],
+           attempt: int | None, strict: bool) -> None:
+    """Write what ran on each rank and what depended on what.
+
+    RUN is a run directory, or the execution traces of torch's observer and the timelines of torch.profiler of the same
+    ranks. Nodes have times, tensors and dependencies; communication has its type, size and process group.
+    """
+    from distprof.launch.merge_memory import reuse_memory
+
+    reuse_memory()
+    from distprof.merge.commands.export import ExportOptions
+    from distprof.merge.commands.export import export as export_of
+    from distprof.merge.run.attempts import of_attempt
+
+    options = ExportOptions(out=out, form=form, prefix=prefix, ranks=ranks,
+                            target="replay" if target == "replay" else "astra-sim")
+    show(export_of(*of_attempt(runs, attempt), options=options, strict=strict))

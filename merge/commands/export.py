@@ -1,0 +1,93 @@
+"""Makes the files and the text of `distprof export`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from distprof.contract.problems import Problem
+from distprof.errors import DataError, UsageError
+from distprof.files import told
+from distprof.merge.clock.model import UNSHIFTED, Clock
+from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.execution.chakra_export import sizes_of, write_chakra
+from distprof.merge.execution.chakra_nodes import ExportContext, Target, Written, chakra_nodes
+from distprof.merge.execution.drawing import write_graph
+from distprof.merge.execution.rank_execution import RankExecution, each_rank, groups_of
+from distprof.merge.match.matched_run import match_run
+from distprof.merge.run.open_run import open_run
+from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.text.export import Exported, render
+from distprof.reporters.page import Page
+from distprof.units import spans
+
+SUFFIXES = {"chakra": "et", "dot": "dot", "graphml": "graphml", "svg": "svg"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What is written, and where."""
+
+    out: Path
+    """A folder."""
+    form: str = "chakra"
+    """chakra, dot, graphml or svg."""
+    prefix: str | None = None
+    """Of the files; the run's name without."""
+    target: Target = "astra-sim"
+    ranks: Sequence[int] = ()
+    """All without."""
+
+
+def export(path: Path, *more: Path, options: ExportOptions, strict: bool = False) -> str:
+    """Writes the execution traces of a run; returns what was written as text.
+
+    Args:
+        path: A run directory, or execution traces and timelines of other programs.
+        *more: Further ones of the same job.
+        options: What is written, and where.
+        strict: Fail where something is missing.
+
+    Raises:
+        DataError: There is nothing to export.
+        UsageError: There is no such rank.
+        OutputError: A file cannot be written.
+        IncompleteError: Something is missing and `strict` is set.
+    """
+    run = open_run(path, *more)
+    problems: list[Problem] = list(run.problems)
+    fail_if_incomplete(problems, strict=strict)
+    ranks = _chosen(run, options.ranks)
+    rows, clock = match_run(run).rows, measured_run(run, collectives=False).clock
+    context = ExportContext(target=options.target, groups=groups_of(rows, run.world_size), sizes=sizes_of(rows))
+    with told(options.out):
+        options.out.mkdir(parents=True, exist_ok=True)
+    exported = [_written(run, execution, clock, context, options) for execution in each_rank(ranks, rows, {})]
+    return render(run, exported, problems, Page())
+
+
+def _chosen(run: Run, wanted: Sequence[int]) -> list[Rank]:
+    there = {one.number: one for one in run.ranks if one.trace is not None or one.execution_trace is not None}
+    if not there:
+        raise DataError(f"expected timelines or execution traces in {run.path}, found none",
+                        hint="distprof run --execution-trace records them")
+    for one in wanted:
+        if one not in there:
+            raise UsageError(f"expected one of {spans(sorted(there))} for --rank, found {one}")
+    return [there[number] for number in sorted(set(wanted) or there)]
+
+
+def _written(run: Run, execution: RankExecution, clock: Clock, context: ExportContext, options: ExportOptions) -> (
+        Exported):
+    number, graph = execution.rank.number, execution.graph
+    line = clock.ranks[number].line if number in clock.ranks else UNSHIFTED
+    file = options.out / f"{options.prefix or run.run_id}.{number}.{SUFFIXES[options.form]}"
+    if options.form == "chakra":
+        written = write_chakra(file, execution, context, line.to_common, {"rank": str(number)})
+    else:
+        written = Written()
+        write_graph(file, options.form, lambda: chakra_nodes(execution, context, line.to_common, written))
+    return Exported(number=number, file=file, written=written, links=graph.links,
+                    is_cut=graph.table is not None and graph.table.file.losses.is_cut)

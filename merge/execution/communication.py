@@ -1,0 +1,154 @@
+"""Which of a rank's calls and kernels are communication, and what waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
+from distprof.merge.execution.node_table import READS, WRITES
+from distprof.merge.execution.order_dependencies import next_of_thread
+from distprof.merge.execution.rank_graph import RankGraph
+from distprof.merge.execution.storage_dependencies import Use
+from distprof.merge.execution.tensor_uses import values_of
+
+ISSUING = ("c10d::", "_c10d_functional::")
+"""How operators begin that issue communication."""
+NESTED = 8
+"""So many of them may lie in each other."""
+IN_FLIGHT = 1000
+"""So many may be issued before the first is worked on."""
+BACKENDS = ("gloo:", "nccl:")
+"""How names of the work of backends begin."""
+KERNELS = ("nccl", "rccl")
+"""In the names of their kernels, in lower case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communication:
+    """The communication in a graph."""
+
+    place: Any
+    """Of the call of the backend or of the kernel, a row of `rows`; -1 where none is known."""
+    rows: pl.DataFrame
+    """Rows of the rank as `match` gives them."""
+    issued_by: Any
+    """Place of the operator that issued it; -1 where none is known."""
+
+
+def communication(graph: RankGraph, rows: pl.DataFrame) -> Communication:
+    """Finds the communication of a rank in what ran there.
+
+    Args:
+        graph: The calls of the rank.
+        rows: Its communication, times of its own clock.
+    """
+    place = places_of(rows, graph)
+    is_issuing = np.array([name.startswith(ISSUING) for name in graph.names] or [False], bool)
+    operators = np.flatnonzero(is_issuing[graph.name] & ~graph.on_device)
+    storages = _storages(graph, operators)
+    issued_by = [_issuer(graph, operators, storages, *one) for one in
+                 zip(place.tolist(), rows["enqueue_ns"].to_list(), rows["op"].to_list(), strict=True)]
+    rows = rows.with_columns(_other_sides(graph, rows, issued_by))
+    return Communication(place=place, rows=rows, issued_by=np.array(issued_by, np.int64))
+
+
+def _other_sides(graph: RankGraph, rows: pl.DataFrame, issued_by: Sequence[int]) -> list[pl.Series]:
+    """`peer` and `tag`, where a timeline lacks them as the operator got them: a rank of the group, and the tag."""
+    peers, tags = rows["peer"].to_list(), rows["tag"].to_list()
+    for row, (op, group) in enumerate(rows.select("op", pl.col("group_ranks").cast(pl.String)).iter_rows()):
+        node = int(graph.node[issued_by[row]]) if issued_by[row] >= 0 else -1
+        if peers[row] is None and op in POINT_TO_POINT and node >= 0 and graph.table is not None and group:
+            numbers = [one for one in values_of(graph.table.texts.node(node).inputs) if type(one) is int]
+            ranks = group.split(",")
+            if len(numbers) == 2 and 0 <= numbers[0] < len(ranks):  # behind the tensors and the group
+                peers[row], tags[row] = int(ranks[numbers[0]]), numbers[1]
+    return [pl.Series("peer", peers, pl.Int64), pl.Series("tag", tags, pl.Int64)]
+
+
+def _storages(graph: RankGraph, places: Any) -> dict[int, set[int]]:
+    table = graph.table
+    return {place: set() if table is None or graph.node[place] < 0 else set(
+        table.use_storage[table.use_begin[graph.node[place]]:table.use_begin[graph.node[place] + 1]].tolist())
+        for place in places.tolist()}
+
+
+def _issuer(graph: RankGraph, operators: Any, storages: Mapping[int, set[int]], place: int,
+            enqueue_ns: int | None, op: str) -> int:
+    """The operator around the work, else around the time of the call, else the last one before with its tensors.
+
+    Work without tensors is that of the last operator before that issues such work.
+    """
+    at = int(graph.parent[place]) if place >= 0 else -1
+    while at >= 0:
+        if at in storages:
+            return at
+        at = int(graph.parent[at])
+    begun = graph.start_ns[operators]
+    if enqueue_ns is not None:
+        last = int(np.searchsorted(begun, enqueue_ns, "right")) - 1
+        for one in operators[max(last - NESTED, 0):last + 1][::-1].tolist():
+            if graph.start_ns[one] + graph.duration_ns[one] >= enqueue_ns:
+                return int(one)
+    if place < 0:
+        return -1
+    own = _storages(graph, np.array([place]))[place]
+    before = operators[:int(np.searchsorted(begun, graph.start_ns[place], "right"))]
+    names = {f"c10d::{name}" for name in COLLECTIVE_OPS[op].c10d} if op in COLLECTIVE_OPS else set()
+    return next((int(one) for one in before[::-1][:IN_FLIGHT].tolist()
+                 if (own & storages[one] if own else graph.names[graph.name[one]] in names)), -1)
+
+
+def places_of(rows: pl.DataFrame, graph: RankGraph) -> Any:
+    """Place of each row: of what begins at the same time, on a device or as the work of a backend; -1 for none."""
+    names = [name.startswith(BACKENDS) or any(word in name.lower() for word in KERNELS) for name in graph.names]
+    candidates = np.flatnonzero(np.array(names or [False], bool)[graph.name] & (graph.slice >= 0))
+    # a kernel before a range of the host with the same start
+    order = candidates[np.lexsort((~graph.on_device[candidates], graph.start_ns[candidates]))]
+    start = rows["start_ns"].fill_null(-1).to_numpy()
+    found = np.full(len(rows), -1, np.int64)
+    taken: dict[int, int] = {}
+    for row in range(len(rows)):
+        at = np.searchsorted(graph.start_ns[order], start[row]) + taken.get(int(start[row]), 0)
+        if at < len(order) and graph.start_ns[order[at]] == start[row]:
+            found[row] = order[at]
+            taken[int(start[row])] = taken.get(int(start[row]), 0) + 1
+    return found
+
+
+def tensor_uses(graph: RankGraph, found: Communication) -> Mapping[int, Sequence[Use]]:
+    """The tensors of communication, for the places that are to have them in place of their own.
+
+    The work of a backend on the host has those of the operator that issued it, which only hands them on. A kernel is
+    reached through its operator.
+    """
+    table, uses = graph.table, dict[int, Sequence[Use]]()
+    if table is None:
+        return uses
+    for place, operator, op in zip(found.place.tolist(), found.issued_by.tolist(), found.rows["op"].to_list(),
+                                   strict=True):
+        if operator < 0:
+            continue
+        kind = READS if op == "send" else WRITES if op == "recv" else READS | WRITES
+        inside = range(operator, int(graph.inside_until[operator]) + 1)
+        nodes = {int(graph.node[one]) for one in (*inside, place) if one >= 0}
+        storages = {int(table.use_storage[at]): bool(table.use_on_device[at]) for node in nodes if node >= 0
+                    for at in range(int(table.use_begin[node]), int(table.use_begin[node + 1]))}
+        own = [(storage, kind, on_device) for storage, on_device in storages.items()]
+        for one in inside:
+            uses[one] = []
+        uses[operator if place < 0 or graph.on_device[place] else place] = own
+    return uses
+
+
+def communication_dependencies(graph: RankGraph, found: Communication) -> list[tuple[Any, Any]]:
+    """Work after the operator that issued it, and the next call of a thread after the work that it waited for."""
+    waited = found.rows["wait_end_ns"].fill_null(-1).to_numpy()
+    known = np.flatnonzero((found.place >= 0) & (found.issued_by >= 0))
+    waits = known[waited[known] >= 0]
+    return [(found.place[known], found.issued_by[known]),
+            (next_of_thread(graph, graph.thread[found.issued_by[waits]], waited[waits]), found.place[waits])]

@@ -1,0 +1,83 @@
+"""What ran on each rank of a job and what depended on what, one rank after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from distprof.merge.execution.communication import (
+    Communication,
+    communication,
+    communication_dependencies,
+    tensor_uses,
+)
+from distprof.merge.execution.edges import Edges, edges
+from distprof.merge.execution.node_table import read_table
+from distprof.merge.execution.order_dependencies import order_dependencies
+from distprof.merge.execution.rank_graph import RankGraph, rank_graph
+from distprof.merge.execution.storage_dependencies import storage_dependencies
+from distprof.merge.operators.rank_timeline import read_timeline
+from distprof.merge.run.run_model import Rank
+
+Groups = Mapping[tuple[int, ...], int]
+"""Global ranks of a process group -> its number, the same on all ranks; 0 is that of all ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExecution:
+    """A rank."""
+
+    rank: Rank
+    graph: RankGraph
+    edges: Edges
+    """Data dependencies: tensors, the order of threads and streams, launches, waits."""
+    communication: Communication
+
+
+def rank_execution(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | None) -> RankExecution:
+    """Reads what a rank left.
+
+    Args:
+        rank: It has a timeline, an execution trace, or both.
+        rows: Its communication as `match` gives it, times of its own clock.
+        window: Start and end of what is taken of a timeline without an execution trace.
+
+    Raises:
+        DataError: A file is not what it should be, or there is nothing in it.
+    """
+    table = read_table(rank.execution_trace) if rank.execution_trace is not None else None
+    timeline = read_timeline(rank) if rank.trace is not None else None
+    graph = rank_graph(table, timeline, window)
+    found = communication(graph, _within(graph, rows))
+    needed = [storage_dependencies(graph, tensor_uses(graph, found)), *order_dependencies(graph),
+              *communication_dependencies(graph, found)]
+    return RankExecution(rank=rank, graph=graph, edges=edges(len(graph.name), needed), communication=found)
+
+
+def _within(graph: RankGraph, rows: pl.DataFrame) -> pl.DataFrame:
+    """Communication that was issued, or where that is not known began, while the calls of the graph ran."""
+    begins = pl.coalesce("enqueue_ns", "start_ns")
+    ends = int((graph.start_ns + graph.duration_ns).max())
+    return rows.filter(begins >= int(graph.start_ns.min()), begins <= ends)
+
+
+def groups_of(rows: pl.DataFrame, world_size: int) -> dict[tuple[int, ...], int]:
+    """Numbers the process groups that communicate."""
+    known = {ranks for text in rows["group_ranks"].unique().to_list() if (ranks := ranks_of(text))}
+    world = tuple(range(world_size))
+    return {ranks: number for number, ranks in enumerate([world, *sorted(known - {world})])}
+
+
+def ranks_of(text: str | None) -> tuple[int, ...]:
+    """Global ranks out of a cell of `group_ranks`; none where it is null."""
+    return tuple(int(part) for part in text.split(",")) if text else ()
+
+
+def each_rank(ranks: Sequence[Rank], rows: pl.DataFrame, windows: Mapping[int, tuple[int, int]]) -> (
+        Iterator[RankExecution]):
+    """The ranks one by one, so that no more than one is in memory."""
+    for rank in ranks:
+        yield rank_execution(rank, rows.filter(pl.col("rank") == rank.number), windows.get(rank.number))
+

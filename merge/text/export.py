@@ -1,0 +1,69 @@
+"""What `distprof export` says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from distprof.contract.problems import Problem
+from distprof.merge.execution.chakra_nodes import Written
+from distprof.merge.execution.linking import Links
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.problems import show_problems
+from distprof.reporters.page import Page
+from distprof.units import counted, percent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written for a rank."""
+
+    number: int
+    file: Path
+    written: Written
+    links: Links | None
+    """None without an execution trace."""
+    is_cut: bool
+    """True where the execution trace ends inside."""
+
+
+def render(run: Run, exported: Sequence[Exported], problems: Sequence[Problem], page: Page) -> str:
+    """A row for each rank, and what is not known."""
+    page.table(("rank", "nodes", "communication", "dependencies", "calls with times", "file"),
+               [_row(one) for one in exported], left=1)
+    for sentence in _remarks(exported):
+        page.line(sentence)
+    if run.remarks or problems:
+        page.line()
+        show_problems(run.remarks, problems, page)
+    return page.text()
+
+
+def _row(one: Exported) -> tuple[str, ...]:
+    ratio = one.links.ratio if one.links is not None else None
+    written = one.written
+    return (str(one.number), f"{written.nodes:,}", f"{written.communication:,}", f"{written.dependencies:,}",
+            "-" if ratio is None else percent(ratio), str(one.file))
+
+
+def _remarks(exported: Sequence[Exported]) -> list[str]:
+    found = []
+    if all(one.links is None for one in exported):
+        found.append("no execution traces: dependencies are the order of threads and streams, launches and waits; "
+                     "which call needs whose tensors is not known (distprof run --execution-trace records it)")
+    if any(one.links is not None and one.links.linked_by == "order" for one in exported):
+        found.append("slices have no numbers of calls: a call got the slice of its name in the same order; calls "
+                     "without a slice are not in the timeline")
+    if any(one.links is not None and one.links.linked_by is None for one in exported):
+        found.append("no timelines: nodes have no times, and no communication is known")
+    for name, what in (("untimed", "call without a time"), ("without_type", "communication that the format cannot "
+                        "tell or whose other side is not known, written as computation"),
+                       ("without_group", "communication whose process group is not known")):
+        number = sum(getattr(one.written, name) for one in exported)
+        if number:
+            found.append(counted(number, what))
+    cut = [str(one.number) for one in exported if one.is_cut]
+    if cut:
+        found.append(f"execution traces end inside on rank {', '.join(cut)}: later calls are missing")
+    return found
