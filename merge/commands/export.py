@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distprof.contract.problems import Problem
+from distprof.contract.problems import ExecutionTraces, Problem
 from distprof.errors import DataError, UsageError
 from distprof.files import told
 from distprof.merge.clock.model import UNSHIFTED, Clock
@@ -15,7 +15,8 @@ from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.execution.chakra_export import sizes_of, write_chakra
 from distprof.merge.execution.chakra_nodes import ExportContext, Target, Written, chakra_nodes
 from distprof.merge.execution.drawing import write_graph
-from distprof.merge.execution.rank_execution import RankExecution, each_rank, groups_of
+from distprof.merge.execution.linked_json import write_linked
+from distprof.merge.execution.rank_execution import RankExecution, each_rank, groups_of, with_groups
 from distprof.merge.match.matched_run import match_run
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
@@ -23,7 +24,7 @@ from distprof.merge.text.export import Exported, render
 from distprof.reporters.page import Page
 from distprof.units import spans
 
-SUFFIXES = {"chakra": "et", "dot": "dot", "graphml": "graphml", "svg": "svg"}
+SUFFIXES = {"chakra": "et", "linked": "json", "dot": "dot", "graphml": "graphml", "svg": "svg"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class ExportOptions:
     out: Path
     """A folder."""
     form: str = "chakra"
-    """chakra, dot, graphml or svg."""
+    """chakra, linked, dot, graphml or svg."""
     prefix: str | None = None
     """Of the files; the run's name without."""
     target: Target = "astra-sim"
@@ -60,12 +61,14 @@ def export(path: Path, *more: Path, options: ExportOptions, strict: bool = False
     problems: list[Problem] = list(run.problems)
     fail_if_incomplete(problems, strict=strict)
     ranks = _chosen(run, options.ranks)
-    rows, clock = match_run(run).rows, measured_run(run, collectives=False).clock
+    rows = with_groups(match_run(run).rows, run.world_size)
+    clock = measured_run(run, collectives=False).clock
     context = ExportContext(target=options.target, groups=groups_of(rows, run.world_size), sizes=sizes_of(rows))
     with told(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
     exported = [_written(run, execution, clock, context, options) for execution in each_rank(ranks, rows, {})]
-    return render(run, exported, problems, Page())
+    remarks = [one for one in run.remarks if not isinstance(one, ExecutionTraces)]
+    return render(remarks, problems, exported, Page())
 
 
 def _chosen(run: Run, wanted: Sequence[int]) -> list[Rank]:
@@ -86,6 +89,8 @@ def _written(run: Run, execution: RankExecution, clock: Clock, context: ExportCo
     file = options.out / f"{options.prefix or run.run_id}.{number}.{SUFFIXES[options.form]}"
     if options.form == "chakra":
         written = write_chakra(file, execution, context, line.to_common, {"rank": str(number)})
+    elif options.form == "linked":
+        written = Written(nodes=write_linked(file, execution, context, line.to_common))
     else:
         written = Written()
         write_graph(file, options.form, lambda: chakra_nodes(execution, context, line.to_common, written))

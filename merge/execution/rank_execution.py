@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.merge.execution.communication import (
     Communication,
     communication,
@@ -68,6 +69,13 @@ def groups_of(rows: pl.DataFrame, world_size: int) -> dict[tuple[int, ...], int]
     known = {ranks for text in rows["group_ranks"].unique().to_list() if (ranks := ranks_of(text))}
     world = tuple(range(world_size))
     return {ranks: number for number, ranks in enumerate([world, *sorted(known - {world})])}
+
+
+def with_groups(rows: pl.DataFrame, world_size: int) -> pl.DataFrame:
+    """The rows with `group_ranks` where it is not known, but the collective was found on all ranks."""
+    world = ",".join(map(str, range(world_size)))
+    everybody = (pl.col("num_ranks") == world_size) & ~pl.col("op").is_in(POINT_TO_POINT)
+    return rows.with_columns(pl.col("group_ranks").cast(pl.String).fill_null(pl.when(everybody).then(pl.lit(world))))
 
 
 def ranks_of(text: str | None) -> tuple[int, ...]:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distprof.contract.problems import Problem
+from distprof.contract.problems import Problem, Remark
 from distprof.merge.execution.chakra_nodes import Written
 from distprof.merge.execution.linking import Links
-from distprof.merge.run.run_model import Run
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.units import counted, percent
@@ -28,15 +27,15 @@ class Exported:
     """True where the execution trace ends inside."""
 
 
-def render(run: Run, exported: Sequence[Exported], problems: Sequence[Problem], page: Page) -> str:
+def render(remarks: Sequence[Remark], problems: Sequence[Problem], exported: Sequence[Exported], page: Page) -> str:
     """A row for each rank, and what is not known."""
     page.table(("rank", "nodes", "communication", "dependencies", "calls with times", "file"),
                [_row(one) for one in exported], left=1)
-    for sentence in _remarks(exported):
+    for sentence in _unknown(exported):
         page.line(sentence)
-    if run.remarks or problems:
+    if remarks or problems:
         page.line()
-        show_problems(run.remarks, problems, page)
+        show_problems(remarks, problems, page)
     return page.text()
 
 
@@ -47,7 +46,7 @@ def _row(one: Exported) -> tuple[str, ...]:
             "-" if ratio is None else percent(ratio), str(one.file))
 
 
-def _remarks(exported: Sequence[Exported]) -> list[str]:
+def _unknown(exported: Sequence[Exported]) -> list[str]:
     found = []
     if all(one.links is None for one in exported):
         found.append("no execution traces: dependencies are the order of threads and streams, launches and waits; "
@@ -57,12 +56,12 @@ def _remarks(exported: Sequence[Exported]) -> list[str]:
                      "without a slice are not in the timeline")
     if any(one.links is not None and one.links.linked_by is None for one in exported):
         found.append("no timelines: nodes have no times, and no communication is known")
-    for name, what in (("untimed", "call without a time"), ("without_type", "communication that the format cannot "
-                        "tell or whose other side is not known, written as computation"),
-                       ("without_group", "communication whose process group is not known")):
+    for name, what in (("untimed", "without a time"), ("without_type", "of a kind that the format does not have, or "
+                        "without a known other side: written as computation"),
+                       ("without_group", "communicate in a process group that is not known")):
         number = sum(getattr(one.written, name) for one in exported)
         if number:
-            found.append(counted(number, what))
+            found.append(f"{counted(number, 'node')} {what}")
     cut = [str(one.number) for one in exported if one.is_cut]
     if cut:
         found.append(f"execution traces end inside on rank {', '.join(cut)}: later calls are missing")
