@@ -133,7 +133,7 @@ def tensor_uses(graph: RankGraph, found: Communication) -> Mapping[int, Sequence
                                    strict=True):
         if operator < 0:
             continue
-        kind = READS if op == "send" else WRITES if op == "recv" else READS | WRITES
+        kind = READS if op == "send" else READS | WRITES
         inside = range(operator, int(graph.inside_until[operator]) + 1)
         nodes = {int(graph.node[one]) for one in (*inside, place) if one >= 0}
         storages = {int(table.use_storage[at]): bool(table.use_on_device[at]) for node in nodes if node >= 0

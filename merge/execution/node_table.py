@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from array import array
 from dataclasses import dataclass
 from tempfile import TemporaryFile
@@ -56,6 +57,7 @@ class NodeTexts:
 
     def __init__(self) -> None:
         self._file = TemporaryFile()  # noqa: SIM115 (it lives as long as this)
+        weakref.finalize(self, self._file.close)
         self._ends = array("q", [0])
         self._place: Any = None
 

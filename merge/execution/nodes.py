@@ -22,6 +22,7 @@ from distprof.merge.scan.trace_file import TraceFile
 LIST_KEY = "nodes"
 NOTHING = msgspec.Raw(b"[]")
 MOST_ID = 2**64 - 1
+DIGITS = 20
 
 
 class Values(msgspec.Struct, gc=False, frozen=True):
@@ -131,24 +132,27 @@ def node_of(text: bytes) -> Node | None:
         written = _DECODER.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    if not (_is_id(written.id) and isinstance(written.name, str)):
+    number = _id(written.id)
+    if number is None or not isinstance(written.name, str):
         return None
     given: Mapping[str, Any] = {one.name: one.value for one in written.attrs} if written.attrs else {
         name: getattr(written, name) for name in (*NUMBERS, "op_schema")}
-    numbers = {name: value if type(value := given.get(name)) is int and abs(value) <= MOST_ID else default
-               for name, default in NUMBERS.items()}
+    numbers = {name: value if type(value := given.get(name)) is int else default for name, default in NUMBERS.items()}
     parent = written.ctrl_deps or written.parent
-    parent = parent[0] if isinstance(parent, list) and parent else parent
+    around = _id(parent[0] if isinstance(parent, list) and parent else parent)
     schema = given.get("op_schema")
     return Node(
-        id=written.id, name=written.name, parent=parent if _is_id(parent) and parent != written.id else 0,
+        id=number, name=written.name, parent=0 if around in (None, number) else around or 0,
         op_schema=schema if isinstance(schema, str) else "", **numbers,
         inputs=_values(written.inputs, written.input_shapes, written.input_types),
         outputs=_values(written.outputs, written.output_shapes, written.output_types))
 
 
-def _is_id(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MOST_ID
+def _id(value: Any) -> int | None:
+    """An id; those from 2^63 on come as text, as no reader of traces can take them for numbers."""
+    if type(value) is str and value.isdecimal() and len(value) <= DIGITS:
+        value = int(value)
+    return value if type(value) is int and 0 <= value <= MOST_ID else None
 
 
 def _values(given: msgspec.Raw, shapes: msgspec.Raw, types: msgspec.Raw) -> Values:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distprof.merge.execution.edges import EdgeList
-from distprof.merge.execution.node_table import WRITES
+from distprof.merge.execution.node_table import READS, WRITES
 from distprof.merge.execution.rank_graph import RankGraph
 
 Use = tuple[int, int, bool]
@@ -44,7 +44,7 @@ def storage_dependencies(graph: RankGraph, uses: Mapping[int, Sequence[Use]]) ->
         written: list[int] = []
         for storage, kind, on_device in uses[place] if place in uses else _uses(graph, place):
             writer = state.writer.get(storage)
-            if writer is not None:
+            if writer is not None and kind & READS:  # what is only written is new
                 read[storage] = writer
                 if around is None or around.read.get(storage) != writer:
                     _add(found, graph, kernels, (place, writer), on_device=on_device)

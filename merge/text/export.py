@@ -54,8 +54,10 @@ def _unknown(exported: Sequence[Exported]) -> list[str]:
     if any(one.links is not None and one.links.linked_by == "order" for one in exported):
         found.append("slices have no numbers of calls: a call got the slice of its name in the same order; calls "
                      "without a slice are not in the timeline")
-    if any(one.links is not None and one.links.linked_by is None for one in exported):
-        found.append("no timelines: nodes have no times, and no communication is known")
+    lacking = [str(one.number) for one in exported if one.links is not None and not one.links.num_linked]
+    if lacking:
+        found.append(f"no timeline has a call of the execution trace of rank {', '.join(lacking)}: its nodes have no "
+                     "times, and its communication is not known")
     for name, what in (("untimed", "without a time"), ("without_type", "of a kind that the format does not have, or "
                         "without a known other side: written as computation"),
                        ("without_group", "communicate in a process group that is not known")):

@@ -1,0 +1,139 @@
+"""Execution traces that end other converters with a traceback or lose what is in them, and broken ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from support.execution_traces import call, file_of, pair, read_et, slices, tensor, values
+from support.jobs import called
+
+FRESH = "aten::add.Tensor(Tensor self, Tensor other) -> Tensor"
+PLAIN = [call(2, "one", outputs=[tensor(1)], schema=FRESH), call(3, "two", inputs=[tensor(1)], schema=FRESH)]
+EVENTS = slices(("one", 2), ("two", 3))
+
+
+def run(folder, *options):
+    return called("export", folder, "--out", folder / "out", "--prefix", "job", *options)
+
+
+def nodes_of(folder):
+    done = run(folder)
+    assert done.returncode == 0, done.stderr
+    nodes = read_et(folder / "out" / "job.0.et")[1]
+    order = {node["id"]: place for place, node in enumerate(nodes)}
+    assert all(order[one] < order[node["id"]] for node in nodes for one in (*node["data"], *node["control"]))
+    return {node["name"]: node for node in nodes}, done.stdout
+
+
+def without(text, key):
+    return json.dumps({name: value for name, value in json.loads(text).items() if name != key})
+
+
+KERNEL = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "ts": 105, "dur": 3, "args": {"correlation": 1, "stream": 7}}
+LAUNCH = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 102, "dur": 1,
+          "args": {"correlation": 1}}
+OF_THE_FACT_SHEET = {
+    "no device events, no ProfilerStep": (PLAIN, EVENTS),
+    "no numbers of calls in the timeline": (PLAIN, [one | {"args": {}} for one in EVENTS]),
+    "a node without most attributes": ([call(2, "one", without=("fw_parent", "seq_id", "scope", "tid", "fw_tid")),
+                                        PLAIN[1]], EVENTS),
+    "a schema of later": (file_of(*PLAIN, schema="9.9.9-chakra.9.9.9"), EVENTS),
+    "the schema that is listed and not read": (file_of(*PLAIN, schema="1.1.1-chakra.1.0.0"), EVENTS),
+    "no finish_ts: killed while it recorded": (without(file_of(*PLAIN), "finish_ts"), EVENTS),
+    "negative start_ts": (file_of(*PLAIN, start_ts=-5), EVENTS),
+    "a kernel named ncclDevKernel_Reduce": (PLAIN, [*EVENTS, LAUNCH, KERNEL | {"name": "ncclDevKernel_Reduce_x"}]),
+    "a kernel without a launch": (PLAIN, [*EVENTS, KERNEL | {"name": "gemm"}]),
+    "launches with the same correlation": (PLAIN, [*EVENTS, LAUNCH, LAUNCH | {"ts": 112}, KERNEL | {"name": "gemm"}]),
+    "a launch of an unknown name": (PLAIN, [*EVENTS, LAUNCH | {"name": "cudaGraphNewLaunch"}, KERNEL | {"name": "k"}]),
+}
+
+
+@pytest.mark.parametrize("what", OF_THE_FACT_SHEET)
+def test_what_ends_other_converters_is_exported(tmp_path, what):
+    nodes, events = OF_THE_FACT_SHEET[what]
+    found, _ = nodes_of(pair(tmp_path / "run", nodes, events))
+    assert found["one"]["start"] == 100 and found["two"]["data"] == [found["one"]["id"]]
+
+
+@pytest.mark.parametrize("node", [call(2, "one", without=("rf_id",)), call(2, "one") | {"attrs": []}])
+def test_a_call_without_its_number_has_no_time_of_its_own(tmp_path, node):
+    found, said = nodes_of(pair(tmp_path / "run", [node, PLAIN[1]], EVENTS))
+    assert {"one", "two"} <= set(found) and "1 node without a time" in said and "50.0 %" in said
+
+
+def test_parents_may_miss_form_a_ring_or_be_the_node_itself(tmp_path):
+    nodes = [call(2, "one", parent=3), call(3, "two", parent=2), call(4, "three", parent=99), call(5, "four", parent=5)]
+    found, said = nodes_of(pair(tmp_path / "run", nodes, slices(("another", 77))))
+    assert {"one", "two", "three", "four"} <= set(found) and "no timeline has a call" in said
+
+
+def test_ids_may_be_larger_than_signed_numbers(tmp_path):
+    high = 2**63
+    nodes = [call(high + 2, "one", rf_id=2, outputs=[tensor(1)], schema=FRESH),
+             call(high + 3, "two", parent=high + 2, rf_id=3, inputs=[tensor(1)], schema=FRESH)]
+    found, _ = nodes_of(pair(tmp_path / "run", nodes, EVENTS))
+    assert found["two"]["data"] == [found["one"]["id"]]
+
+
+def test_nodes_that_are_none_are_left_out(tmp_path):
+    nodes = json.loads(file_of(*PLAIN))
+    nodes["nodes"] += [{}, {"id": "x", "name": "bad"}, {"id": 2**70, "name": "far"}, {"id": -1, "name": "low"},
+                       {"id": 9, "name": 7}, call(2, "repeated")]
+    found, _ = nodes_of(pair(tmp_path / "run", json.dumps(nodes), EVENTS))
+    assert len(found) == 3
+
+
+def test_values_that_are_no_tensors_do_no_harm(tmp_path):
+    odd = {"values": [[1, 2, 3, 4, 5, "cpu", 7], [1, 2], "x", None, {"a": 1}, [[[[]]]]], "shapes": 3, "types": None}
+    found, _ = nodes_of(pair(tmp_path / "run", [call(2, "one") | {"inputs": odd}, call(3, "two") | {
+        "inputs": 5, "outputs": values([1, 0, 0, 4, 4, "cpu"])}], EVENTS))
+    assert found["two"]["data"] == [found["one"]["id"]]  # in turn
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_a_file_that_was_cut_gives_what_is_in_it(tmp_path, share):
+    many = [call(number, f"call {number}") for number in range(2, 60)]
+    text = file_of(*many)
+    events = slices(*((f"call {number}", number) for number in range(2, 60)))
+    found, said = nodes_of(pair(tmp_path / "run", text[:int(share * len(text))], events))
+    assert "end inside on rank 0" in said and 10 < len(found) <= 60
+
+
+def test_a_cut_gzip_file_gives_what_is_in_it(tmp_path):
+    many = [call(number, f"call {number}") for number in range(2, 400)]
+    folder = pair(tmp_path / "run", many, slices(*((f"call {number}", number) for number in range(2, 400))))
+    text = (folder / "et_rank0.json").read_bytes()
+    (folder / "et_rank0.json").unlink()
+    (folder / "et_rank0.json.gz").write_bytes(gzip.compress(text)[:-200])
+    _, said = nodes_of(folder)
+    assert "end inside on rank 0" in said
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    (file_of()[:-1] + "}", "expected calls"), ('{"schema": "1.0", "nodes": []}', "expected calls"),
+    ('{"schema": "1.0", "nodes": [{}, {}]}', "expected nodes with an id and a name")])
+def test_an_empty_execution_trace_is_one_line(tmp_path, text, found):
+    done = run(pair(tmp_path / "run", text, EVENTS))
+    if done.returncode:
+        assert found in done.stderr and done.stderr.count("\n") <= 2
+
+
+def test_two_steps_in_a_file_are_both_exported(tmp_path):
+    steps = [call(number, f"ProfilerStep#{number}") for number in (2, 4)]
+    nodes = [steps[0], call(3, "one", parent=2), steps[1], call(5, "two", parent=4)]
+    found, _ = nodes_of(pair(tmp_path / "run", nodes, slices(
+        ("ProfilerStep#2", 2), ("one", 3), ("ProfilerStep#4", 4), ("two", 5))))
+    assert {"ProfilerStep#2", "one", "ProfilerStep#4", "two"} <= set(found)
+
+
+def test_wrong_options_and_folders_are_one_line(tmp_path):
+    folder = pair(tmp_path / "run", PLAIN, EVENTS)
+    for options, said in ((("--rank", "7"), "for --rank, found 7"), (("--format", "pdf"), "Invalid value")):
+        done = run(folder, *options)
+        assert done.returncode != 0 and said in done.stderr
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "expected Chrome traces" in run(empty).stderr

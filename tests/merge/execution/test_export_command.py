@@ -1,0 +1,160 @@
+"""`distprof export`: what the files hold, read by a decoder that knows nothing of ours."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+
+import pytest
+
+from support.execution_traces import call, file_of, old_call, pair, read_et, slices, tensor
+from support.jobs import called
+from support.kineto_files import DLRM, needs_shared
+
+FRESH = "aten::add.Tensor(Tensor self, Tensor other) -> Tensor"
+COMP, SEND, RECV, COLLECTIVE = 4, 5, 6, 7
+THREE = [call(2, "outer", schema=FRESH, outputs=[tensor(1)]), call(3, "inner", parent=2),
+         call(4, "reader", inputs=[tensor(1)], schema=FRESH)]
+
+
+def exported(folder, *options, ranks=1):
+    """The nodes of each rank, by name, and what was said."""
+    done = called("export", folder, "--out", folder / "out", "--prefix", "job", *options)
+    assert done.returncode == 0, done.stderr
+    found = [read_et(folder / "out" / f"job.{rank}.et")[1] for rank in range(ranks)]
+    return [{node["name"]: node for node in nodes} for nodes in found], done.stdout
+
+
+def events():
+    inner = {"ph": "X", "cat": "cpu_op", "name": "inner", "pid": 1, "tid": 1, "ts": 101, "dur": 3,
+             "args": {"Record function id": 3}}
+    return slices(("outer", 2), inner, ("reader", 4))
+
+
+def is_sound(nodes):
+    """Every dependency is in the file, and nothing needs itself by way of others."""
+    order = {node["id"]: place for place, node in enumerate(nodes)}
+    return len(order) == len(nodes) and all(
+        order.get(one, len(nodes)) < order[node["id"]] for node in nodes for one in (*node["data"], *node["control"]))
+
+
+def test_nodes_have_times_nesting_and_dependencies(tmp_path):
+    (nodes,), said = exported(pair(tmp_path / "run", THREE, events()))
+    outer, inner, reader = nodes["outer"], nodes["inner"], nodes["reader"]
+    assert inner["control"] == [outer["id"]] and reader["control"] == []
+    assert (outer["start"], outer["duration"]) == (100, 5)  # 8 us with 3 of the inner one
+    assert outer["attributes"]["inclusive_duration_micros"] == 8
+    assert reader["data"] == [inner["id"]]  # after all of what made its input, and after it in turn
+    assert outer["attributes"]["op_schema"] == FRESH and outer["attributes"]["is_cpu_op"] == 1
+    assert json.loads(outer["inputs"][0]) == [] and "100.0 %" in said
+
+
+def test_old_and_new_layouts_give_the_same(tmp_path):
+    old = file_of(old_call(2, "outer", schema=FRESH, outputs=[tensor(1)]), old_call(3, "inner", parent=2),
+                  old_call(4, "reader", inputs=[tensor(1)], schema=FRESH), schema="1.0.1")
+    (one,), _ = exported(pair(tmp_path / "new", THREE, events()))
+    (other,), _ = exported(pair(tmp_path / "old", old, events()))
+    for node in (*one.values(), *other.values()):
+        del node["inputs"]  # shapes and types were left out
+    assert one == other
+
+
+def gloo_job(folder):
+    """Two ranks: an all_reduce on a thread of gloo that starts 2 ms apart, and a send."""
+    for rank in (0, 1):
+        other, name = 1 - rank, "recv_" if rank else "send"
+        nodes = [call(2, "make", outputs=[tensor(1)], schema=FRESH),
+                 call(3, "c10d::allreduce_", inputs=[[tensor(1, size=25)]]),
+                 call(4, "gloo:all_reduce", inputs=[tensor(1, size=25)]),
+                 call(5, f"c10d::{name}", inputs=[[tensor(2)], "<Object>", other, 9]),
+                 call(6, f"gloo:{name.rstrip('_')}", inputs=[tensor(2)], parent=5),
+                 call(7, "use", inputs=[tensor(1)], schema=FRESH)]
+        timeline = slices(("make", 2), ("c10d::allreduce_", 3), {}, (f"c10d::{name}", 5), {}, ("use", 7))
+        work = {"ph": "X", "cat": "user_annotation", "pid": 1}
+        timeline[2] = work | {"name": "gloo:all_reduce", "tid": 7, "ts": 115 + 2 * rank, "dur": 9, "args": {
+            "Record function id": 4, "Input Dims": [[25]], "Input type": ["float"]}}
+        timeline[4] = work | {"name": f"gloo:{name.rstrip('_')}", "tid": 1, "ts": 131, "dur": 4, "args": {
+            "Record function id": 6, "Input Dims": [[4]], "Input type": ["float"]}}
+        pair(folder, nodes, timeline, rank=rank, world_size=2)
+    return folder
+
+
+def test_communication_has_type_size_group_and_the_other_side(tmp_path):
+    ranks, said = exported(gloo_job(tmp_path / "run"), ranks=2)
+    for rank, nodes in enumerate(ranks):
+        reduced = nodes["gloo:all_reduce"]
+        assert reduced["type"] == COLLECTIVE
+        assert {name: reduced["attributes"][name] for name in ("comm_type", "comm_size", "pg_name", "is_cpu_op")} == {
+            "comm_type": 0, "comm_size": 100, "pg_name": "0", "is_cpu_op": 0}
+        assert set(reduced["data"]) == {nodes["make"]["id"], nodes["c10d::allreduce_"]["id"]}
+        assert reduced["id"] in nodes["use"]["data"]
+        peer = nodes["gloo:recv" if rank else "gloo:send"]
+        assert peer["type"] == (RECV if rank else SEND)
+        assert [peer["attributes"][name] for name in ("comm_src", "comm_dst", "comm_tag")] == [0, 1, 9]
+    assert "unknown" not in said
+
+
+def test_for_replay_work_of_gloo_is_where_it_ran(tmp_path):
+    (nodes, _), _ = exported(gloo_job(tmp_path / "run"), "--target", "replay", ranks=2)
+    assert nodes["gloo:all_reduce"]["attributes"]["is_cpu_op"] == 1
+
+
+def kernel(name, ts, dur, correlation, stream=7):
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur,
+            "args": {"correlation": correlation, "stream": stream}}
+
+
+def launch(ts, correlation, name="cudaLaunchKernel", dur=1):
+    return {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur,
+            "args": {"correlation": correlation}}
+
+
+def test_kernels_follow_their_launch_their_stream_and_their_data(tmp_path):
+    on_gpu = tensor(1, device="cuda:0")
+    nodes = [call(2, "make", outputs=[on_gpu], schema=FRESH), call(3, "use", inputs=[on_gpu], schema=FRESH),
+             call(4, "apart"), call(5, "after")]
+    timeline = [*slices(("make", 2), ("use", 3), ("apart", 4)), launch(102, 1), launch(112, 2), launch(122, 3),
+                launch(128, 4, "cudaDeviceSynchronize", 30), *slices(("after", 5))]
+    timeline[-1] |= {"ts": 160}
+    timeline += [kernel("first", 110, 20, 1), kernel("second", 131, 5, 2, stream=8), kernel("third", 140, 10, 3)]
+    (found,), _ = exported(pair(tmp_path / "run", nodes, timeline))
+    name = {node["id"]: node["name"] for node in found.values()}
+
+    def needs(one):
+        return sorted(name[number] for number in found[one]["data"])
+
+    assert needs("first") == ["make"] and needs("second") == ["first", "use"] and needs("third") == ["apart", "first"]
+    assert "third" in needs("after") and found["first"]["attributes"]["is_cpu_op"] == 0
+
+
+@pytest.mark.parametrize("form", ["dot", "graphml", "linked"])
+def test_other_formats_hold_the_same_nodes(tmp_path, form):
+    folder = pair(tmp_path / "run", THREE, events())
+    done = called("export", folder, "--out", folder / "out", "--prefix", "job", "--format", form)
+    assert done.returncode == 0, done.stderr
+    text = (folder / "out" / f"job.0.{'json' if form == 'linked' else form}").read_text()
+    if form == "linked":
+        names = [node["name"] for node in json.loads(text)["nodes"]]
+    elif form == "graphml":
+        names = [one.text for one in ElementTree.fromstring(text).iter() if one.get("key") == "name"]
+    else:
+        names = [part.split("\\n")[0].rstrip('"') for part in text.split('label="')[1:]]
+    assert {"outer", "inner", "reader"} <= {name.partition('"')[0] for name in names}
+
+
+@needs_shared
+def test_all_ranks_of_a_real_job_are_exported(tmp_path):
+    done = called("export", DLRM, "--out", tmp_path, "--prefix", "dlrm")
+    assert done.returncode == 0, done.stderr
+    kinds, communication = [], []
+    for rank in range(8):
+        _, nodes = read_et(tmp_path / f"dlrm.{rank}.et")
+        assert is_sound(nodes)
+        kinds.append(Counter(node["type"] for node in nodes)[COLLECTIVE])
+        communication.append([(node["attributes"]["comm_type"], node["attributes"]["comm_size"],
+                               node["attributes"]["pg_name"]) for node in nodes if node["type"] == COLLECTIVE])
+    matched = json.loads(called("comms", DLRM, "--json").stdout)["kinds"]
+    assert kinds == [sum(kind["num_calls"] for kind in matched)] * 8
+    assert all(one == communication[0] for one in communication)
+    assert "slices have no numbers of calls" in done.stdout and "88.2 %" in done.stdout

@@ -1,0 +1,129 @@
+"""Execution traces that a test writes by hand, and a reader of Chakra's files that knows nothing of ours."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+ROOT = "[pytorch|profiler|execution_trace|thread]"
+ATTRIBUTES = ("rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "op_schema")
+
+
+def tensor(storage, *, size=4, device="cpu"):
+    """A tensor of floats in a storage."""
+    return [storage + 1000, storage, 0, size, 4, device]
+
+
+def values(*given):
+    """Inputs or outputs."""
+    return {"values": list(given), "shapes": [[] for _ in given], "types": ["Tensor(float)" for _ in given]}
+
+
+def call(number, name, *, parent=1, rf_id=None, inputs=(), outputs=(), schema="", tid=1, without=(), **more):
+    """A node of the newer layout."""
+    given = {"rf_id": number if rf_id is None else rf_id, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": tid,
+             "fw_tid": 0, "op_schema": schema}
+    return {"id": number, "name": name, "ctrl_deps": parent, "inputs": values(*inputs), "outputs": values(*outputs),
+            "attrs": [{"name": key, "type": "uint64", "value": given[key]} for key in ATTRIBUTES
+                      if key not in without], **more}
+
+
+def old_call(number, name, *, parent=1, inputs=(), outputs=(), schema=""):
+    """A node as torch up to 2.1 wrote it."""
+    return {"id": number, "name": name, "parent": parent, "rf_id": number, "fw_parent": 0, "seq_id": -1, "scope": 0,
+            "tid": 1, "fw_tid": 0, "op_schema": schema, "inputs": list(inputs), "input_shapes": [], "input_types": [],
+            "outputs": list(outputs), "output_shapes": [], "output_types": []}
+
+
+def file_of(*nodes, schema="1.1.1-chakra.0.0.4", **more):
+    """The text of a file."""
+    root = call(1, ROOT, parent=0, rf_id=0)
+    return json.dumps({"schema": schema, "pid": 1, "time": "", "start_ts": 1, "nodes": [root, *nodes],
+                       "finish_ts": 2, **more})
+
+
+def slices(*named, step_us=10):
+    """Slices of the timeline, one after the other: (name, number of the call) or a dictionary as it is."""
+    found = []
+    for place, one in enumerate(named):
+        found.append(one if isinstance(one, dict) else {
+            "ph": "X", "cat": "cpu_op", "name": one[0], "pid": 1, "tid": 1, "ts": 100 + step_us * place,
+            "dur": step_us - 2, "args": {"Record function id": one[1], "External id": place + 1}})
+    return found
+
+
+def pair(folder, nodes, events, *, rank=0, world_size=1, **more):
+    """Writes the execution trace and the timeline of a rank."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"et_rank{rank}.json").write_text(nodes if isinstance(nodes, str) else file_of(*nodes))
+    group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": world_size, "ranks": list(range(world_size))}
+    (folder / f"rank{rank}.json").write_text(json.dumps({
+        "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": world_size, "pg_count": 1,
+                            "pg_config": [group]}, "traceEvents": events, **more}))
+    return folder
+
+
+def read_et(path) -> tuple[dict[int, Any], list[dict[str, Any]]]:
+    """Metadata and nodes of a file of Chakra; fields by number, attributes by name.
+
+    Written from the encoding of protocol buffers and from the schema alone.
+    """
+    text, at = path.read_bytes(), 0
+    messages = []
+    while at < len(text):
+        size, at = _varint(text, at)
+        assert at + size <= len(text), "cut"
+        messages.append(text[at:at + size])
+        at += size
+    nodes = []
+    for message in messages[1:]:
+        fields = _fields(message)
+        attributes = {}
+        for one in fields.get(10, []):
+            parts = _fields(one)
+            (_, (value,)), = [item for item in parts.items() if item[0] != 1]
+            attributes[parts[1][0].decode()] = value.decode() if isinstance(value, bytes) else value
+        nodes.append({
+            "id": fields[1][0], "name": fields[2][0].decode(), "type": fields[3][0],
+            "control": _packed(fields.get(4, [])), "data": _packed(fields.get(5, [])),
+            "start": fields.get(6, [0])[0], "duration": fields.get(7, [0])[0], "attributes": attributes,
+            "inputs": [part.decode() for (part,) in _fields(fields[8][0]).values()]})
+    return _fields(messages[0]), nodes
+
+
+def _packed(parts: list[bytes]) -> list[int]:
+    found = []
+    for part in parts:
+        at = 0
+        while at < len(part):
+            value, at = _varint(part, at)
+            found.append(value)
+    return found
+
+
+def _fields(message: bytes) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(message, at)
+        elif kind == 2:
+            size, at = _varint(message, at)
+            value, at = message[at:at + size], at + size
+        else:
+            value, at = struct.unpack_from("<q", message, at)[0], at + 8
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def _varint(text: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (text[at] & 0x7F) << shift
+        at += 1
+        if text[at - 1] < 0x80:
+            return value, at
+        shift += 7
