@@ -10,6 +10,8 @@ from distprof.errors import UsageError
 from distprof.launch.options import ATTEMPT, RUNS, STRICT
 from distprof.terminal import show
 
+FRAMES = 5
+
 
 @click.command()
 @RUNS
@@ -31,6 +33,8 @@ from distprof.terminal import show
 @click.option("--step", "steps", multiple=True, type=int, metavar="N", help="Only this step.")
 @click.option("--phase", "phases", multiple=True, metavar="PHASE",
               help="Only forward, backward, recompute, optimizer, evaluation or data.")
+@click.option("--stack", default=FRAMES, type=click.IntRange(min=1), metavar="N", show_default=True,
+              help="With --by stack: innermost functions of the script, and of what it calls, that are kept apart.")
 @click.option("--min-time", default=None, type=float, metavar="US",
               help="Only rows whose calls take that long on average, in microseconds.")
 @click.option("--max-time", default=None, type=float, metavar="US",
@@ -46,12 +50,12 @@ from distprof.terminal import show
               help="Bandwidth of its memory.  [default: the published one]")
 @click.option("--torch", "as_torch", is_flag=True,
               help="Print what torch's key_averages().table() prints, of one --rank; with --by shape that of "
-                   "group_by_input_shape. --sort and --top are its sort_by and row_limit.")
+                   "group_by_input_shape, with --by stack that of group_by_stack_n. --sort and --top are its sort_by and row_limit.")
 @ATTEMPT
 @STRICT
 def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: int | None, op: str | None,
         types: tuple[str, ...], module: str | None, dtype: str | None, ranks: tuple[int, ...], steps: tuple[int, ...],
-        phases: tuple[str, ...], min_time: float | None, max_time: float | None, form: str | None,
+        phases: tuple[str, ...], stack: int, min_time: float | None, max_time: float | None, form: str | None,
         parquet: Path | None, peak: float | None, bandwidth: float | None, as_torch: bool, attempt: int | None,
         strict: bool) -> None:
     """Show operators: time on host and device, FLOPs and bytes.
@@ -70,10 +74,11 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
 
     if as_torch:
         others = (op, module, dtype, min_time, max_time, form, parquet, *types, *steps, *phases, *ranks[1:])
-        if any(one is not None for one in others) or set(by) - {"shape"}:
-            raise UsageError("expected --torch with --rank, --by shape, --sort and --top alone, found other options")
-        show(torch_ops(*of_attempt(runs, attempt), rank=ranks[0] if ranks else None, by_shape="shape" in by, sort=sort,
-                       top=top))
+        if any(one is not None for one in others) or set(by) - {"shape", "stack"}:
+            raise UsageError("expected --torch with --rank, --by shape, --by stack, --stack, --sort and --top alone, "
+                             "found other options")
+        show(torch_ops(*of_attempt(runs, attempt), rank=ranks[0] if ranks else None, by_shape="shape" in by,
+                       num_frames=stack if "stack" in by else 0, sort=sort, top=top))
         return
     selection = Selection(
         types=types, op=op, module=module, dtype=dtype, ranks=ranks, steps=steps, phases=phases,

@@ -17,10 +17,10 @@ from distprof.errors import DataError, UsageError
 from distprof.merge.commands.merge import fail_if_incomplete
 from distprof.merge.commands.table_files import as_csv, write_parquet
 from distprof.merge.operators.grouping import KEYS, NUMBERS, grouped
-from distprof.merge.operators.rank_timeline import read_timeline
 from distprof.merge.operators.run_operators import RunOperators, run_operators
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.torch_averages import torch_averages
+from distprof.merge.operators.torch_session import read_session
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.ops import OperatorsShown, render
@@ -83,7 +83,8 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
     return render(shown, Page(), markdown=view.form == "markdown")
 
 
-def torch_ops(path: Path, *more: Path, rank: int | None, by_shape: bool, sort: str | None, top: int | None) -> str:
+def torch_ops(path: Path, *more: Path, rank: int | None, by_shape: bool, num_frames: int, sort: str | None,
+              top: int | None) -> str:
     """Operators of one rank as torch.profiler prints them.
 
     Args:
@@ -91,6 +92,7 @@ def torch_ops(path: Path, *more: Path, rank: int | None, by_shape: bool, sort: s
         *more: Further run directories of the same job.
         rank: Which; None: the only one.
         by_shape: Keeps calls with other shapes apart.
+        num_frames: Keeps calls with other innermost frames of Python apart.
         sort: What torch's table takes for `sort_by`.
         top: Rows shown.
 
@@ -108,8 +110,8 @@ def torch_ops(path: Path, *more: Path, rank: int | None, by_shape: bool, sort: s
         raise UsageError(f"expected one of {', '.join(SORTS)} for --sort with --torch, found {sort!r}")
     if not traced:
         raise DataError(f"expected a timeline in {run.path}, found none")
-    timeline = read_timeline(traced[min(traced) if rank is None else rank])
-    return torch_table(torch_averages(timeline, by_shape=by_shape), sort=sort, rows=top or ROWS)
+    session = read_session(traced[min(traced) if rank is None else rank])
+    return torch_table(torch_averages(session, by_shape=by_shape, num_frames=num_frames), sort=sort, rows=top or ROWS)
 
 
 def _within(table: pl.DataFrame, selection: Selection) -> pl.DataFrame:

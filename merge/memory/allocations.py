@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.merge.memory.events import MemoryEvents
 from distprof.merge.memory.origins import innermost, outer_of, place_at
+from distprof.merge.operators.memory_events import MemoryEvents
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.places import PHASES, places_of
 from distprof.merge.operators.rank_timeline import NUM_HOST, RankTimeline

@@ -12,8 +12,8 @@ from distprof.contract.problems import Unreadable
 from distprof.contract.tables import TENSORS
 from distprof.errors import DataError
 from distprof.merge.memory.allocations import HELD, SCHEMA, allocations_of
-from distprof.merge.memory.events import MemoryEvents
 from distprof.merge.memory.peak import Peak, peaks_of
+from distprof.merge.operators.memory_events import MemoryEvents
 from distprof.merge.operators.rank_timeline import read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import read_table

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,10 +16,10 @@ from distprof.merge.scan.event_phases import SLICE
 from distprof.merge.scan.gunzip import READ_BYTES
 from distprof.merge.scan.scanned_columns import NONE
 
-OPERATOR, ANNOTATION, RUNTIME, KERNEL, MEMCPY, MEMSET = range(6)
-TYPES = ("operator", "annotation", "runtime", "kernel", "memcpy", "memset")
+OPERATOR, ANNOTATION, RUNTIME, PYTHON, KERNEL, MEMCPY, MEMSET = range(7)
+TYPES = ("operator", "annotation", "runtime", "python", "kernel", "memcpy", "memset")
 """What a slice is, by number."""
-NUM_HOST = 3
+NUM_HOST = 4
 """Types below run on a thread of the host, the others on a device."""
 CATEGORIES = {
     "cpu_op": OPERATOR, "operator": OPERATOR, "user_annotation": ANNOTATION, "cuda_runtime": RUNTIME,
@@ -27,8 +27,9 @@ CATEGORIES = {
     "gpu_memset": MEMSET, "memset": MEMSET,
 }
 """Categories of torch.profiler, in lower case."""
-INTEGERS = {"external": "External id", "correlation": "correlation", "sequence": "Sequence number",
-            "function": "Record function id"}
+CALLS = "python_function"
+"""The category of calls of Python, with `with_stack=True`."""
+INTEGERS = {"external": "External id", "correlation": "correlation", "sequence": "Sequence number"}
 TEXTS = {"shapes": "Input Dims", "dtypes": "Input type"}
 
 
@@ -46,11 +47,9 @@ class RankTimeline:
     """The rank's clock; ns since the epoch."""
     duration_ns: Any
     external: Any
-    """What the profiler joins kernels and operators by; `NONE` where there is none, as in the next three."""
+    """What the profiler joins kernels and operators by; `NONE` where there is none, as in the next two."""
     correlation: Any
     sequence: Any
-    function: Any
-    """Number of the call, which execution traces have as well."""
     shapes: Any
     """Number of `texts`, -1 without."""
     dtypes: Any
@@ -61,10 +60,40 @@ class RankTimeline:
     """What was added to the times of the file."""
     num_bad: int
     """Slices that were left out: their duration is negative or no number."""
+    more: Mapping[str, Any]
+    """What `Wanted` asked for, by its key: integers, or numbers of `texts`."""
+    place: Any
+    """Which slice of the file each one was."""
+    metadata: Mapping[str, Any]
+    """Keys beside the events."""
 
     @property
     def end_ns(self) -> Any:
         return self.start_ns + self.duration_ns
+
+    def where(self, held: Any) -> RankTimeline:
+        """The slices for which `held` is true."""
+        arrays = {name: getattr(self, name)[held] for name in ARRAYS}
+        return replace(self, more={key: values[held] for key, values in self.more.items()}, **arrays)
+
+
+ARRAYS = ("name", "type", "thread", "start_ns", "duration_ns", "external", "correlation", "sequence", "shapes",
+          "dtypes", "place")
+"""Those with a value a slice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What else a timeline is to have."""
+
+    python: bool = False
+    """Calls of Python as slices."""
+    integers: Sequence[str] = ()
+    """Keys of `args`."""
+    texts: Sequence[str] = ()
+
+
+NOTHING = Wanted()
 
 
 class AlsoRead(Protocol):
@@ -78,41 +107,47 @@ class AlsoRead(Protocol):
         """Called after each scan; threads have the numbers of the timeline."""
 
 
-def read_timeline(rank: Rank, also: AlsoRead | None = None) -> RankTimeline:
+def read_timeline(rank: Rank, also: AlsoRead | None = None, wanted: Wanted = NOTHING) -> RankTimeline:
     """Reads the trace of a rank to its end.
 
     Args:
         rank: It has a trace.
         also: Gets what was scanned as well.
+        wanted: What each slice is to have besides.
 
     Raises:
         DataError: It is no trace.
     """
     assert rank.trace is not None
-    integers = (*INTEGERS.values(), *(also.keys if also else ()))
-    scanner = ENGINE.new_scanner(integers=integers, texts=tuple(TEXTS.values()))
+    integers = (*INTEGERS.values(), *wanted.integers)
+    texts = (*TEXTS.values(), *wanted.texts)
+    scanner = ENGINE.new_scanner(integers=(*integers, *(also.keys if also else ())), texts=texts)
     file = ChromeFile(rank.trace.name, ChunkReader(rank.trace, chunk_bytes=READ_BYTES), scanner)
+    kinds = CATEGORIES | ({CALLS: PYTHON} if wanted.python else {})
     parts, num_bad = list[list[Any]](), 0
     for _ in file.scanned():
         if also is not None:
             also.take(scanner)
-        part, bad = _wanted(scanner)
+        part, bad = _wanted(scanner, kinds, integers, texts)
         parts.append(part)
         num_bad += bad
-    parts.append([np.empty(0, np.int64)] * 11)
-    name, kind, thread, start, duration, external, correlation, sequence, function, shapes, dtypes = (
-        np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order, base_ns = np.lexsort((-duration, start, thread)), base_ns_of(file.metadata)
+    parts.append([np.empty(0, np.int64)] * (5 + len(integers) + len(texts)))
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    thread, start, duration = columns[2:5]
+    place, base_ns = np.lexsort((-duration, start, thread)), base_ns_of(file.metadata)
+    names = ("name", "type", "thread", "start_ns", "duration_ns", *INTEGERS, *wanted.integers, *TEXTS, *wanted.texts)
+    found = {name: column[place] for name, column in zip(names, columns, strict=True)}
+    found["start_ns"] += base_ns
+    more = {key: found.pop(key) for key in (*wanted.integers, *wanted.texts)}
     return RankTimeline(
-        name=name[order], type=kind[order], thread=thread[order], start_ns=start[order] + base_ns,
-        duration_ns=duration[order], external=external[order], correlation=correlation[order],
-        sequence=sequence[order], function=function[order], shapes=shapes[order], dtypes=dtypes[order],
-        names=_decoded(scanner.names), texts=_decoded(scanner.texts), base_ns=base_ns, num_bad=num_bad)
+        **found, names=_decoded(scanner.names), texts=_decoded(scanner.texts), base_ns=base_ns, num_bad=num_bad,
+        more=more, place=place, metadata=file.metadata)
 
 
-def _wanted(scanner: Scanner) -> tuple[list[Any], int]:
+def _wanted(scanner: Scanner, kinds: Mapping[str, int], integers: Sequence[str], texts: Sequence[str]) -> (
+        tuple[list[Any], int]):
     """Columns of the slices of the last scan that have one of the types, and how many had no duration."""
-    types = np.array([CATEGORIES.get(text.decode("utf-8", "replace").lower(), -1)
+    types = np.array([kinds.get(text.decode("utf-8", "replace").lower(), -1)
                       for text in scanner.categories.texts()] + [-1], np.int64)
     kind = types[scanner.column("category")]
     start, duration = scanner.column("ts_ns"), scanner.column("dur_ns")
@@ -120,8 +155,7 @@ def _wanted(scanner: Scanner) -> tuple[list[Any], int]:
     good = held & (start != NONE) & (duration >= 0)
     rows = np.flatnonzero(good)
     columns = (scanner.column("name"), kind, scanner.column("thread"), start, duration,
-               *(scanner.integers[key] for key in INTEGERS.values()),
-               *(scanner.interned[key] for key in TEXTS.values()))
+               *(scanner.integers[key] for key in integers), *(scanner.interned[key] for key in texts))
     return [column[rows].astype(np.int64) for column in columns], int(np.count_nonzero(held & ~good))
 
 

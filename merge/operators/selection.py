@@ -11,9 +11,11 @@ from difflib import get_close_matches
 import polars as pl
 
 from distprof.errors import UsageError
-from distprof.merge.operators.rank_timeline import NUM_HOST, TYPES
+from distprof.merge.operators.rank_timeline import NUM_HOST, PYTHON, TYPES
 
 DEFAULT_TYPES = ("operator", "runtime")
+ASKED = tuple(name for number, name in enumerate(TYPES) if number != PYTHON)
+"""What `--type` takes."""
 SHOWN = 8
 
 
@@ -22,7 +24,7 @@ class Selection:
     """Conditions that all have to hold; an empty one always does."""
 
     types: Sequence[str] = ()
-    """Of `TYPES`. Without: operators and calls of the runtime, and what ran on a device for neither."""
+    """Of `ASKED`. Without: operators and calls of the runtime, and what ran on a device for neither."""
     op: str | None = None
     """A regular expression, found anywhere in the name."""
     module: str | None = None
@@ -63,9 +65,9 @@ def selected(rows: pl.DataFrame, selection: Selection) -> pl.DataFrame:
 
 def _of_types(types: Sequence[str]) -> pl.Expr:
     for one in types:
-        if one not in TYPES:
-            near = get_close_matches(one, TYPES, n=1)
-            raise UsageError(f"expected a type of {', '.join(TYPES)}, found {one!r}",
+        if one not in ASKED:
+            near = get_close_matches(one, ASKED, n=1)
+            raise UsageError(f"expected a type of {', '.join(ASKED)}, found {one!r}",
                              hint=f"--type {near[0]}" if near else None)
     if types:
         return pl.col("type").is_in(types)

@@ -1,7 +1,9 @@
-"""Averages of one rank's operators as torch.profiler's `key_averages` has them."""
+"""Averages of one rank's operators as torch.profiler's `key_averages` has them: in its order, and in its doubles."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,50 +13,195 @@ from distprof.merge.operators.device_times import launchers
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.rank_timeline import ANNOTATION, NUM_HOST, RankTimeline
 from distprof.merge.operators.shapes import tensors_and_scalars
+from distprof.merge.operators.torch_flops import torch_flops
+from distprof.merge.operators.torch_session import INPUTS, MEMORY, OUT_OF_MEMORY, TorchSession
+from distprof.merge.operators.torch_stacks import Stack, TorchStacks
+
+WORK = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")
+"""Collectives: as they may end on another thread, torch neither nests them nor gives them a self time."""
+STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
+HOSTS, DEVICES = (0, 4, 5), (1, 6, 12, 20)
+"""torch's numbers of device types whose memory is that of the CPU, and that of the device."""
+KINDS = {"name": pl.String(), "shapes": pl.String(), "stack": pl.List(pl.String())}
+TIMES = ("host_us", "self_host_us", "device_us", "self_device_us")
+BYTES = ("host_bytes", "self_host_bytes", "device_bytes", "self_device_bytes")
 
 
-def torch_averages(timeline: RankTimeline, *, by_shape: bool = False) -> pl.DataFrame:
-    """Rows in the order in which their first call began.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchAverages:
+    """Rows, in the order in which their first call began."""
+
+    rows: pl.DataFrame
+    """`name`, `shapes` and `stack` (None where not asked for, or not recorded), `calls`, `flops`, `TIMES` and `BYTES`;
+    `on_device`: True for kernels, `is_async` for collectives."""
+    has_memory: bool
+    """True where the session recorded it, as in the next two."""
+    has_flops: bool
+    has_device: bool
+
+
+def torch_averages(session: TorchSession, *, by_shape: bool = False, num_frames: int = 0) -> TorchAverages:
+    """Adds up the slices of a session.
 
     An operator whose only child has its name is one call, whatever the shapes.
 
-    Returns:
-        `name`, `shapes` (None without `by_shape`), `calls`, `self_host_ns`, `host_ns`, `self_device_ns`, `device_ns`,
-        and `on_device`: True for kernels.
+    Args:
+        session: Of one rank.
+        by_shape: Keeps calls with other shapes apart.
+        num_frames: Keeps calls with other innermost frames of Python apart.
     """
-    host = timeline.type < NUM_HOST
-    nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=host)
-    same = _only_children(timeline, nesting)
-    on_host = np.where(host, timeline.duration_ns, 0)
-    launcher = launchers(timeline, nesting)
-    known = launcher >= 0
-    launched = np.bincount(launcher[known], timeline.duration_ns[known], len(host)).astype(np.int64)
-    on_device = np.where(host, 0, timeline.duration_ns)
-    shapes = [tensors_and_scalars(text) for text in timeline.texts] + ["[]"]
-    keys = {text: number for number, text in enumerate(dict.fromkeys(shapes))}
-    rows = pl.DataFrame({
-        "name": timeline.name, "on_device": ~host, "annotation": timeline.type == ANNOTATION,
-        "shapes": np.array([keys[text] for text in shapes])[timeline.shapes],
-        "start": timeline.start_ns, "end": -timeline.end_ns,
-        "self_host_ns": nesting.lifted(nesting.without_inner(on_host), same), "host_ns": on_host,
-        "self_device_ns": nesting.lifted(launched, same) + on_device,
-        "device_ns": nesting.with_inner(launched) + on_device,
-    }).filter(pl.Series(~same)).sort("start", "end", maintain_order=True)
-    by = ["name", "on_device", "annotation", *(["shapes"] if by_shape else [])]
-    found = rows.group_by(by, maintain_order=True).agg(
-        calls=pl.len(), **{column: pl.col(column).sum() for column in (
-            "self_host_ns", "host_ns", "self_device_ns", "device_ns")})
-    names, texts = pl.Series(timeline.names, dtype=pl.String), pl.Series(list(keys), dtype=pl.String)
-    return found.with_columns(
-        name=names.gather(found["name"]),
-        shapes=texts.gather(found["shapes"]) if by_shape else pl.lit(None, pl.String)).drop("annotation")
+    slices, recorded = _Slices(session), session.timeline.metadata
+    columns, words = slices.columns(), dict[str, list[Any]](name=slices.names)
+    if by_shape:
+        words["shapes"], columns["shapes"] = slices.shapes()
+    if num_frames:
+        words["stack"], columns["stack"] = slices.stacks(num_frames)
+    has_flops = bool(recorded.get("with_flops"))
+    columns["flops"] = slices.flops() if has_flops else np.zeros(len(columns["name"]), np.int64)
+    rows = _added_up(columns, ("on_device", "annotation", *words), slices.in_order())
+    return TorchAverages(
+        rows=rows.drop("annotation").with_columns(
+            *(pl.Series(key, [known[number] for number in rows[key]], KINDS[key]) for key, known in words.items()),
+            *(pl.lit(None, kind).alias(key) for key, kind in KINDS.items() if key not in words)),
+        has_memory=bool(recorded.get("profile_memory")), has_device=bool(recorded.get("deviceProperties")),
+        has_flops=has_flops)
+
+
+class _Slices:
+    """The slices of a session, nested, and behind them what changed the memory outside of all."""
+
+    def __init__(self, session: TorchSession) -> None:
+        timeline = session.timeline
+        self._timeline, self._session = timeline, session
+        self._host = timeline.type < NUM_HOST
+        self._start, self._end = ((time - session.began_ns) / 1000 for time in (timeline.start_ns, timeline.end_ns))
+        works = np.array([name.startswith(WORK) for name in timeline.names] or [False])
+        self._is_async = (timeline.type == ANNOTATION) & works[timeline.name]
+        self._nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=self._host & ~self._is_async)
+        self._same = _only_children(timeline, self._nesting)
+        self._parent = self._nesting.parent.copy()
+        while (passed := (self._parent >= 0) & self._same[self._parent]).any():
+            self._parent[passed] = self._nesting.parent[self._parent[passed]]
+        self._launcher = launchers(timeline, self._nesting)
+        self._loose = np.flatnonzero(~session.is_change | ~self._covered())
+        renamed = [STEPS if name.startswith(STEP) else name for name in (*timeline.names, MEMORY, OUT_OF_MEMORY)]
+        self.names = list(dict.fromkeys(renamed))
+        numbers = {name: number for number, name in enumerate(self.names)}
+        self._number = np.array([numbers[name] for name in renamed])
+
+    def columns(self) -> dict[str, Any]:
+        """A value a slice, and a value for each loose change of memory."""
+        count = len(self._loose)
+        changes = np.where(self._session.is_change[self._loose], -2, -1)
+        host = np.where(self._host, self._end - self._start, 0.0)
+        found = {"name": self._number[self._timeline.name], "on_device": ~self._host,
+                 "annotation": self._timeline.type == ANNOTATION, "is_async": self._is_async, "host_us": host,
+                 "self_host_us": np.where(self._is_async, 0.0, host - self._of_children(host)), **self._device_times()}
+        loose = dict.fromkeys(found, np.zeros(count)) | {"name": self._number[changes]}
+        for side, types in (("host", HOSTS), ("device", DEVICES)):
+            change = np.where(np.isin(self._session.device_type, types), self._session.num_bytes, 0)
+            total = self._within(change)
+            own = np.where(self._is_async, 0, total - self._of_children(total))
+            for name, values in ((f"{side}_bytes", total), (f"self_{side}_bytes", own)):
+                found[name], loose[name] = values, change[self._loose]
+        return {name: np.concatenate([values, loose[name].astype(values.dtype)]) for name, values in found.items()}
+
+    def in_order(self) -> Any:
+        """Rows that are counted, in torch's order."""
+        at = (self._session.time_ns[self._loose] - self._session.began_ns) / 1000
+        start, end = np.concatenate([self._start, at]), np.concatenate([self._end, at])
+        place = np.concatenate([self._timeline.place, len(self._start) + np.arange(len(at))])
+        order = np.lexsort((place, -end, start))
+        return order[~np.concatenate([self._same, np.zeros(len(at), bool)])[order]]
+
+    def shapes(self) -> tuple[list[str], Any]:
+        """Texts, and their number of each row."""
+        texts = [tensors_and_scalars(text) for text in self._timeline.texts] + ["[]"]
+        keys = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        return list(keys), self._padded(np.array([keys[text] for text in texts])[self._timeline.shapes], keys["[]"])
+
+    def stacks(self, num_frames: int) -> tuple[list[Stack], Any]:
+        """Stacks, and their number of each row."""
+        order = self.in_order()
+        stacks = TorchStacks(self._timeline, self._nesting, self._launcher, order[order < len(self._start)])
+        known, number = stacks.innermost(num_frames)
+        return known, self._padded(number, 0)
+
+    def flops(self) -> Any:
+        """Of each row."""
+        texts = [*self._timeline.texts, ""]
+        calls = np.stack([self._timeline.name, self._timeline.shapes, self._timeline.more[INPUTS]], axis=1)
+        kinds, kind = np.unique(calls, axis=0, return_inverse=True)
+        each = [torch_flops(self._timeline.names[name], texts[shapes], texts[inputs])
+                for name, shapes, inputs in kinds.tolist()]
+        return self._padded(np.array(each, np.int64)[kind.reshape(-1)], 0)
+
+    def _padded(self, values: Any, loose: int) -> Any:
+        return np.concatenate([values, np.full(len(self._loose), loose)])
+
+    def _of_children(self, values: Any) -> Any:
+        """What lies directly in each slice, added up in the order of time."""
+        found = np.zeros_like(values)
+        rows = np.flatnonzero((self._parent >= 0) & ~self._same)
+        np.add.at(found, self._parent[rows], values[rows])
+        return found
+
+    def _device_times(self) -> dict[str, Any]:
+        duration = np.where(self._host, 0.0, self._end - self._start)
+        launched, rows = np.zeros(len(duration)), np.flatnonzero(self._launcher >= 0)
+        launcher = self._launcher[rows]
+        while (passed := self._same[launcher]).any():
+            launcher = np.where(passed, self._nesting.parent[launcher], launcher)
+        np.add.at(launched, launcher, duration[rows])
+        total, inside = launched.copy(), np.zeros(len(duration))
+        for level, _ in reversed(list(self._nesting.downwards())):
+            total[level] += inside[level]
+            held = level[(self._parent[level] >= 0) & ~self._same[level]]
+            np.add.at(inside, self._parent[held], total[held])
+        return {"device_us": np.where(self._host, total, duration),
+                "self_device_us": np.where(self._host, total - inside, duration)}
+
+    def _covered(self) -> Any:
+        """True for changes of memory while any slice of the host ran, whatever its thread."""
+        rows = np.flatnonzero(self._host)
+        rows = rows[np.argsort(self._timeline.start_ns[rows], kind="stable")]
+        if not len(rows):
+            return np.zeros(len(self._session.time_ns), bool)
+        latest = np.maximum.accumulate(self._timeline.end_ns[rows])
+        place = np.searchsorted(self._timeline.start_ns[rows], self._session.time_ns, "right") - 1
+        return (place >= 0) & (latest[place] >= self._session.time_ns)
+
+    def _within(self, change: Any) -> Any:
+        """Sums of the changes while each slice of the host ran."""
+        rows = np.flatnonzero(self._session.is_change)
+        rows = rows[np.argsort(self._session.time_ns[rows], kind="stable")]
+        time, sums = self._session.time_ns[rows], np.concatenate([[0], np.cumsum(change[rows])])
+        first = np.searchsorted(time, self._timeline.start_ns, "left")
+        behind = np.searchsorted(time, self._timeline.end_ns, "right")
+        return np.where(self._host, sums[behind] - sums[first], 0)
 
 
 def _only_children(timeline: RankTimeline, nesting: Nesting) -> Any:
     """True for slices with the name of the slice around them, in which no other lies."""
-    inside = np.flatnonzero((nesting.parent >= 0) & (timeline.type <= ANNOTATION))
-    number = np.bincount(nesting.parent[nesting.parent >= 0], minlength=len(nesting.parent))
+    inside = np.flatnonzero(nesting.parent >= 0)
+    number = np.bincount(nesting.parent[inside], minlength=len(nesting.parent))
     parent = nesting.parent[inside]
     found = np.zeros(len(nesting.parent), bool)
     found[inside[(timeline.name[inside] == timeline.name[parent]) & (number[parent] == 1)]] = True
     return found
+
+
+def _added_up(columns: Mapping[str, Any], by: Sequence[str], order: Any) -> pl.DataFrame:
+    """Sums of rows that are alike in `by`, one after the other as doubles are added."""
+    key = np.zeros(len(order), np.int64)
+    for name in by:
+        _, number = np.unique(columns[name][order], return_inverse=True)
+        _, key = np.unique(key * (len(order) + 1) + number, return_inverse=True)
+    _, first = np.unique(key, return_index=True)
+    group = np.argsort(np.argsort(first))[key]
+    first = np.sort(first)
+    found = {name: columns[name][order][first] for name in (*by, "is_async")}
+    for name in (*TIMES, *BYTES, "flops"):
+        found[name] = np.zeros(len(first), columns[name].dtype)
+        np.add.at(found[name], group, columns[name][order])
+    return pl.DataFrame(found | {"calls": np.bincount(group, minlength=len(first))})
