@@ -50,7 +50,8 @@ FRAMES = 5
               help="Bandwidth of its memory.  [default: the published one]")
 @click.option("--torch", "as_torch", is_flag=True,
               help="Print what torch's key_averages().table() prints, of one --rank; with --by shape that of "
-                   "group_by_input_shape, with --by stack that of group_by_stack_n. --sort and --top are its sort_by and row_limit.")
+                   "group_by_input_shape, with --by stack that of group_by_stack_n. --sort and --top are its sort_by "
+                   "and row_limit.")
 @ATTEMPT
 @STRICT
 def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: int | None, op: str | None,

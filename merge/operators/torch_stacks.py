@@ -8,7 +8,7 @@ import numpy as np
 
 from distprof.merge.activity.markers import AUTOGRAD
 from distprof.merge.operators.nesting import Nesting
-from distprof.merge.operators.rank_timeline import OPERATOR, PYTHON, RankTimeline
+from distprof.merge.operators.rank_timeline import OPERATOR, PYTHON, RUNTIME, RankTimeline
 from distprof.merge.operators.torch_session import FORWARD_THREAD, PYTHON_ID, PYTHON_PARENT, STACK
 from distprof.merge.scan.scanned_columns import NONE
 
@@ -38,10 +38,10 @@ class TorchStacks:
         if not (timeline.more[STACK] >= 0).any():
             return
         self._written(timeline)
-        self._of_python(timeline)
+        inside = self._of_python(timeline)
         for rows, parents in nesting.downwards():
-            known = (timeline.more[STACK][rows] >= 0) | (timeline.type[rows] == PYTHON) | (parents < 0)
-            self.number[rows] = np.where(known, self.number[rows], self.number[parents])
+            rows, parents = (some[(parents >= 0) & (timeline.type[rows] == RUNTIME)] for some in (rows, parents))
+            self.number[rows] = inside[rows] = inside[parents]
         self._of_backward(timeline, nesting, in_order)
         self.number = np.where(launcher >= 0, self.number[launcher], self.number)
 
@@ -72,18 +72,19 @@ class TorchStacks:
                 of_text[text] = self._within(frame, int(of_text[text]))
         self.number = of_text[texts]
 
-    def _of_python(self, timeline: RankTimeline) -> None:
-        """A call has the frame of the call around it, and its stack."""
+    def _of_python(self, timeline: RankTimeline) -> Any:
+        """A call has the frame of the call around it, and its stack; returns the stack in which all that it does is."""
         rows = np.flatnonzero((timeline.type == PYTHON) & (timeline.more[PYTHON_ID] != NONE))
         rows = rows[np.argsort(timeline.more[PYTHON_ID][rows], kind="stable")]
-        inside = dict[int, int]()
+        of_call, found = dict[int, int](), self.number.copy()
         columns = (timeline.more[PYTHON_ID][rows], timeline.more[PYTHON_PARENT][rows], timeline.name[rows])
         for row, number, parent, name in zip(rows.tolist(), *(column.tolist() for column in columns), strict=True):
-            self.number[row] = inside.get(parent, 0)
-            inside[number] = self._within(timeline.names[name], inside.get(parent, 0))
+            self.number[row] = of_call.get(parent, 0)
+            found[row] = of_call[number] = self._within(timeline.names[name], of_call.get(parent, 0))
+        return found
 
     def _of_backward(self, timeline: RankTimeline, nesting: Nesting, in_order: Any) -> None:
-        """What a function of autograd does has the stack of the operator that made its node; none if that is unknown."""
+        """What a function of autograd does has the stack of the operator that made its node, or none."""
         function = _functions(timeline, nesting)
         forward, threads = dict[tuple[int, int], int](), _threads(timeline, function)
         rows = in_order[(function[in_order] < 0) & (timeline.sequence[in_order] != NONE)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from collections import Counter, defaultdict
 
 import polars as pl
@@ -109,32 +108,18 @@ def test_operators_are_those_of_torch_s_own_table(profiled):
     assert set(shown.select("op", "calls", "host_ns", "self_host_ns").iter_rows()) == theirs and len(theirs) > 80
 
 
-def cells(table: str) -> list[list[str]]:
-    return [re.split(r"  +", line.strip()) for line in table.splitlines()]
-
-
 @pytest.mark.parametrize("sort", [None, "cpu_time_total", "self_cpu_time_total", "cpu_time", "count"])
 @pytest.mark.parametrize("by_shape", [False, True])
 def test_torch_prints_the_same_table(profiled, sort, by_shape):
-    """Cell by cell; torch adds microseconds up as doubles, so that half a nanosecond may be rounded either way."""
     profiler, trace = profiled
     theirs = profiler.key_averages(group_by_input_shape=by_shape).table(sort_by=sort, row_limit=1000)
     flags = [*(["--by", "shape"] if by_shape else []), *(["--sort", sort] if sort else []), "--top", 1000]
-    ours = called("ops", "--torch", *flags, trace).stdout
-    assert [len(line) for line in ours.splitlines()] == [len(line) for line in theirs.splitlines()]
-    if sort is not None:  # equal ones come in the order of their first calls, or as doubles differ
-        ours, theirs = ("\n".join(sorted(text.splitlines())) for text in (ours, theirs))
-    for mine, torch_s in zip(cells(ours), cells(theirs), strict=True):
-        mean = 5
-        assert mine[:mean] + mine[mean + 1:] == torch_s[:mean] + torch_s[mean + 1:]
-        if mine[mean:mean + 1] != torch_s[mean:mean + 1]:
-            assert abs(float(mine[mean][:-2]) - float(torch_s[mean][:-2])) < 0.0011
-            assert mine[mean][-2:] == torch_s[mean][-2:]
+    assert called("ops", "--torch", *flags, trace).stdout == theirs
 
 
 @pytest.mark.parametrize(("flags", "told"), [
     (("--rank", 5), "expected --rank of a rank with a timeline (0), found 5"),
-    (("--sort", "flops"), "for --sort with --torch, found 'flops'"), (("--json",), "found other options"),
+    (("--sort", "share"), "for --sort with --torch, found 'share'"), (("--json",), "found other options"),
     (("--by", "op"), "found other options")])
 def test_torch_takes_what_its_table_takes(profiled, flags, told):
     done = called("ops", "--torch", *flags, profiled[1])
