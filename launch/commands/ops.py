@@ -16,8 +16,8 @@ FRAMES = 5
 @click.command()
 @RUNS
 @click.option("--by", "by", multiple=True, metavar="KEY",
-              help="Add up calls with the same op, type, module, class, shape, dtype, phase, rank, stream or step; "
-                   "several of these keep more apart.  [default: op]")
+              help="Add up calls with the same op, type, module, class, shape, dtype, phase, rank, stream, step or "
+                   "stack; several of these keep more apart.  [default: op]")
 @click.option("--sort", default=None, metavar="COLUMN",
               help="Largest first: self time, a column of --json, or a name that torch's key_averages takes.  "
                    "[default: self]")
@@ -34,7 +34,7 @@ FRAMES = 5
 @click.option("--phase", "phases", multiple=True, metavar="PHASE",
               help="Only forward, backward, recompute, optimizer, evaluation or data.")
 @click.option("--stack", default=FRAMES, type=click.IntRange(min=1), metavar="N", show_default=True,
-              help="With --by stack: innermost functions of the script, and of what it calls, that are kept apart.")
+              help="With --by stack: innermost functions of Python that are kept apart.")
 @click.option("--min-time", default=None, type=float, metavar="US",
               help="Only rows whose calls take that long on average, in microseconds.")
 @click.option("--max-time", default=None, type=float, metavar="US",
@@ -84,6 +84,6 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
     selection = Selection(
         types=types, op=op, module=module, dtype=dtype, ranks=ranks, steps=steps, phases=phases,
         min_ns=None if min_time is None else 1000 * min_time, max_ns=None if max_time is None else 1000 * max_time)
-    view = OpsView(by=by or ("op",), sort=sort or "self", top=top, form=form or "text", parquet=parquet, peak=peak,
-                   bandwidth=bandwidth)
+    view = OpsView(by=by or ("op",), num_frames=stack, sort=sort or "self", top=top, form=form or "text",
+                   parquet=parquet, peak=peak, bandwidth=bandwidth)
     show(ops_of(*of_attempt(runs, attempt), selection=selection, view=view, strict=strict))

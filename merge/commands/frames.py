@@ -45,15 +45,19 @@ class RunFrames:
         found: dict[str, Any] = json.loads(stats(*self._paths, as_json=True))
         return found
 
-    def ops(self) -> pl.DataFrame:
+    def ops(self, *, stack: int = 0) -> pl.DataFrame:
         """Operators of all ranks: a row for all calls of a rank that share operator, shapes, module, phase and step.
 
         docs/operators.md describes the columns.
 
+        Args:
+            stack: Keeps calls from other places apart: so many functions of Python are in the column `stack`.
+
         Raises:
             DataError: No rank has a timeline.
         """
-        return self._operators.rows.drop("squared_ns")
+        found = run_operators(self._run, num_frames=stack) if stack else self._operators
+        return found.rows.drop("squared_ns")
 
     def memory(self) -> pl.DataFrame:
         """Allocations of all ranks: those of the memory pass, or of a trace with `profile_memory=True`.

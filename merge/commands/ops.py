@@ -34,6 +34,8 @@ class OpsView:
     """What is shown of the chosen operators."""
 
     by: Sequence[str] = ("op",)
+    num_frames: int = 5
+    """Functions that are kept apart by stack."""
     sort: str = "self"
     top: int | None = None
     """All without; 20 in text and Markdown."""
@@ -58,7 +60,7 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
         strict: Fail where something is missing.
 
     Raises:
-        DataError: The run cannot be read, or has no timeline.
+        DataError: The run cannot be read, has no timeline, or no stacks where they are asked for.
         UsageError: There is no such column, type, rank, step or phase, or a rate is no positive number.
         OutputError: The Parquet file cannot be written.
         IncompleteError: Something is missing and `strict` is set.
@@ -67,7 +69,11 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
         if rate is not None and not (math.isfinite(rate) and rate > 0):
             raise UsageError(f"expected a positive number for {option}, found {rate}")
     run = open_run(path, *more)
-    found = run_operators(run, (view.peak, view.bandwidth))
+    by_stack = "stack" in view.by
+    found = run_operators(run, (view.peak, view.bandwidth), num_frames=view.num_frames if by_stack else 0)
+    if by_stack and found.rows["stack"].is_null().all():
+        raise DataError(f"expected calls of Python in the timelines of {run.path} for --by stack, found none",
+                        hint="torch.profiler notes them with with_stack=True")
     problems: list[Problem] = [*run.problems, *found.problems]
     fail_if_incomplete(problems, strict=strict)
     chosen = selected(found.rows, selection)

@@ -11,7 +11,7 @@ from distprof.errors import UsageError
 from distprof.merge.operators.limits import LATENCY_RATIO
 
 BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name", "shape": "shapes",
-      "dtype": "dtypes", "phase": "phase", "rank": "rank", "stream": "stream", "step": "step"}
+      "dtype": "dtypes", "phase": "phase", "rank": "rank", "stream": "stream", "step": "step", "stack": "stack"}
 """What `--by` takes -> column."""
 KEYS = tuple(BY.values())
 NUMBERS = ("calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns", "mean_ns", "min_ns", "max_ns", "std_ns",

@@ -12,41 +12,48 @@ from distprof.merge.activity.markers import STEP
 from distprof.merge.operators.device_times import launchers
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.places import PHASES, Places, places_of
-from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, TYPES, RankTimeline
+from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, PYTHON, TYPES, RankTimeline
 from distprof.merge.operators.shapes import strict, tensors_of
+from distprof.merge.operators.stacks import PythonStacks
 
 KEYS = {"op": pl.String(), "type": pl.String(), "shapes": pl.String(), "dtypes": pl.String(),
         "module_path": pl.String(), "class_name": pl.String(), "phase": pl.String(), "step": pl.Int64(),
-        "stream": pl.String(), "launched_by": pl.String()}
-"""What calls of a row share. `stream`: of a device; `launched_by`: the operator of a slice of a device, if known."""
+        "stream": pl.String(), "stack": pl.String(), "launched_by": pl.String()}
+"""What calls of a row share. `stream`: of a device; `launched_by`: the operator of a slice of a device, if known;
+`stack`: the functions of Python around the calls, innermost first, null where that was not asked for."""
 SUMS = ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns", "squared_ns")
 SCHEMA = {"rank": pl.Int64(), **KEYS, **dict.fromkeys(SUMS, pl.Int64()), "squared_ns": pl.Float64(),
           "min_ns": pl.Int64(), "max_ns": pl.Int64()}
 
 
-def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None) -> pl.DataFrame:
+def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, *,
+                   num_frames: int = 0) -> pl.DataFrame:
     """The table of a rank.
 
     Args:
         rank: Its number.
         timeline: Its slices.
         windows: Start, end and number of its steps; None: the trace has marks of them, or is one step.
+        num_frames: Functions in `stack`; the timeline has calls of Python where it is above 0.
 
     Returns:
         `SCHEMA`: `calls`; times in ns, added up over calls, on the host and on a device, with and without what lies
         inside; `squared_ns`, `min_ns` and `max_ns` of the calls' durations. An operator that passes on to itself, with
         the same tensors, is one call.
     """
+    held = timeline.type != PYTHON
+    stacks, stack = PythonStacks(timeline).innermost(num_frames) if num_frames else ([], np.full(len(held), -1))
+    timeline = timeline.where(held) if num_frames else timeline
     nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
     places, launcher = places_of(timeline, nesting), launchers(timeline, nesting)
     passed_on = _passed_on(timeline, nesting)
-    keys = _keys(timeline, places, launcher, windows)
+    keys = _keys(timeline, places, launcher, windows) | {"stack": _of_launcher(stack[held], launcher)}
     rows = pl.DataFrame({**keys, **_times(timeline, nesting, launcher, passed_on)}).filter(pl.Series(~passed_on))
     duration = pl.col("duration_ns")
     found = rows.group_by(list(keys), maintain_order=True).agg(
         calls=pl.len().cast(pl.Int64), **{name: pl.col(name).sum() for name in SUMS[1:5]},
         squared_ns=(duration.cast(pl.Float64) ** 2).sum(), min_ns=duration.min(), max_ns=duration.max())
-    return _in_words(found, timeline, places).select(
+    return _in_words(found, timeline, places, stacks).select(
         (pl.lit(rank) if name == "rank" else pl.col(name)).cast(kind).alias(name) for name, kind in SCHEMA.items())
 
 
@@ -55,11 +62,15 @@ def _keys(timeline: RankTimeline, places: Places, launcher: Any,
     known = launcher >= 0
     return {
         "op": timeline.name, "type": timeline.type, "shapes": timeline.shapes, "dtypes": timeline.dtypes,
-        "module_path": np.where(known, places.module[launcher], places.module),
-        "phase": np.where(known, places.phase[launcher], places.phase),
-        "step": steps_of(timeline, windows, np.where(known, timeline.start_ns[launcher], timeline.start_ns)),
+        "module_path": _of_launcher(places.module, launcher), "phase": _of_launcher(places.phase, launcher),
+        "step": steps_of(timeline, windows, _of_launcher(timeline.start_ns, launcher)),
         "stream": np.where(timeline.type >= NUM_HOST, timeline.thread, -1),
         "launched_by": np.where(known, timeline.name[launcher], -1)}
+
+
+def _of_launcher(values: Any, launcher: Any) -> Any:
+    """Each slice's value; of slices of a device that of what launched them, if that is known."""
+    return np.where(launcher >= 0, values[launcher], values)
 
 
 def _passed_on(timeline: RankTimeline, nesting: Nesting) -> Any:
@@ -108,12 +119,12 @@ def _marked(timeline: RankTimeline) -> list[tuple[int, int, int]]:
     return list({numbers[name]: (start, end, numbers[name]) for start, end, name in found}.values())
 
 
-def _in_words(rows: pl.DataFrame, timeline: RankTimeline, places: Places) -> pl.DataFrame:
+def _in_words(rows: pl.DataFrame, timeline: RankTimeline, places: Places, stacks: Sequence[str | None]) -> pl.DataFrame:
     """Texts in place of numbers."""
     shapes, dtypes = [strict(text) for text in timeline.texts], timeline.texts
     threads = {number: str(number) for number in rows["stream"].unique().to_list()}
     words = {"op": timeline.names, "type": TYPES, "shapes": shapes, "dtypes": dtypes, "launched_by": timeline.names,
-             "phase": PHASES, "module_path": places.paths, "class_name": places.classes}
+             "phase": PHASES, "module_path": places.paths, "class_name": places.classes, "stack": stacks}
     rows = rows.with_columns(class_name="module_path")
     return rows.with_columns(
         *(_word(name, known) for name, known in words.items()),

@@ -12,7 +12,7 @@ from distprof.errors import DataError
 from distprof.merge.operators.counted import Coverage, with_counts
 from distprof.merge.operators.limits import with_limits
 from distprof.merge.operators.rank_operators import SCHEMA, rank_operators
-from distprof.merge.operators.rank_timeline import read_timeline
+from distprof.merge.operators.rank_timeline import Wanted, read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import RecordedTables, read_tables
 from distprof.threads import thread_pool
@@ -38,12 +38,14 @@ class RunOperators:
     problems: Sequence[Unreadable]
 
 
-def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, None)) -> RunOperators:
+def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, None), *,
+                  num_frames: int = 0) -> RunOperators:
     """Reads the timelines of a run.
 
     Args:
         run: As it was opened.
         rates: Peak FLOP/s and bytes/s of each rank's device, in place of the published ones.
+        num_frames: Functions of Python in `stack`; 0 leaves it null.
 
     Raises:
         DataError: No rank has one.
@@ -54,10 +56,11 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
 
     def read(rank: Rank) -> tuple[pl.DataFrame, int] | Unreadable:
         try:
-            timeline = read_timeline(rank)
+            timeline = read_timeline(rank, wanted=Wanted(python=num_frames > 0))
         except DataError as error:
             return Unreadable(rank=rank.number, detail=str(error))
-        return rank_operators(rank.number, timeline, _windows(tables, rank)), timeline.num_bad
+        rows = rank_operators(rank.number, timeline, _windows(tables, rank), num_frames=num_frames)
+        return rows, timeline.num_bad
 
     found: Mapping[int, tuple[pl.DataFrame, int]]
     with thread_pool(AT_ONCE) as executor:

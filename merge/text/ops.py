@@ -19,7 +19,7 @@ from distprof.terminal import Shown, quoted_all, visible
 from distprof.units import counted, duration, percent, si, spans
 
 TOP = 20
-LONGEST = 60
+LONGEST, LONGEST_STACK = 60, 120
 """Characters of a name."""
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "calls": ("calls", str), "self_host_ns": ("self host", duration), "host_ns": ("host", duration),
@@ -92,7 +92,7 @@ def _table(shown: OperatorsShown) -> tuple[list[str], list[list[str]]]:
     columns = [name for name in COLUMNS if table[name].null_count() < len(table) and not _is_nothing(name, table)]
     header = [*shown.by, *(COLUMNS[name][0] for name in columns)]
     several = shown.chosen["rank"].n_unique() > 1 and "rank" not in keys
-    rows = [[*(_key(row[key]) for key in keys), *(COLUMNS[name][1](row[name]) for name in columns),
+    rows = [[*(_key(key, row[key]) for key in keys), *(COLUMNS[name][1](row[name]) for name in columns),
              *([_slowest(row)] if several else [])] for row in table.iter_rows(named=True)]
     return [*header, *(["slowest rank"] if several else [])], rows
 
@@ -105,9 +105,10 @@ def _cell(text: str) -> str:
     return visible(text).replace("|", "\\|")
 
 
-def _key(value: Any) -> str:
+def _key(key: str, value: Any) -> str:
+    longest = LONGEST_STACK if key == "stack" else LONGEST
     text = "-" if value is None else "(root)" if value == "" else str(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST - 3]}..."
+    return text if len(text) <= longest else f"{text[:longest - 3]}..."
 
 
 def _slowest(row: dict[str, Any]) -> str:

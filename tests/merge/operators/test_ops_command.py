@@ -117,3 +117,32 @@ def test_a_damaged_rank_is_named_and_the_others_are_shown(tmp_path):
     done = called("ops", run)
     assert done.returncode == 0 and "aten::mm" in done.stdout and "rank 1" in done.stdout, done.stdout + done.stderr
     assert called("ops", "--strict", run).returncode == 3
+
+
+def test_operators_are_told_apart_by_the_functions_around_them(tmp_path):
+    """Backward has the functions of forward; names of built-in functions, with addresses, and modules are none."""
+    python = {"cat": "python_function"}
+    events = [op("a.py(1): main", 0, 100, **python), op("b.py(9): once", 1, 9, **python), op("aten::mm", 2, 7),
+              op("b.py(5): twice", 11, 20, **python), op("nn.Module: Linear_0", 12, 18, **python),
+              op("torch/nn/modules/module.py(1): _call_impl", 13, 16, **python),
+              op("<built-in method mm of type object at 0x7f>", 14, 9, **python),
+              op("aten::mm", 15, 8, **{"Sequence number": 3}), op("aten::add", 17, 2),
+              op("autograd::engine::evaluate_function: MmBackward0", 40, 9, **{"Sequence number": 3}),
+              op("aten::mm", 42, 4), op("c.py(2): hook", 47, 2, **python), op("aten::add", 47.5, 1),
+              op("aten::mm", 200, 5)]
+    found = {(row["op"], row["stack"]): row["self_host_ns"] for row in data(
+        folder(tmp_path, events), "--by", "op", "--by", "stack", "--stack", 2)["ops"]}
+    twice = "b.py(5): twice < a.py(1): main"
+    assert found == {
+        ("aten::mm", "b.py(9): once < a.py(1): main"): 7000, ("aten::mm", twice): 6000 + 4000,
+        ("aten::add", twice): 2000, ("autograd::engine::evaluate_function: MmBackward0", twice): 4000,
+        ("aten::add", "c.py(2): hook < b.py(5): twice"): 1000, ("aten::mm", None): 5000}
+    whole = {row["stack"]: row["calls"] for row in data(tmp_path, "--by", "stack", "--stack", 1, "--op", "mm")["ops"]}
+    assert whole == {"b.py(9): once": 1, "b.py(5): twice": 2, None: 1}
+    plain = data(tmp_path)["ops"]
+    assert {row["op"]: row["calls"] for row in plain}["aten::mm"] == 4 and not any(row["stack"] for row in plain)
+
+
+def test_stacks_that_were_not_recorded_are_said(tmp_path):
+    done = called("ops", "--by", "stack", folder(tmp_path, *TWO))
+    assert done.returncode == 1 and "found none" in done.stderr and "with_stack=True" in done.stderr

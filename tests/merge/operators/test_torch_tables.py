@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -71,3 +72,32 @@ def test_stacks_that_cannot_be_followed_are_none(tmp_path):
     done = called("ops", "--torch", "--by", "stack", tmp_path / "rank0.json")
     frames = [line.split("  1  ")[-1].strip() for line in done.stdout.splitlines() if "aten::" in line]
     assert done.returncode == 0 and frames == ["c.py(3): h", "", ""], done.stdout + done.stderr
+
+
+def shown(call_stack):
+    """What is left of a stack as torch wrote it: functions in files, but for those that calls of modules go through."""
+    frames = [frame for frame in call_stack.split(";") if re.search(r"\(\d+\): ", frame) and "<built-in" not in frame]
+    through = re.compile(r"module\.py\(\d+\): _(wrapped_)?call_impl$")
+    return " < ".join(frame for frame in frames if not through.search(frame)) or None
+
+
+@pytest.mark.job
+def test_stacks_of_operators_are_those_that_torch_wrote(one_process):
+    """In backward: of the operators that made the nodes of autograd. Ours are found without torch's texts."""
+    trace = one_process / "stacks" / "rank0" / "trace.json"
+    events = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "cpu_op"]
+    nodes = [event for event in events if event["name"].startswith("autograd::engine")]
+    forward, makers, backward = set(), {}, set()
+    for event in sorted(events, key=lambda event: event["ts"]):
+        stack, sequence = shown(event["args"].get("Call stack", "")), event["args"].get("Sequence number")
+        if any(node["tid"] == event["tid"] and node["ts"] <= event["ts"] < node["ts"] + node["dur"] for node in nodes):
+            if event["name"].startswith("autograd::engine") and "Fwd thread id" in event["args"]:
+                backward.add((event["name"], makers[event["tid"], sequence]))
+        else:
+            forward.add((event["name"], stack))
+            makers.setdefault((event["tid"], sequence), stack)
+    flags = ("--by", "op", "--by", "stack", "--by", "phase", "--stack", 99)
+    rows = json.loads(called("ops", "--json", *flags, trace).stdout)
+    found = [(row["op"], row["stack"], row["phase"]) for row in rows["ops"] if row["type"] == "operator"]
+    assert {(op, stack) for op, stack, phase in found if phase != "backward"} == forward and len(forward) > 100
+    assert backward <= {(op, stack) for op, stack, phase in found if phase == "backward"} and len(backward) > 30
