@@ -14,7 +14,7 @@ from distprof.merge.blame.causes import cause_of
 from distprof.merge.blame.culprits import MATERIAL, SURE, Cause, Culprit
 from distprof.merge.blame.excess import WHOLE, Excess
 from distprof.merge.blame.replayed_job import ReplayedJob
-from distprof.merge.blame.significance import chance
+from distprof.merge.chance.significance import chance
 from distprof.merge.program.job import Job
 from distprof.merge.replay.replay import Relief
 

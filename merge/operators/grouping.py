@@ -9,6 +9,7 @@ import polars as pl
 
 from distprof.errors import UsageError
 from distprof.merge.operators.limits import LATENCY_RATIO
+from distprof.merge.operators.spread import spread
 
 BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name", "shape": "shapes",
       "dtype": "dtypes", "phase": "phase", "rank": "rank", "stream": "stream", "step": "step", "stack": "stack"}
@@ -16,11 +17,12 @@ BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name"
 KEYS = tuple(BY.values())
 NUMBERS = ("calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns", "mean_ns", "min_ns", "max_ns", "std_ns",
            "share", "cumulative_share", "flops", "bytes", "flops_per_second", "bytes_per_second", "flops_per_byte",
-           "roofline_ratio", "num_ranks", "slowest_rank", "slowest_ratio")
+           "roofline_ratio", "num_ranks", "slowest_rank", "slowest_ratio", "slowest_p_value")
 """Columns of numbers. `mean_ns`, `min_ns`, `max_ns`, `std_ns`: of the duration of a call. `share`: of the self time of
 all that is chosen, on devices where anything ran on one. Rates: over the time of the calls that were counted, with what
 lies inside: that is how they are done. `roofline_ratio`: least time for them at the peak rates of the devices / that.
-`slowest_ratio`: self time of `slowest_rank` / that of the median rank."""
+`slowest_ratio`: self time of `slowest_rank` / that of the median rank; `slowest_p_value`: of the sum of any of the
+rows that are compared, if ranks are equal."""
 TORCH_SORTS = {
     "cpu_time": "mean_host_ns", "cpu_time_total": "host_ns", "self_cpu_time_total": "self_host_ns",
     "cuda_time": "mean_device_ns", "cuda_time_total": "device_ns", "self_cuda_time_total": "self_device_ns",
@@ -64,7 +66,7 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.
         least_ns=pl.max_horizontal("compute_ns", "memory_ns").sum(),
         **{name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
            for name in KEYS if name not in keys})
-    found = _derived(found, busy).join(_spread(rows, keys, busy), on=keys, how="left", nulls_equal=True,
+    found = _derived(found, busy).join(spread(rows, keys, busy), on=keys, how="left", nulls_equal=True,
                                        maintain_order="left")
     order = {"self": busy, **TORCH_SORTS}.get(column, column)
     found = found.sort(order, descending=True, nulls_last=True, maintain_order=True)
@@ -88,17 +90,6 @@ def _derived(found: pl.DataFrame, busy: str) -> pl.DataFrame:
     ).with_columns(bound=pl.when(pl.col("roofline_ratio") < LATENCY_RATIO).then(pl.lit("latency")).when(
         pl.col("roofline_ratio").is_not_null()).then(
         pl.when(pl.col("compute_ns") >= pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))))
-
-
-def _spread(rows: pl.DataFrame, keys: Sequence[str], busy: str) -> pl.DataFrame:
-    """The rank with most self time, and how much that is of the median rank's; null for one rank."""
-    if "rank" in keys:
-        return rows.select(*keys, slowest_rank=pl.lit(None, pl.Int64), slowest_ratio=pl.lit(None, pl.Float64)).unique()
-    each = rows.group_by([*keys, "rank"]).agg(pl.col(busy).sum()).sort("rank")
-    median = pl.col(busy).median()
-    return each.group_by(keys).agg(
-        slowest_rank=pl.when(pl.len() > 1).then(pl.col("rank").get(pl.col(busy).arg_max())),
-        slowest_ratio=pl.when((pl.len() > 1) & (median > 0)).then(pl.col(busy).max() / median))
 
 
 def _known(name: str, names: Sequence[str], option: str) -> str:

@@ -37,7 +37,7 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
     """
     certain = [one for one in culprits if one.certain]
     for one in certain:
-        chance = "" if one.p_value is None else f"; {_chance(one.p_value)}"
+        chance = "" if one.p_value is None else f"; {chance_words(one.p_value)}"
         yield f"{_delay(one, ranks)}{_hidden(one, certain)}: {cause(one.causes[0]) if one.causes else UNKNOWN}{chance}"
         yield from (f"  {cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:CAUSES])
         yield f"  {_gain(one, is_first=one is certain[0])}"
@@ -68,7 +68,7 @@ def _doubt(one: Culprit) -> Iterator[str]:
         why = (f"mending the latest would gain {brief(one.gain_ns)} +- {brief(one.gain_error_ns or 0)}, which may be "
                f"below {100 * MATERIAL:g} % of a step")
     elif one.p_value > SURE:
-        why = f"it may be chance: {_chance(one.p_value)} is above {SURE}"
+        why = f"it may be chance: {chance_words(one.p_value)} is above {SURE}"
     else:
         why = "it is late once or twice, which is no habit"
     yield f"no rank stands out: {why}"
@@ -142,6 +142,6 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _chance(p_value: float) -> str:
+def chance_words(p_value: float) -> str:
     """`p = 0.003`, `p < 0.0001`."""
     return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.1g}" if p_value < 0.1 else f"p = {p_value:.2f}"

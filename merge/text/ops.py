@@ -10,9 +10,11 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import Problem
+from distprof.merge.blame.culprits import SURE
 from distprof.merge.operators.grouping import BY
 from distprof.merge.operators.run_operators import RunOperators
 from distprof.merge.run.run_model import Run
+from distprof.merge.text.culprits import chance_words
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.terminal import Shown, quoted_all, visible
@@ -112,9 +114,11 @@ def _key(key: str, value: Any) -> str:
 
 
 def _slowest(row: dict[str, Any]) -> str:
+    """Names no rank where that may be chance."""
     if row["slowest_rank"] is None:
         return "-"
-    ratio = "" if row["slowest_ratio"] is None else f" ({row['slowest_ratio']:.2f} x median)"
-    return f"{row['slowest_rank']}{ratio}"
-
-
+    chance = row["slowest_p_value"]
+    rank = row["slowest_rank"] if chance is None or chance <= SURE else "-"
+    parts = [] if row["slowest_ratio"] is None else [f"{row['slowest_ratio']:.2f} x median"]
+    parts += [chance_words(chance)] if chance is not None and chance <= SURE else []
+    return f"{rank} ({', '.join(parts)})" if parts else f"{rank}"

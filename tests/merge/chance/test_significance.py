@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distprof.merge.blame.others import median_of_others
-from distprof.merge.blame.significance import chance
+from distprof.merge.chance.significance import chance, chances
 
 NOISES = {
     "exponential": lambda random, shape: random.exponential(1.0, shape),
@@ -85,3 +85,30 @@ def test_another_kind_of_work_that_varies_more_hides_nothing():
 def test_too_little_tells_nothing():
     assert chance(np.ones((1, 9, 1)), 0, 0) is None and chance(np.ones((4, 2, 1)), 0, 0) is None
     assert chance(np.zeros((4, 5, 1)), 0, 0) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(("tries", "most"), [(100, 0.04), pytest.param(2000, 0.016, marks=pytest.mark.stress)])
+def test_equal_ranks_rarely_stand_out_in_any_of_many_kinds(noise, tries, most):
+    """Of kinds that differ a thousandfold, and in which a rank has its good and bad steps in common."""
+    random = np.random.default_rng(6)
+    scale, found = np.logspace(0, 3, 12), []
+    for _ in range(tries):
+        work = np.stack([NOISES[noise](random, (4, 6)) for _ in scale], axis=2) * scale
+        work += random.exponential(1.0, (4, 6, 1)) * scale
+        found.append(chances(work - np.median(work, axis=0)).min() <= 0.01)
+    assert np.mean(found) <= most
+
+
+def test_a_rank_that_is_slow_in_a_small_kind_is_found_beside_large_ones():
+    random = np.random.default_rng(7)
+    work = random.normal(100, 1, (4, 6, 30)) * np.logspace(0, 4, 30)
+    work[2, :, 3] *= 1.2
+    found = chances(work - np.median(work, axis=0))
+    assert found[3] <= 0.01 and (np.delete(found, 3) > 0.01).all()
+
+
+def test_little_to_compare_has_no_chance():
+    assert chances(np.ones((1, 9, 2))) is None and chances(np.ones((4, 2, 2))) is None
+    assert chances(np.zeros((4, 5, 2))).tolist() == [1, 1]

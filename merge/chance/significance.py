@@ -43,14 +43,47 @@ def chance(beyond: Any, row: int, kind: int) -> float | None:
     return min(as_is, _chance(np.minimum(beyond, most), row, kind) / CLIPPED, 1.0)
 
 
+def chances(beyond: Any) -> Any:
+    """The same of the rank that exceeds the others most in each kind of work, in the mean over steps.
+
+    Kinds are measured by their own spread, so that each counts alike: the probability is that of any kind in which a
+    rank exceeds the others as much.
+
+    Args:
+        beyond: As above.
+
+    Returns:
+        A number a kind, at most 1; None with fewer than 2 ranks or 3 steps.
+    """
+    if beyond.shape[0] < 2 or beyond.shape[1] < 3:
+        return None
+    spread = beyond.std(axis=(0, 1))
+    beyond = beyond / np.where(spread > 0, spread, 1)
+    rows = beyond.mean(axis=1).argmax(axis=0)
+    most = np.quantile(beyond, 1 - 1 / beyond.shape[0], axis=(0, 1))
+    as_is, clipped = _any_kind(beyond, rows) / AS_IS, _any_kind(np.minimum(beyond, most), rows) / CLIPPED
+    return np.minimum(np.minimum(as_is, clipped), 1.0)
+
+
+def _any_kind(beyond: Any, rows: Any) -> Any:
+    """How often any rank exceeds the others in any kind as much as one does in each; the rank of each kind."""
+    seen = beyond.mean(axis=1)[rows, np.arange(beyond.shape[2])]
+    most = _largest_means(beyond, _tries(beyond)).max(axis=1)
+    return (1 + (most[:, None] >= seen - 1e-9 * np.abs(seen)).sum(axis=0)) / (1 + len(most))
+
+
 def _chance(beyond: Any, row: int, kind: int) -> float:
-    num_ranks, num_steps, num_kinds = beyond.shape
+    num_kinds = beyond.shape[2]
     seen = beyond[row, :, kind].mean()
     close = seen - 1e-9 * abs(seen)  # a sum in another order is the same
-    tries = int(np.clip(NUMBERS // (num_ranks * num_steps), FEWEST, MOST))
+    tries = _tries(beyond)
     most = _largest_means(beyond, tries)
     any_kind, this_kind = int((most.max(axis=1) >= close).sum()) + 1, int((most[:, kind] >= close).sum()) + 1
     return float(min(any_kind, num_kinds * this_kind, tries + 1) / (tries + 1))
+
+
+def _tries(beyond: Any) -> int:
+    return int(np.clip(NUMBERS // (beyond.shape[0] * beyond.shape[1]), FEWEST, MOST))
 
 
 def _largest_means(beyond: Any, tries: int) -> Any:

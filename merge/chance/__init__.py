@@ -1,0 +1,1 @@
+"""How likely one of equal ranks stands out as much by chance."""
