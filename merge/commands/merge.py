@@ -18,6 +18,7 @@ from distprof.merge.commands.merge_folder import beside, free, written_whole
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.ranking import Naming
 from distprof.merge.run.run_model import Run
+from distprof.merge.run.timelines import with_timelines
 from distprof.merge.scan.archives import unpack
 from distprof.merge.scan.engine import PLAIN, is_compiled
 from distprof.merge.text.problems import sentences
@@ -49,7 +50,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         UsageError: It takes `out`, or `naming` makes no sense.
         IncompleteError: Something is missing and `strict` is set; what there is was merged.
     """
-    run = open_run(*paths, naming=naming, sizes=sizes)
+    run = with_timelines(open_run(*paths, naming=naming, sizes=sizes))
     merged = free(out if out is not None else beside(paths), paths, force=force)
     if not is_compiled():
         say(SLOW)

@@ -23,6 +23,7 @@ from distprof.merge.operators.torch_averages import torch_averages
 from distprof.merge.operators.torch_session import read_session
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
+from distprof.merge.run.timelines import with_timelines
 from distprof.merge.text.ops import OperatorsShown, render
 from distprof.merge.text.torch_table import ROWS, SORTS, torch_table
 from distprof.reporters.page import Page
@@ -106,7 +107,7 @@ def torch_ops(path: Path, *more: Path, rank: int | None, by_shape: bool, num_fra
         DataError: The rank has no timeline.
         UsageError: There is no such rank or order.
     """
-    run = open_run(path, *more)
+    run = with_timelines(open_run(path, *more))
     traced = {one.number: one for one in run.ranks if one.trace is not None}
     if rank is None and len(traced) > 1:
         raise UsageError(f"expected --rank with --torch, found {len(traced)} ranks", hint="--torch --rank 0")

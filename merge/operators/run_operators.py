@@ -15,9 +15,9 @@ from distprof.merge.operators.rank_operators import SCHEMA, rank_operators
 from distprof.merge.operators.rank_timeline import Wanted, read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import RecordedTables, read_tables
+from distprof.merge.run.timelines import timeline_pass, with_timelines
 from distprof.threads import thread_pool
 
-TRACE = "trace"
 AT_ONCE = 2
 """Ranks that are read side by side: their slices are in memory together."""
 Windows = Sequence[tuple[int, int, int]]
@@ -50,6 +50,7 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
     Raises:
         DataError: No rank has one.
     """
+    run = with_timelines(run)
     tables = None if run.kind == "traces" else read_tables(run)
     traced = [rank for rank in run.ranks if rank.trace is not None]
     problems = list[Unreadable]() if tables is None else list(tables.problems)
@@ -69,11 +70,11 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
     found = {number: one for number, one in each.items() if not isinstance(one, Unreadable)}
     if not found:
         raise DataError(f"expected a timeline in {run.path}, found none",
-                        hint="--steps trace=6 records one" if tables is not None else None)
+                        hint="--steps trace=6 records one, and so does memory=3" if tables is not None else None)
     rows = pl.concat([pl.DataFrame(schema=SCHEMA), *(frame for frame, _ in found.values())])
     coverage = None
     if tables is not None:
-        steps = tables.steps.filter(pl.col("pass") == TRACE).group_by("rank").agg(steps=pl.len())
+        steps = pl.concat([_steps_of(tables, rank) for rank in traced]).group_by("rank").agg(steps=pl.len())
         rows, coverage = with_counts(rows, tables.ops, steps)
     else:
         rows = rows.with_columns(flops=pl.lit(None, pl.Int64), bytes=pl.lit(None, pl.Int64))
@@ -83,8 +84,11 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
 
 
 def _windows(tables: RecordedTables | None, rank: Rank) -> Windows | None:
-    """Steps of the trace pass of a rank; None where only its trace can tell."""
+    """Steps of the timeline of a rank; None where only its trace can tell."""
     if tables is None:
         return None
-    steps = tables.steps.filter(pl.col("pass") == TRACE, pl.col("rank") == rank.number)
-    return [(start, end, step) for start, end, step in steps.select("start_ns", "end_ns", "step").iter_rows()]
+    return [*_steps_of(tables, rank).select("start_ns", "end_ns", "step").iter_rows()]
+
+
+def _steps_of(tables: RecordedTables, rank: Rank) -> pl.DataFrame:
+    return tables.steps.filter(pl.col("pass") == timeline_pass(rank), pl.col("rank") == rank.number)

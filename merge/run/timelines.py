@@ -1,0 +1,26 @@
+"""The timeline of a rank: that of the trace pass, else that of the memory pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from distprof.contract.passes import MEMORY, TRACE
+from distprof.contract.paths import MEMORY_JSON
+from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.scan.trace_file import TraceFile
+
+
+def with_timelines(run: Run) -> Run:
+    """The run, where ranks that have no other timeline have the one with allocations."""
+    return replace(run, ranks=[rank if timeline_pass(rank) == TRACE else _of_memory(rank) for rank in run.ranks])
+
+
+def timeline_pass(rank: Rank) -> str:
+    """The pass that recorded the timeline of a rank of `with_timelines`."""
+    is_memory = rank.recorded is not None and (rank.trace is None or rank.trace.path.name == MEMORY_JSON)
+    return MEMORY if is_memory else TRACE
+
+
+def _of_memory(rank: Rank) -> Rank:
+    path = rank.folder / MEMORY_JSON
+    return replace(rank, trace=TraceFile(path=path)) if path.is_file() else rank
