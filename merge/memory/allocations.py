@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.merge.memory.origins import innermost, outer_of, place_at
+from distprof.merge.memory.origins import outer_of, place_at
+from distprof.merge.operators.memory_changes import innermost
 from distprof.merge.operators.memory_events import MemoryEvents
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.places import PHASES, places_of

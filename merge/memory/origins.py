@@ -10,7 +10,7 @@ import numpy as np
 from distprof.merge.activity.markers import AUTOGRAD, COMMUNICATION, MODULE
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.places import Places
-from distprof.merge.operators.rank_timeline import ANNOTATION, NUM_HOST, OPERATOR, RankTimeline
+from distprof.merge.operators.rank_timeline import ANNOTATION, OPERATOR, RankTimeline
 
 BUFFERS = (*COMMUNICATION, "FSDP::all_gather", "FSDP::post_backward_reduce")
 """Beginnings of names of slices in which buffers of collectives are made."""
@@ -44,22 +44,6 @@ def outer_of(timeline: RankTimeline, nesting: Nesting) -> Outer:
         enters = (timeline.type[rows] == ANNOTATION) & module[rows] & (model[rows] < 0)
         model[rows] = np.where(enters, rows, model[rows])
     return Outer(operator=operator, model=model, communicates=communicates)
-
-
-def innermost(timeline: RankTimeline, nesting: Nesting, thread: Any, time_ns: Any) -> Any:
-    """The innermost slice of a thread that runs at each time; -1 where none does."""
-    found = np.full(len(time_ns), -1, np.int64)
-    held = np.flatnonzero(timeline.type < NUM_HOST)
-    for number in np.unique(thread):
-        rows, mine = held[timeline.thread[held] == number], np.flatnonzero(thread == number)
-        place = np.searchsorted(timeline.start_ns[rows], time_ns[mine], "right") - 1
-        found[mine] = np.where(place >= 0, rows[place], -1) if len(rows) else -1
-    end = timeline.end_ns
-    while True:
-        over = (found >= 0) & (end[found] < time_ns) if len(end) else np.zeros(0, bool)
-        if not over.any():
-            return found
-        found[over] = nesting.parent[found[over]]
 
 
 def place_at(places: Places, row: Any) -> tuple[Any, Any]:

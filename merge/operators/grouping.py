@@ -9,6 +9,7 @@ import polars as pl
 
 from distprof.errors import UsageError
 from distprof.merge.operators.limits import LATENCY_RATIO
+from distprof.merge.operators.rank_operators import MEMORY
 from distprof.merge.operators.spread import spread
 
 BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name", "shape": "shapes",
@@ -17,7 +18,7 @@ BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name"
 KEYS = tuple(BY.values())
 NUMBERS = ("calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns", "mean_ns", "min_ns", "max_ns", "std_ns",
            "share", "cumulative_share", "flops", "bytes", "flops_per_second", "bytes_per_second", "flops_per_byte",
-           "roofline_ratio", "num_ranks", "slowest_rank", "slowest_ratio", "slowest_p_value")
+           "roofline_ratio", *MEMORY, "num_ranks", "slowest_rank", "slowest_ratio", "slowest_p_value")
 """Columns of numbers. `mean_ns`, `min_ns`, `max_ns`, `std_ns`: of the duration of a call. `share`: of the self time of
 all that is chosen, on devices where anything ran on one. Rates: over the time of the calls that were counted, with what
 lies inside: that is how they are done. `roofline_ratio`: least time for them at the peak rates of the devices / that.
@@ -27,7 +28,8 @@ TORCH_SORTS = {
     "cpu_time": "mean_host_ns", "cpu_time_total": "host_ns", "self_cpu_time_total": "self_host_ns",
     "cuda_time": "mean_device_ns", "cuda_time_total": "device_ns", "self_cuda_time_total": "self_device_ns",
     "device_time": "mean_device_ns", "device_time_total": "device_ns", "self_device_time_total": "self_device_ns",
-    "count": "calls"}
+    "count": "calls", **{f"{device}_memory_usage": "kept_bytes" for device in ("cpu", "cuda", "device")},
+    **{f"self_{device}_memory_usage": "self_kept_bytes" for device in ("cpu", "cuda", "device")}}
 """Names of torch's `key_averages().table(sort_by=...)` -> ours."""
 SORTS = ("self", *NUMBERS, *TORCH_SORTS)
 """What `--sort` takes; self: self time, on devices where anything ran on one."""
@@ -60,6 +62,7 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.
         pl.col("min_ns").min(), pl.col("max_ns").max(), num_ranks=pl.col("rank").n_unique(),
         duration_ns=duration.sum(),
         **{name: pl.when(counted.any()).then(pl.col(name).sum()) for name in ("flops", "bytes")},
+        **{name: pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()) for name in MEMORY},
         counted_ns=pl.col(worked).filter(counted).sum(),
         limited_ns=pl.col(worked).filter(pl.col("compute_ns").is_not_null()).sum(),
         compute_ns=pl.col("compute_ns").sum(), memory_ns=pl.col("memory_ns").sum(),
@@ -82,6 +85,8 @@ def _derived(found: pl.DataFrame, busy: str) -> pl.DataFrame:
     return found.with_columns(
         mean_ns=mean, mean_host_ns=pl.col("host_ns") / pl.col("calls"),
         mean_device_ns=pl.col("device_ns") / pl.col("calls"),
+        kept_bytes=pl.col("allocated_bytes") - pl.col("freed_bytes"),
+        self_kept_bytes=pl.col("self_allocated_bytes") - pl.col("self_freed_bytes"),
         std_ns=(pl.col("squared_ns") / pl.col("calls") - mean ** 2).clip(0).sqrt(),
         flops_per_second=pl.col("flops") / seconds, bytes_per_second=pl.col("bytes") / seconds,
         flops_per_byte=pl.when(pl.col("bytes") > 0).then(pl.col("flops") / pl.col("bytes")),

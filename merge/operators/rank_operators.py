@@ -10,6 +10,7 @@ import polars as pl
 
 from distprof.merge.activity.markers import STEP
 from distprof.merge.operators.device_times import launchers
+from distprof.merge.operators.memory_changes import MemoryChanges, changes_within
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, PYTHON, TYPES, RankTimeline
@@ -22,12 +23,14 @@ KEYS = {"op": pl.String(), "type": pl.String(), "shapes": pl.String(), "dtypes":
 """What calls of a row share. `stream`: of a device; `launched_by`: the operator of a slice of a device, if known;
 `stack`: the functions of Python around the calls, innermost first, null where that was not asked for."""
 SUMS = ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns", "squared_ns")
+MEMORY = ("self_allocated_bytes", "allocated_bytes", "self_freed_bytes", "freed_bytes")
+"""Bytes of memory, where the timeline has them."""
 SCHEMA = {"rank": pl.Int64(), **KEYS, **dict.fromkeys(SUMS, pl.Int64()), "squared_ns": pl.Float64(),
-          "min_ns": pl.Int64(), "max_ns": pl.Int64()}
+          "min_ns": pl.Int64(), "max_ns": pl.Int64(), **dict.fromkeys(MEMORY, pl.Int64())}
 
 
 def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, *,
-                   num_frames: int = 0) -> pl.DataFrame:
+                   num_frames: int = 0, changes: MemoryChanges | None = None) -> pl.DataFrame:
     """The table of a rank.
 
     Args:
@@ -35,6 +38,7 @@ def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[in
         timeline: Its slices.
         windows: Start, end and number of its steps; None: the trace has marks of them, or is one step.
         num_frames: Functions in `stack`; the timeline has calls of Python where it is above 0.
+        changes: Of memory; None or none: `MEMORY` is null.
 
     Returns:
         `SCHEMA`: `calls`; times in ns, added up over calls, on the host and on a device, with and without what lies
@@ -48,11 +52,14 @@ def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[in
     places, launcher = places_of(timeline, nesting), launchers(timeline, nesting)
     passed_on = _passed_on(timeline, nesting)
     keys = _keys(timeline, places, launcher, windows) | {"stack": _of_launcher(stack[held], launcher)}
-    rows = pl.DataFrame({**keys, **_times(timeline, nesting, launcher, passed_on)}).filter(pl.Series(~passed_on))
+    memory = _memory(timeline, nesting, changes, passed_on)
+    rows = pl.DataFrame({**keys, **_times(timeline, nesting, launcher, passed_on), **memory}).filter(
+        pl.Series(~passed_on))
     duration = pl.col("duration_ns")
     found = rows.group_by(list(keys), maintain_order=True).agg(
         calls=pl.len().cast(pl.Int64), **{name: pl.col(name).sum() for name in SUMS[1:5]},
-        squared_ns=(duration.cast(pl.Float64) ** 2).sum(), min_ns=duration.min(), max_ns=duration.max())
+        squared_ns=(duration.cast(pl.Float64) ** 2).sum(), min_ns=duration.min(), max_ns=duration.max(),
+        **{name: pl.col(name).sum() if name in memory else pl.lit(None) for name in MEMORY})
     return _in_words(found, timeline, places, stacks).select(
         (pl.lit(rank) if name == "rank" else pl.col(name)).cast(kind).alias(name) for name, kind in SCHEMA.items())
 
@@ -95,6 +102,13 @@ def _times(timeline: RankTimeline, nesting: Nesting, launcher: Any, passed_on: A
             "self_host_ns": nesting.lifted(nesting.without_inner(on_host), passed_on),
             "device_ns": nesting.with_inner(launched) + on_device,
             "self_device_ns": nesting.lifted(launched, passed_on) + on_device}
+
+
+def _memory(timeline: RankTimeline, nesting: Nesting, changes: MemoryChanges | None, passed_on: Any) -> dict[str, Any]:
+    found = None if changes is None else changes_within(timeline, nesting, changes)
+    return {} if found is None else {
+        **{name: nesting.lifted(values, passed_on) for name, values in found.items()},
+        **{name.removeprefix("self_"): nesting.with_inner(values) for name, values in found.items()}}
 
 
 def steps_of(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, start_ns: Any) -> Any:

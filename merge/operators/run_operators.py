@@ -11,6 +11,7 @@ from distprof.contract.problems import Unreadable
 from distprof.errors import DataError
 from distprof.merge.operators.counted import Coverage, with_counts
 from distprof.merge.operators.limits import with_limits
+from distprof.merge.operators.memory_changes import ChangesRead
 from distprof.merge.operators.rank_operators import SCHEMA, rank_operators
 from distprof.merge.operators.rank_timeline import Wanted, read_timeline
 from distprof.merge.run.run_model import Rank, Run
@@ -56,11 +57,13 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
     problems = list[Unreadable]() if tables is None else list(tables.problems)
 
     def read(rank: Rank) -> tuple[pl.DataFrame, int] | Unreadable:
+        memory = ChangesRead()
         try:
-            timeline = read_timeline(rank, wanted=Wanted(python=num_frames > 0))
+            timeline = read_timeline(rank, memory, Wanted(python=num_frames > 0))
         except DataError as error:
             return Unreadable(rank=rank.number, detail=str(error))
-        rows = rank_operators(rank.number, timeline, _windows(tables, rank), num_frames=num_frames)
+        rows = rank_operators(rank.number, timeline, _windows(tables, rank), num_frames=num_frames,
+                              changes=memory.changes(timeline.base_ns))
         return rows, timeline.num_bad
 
     found: Mapping[int, tuple[pl.DataFrame, int]]

@@ -10,18 +10,17 @@ import numpy as np
 import polars as pl
 
 from distprof.merge.operators.device_times import launchers
+from distprof.merge.operators.memory_changes import DEVICES, HOSTS, MEMORY, OUT_OF_MEMORY
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.rank_timeline import ANNOTATION, NUM_HOST, RankTimeline
 from distprof.merge.operators.shapes import tensors_and_scalars
 from distprof.merge.operators.torch_flops import torch_flops
-from distprof.merge.operators.torch_session import INPUTS, MEMORY, OUT_OF_MEMORY, TorchSession
+from distprof.merge.operators.torch_session import INPUTS, TorchSession
 from distprof.merge.operators.torch_stacks import Stack, TorchStacks
 
 WORK = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")
 """Collectives: as they may end on another thread, torch neither nests them nor gives them a self time."""
 STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
-HOSTS, DEVICES = (0, 4, 5), (1, 6, 12, 20)
-"""torch's numbers of device types whose memory is that of the CPU, and that of the device."""
 KINDS = {"name": pl.String(), "shapes": pl.String(), "stack": pl.List(pl.String())}
 TIMES = ("host_us", "self_host_us", "device_us", "self_device_us")
 BYTES = ("host_bytes", "self_host_bytes", "device_bytes", "self_device_bytes")
@@ -72,7 +71,7 @@ class _Slices:
 
     def __init__(self, session: TorchSession) -> None:
         timeline = session.timeline
-        self._timeline, self._session = timeline, session
+        self._timeline, self._changes, self._began_ns = timeline, session.changes, session.began_ns
         self._host = timeline.type < NUM_HOST
         self._start, self._end = ((time - session.began_ns) / 1000 for time in (timeline.start_ns, timeline.end_ns))
         works = np.array([name.startswith(WORK) for name in timeline.names] or [False])
@@ -83,7 +82,7 @@ class _Slices:
         while (passed := (self._parent >= 0) & self._same[self._parent]).any():
             self._parent[passed] = self._nesting.parent[self._parent[passed]]
         self._launcher = launchers(timeline, self._nesting)
-        self._loose = np.flatnonzero(~session.is_change | ~self._covered())
+        self._loose = np.flatnonzero(~session.changes.is_change | ~self._covered())
         renamed = [STEPS if name.startswith(STEP) else name for name in (*timeline.names, MEMORY, OUT_OF_MEMORY)]
         self.names = list(dict.fromkeys(renamed))
         numbers = {name: number for number, name in enumerate(self.names)}
@@ -92,14 +91,14 @@ class _Slices:
     def columns(self) -> dict[str, Any]:
         """A value a slice, and a value for each loose change of memory."""
         count = len(self._loose)
-        changes = np.where(self._session.is_change[self._loose], -2, -1)
+        changes = np.where(self._changes.is_change[self._loose], -2, -1)
         host = np.where(self._host, self._end - self._start, 0.0)
         found = {"name": self._number[self._timeline.name], "on_device": ~self._host,
                  "annotation": self._timeline.type == ANNOTATION, "is_async": self._is_async, "host_us": host,
                  "self_host_us": np.where(self._is_async, 0.0, host - self._of_children(host)), **self._device_times()}
         loose = dict.fromkeys(found, np.zeros(count)) | {"name": self._number[changes]}
         for side, types in (("host", HOSTS), ("device", DEVICES)):
-            change = np.where(np.isin(self._session.device_type, types), self._session.num_bytes, 0)
+            change = np.where(np.isin(self._changes.device_type, types), self._changes.num_bytes, 0)
             total = self._within(change)
             own = np.where(self._is_async, 0, total - self._of_children(total))
             for name, values in ((f"{side}_bytes", total), (f"self_{side}_bytes", own)):
@@ -108,7 +107,7 @@ class _Slices:
 
     def in_order(self) -> Any:
         """Rows that are counted, in torch's order."""
-        at = (self._session.time_ns[self._loose] - self._session.began_ns) / 1000
+        at = (self._changes.time_ns[self._loose] - self._began_ns) / 1000
         start, end = np.concatenate([self._start, at]), np.concatenate([self._end, at])
         place = np.concatenate([self._timeline.place, len(self._start) + np.arange(len(at))])
         order = np.lexsort((place, -end, start))
@@ -166,16 +165,16 @@ class _Slices:
         rows = np.flatnonzero(self._host)
         rows = rows[np.argsort(self._timeline.start_ns[rows], kind="stable")]
         if not len(rows):
-            return np.zeros(len(self._session.time_ns), bool)
+            return np.zeros(len(self._changes.time_ns), bool)
         latest = np.maximum.accumulate(self._timeline.end_ns[rows])
-        place = np.searchsorted(self._timeline.start_ns[rows], self._session.time_ns, "right") - 1
-        return (place >= 0) & (latest[place] >= self._session.time_ns)
+        place = np.searchsorted(self._timeline.start_ns[rows], self._changes.time_ns, "right") - 1
+        return (place >= 0) & (latest[place] >= self._changes.time_ns)
 
     def _within(self, change: Any) -> Any:
         """Sums of the changes while each slice of the host ran."""
-        rows = np.flatnonzero(self._session.is_change)
-        rows = rows[np.argsort(self._session.time_ns[rows], kind="stable")]
-        time, sums = self._session.time_ns[rows], np.concatenate([[0], np.cumsum(change[rows])])
+        rows = np.flatnonzero(self._changes.is_change)
+        rows = rows[np.argsort(self._changes.time_ns[rows], kind="stable")]
+        time, sums = self._changes.time_ns[rows], np.concatenate([[0], np.cumsum(change[rows])])
         first = np.searchsorted(time, self._timeline.start_ns, "left")
         behind = np.searchsorted(time, self._timeline.end_ns, "right")
         return np.where(self._host, sums[behind] - sums[first], 0)

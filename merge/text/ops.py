@@ -18,7 +18,7 @@ from distprof.merge.text.culprits import chance_words
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.terminal import Shown, quoted_all, visible
-from distprof.units import counted, duration, percent, si, spans
+from distprof.units import counted, duration, percent, si, size, spans
 
 TOP = 20
 LONGEST, LONGEST_STACK = 60, 120
@@ -28,6 +28,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "self_device_ns": ("self device", duration), "device_ns": ("device", duration), "share": ("share", percent),
     "mean_ns": ("mean", duration), "max_ns": ("max", duration), "flops": ("FLOPs", si),
     "flops_per_second": ("FLOP/s", si), "flops_per_byte": ("FLOP/B", si), "roofline_ratio": ("of roofline", percent),
+    "self_allocated_bytes": ("self allocated", size), "self_freed_bytes": ("self freed", size),
     "bound": ("bound by", lambda text: text or "-")}
 """Column -> title and how a value is written."""
 

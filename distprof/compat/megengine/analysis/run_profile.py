@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,16 @@ from distprof.merge.operators.counted import Coverage, with_counts
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.rank_operators import rank_operators
 from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, TYPES, RankTimeline, read_timeline
-from distprof.merge.operators.run_operators import TRACE
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.shapes import tensors_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import RecordedTables, read_tables
+from distprof.merge.run.timelines import timeline_pass, with_timelines
 from distprof.units import counted, percent, spans
 
 KEY = ("rank", "op", "type", "module_path", "phase", "shapes", "dtypes")
 """What calls of one operator share; those of a step are added up."""
-ARRAYS = ("name", "type", "thread", "start_ns", "duration_ns", "external", "correlation", "sequence", "shapes",
-          "dtypes")
 KERNELS = TYPES[NUM_HOST:]
 Calls = frozenset[tuple[str, str]]
 
@@ -40,7 +37,7 @@ def read_profile(paths: Sequence[Path]) -> Profile:
     Raises:
         DataError: It cannot be read, or no rank has a timeline.
     """
-    run = open_run(*paths)
+    run = with_timelines(open_run(*paths))
     tables = None if run.kind == "traces" else read_tables(run)
     frames, bad = list[pl.DataFrame](), 0
     for rank in run.ranks:
@@ -52,7 +49,7 @@ def read_profile(paths: Sequence[Path]) -> Profile:
     if not frames:
         raise DataError(f"expected a timeline in {run.path}, found none",
                         hint="--steps trace=6 records one" if tables is not None else None)
-    rows, coverage = _with_counts(pl.concat(frames), tables)
+    rows, coverage = _with_counts(pl.concat(frames), tables, run.ranks)
     if rows["step"].is_not_null().any():
         rows = rows.filter(pl.col("step").is_not_null())
     return Profile(rows=_as_operators(selected(rows, Selection())), notes=list(_notes(run, rows, coverage, bad)))
@@ -79,21 +76,23 @@ def _whole_operators(timeline: RankTimeline, known: Calls) -> RankTimeline:
     inside = np.zeros(len(timeline.name), bool)
     for rows, parents in nesting.downwards():
         inside[rows] = (parents >= 0) & (inside[parents] | is_counted[parents])
-    kept = ~(inside & is_operator)
-    return replace(timeline, **{name: getattr(timeline, name)[kept] for name in ARRAYS})
+    return timeline.where(~(inside & is_operator))
 
 
 def _windows(tables: RecordedTables | None, rank: Rank) -> list[tuple[int, int, int]] | None:
     if tables is None:
         return None
-    steps = tables.steps.filter(pl.col("pass") == TRACE, pl.col("rank") == rank.number)
+    steps = tables.steps.filter(pl.col("pass") == timeline_pass(rank), pl.col("rank") == rank.number)
     return list(steps.select("start_ns", "end_ns", "step").iter_rows())
 
 
-def _with_counts(rows: pl.DataFrame, tables: RecordedTables | None) -> tuple[pl.DataFrame, Coverage | None]:
+def _with_counts(rows: pl.DataFrame, tables: RecordedTables | None, ranks: Sequence[Rank]) -> (
+        tuple[pl.DataFrame, Coverage | None]):
     if tables is None:
         return rows.with_columns(flops=pl.lit(None, pl.Int64), bytes=pl.lit(None, pl.Int64)), None
-    return with_counts(rows, tables.ops, tables.steps.filter(pl.col("pass") == TRACE).group_by("rank").agg(
+    passes = pl.DataFrame({"rank": [rank.number for rank in ranks], "pass": [timeline_pass(rank) for rank in ranks]},
+                          schema={"rank": pl.Int64, "pass": pl.String})
+    return with_counts(rows, tables.ops, tables.steps.join(passes, on=["rank", "pass"]).group_by("rank").agg(
         steps=pl.len()))
 
 
