@@ -10,7 +10,7 @@ import polars as pl
 
 from distprof.merge.chance.significance import chances
 
-MOST_NUMBERS = 20_000_000
+MOST_NUMBERS = 10_000_000
 """Numbers that are dealt out to ranks to tell chance: of many ranks and steps, those of fewer groups."""
 DEALT = 2_000
 MOST_GROUPS = 100
@@ -32,25 +32,25 @@ def spread(rows: pl.DataFrame, keys: Sequence[str], busy: str) -> pl.DataFrame:
     """
     if "rank" in keys:
         return rows.select(keys).unique().with_columns(pl.lit(None, kind).alias(name) for name, kind in NAMES.items())
-    each = rows.group_by([*keys, "rank"]).agg(pl.col(busy).sum()).sort("rank")
+    in_steps = rows.group_by([*dict.fromkeys([*keys, "rank", "step"])]).agg(pl.col(busy).sum())
+    each = in_steps.group_by([*keys, "rank"]).agg(pl.col(busy).sum()).sort("rank")
     median = pl.col(busy).median()
     found = each.group_by(keys).agg(
         slowest_rank=pl.when(pl.len() > 1).then(pl.col("rank").get(pl.col(busy).arg_max())),
         slowest_ratio=pl.when((pl.len() > 1) & (median > 0)).then(pl.col(busy).max() / median))
-    return found.join(_significance(rows, keys, busy), on=keys, how="left", nulls_equal=True)
+    return found.join(_significance(in_steps, keys, busy), on=keys, how="left", nulls_equal=True)
 
 
-def _significance(rows: pl.DataFrame, keys: Sequence[str], busy: str) -> pl.DataFrame:
-    ranks, timed = rows["rank"].unique().sort(), rows.filter(pl.col("step").is_not_null())
+def _significance(in_steps: pl.DataFrame, keys: Sequence[str], busy: str) -> pl.DataFrame:
+    ranks, timed = in_steps["rank"].unique().sort(), in_steps.filter(pl.col("step").is_not_null())
     common = timed.group_by("step").agg(pl.col("rank").n_unique()).filter(pl.col("rank") == len(ranks))["step"].sort()
     size = max(len(ranks) * len(common) * DEALT, 1)
-    groups = timed.group_by(keys, maintain_order=True).agg(pl.col(busy).sum()).top_k(
+    groups = timed.group_by(keys).agg(pl.col(busy).sum()).top_k(
         min(max(MOST_NUMBERS // size, 1), MOST_GROUPS), by=busy).select(keys).with_row_index("group")
     work = np.zeros((len(ranks), len(common), len(groups)))
     own = timed.join(groups, on=keys, nulls_equal=True).filter(pl.col("step").is_in(common.implode()))
-    work_of = own.group_by("rank", "step", "group").agg(pl.col(busy).sum())
-    place = (ranks.search_sorted(work_of["rank"]), common.search_sorted(work_of["step"]), work_of["group"])
-    work[tuple(one.to_numpy() for one in place)] = work_of[busy].to_numpy()
+    place = (ranks.search_sorted(own["rank"]), common.search_sorted(own["step"]), own["group"])
+    work[tuple(one.to_numpy() for one in place)] = own[busy].to_numpy()
     found: Any = chances(work - np.median(work, axis=0)) if len(groups) else None
     values = pl.Series("slowest_p_value", found, pl.Float64()) if found is not None else pl.lit(None, pl.Float64())
     return groups.drop("group").with_columns(slowest_p_value=values)
