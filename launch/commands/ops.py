@@ -33,8 +33,8 @@ FRAMES = 5
 @click.option("--step", "steps", multiple=True, type=int, metavar="N", help="Only this step.")
 @click.option("--phase", "phases", multiple=True, metavar="PHASE",
               help="Only forward, backward, recompute, optimizer, evaluation or data.")
-@click.option("--stack", default=FRAMES, type=click.IntRange(min=1), metavar="N", show_default=True,
-              help="With --by stack: innermost functions of Python that are kept apart.")
+@click.option("--stack", default=None, type=click.IntRange(min=1), metavar="N",
+              help=f"With --by stack: innermost functions of Python that are kept apart.  [default: {FRAMES}]")
 @click.option("--min-time", default=None, type=float, metavar="US",
               help="Only rows whose calls take that long on average, in microseconds.")
 @click.option("--max-time", default=None, type=float, metavar="US",
@@ -56,7 +56,7 @@ FRAMES = 5
 @STRICT
 def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: int | None, op: str | None,
         types: tuple[str, ...], module: str | None, dtype: str | None, ranks: tuple[int, ...], steps: tuple[int, ...],
-        phases: tuple[str, ...], stack: int, min_time: float | None, max_time: float | None, form: str | None,
+        phases: tuple[str, ...], stack: int | None, min_time: float | None, max_time: float | None, form: str | None,
         parquet: Path | None, peak: float | None, bandwidth: float | None, as_torch: bool, attempt: int | None,
         strict: bool) -> None:
     """Show operators: time on host and device, FLOPs and bytes.
@@ -65,6 +65,9 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
     """
     if min_time is not None and max_time is not None and min_time > max_time:
         raise UsageError(f"expected --min-time below --max-time, found {min_time:g} and {max_time:g}")
+    if stack is not None and "stack" not in by:
+        raise UsageError("expected --by stack with --stack, found none", hint=f"--by stack --stack {stack}")
+    num_frames = stack or FRAMES
     from distprof.launch.merge_memory import reuse_memory
 
     reuse_memory()
@@ -79,11 +82,11 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
             raise UsageError("expected --torch with --rank, --by shape, --by stack, --stack, --sort and --top alone, "
                              "found other options")
         show(torch_ops(*of_attempt(runs, attempt), rank=ranks[0] if ranks else None, by_shape="shape" in by,
-                       num_frames=stack if "stack" in by else 0, sort=sort, top=top))
+                       num_frames=num_frames if "stack" in by else 0, sort=sort, top=top))
         return
     selection = Selection(
         types=types, op=op, module=module, dtype=dtype, ranks=ranks, steps=steps, phases=phases,
         min_ns=None if min_time is None else 1000 * min_time, max_ns=None if max_time is None else 1000 * max_time)
-    view = OpsView(by=by or ("op",), num_frames=stack, sort=sort or "self", top=top, form=form or "text",
+    view = OpsView(by=by or ("op",), num_frames=num_frames, sort=sort or "self", top=top, form=form or "text",
                    parquet=parquet, peak=peak, bandwidth=bandwidth)
     show(ops_of(*of_attempt(runs, attempt), selection=selection, view=view, strict=strict))

@@ -74,7 +74,7 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
     found = run_operators(run, (view.peak, view.bandwidth), num_frames=view.num_frames if by_stack else 0)
     if by_stack and found.rows["stack"].is_null().all():
         raise DataError(f"expected calls of Python in the timelines of {run.path} for --by stack, found none",
-                        hint="torch.profiler notes them with with_stack=True")
+                        hint="torch.profiler notes them with with_stack=True; passes of distprof do not")
     problems: list[Problem] = [*run.problems, *found.problems]
     fail_if_incomplete(problems, strict=strict)
     chosen = selected(found.rows, selection)

@@ -57,6 +57,8 @@ def test_what_is_asked_for_is_left(tmp_path, flags, left):
     (("--op", "("), 2, "expected a regular expression for --op"),
     (("--peak", 0), 2, "expected a positive number for --peak"),
     (("--bandwidth", "nan"), 2, "expected a positive number for --bandwidth"),
+    (("--stack", 3), 2, "expected --by stack with --stack"),
+    (("--by", "stack", "--stack", 0), 2, "0 is not in the range"),
     (("--min-time", 3, "--max-time", 2), 2, "expected --min-time below --max-time")])
 def test_what_is_not_there_is_refused(tmp_path, flags, code, told):
     done = called("ops", *flags, folder(tmp_path, *TWO))
