@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from distprof.merge.operators.memory_changes import ChangesRead, MemoryChanges
-from distprof.merge.operators.rank_timeline import RankTimeline, Wanted, read_timeline
+from distprof.merge.operators.rank_timeline import OPERATOR, RankTimeline, Wanted, read_timeline
 from distprof.merge.run.run_model import Rank
 from distprof.merge.scan.engine import Scanner
 from distprof.merge.scan.scanned_columns import NONE
@@ -15,6 +16,8 @@ from distprof.merge.scan.scanned_columns import NONE
 UNSEEN = ("profiler::_record_function_enter", "profiler::_record_function_enter_new", "profiler::_record_function_exit",
           "aten::is_leaf", "aten::output_nr", "aten::_version")
 """Operators that torch leaves out."""
+OVERLOAD = re.compile(r"^(\w+::\w+)\.\w+$")
+"""The name of an operator with that of its overload."""
 SPAN = b"Trace"
 """Category of the slice that begins with the session."""
 STACK, INPUTS, FORWARD_THREAD, PYTHON_ID, PYTHON_PARENT = (
@@ -59,9 +62,19 @@ def read_session(rank: Rank) -> TorchSession:
     """
     events = _Events()
     wanted = Wanted(python=True, integers=(FORWARD_THREAD, PYTHON_ID, PYTHON_PARENT), texts=(STACK, INPUTS))
-    timeline = read_timeline(rank, events, wanted)
+    timeline = _without_overloads(read_timeline(rank, events, wanted))
     unseen = [number for number, name in enumerate(timeline.names) if name in UNSEEN]
     timeline = timeline.where(~np.isin(timeline.name, unseen))
     first = int(timeline.start_ns.min()) if len(timeline.start_ns) else timeline.base_ns
     return TorchSession(timeline=timeline, began_ns=min(events.began) + timeline.base_ns if events.began else first,
                         changes=events.changes(timeline.base_ns))
+
+
+def _without_overloads(timeline: RankTimeline) -> RankTimeline:
+    """With `aten::add` for `aten::add.Tensor`, as sessions with `capture_overload_names` write it."""
+    of_operators = set(np.unique(timeline.name[timeline.type == OPERATOR]).tolist())
+    names = [OVERLOAD.sub(r"\1", name) if number in of_operators else name
+             for number, name in enumerate(timeline.names)]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    renamed = np.array([numbers[name] for name in names], np.int64)
+    return replace(timeline, names=list(numbers), name=renamed[timeline.name])

@@ -85,9 +85,10 @@ def main() -> None:
     for _ in range(3):  # code that is made and dropped while torch notes stacks leaves it with names that are gone
         step()
     for way in ways:
-        verbose = torch._C._profiler._ExperimentalConfig(verbose=way != "stacks_unasked")
+        more = torch._C._profiler._ExperimentalConfig(verbose=way != "stacks_unasked",
+                                                      capture_overload_names=way == "shapes")
         plan = None if way == "memory" else schedule(wait=0, warmup=1, active=2, repeat=1)
-        with profile(activities=[ProfilerActivity.CPU], experimental_config=verbose, schedule=plan,
+        with profile(activities=[ProfilerActivity.CPU], experimental_config=more, schedule=plan,
                      **WAYS[way]) as profiler:
             for _ in range(3):
                 kept = torch.randn(100)

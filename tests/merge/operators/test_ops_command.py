@@ -8,6 +8,7 @@ import json
 import polars as pl
 import pytest
 
+import distprof
 from distprof.merge.operators.grouping import KEYS, NUMBERS
 from support.jobs import called
 from support.made_up_traces import folder, op
@@ -141,6 +142,8 @@ def test_operators_are_told_apart_by_the_functions_around_them(tmp_path):
         ("aten::add", "c.py(2): hook < b.py(5): twice"): 1000, ("aten::mm", None): 5000}
     whole = {row["stack"]: row["calls"] for row in data(tmp_path, "--by", "stack", "--stack", 1, "--op", "mm")["ops"]}
     assert whole == {"b.py(9): once": 1, "b.py(5): twice": 2, None: 1}
+    frame = distprof.read_run(tmp_path).ops(stack=1)
+    assert set(frame["stack"]) == {"b.py(9): once", "b.py(5): twice", "c.py(2): hook", None}
     plain = data(tmp_path)["ops"]
     assert {row["op"]: row["calls"] for row in plain}["aten::mm"] == 4 and not any(row["stack"] for row in plain)
 

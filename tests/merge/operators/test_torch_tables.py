@@ -27,26 +27,38 @@ def tables(folder, way, rank=0):
         yield (*FLAGS[name], *(() if sort == "None" else ("--sort", sort))), path.read_text()
 
 
-@pytest.fixture(scope="module")
-def one_process(tmp_path_factory):
-    out = tmp_path_factory.mktemp("tables")
-    for ways in (["plain", "shapes", "stacks", "stacks_unasked", "memory"], ["compiled"]):
-        subprocess.run([sys.executable, str(SCRIPT), str(out), *ways], check=True, timeout=PATIENCE_S,
-                       env=clean_environ())
+def profiled(out, *ways):
+    subprocess.run([sys.executable, str(SCRIPT), str(out), *ways], check=True, timeout=PATIENCE_S, env=clean_environ())
     return out
 
 
-@pytest.mark.job
-@pytest.mark.parametrize("way", ["plain", "shapes", "stacks", "stacks_unasked", "memory", "compiled"])
-def test_tables_are_torch_s(one_process, way):
-    found = list(tables(one_process, way))
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    return profiled(tmp_path_factory.mktemp("tables"), "plain", "shapes", "stacks", "stacks_unasked", "memory")
+
+
+def assert_same(folder, way):
+    found = list(tables(folder, way))
     assert len(found) == 11 and any(SHOWN[way] in theirs for _, theirs in found)
     for flags, theirs in found:
-        ours = called("ops", "--torch", "--top", 100_000, *flags, one_process / way / "rank0" / "trace.json").stdout
+        ours = called("ops", "--torch", "--top", 100_000, *flags, folder / way / "rank0" / "trace.json").stdout
         assert ours == theirs, flags
 
 
 @pytest.mark.job
+@pytest.mark.parametrize("way", ["plain", "shapes", "stacks", "stacks_unasked", "memory"])
+def test_tables_are_torch_s(one_process, way):
+    assert_same(one_process, way)
+
+
+@pytest.mark.job
+@pytest.mark.stress
+def test_tables_of_a_compiled_model_are_torch_s(tmp_path):
+    assert_same(profiled(tmp_path, "compiled"), "compiled")
+
+
+@pytest.mark.job
+@pytest.mark.stress
 def test_tables_of_each_rank_are_torch_s(tmp_path):
     torchrun(2, SCRIPT, tmp_path, "ddp")
     for rank in range(2):
