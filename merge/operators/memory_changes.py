@@ -13,8 +13,8 @@ from distprof.merge.scan.engine import Scanner
 from distprof.merge.scan.scanned_columns import NONE
 
 MEMORY, OUT_OF_MEMORY = "[memory]", "[OutOfMemory]"
-HOSTS, DEVICES = (0, 4, 5), (1, 6, 12, 20)
-"""torch's numbers of device types: memory of hosts, and of devices."""
+HOSTS, META = (0, 2, 5), 14
+"""torch's numbers of device types: those whose memory is that of the host, and the one without memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +65,10 @@ def changes_within(timeline: RankTimeline, nesting: Nesting, changes: MemoryChan
     Returns:
         `self_allocated_bytes` and `self_freed_bytes`, a value a slice; None where nothing was recorded.
     """
-    if not changes.is_change.any():
-        return None
-    on_device = changes.is_change & np.isin(changes.device_type, DEVICES)
+    on_device = changes.is_change & ~np.isin(changes.device_type, (*HOSTS, META, NONE))
     wanted = on_device if on_device.any() else changes.is_change & np.isin(changes.device_type, HOSTS)
+    if not wanted.any():
+        return None
     rows = innermost(timeline, nesting, changes.thread[wanted], changes.time_ns[wanted])
     num_bytes = changes.num_bytes[wanted]
     found = {}

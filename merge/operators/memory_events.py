@@ -14,7 +14,7 @@ KEYS = {"bytes": "Bytes", "address": "Addr", "allocated": "Total Allocated", "re
 """Column -> key of `args`."""
 MAYBE = ("allocated", "reserved", "device_id", "order")
 """Columns that may be missing."""
-DEVICES = {0: "cpu", 1: "cuda", 9: "xla", 12: "xpu", 13: "mps", 15: "meta", 17: "hpu", 20: "device"}
+DEVICES = {0: "cpu", 1: "cuda", 9: "xla", 12: "xpu", 13: "mps", 14: "meta", 15: "hpu", 19: "mtia", 20: "device"}
 """torch's numbers of device types."""
 
 

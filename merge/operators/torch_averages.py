@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from distprof.merge.operators.device_times import launchers
-from distprof.merge.operators.memory_changes import DEVICES, HOSTS, MEMORY, OUT_OF_MEMORY
+from distprof.merge.operators.memory_changes import HOSTS, MEMORY, OUT_OF_MEMORY
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.rank_timeline import ANNOTATION, NUM_HOST, RankTimeline
 from distprof.merge.operators.shapes import tensors_and_scalars
@@ -22,6 +22,8 @@ WORK = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")
 """Collectives: as they may end on another thread, torch neither nests them nor gives them a self time."""
 STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
 KINDS = {"name": pl.String(), "shapes": pl.String(), "stack": pl.List(pl.String())}
+DEVICES = (1, 6, 12, 20)
+"""torch's numbers of device types whose memory it shows as that of the device."""
 TIMES = ("host_us", "self_host_us", "device_us", "self_device_us")
 BYTES = ("host_bytes", "self_host_bytes", "device_bytes", "self_device_bytes")
 

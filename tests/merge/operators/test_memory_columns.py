@@ -13,6 +13,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import distprof
+from distprof.merge.operators.memory_changes import HOSTS, META
+from distprof.merge.operators.memory_events import DEVICES as NAMES
 from distprof.merge.operators.run_operators import run_operators
 from distprof.merge.run.open_run import open_run
 from support.jobs import called
@@ -66,6 +68,19 @@ def test_ranks_that_recorded_none_are_not_counted_as_zero(tmp_path):
     assert shown(both) == {"aten::mm": (100, 100, 0, 0), "aten::add": (None,) * 4}
     assert shown(both, "--rank", 1) == {"aten::mm": (None,) * 4, "aten::add": (None,) * 4}
     assert "allocated" not in called("ops", "--rank", 1, both).stdout
+
+
+@pytest.mark.parametrize("args", [{"Bytes": 100}, {"Bytes": 100, "Device Type": 14}, {"Device Type": 0},
+                                  {"Bytes": "NaN", "Device Type": 0}, {"Bytes": 1e400, "Device Type": 0}, {}])
+def test_changes_that_say_no_size_or_no_place_are_none(tmp_path, args):
+    assert shown(folder(tmp_path, [op("aten::mm", 0, 50), {**change(5, 1), "args": args}])) == {"aten::mm": (None,) * 4}
+
+
+def test_torch_s_numbers_of_device_types():
+    types = {name.lower(): int(number) for name, number in torch.autograd.DeviceType.__members__.items()}
+    assert (types["cpu"], types["mkldnn"], types["ideep"]) == HOSTS and types["meta"] == META
+    named = {name: number for number, name in NAMES.items() if name != "device"}
+    assert named.items() <= types.items() and NAMES[types["privateuse1"]] == "device"
 
 
 @pytest.mark.parametrize(("sort", "first"), [
