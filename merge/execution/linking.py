@@ -14,6 +14,8 @@ from distprof.merge.scan.scanned_columns import NONE
 
 ROOTS = ("[pytorch|profiler|execution_trace|", "[pytorch|profiler|execution_graph|")
 """How names of nodes begin that stand for a process or a thread."""
+FUNCTION = "Record function id"
+"""Key of `args` of slices; the number of the call, which nodes have as well."""
 PROCESS_GROUPS = "process_group:init"
 """In the name of a node that lists the process groups."""
 
@@ -56,9 +58,10 @@ def linked(table: NodeTable, timeline: RankTimeline | None) -> Links:
     slices = np.flatnonzero((timeline.type == OPERATOR) | (timeline.type == ANNOTATION))
     names = {name: number for number, name in enumerate(timeline.names)}
     name_of = np.array([names.get(name, -1) for name in table.names] or [-1], np.int64)[table.name[nodes]]
-    numbered = bool(np.any((timeline.function[slices] != NONE) & (timeline.function[slices] > 0)))
+    function = timeline.more[FUNCTION]
+    numbered = bool(np.any((function[slices] != NONE) & (function[slices] > 0)))
     if numbered:
-        ours, theirs = _by_number(table.function[nodes], timeline.function[slices])
+        ours, theirs = _by_number(table.function[nodes], function[slices])
     else:
         ours, theirs = _in_order(_order(table.function[nodes], table.id[nodes]), name_of,
                                  _order(timeline.external[slices], timeline.start_ns[slices]), timeline.name[slices])

@@ -15,11 +15,12 @@ from distprof.merge.execution.communication import (
     tensor_uses,
 )
 from distprof.merge.execution.edges import Edges, edges
+from distprof.merge.execution.linking import FUNCTION
 from distprof.merge.execution.node_table import read_table
 from distprof.merge.execution.order_dependencies import order_dependencies
 from distprof.merge.execution.rank_graph import RankGraph, rank_graph
 from distprof.merge.execution.storage_dependencies import storage_dependencies
-from distprof.merge.operators.rank_timeline import read_timeline
+from distprof.merge.operators.rank_timeline import Wanted, read_timeline
 from distprof.merge.run.run_model import Rank
 
 Groups = Mapping[tuple[int, ...], int]
@@ -49,7 +50,7 @@ def rank_execution(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | Non
         DataError: A file is not what it should be, or there is nothing in it.
     """
     table = read_table(rank.execution_trace) if rank.execution_trace is not None else None
-    timeline = read_timeline(rank) if rank.trace is not None else None
+    timeline = read_timeline(rank, wanted=Wanted(integers=(FUNCTION,))) if rank.trace is not None else None
     graph = rank_graph(table, timeline, window)
     found = communication(graph, _within(graph, rows))
     needed = [storage_dependencies(graph, tensor_uses(graph, found)), *order_dependencies(graph),
