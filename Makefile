@@ -26,7 +26,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py $(wildcard mer
 
 $(VENV)/.test: $(VENV)/.installed
 	$(PIP) install --editable '.[test,peers,frameworks]'
-	$(PIP) install --no-deps torchvision lightning pytorch-lightning torchmetrics megatron-core torchtitan
+	$(PIP) install --no-deps torchvision lightning pytorch-lightning torchmetrics megatron-core torchtitan mlc-chakra
 	DS_BUILD_OPS=0 $(PIP) install --no-deps --no-build-isolation deepspeed  # its setup imports torch
 	touch $@
 

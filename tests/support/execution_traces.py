@@ -6,6 +6,8 @@ import json
 import struct
 from typing import Any
 
+FRESH = "aten::add.Tensor(Tensor self, Tensor other) -> Tensor"
+"""Schema of an operator with a new result."""
 ROOT = "[pytorch|profiler|execution_trace|thread]"
 ATTRIBUTES = ("rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "op_schema")
 
@@ -61,6 +63,26 @@ def pair(folder, nodes, events, *, rank=0, world_size=1, **more):
     (folder / f"rank{rank}.json").write_text(json.dumps({
         "distributedInfo": {"backend": "gloo", "rank": rank, "world_size": world_size, "pg_count": 1,
                             "pg_config": [group]}, "traceEvents": events, **more}))
+    return folder
+
+
+def gloo_job(folder):
+    """Two ranks: an all_reduce on a thread of gloo that starts 2 ms apart, and a send."""
+    for rank in (0, 1):
+        other, name = 1 - rank, "recv_" if rank else "send"
+        nodes = [call(2, "make", outputs=[tensor(1)], schema=FRESH),
+                 call(3, "c10d::allreduce_", inputs=[[tensor(1, size=25)]]),
+                 call(4, "gloo:all_reduce", inputs=[tensor(1, size=25)]),
+                 call(5, f"c10d::{name}", inputs=[[tensor(2)], "<Object>", other, 9]),
+                 call(6, f"gloo:{name.rstrip('_')}", inputs=[tensor(2)], parent=5),
+                 call(7, "use", inputs=[tensor(1)], schema=FRESH)]
+        timeline = slices(("make", 2), ("c10d::allreduce_", 3), {}, (f"c10d::{name}", 5), {}, ("use", 7))
+        work = {"ph": "X", "cat": "user_annotation", "pid": 1}
+        timeline[2] = work | {"name": "gloo:all_reduce", "tid": 7, "ts": 115 + 2 * rank, "dur": 9, "args": {
+            "Record function id": 4, "Input Dims": [[25]], "Input type": ["float"]}}
+        timeline[4] = work | {"name": f"gloo:{name.rstrip('_')}", "tid": 1, "ts": 131, "dur": 4, "args": {
+            "Record function id": 6, "Input Dims": [[4]], "Input type": ["float"]}}
+        pair(folder, nodes, timeline, rank=rank, world_size=2)
     return folder
 
 

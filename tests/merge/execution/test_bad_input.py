@@ -7,10 +7,9 @@ import json
 
 import pytest
 
-from support.execution_traces import call, file_of, pair, read_et, slices, tensor, values
+from support.execution_traces import FRESH, call, file_of, pair, read_et, slices, tensor, values
 from support.jobs import called
 
-FRESH = "aten::add.Tensor(Tensor self, Tensor other) -> Tensor"
 PLAIN = [call(2, "one", outputs=[tensor(1)], schema=FRESH), call(3, "two", inputs=[tensor(1)], schema=FRESH)]
 EVENTS = slices(("one", 2), ("two", 3))
 

@@ -8,11 +8,10 @@ from collections import Counter
 
 import pytest
 
-from support.execution_traces import call, file_of, old_call, pair, read_et, slices, tensor
+from support.execution_traces import FRESH, call, file_of, gloo_job, old_call, pair, read_et, slices, tensor
 from support.jobs import called
 from support.kineto_files import DLRM, needs_shared
 
-FRESH = "aten::add.Tensor(Tensor self, Tensor other) -> Tensor"
 COMP, SEND, RECV, COLLECTIVE = 4, 5, 6, 7
 THREE = [call(2, "outer", schema=FRESH, outputs=[tensor(1)]), call(3, "inner", parent=2),
          call(4, "reader", inputs=[tensor(1)], schema=FRESH)]
@@ -58,26 +57,6 @@ def test_old_and_new_layouts_give_the_same(tmp_path):
     for node in (*one.values(), *other.values()):
         del node["inputs"]  # shapes and types were left out
     assert one == other
-
-
-def gloo_job(folder):
-    """Two ranks: an all_reduce on a thread of gloo that starts 2 ms apart, and a send."""
-    for rank in (0, 1):
-        other, name = 1 - rank, "recv_" if rank else "send"
-        nodes = [call(2, "make", outputs=[tensor(1)], schema=FRESH),
-                 call(3, "c10d::allreduce_", inputs=[[tensor(1, size=25)]]),
-                 call(4, "gloo:all_reduce", inputs=[tensor(1, size=25)]),
-                 call(5, f"c10d::{name}", inputs=[[tensor(2)], "<Object>", other, 9]),
-                 call(6, f"gloo:{name.rstrip('_')}", inputs=[tensor(2)], parent=5),
-                 call(7, "use", inputs=[tensor(1)], schema=FRESH)]
-        timeline = slices(("make", 2), ("c10d::allreduce_", 3), {}, (f"c10d::{name}", 5), {}, ("use", 7))
-        work = {"ph": "X", "cat": "user_annotation", "pid": 1}
-        timeline[2] = work | {"name": "gloo:all_reduce", "tid": 7, "ts": 115 + 2 * rank, "dur": 9, "args": {
-            "Record function id": 4, "Input Dims": [[25]], "Input type": ["float"]}}
-        timeline[4] = work | {"name": f"gloo:{name.rstrip('_')}", "tid": 1, "ts": 131, "dur": 4, "args": {
-            "Record function id": 6, "Input Dims": [[4]], "Input type": ["float"]}}
-        pair(folder, nodes, timeline, rank=rank, world_size=2)
-    return folder
 
 
 def test_communication_has_type_size_group_and_the_other_side(tmp_path):

@@ -11,11 +11,10 @@ from distprof.merge.execution.rank_graph import rank_graph
 from distprof.merge.execution.storage_dependencies import storage_dependencies
 from distprof.merge.execution.tensor_uses import written_arguments
 from distprof.merge.scan.trace_file import TraceFile
-from support.execution_traces import call, file_of, tensor
+from support.execution_traces import FRESH, call, file_of, tensor
 
 IN_PLACE = "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)"
 VIEW = "aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)"
-FRESH = "aten::add.Tensor(Tensor self, Tensor other) -> Tensor"
 
 
 def needed(folder, *nodes):

@@ -1,0 +1,76 @@
+"""The tools of Chakra read what `distprof export` writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from support.execution_traces import gloo_job, pair
+from support.jobs import called
+from support.kineto_files import DLRM, needs_shared
+
+BIN = Path(sys.executable).parent
+needs_chakra = pytest.mark.skipif(not (BIN / "chakra_jsonizer").is_file(), reason="needs mlc-chakra")
+pytestmark = [needs_chakra, pytest.mark.job]
+
+
+def chakra(tool, *arguments, cwd):
+    done = subprocess.run([BIN / f"chakra_{tool}", *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
+                          timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def jsonized(path):
+    """Nodes as the tool prints them: objects one after the other."""
+    chakra("jsonizer", "--input_filename", path, "--output_filename", path.with_suffix(".json"), cwd=path.parent)
+    decoder, text, at, found = json.JSONDecoder(), path.with_suffix(".json").read_text(), 0, []
+    while at < len(text):
+        value, at = decoder.raw_decode(text, at)
+        found.append(value)
+    return found[1:]
+
+
+def converted(path):
+    chakra("converter", "PyTorch", "--input", path, "--output", path.with_suffix(".et"), cwd=path.parent)
+    return Counter(node["type"] for node in jsonized(path.with_suffix(".et")))
+
+
+def exported(source, folder, form="chakra"):
+    done = called("export", source, "--out", folder, "--prefix", "job", "--format", form)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_they_read_a_job_of_gloo(tmp_path):
+    source = gloo_job(tmp_path / "run")
+    nodes = jsonized(exported(source, tmp_path / "et") / "job.0.et")
+    assert Counter(node["type"] for node in nodes) == {
+        "METADATA_NODE": 1, "COMP_NODE": 4, "COMM_COLL_NODE": 1, "COMM_SEND_NODE": 1}
+    graph = tmp_path / "et" / "job.0.graphml"
+    chakra("visualizer", "--input_filename", tmp_path / "et" / "job.0.et", "--output_filename", graph, cwd=tmp_path)
+    assert len([one for one in ElementTree.parse(graph).iter() if one.tag.endswith("node")]) == len(nodes)
+    assert converted(exported(source, tmp_path / "linked", "linked") / "job.0.json")["COMM_COLL_NODE"] == 1
+
+
+@needs_shared
+def test_they_read_all_ranks_of_a_job_of_nccl(tmp_path):
+    exported(DLRM, tmp_path / "et")
+    exported(DLRM, tmp_path / "linked", "linked")
+    for rank in range(8):
+        kinds = Counter(node["type"] for node in jsonized(tmp_path / "et" / f"job.{rank}.et"))
+        assert kinds["COMM_COLL_NODE"] == 8 and kinds["COMP_NODE"] > 1800
+    kinds = converted(tmp_path / "linked" / "job.0.json")
+    assert kinds["COMM_COLL_NODE"] == 8
+
+
+def test_the_file_of_a_single_call_is_read(tmp_path):
+    source = pair(tmp_path / "run", [], [{"ph": "X", "cat": "cpu_op", "name": "alone", "pid": 1, "tid": 1, "ts": 1,
+                                          "dur": 1, "args": {}}])
+    (source / "et_rank0.json").unlink()
+    assert [node["name"] for node in jsonized(exported(source, tmp_path / "et") / "job.0.et")][1:] == ["alone"]
