@@ -12,8 +12,10 @@ from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, Guard, ModuleScopes
 from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.communication.labels import CollectiveRecorder
+from distprof.recording.communication.running_works import RunningWorks
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
+from distprof.recording.profiler_sessions import ProfilerSessions
 from distprof.recording.steps.phases import Phases
 
 
@@ -32,10 +34,13 @@ class PassSwitch:
         self._note = note
         self._compilations = 0
         self._guard = guard
-        self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phases.now()), guard)
+        works = RunningWorks()
+        self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phases.now()), works, guard)
         """One for all passes: it numbers collectives without a gap."""
+        self.sessions = ProfilerSessions(works)
         self._context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, step=step,
-                                    phase=self.phases.now, collectives=self.collectives)
+                                    phase=self.phases.now, collectives=self.collectives,
+                                    sessions=self.sessions)
         self._passes: dict[str | None, Pass] = {kind.name: kind(self._context) for kind in PASS_CLASSES}
         self._off = Pass(self._context)
 

@@ -28,10 +28,7 @@ class StepPlan:
         for name in steps:
             _check_name(name)
         if steps.get(MEMORY):
-            if steps.get(TRACE):
-                raise UsageError(f"expected {MEMORY} or {TRACE} in --steps, found both: a process has one session of "
-                                 f"the profiler", hint=f"in a run of its own: --steps {MEMORY}={steps[MEMORY]}")
-            steps |= {TRACE: 0}
+            steps.setdefault(TRACE, 0)
         known = [row for row in PASSES if row.name in steps or not row.with_few_ranks]
         object.__setattr__(self, "steps", {row.name: steps.get(row.name, row.steps) for row in known})
         negative = [name for name, number in self.steps.items() if number < 0]

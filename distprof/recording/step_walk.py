@@ -203,6 +203,7 @@ class StepWalk:
                 self._rank.say("the script runs its own torch.profiler: nothing is recorded in its steps")
             if self._passes.running not in (None, WAIT):
                 self._passes.switch(WAIT)
+            self._passes.sessions.make_way()
             self._rank.progress.pause(self._step.number)
 
     def _resume(self) -> None:

@@ -19,8 +19,8 @@ from distprof.errors import OutputError
 from distprof.files import told, write_whole
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes
-from distprof.recording.foreign_profiler import our_session
 from distprof.recording.kineto_trace import TraceContent, read_trace
+from distprof.recording.profiler_sessions import ProfilerSessions
 
 ABOUT_CYCLES = "Warning: Profiler clears events at the end of each cycle"
 """Of torch 2.10, which says it of a session of one cycle as well."""
@@ -29,10 +29,11 @@ ABOUT_CYCLES = "Warning: Profiler clears events at the end of each cycle"
 class Timeline:
     """A session of torch.profiler."""
 
-    def __init__(self, scopes: ModuleScopes, note: Callable[[str], None], tags: Callable[[], dict[str, Any]], *,
-                 memory: bool = False) -> None:
+    def __init__(self, scopes: ModuleScopes, sessions: ProfilerSessions, note: Callable[[str], None],
+                 tags: Callable[[], dict[str, Any]], *, memory: bool = False) -> None:
         """Prepares; `tags` become the top-level key "distprof" of the trace, `memory` adds every allocation."""
         self._memory = memory
+        self._sessions = sessions
         self._scopes = scopes
         self._note = note
         self._tags = tags
@@ -44,16 +45,17 @@ class Timeline:
 
     def start(self) -> None:
         """Begins to record, unless the script is being profiled already."""
-        if torch._C._autograd._profiler_enabled():
-            self._note("the script runs a profiler of another kind: no timeline is recorded")
+        why_none = self._sessions.why_none()
+        if why_none is not None:
+            self._note(f"{why_none}: no timeline is recorded")
             return
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(ProfilerActivity.CUDA)
         self._profile = torch.profiler.profile(activities=activities, record_shapes=True,
                                                profile_memory=self._memory)
-        with quiet_kineto(), our_session():
-            self._profile.start()
+        with quiet_kineto():
+            self._sessions.begin(self._profile)
         self._stopped = False
         self._scopes.add(self)
 
@@ -67,7 +69,8 @@ class Timeline:
         self._scopes.remove(self)
         if self.recording:
             self._stopped = True
-            self._end_session()
+            self._profile.add_metadata_json("distprof", json.dumps(self._tags()))
+            self._sessions.end(self._profile)
 
     def enter(self, frame: Frame) -> None:
         """Opens a slice named after the module."""
@@ -102,6 +105,9 @@ class Timeline:
         """
         if self._profile is None:
             return TraceContent(rows=[], backend_events=[])
+        if not self._sessions.has_ended(self._profile):
+            self._note("communication of the recorded steps has not ended: the timeline is lost")
+            return TraceContent(rows=[], backend_events=[])
         plain = path.with_suffix("")
         try:
             with told(plain):
@@ -121,10 +127,6 @@ class Timeline:
         self.is_written = True
         self._profile = None  # the events would stay in memory for the rest of the training
         return found
-
-    def _end_session(self) -> None:
-        self._profile.add_metadata_json("distprof", json.dumps(self._tags()))
-        self._profile.stop()
 
 
 def _slice(name: str) -> Any:

@@ -21,6 +21,7 @@ from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT, WITHOUT
 from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name
 from distprof.recording.communication.collective_call import CollectiveCall, note_wait
+from distprof.recording.communication.running_works import RunningWorks
 from distprof.recording.communication.waits import WaitWatch
 
 INPUTS = ("input_tensor", "input_tensors", "input_list", "inputs", "input", "tensors", "tensor")
@@ -41,13 +42,15 @@ Pending = tuple[CollectiveCall, Any]
 class CollectiveRecorder:
     """Listens to the c10d operators between `start` and `stop`."""
 
-    def __init__(self, scopes: ModuleScopes, where: Callable[[], tuple[int, str | None]],
+    def __init__(self, scopes: ModuleScopes, where: Callable[[], tuple[int, str | None]], works: RunningWorks,
                  guard: Guard) -> None:
         self.calls: list[CollectiveCall] = []
         self._scopes = scopes
         self._where = where
+        self._works = works
         self._before = guard(self._look_at_pending)
         self._label = guard(self._on_call)
+        self._watch = guard(self._on_work)
         self._waits = WaitWatch(guard, self.calls)
         self._counts: dict[tuple[str, bool], int] = defaultdict(int)
         self._groups: dict[str, tuple[weakref.ref[Any], list[int]]] = {}
@@ -66,11 +69,18 @@ class CollectiveRecorder:
                 is free, so they are only used where the timeline leaves open which op an event belongs to.
         """
         self._ends_from_timeline = timeline
+        self._put_in_front(self._kernel)
+        self._waits.start()
+
+    def watch(self) -> None:
+        """Puts kernels there that label nothing: it is only known what runs on."""
+        self._put_in_front(self._watching_kernel)
+
+    def _put_in_front(self, kernel: Callable[[Any], Callable[..., Any]]) -> None:
         self._library = torch.library.Library("c10d", "IMPL")
         packets = [getattr(torch.ops.c10d, operator, None) for operator in OP_OF_C10D]
         for overload in (packet.default for packet in packets if packet is not None):
-            self._library.impl(overload, self._kernel(overload), "BackendSelect", with_keyset=True)
-        self._waits.start()
+            self._library.impl(overload, kernel(overload), "BackendSelect", with_keyset=True)
 
     def stop(self) -> None:
         """Removes the kernels; an op that still runs gets its end from a callback."""
@@ -109,6 +119,21 @@ class CollectiveRecorder:
             return output
 
         return kernel
+
+    def _watching_kernel(self, overload: Any) -> Callable[..., Any]:
+        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+        op = OP_OF_C10D[overload._schema.name.removeprefix("c10d::")]
+        at = [argument.name for argument in overload._schema.arguments].index("process_group")
+
+        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            output = overload.redispatch(keys & after, *args, **kwargs)
+            self._watch(op, args[at] if at < len(args) else kwargs["process_group"], output)
+            return output
+
+        return kernel
+
+    def _on_work(self, op: str, group: Any, output: Any) -> None:
+        self._works.add(op, dist.ProcessGroup.unbox(group), _unboxed(output))
 
     def _on_call(self, operator: str, given: Mapping[str, Any], times: tuple[int, int], output: Any,
                  caller: Any) -> None:
@@ -166,6 +191,7 @@ class CollectiveRecorder:
             note_wait(call, *times)
             return
         work = _unboxed(output)
+        self._works.add(op, process_group, work)
         self._waits.issued(call, operator, work, _flat(_first(given, WRITTEN)), caller)
         if work is not None and not call.on_device:
             # an NCCL future is done before the kernel is; to ask may break a graph capture

@@ -10,6 +10,7 @@ from distprof.contract.tables import TableRow
 from distprof.model.modules import Site
 from distprof.model.scopes import Guard, ModuleScopes
 from distprof.recording.communication.labels import CollectiveRecorder
+from distprof.recording.profiler_sessions import ProfilerSessions
 from distprof.recording.run_directory import RankFolder
 
 
@@ -29,6 +30,8 @@ class PassContext:
     """`optimizer` where an optimizer runs, and nothing else inside of it; else None."""
     collectives: CollectiveRecorder
     """Shared by the passes that label collectives, one after the other."""
+    sessions: ProfilerSessions
+    """Shared by the passes with a timeline."""
 
 
 class Pass:

@@ -24,7 +24,7 @@ class TraceSteps(LabelledSteps):
 
     def __init__(self, context: PassContext) -> None:
         super().__init__(context)
-        self._timeline = Timeline(context.scopes, context.note, context.tags)
+        self._timeline = Timeline(context.scopes, context.sessions, context.note, context.tags)
 
     def start(self) -> None:
         self._timeline.start()

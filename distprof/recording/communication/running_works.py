@@ -1,0 +1,71 @@
+"""Communication that began under the profiler and has not ended: its slice is written to when it does."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import Any
+
+import torch
+
+from distprof.contract.collective_ops import POINT_TO_POINT
+
+LOOK_EVERY_S = 0.0005
+MOST_AT_FIRST = 64
+MOST_POINT_TO_POINT = 64
+"""Each keeps its tensors alive until the script waits for it, which some never do."""
+
+
+class RunningWorks:
+    """Works of gloo. Its threads end the slices of collectives; a send or receive ends where the script waits for it."""
+
+    def __init__(self) -> None:
+        self._collectives: list[Any] = []
+        self._most = MOST_AT_FIRST
+        self._single: list[Any] = []
+
+    def add(self, op: str, group: Any, work: Any) -> None:
+        """A group was given work; None where its backend gathers up several calls."""
+        # a reduce_scatter is never complete there; who waits for it waits for all parts of it
+        if work is None or op == "reduce_scatter" or not _is_gloo(group):
+            return
+        if op in POINT_TO_POINT:
+            self._single = [one for one in self._single if not one.is_completed()]
+            self._single += [work] if len(self._single) < MOST_POINT_TO_POINT else []
+            return
+        self._collectives.append(work)
+        if len(self._collectives) > self._most:
+            self._drop_completed()
+            self._most = max(MOST_AT_FIRST, 2 * len(self._collectives))
+
+    def are_over(self, patience_s: float) -> bool:
+        """True once all have ended.
+
+        Args:
+            patience_s: How long it may take; sends and receives that the script has not waited for take no time.
+        """
+        give_up = time.monotonic() + patience_s
+        while self._drop_completed():
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(LOOK_EVERY_S)
+        # a work of which only we know ends with our reference
+        known, self._single = [weakref.ref(work) for work in self._single], []
+        self._single = [work for work in (one() for one in known) if work is not None and not work.is_completed()]
+        return not self._single
+
+    def forget(self) -> None:
+        """The session is over."""
+        self._collectives, self._single, self._most = [], [], MOST_AT_FIRST
+
+    def _drop_completed(self) -> bool:
+        """True if some are left."""
+        self._collectives = [work for work in self._collectives if not work.is_completed()]
+        return bool(self._collectives)
+
+
+def _is_gloo(group: Any) -> bool:
+    try:
+        return bool(group._get_backend(torch.device("cpu")).name() == "gloo")
+    except RuntimeError:  # it has no backend for the CPU
+        return False

@@ -1,0 +1,86 @@
+"""Our sessions of torch.profiler, one after the other, each ended where nothing of it is open any more.
+
+What ends after its session, a slice or communication, is written to memory that is free by then (see `open_slices`):
+slices end with the session, communication is waited for. Where that takes long the session stays, and records no more.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
+
+from distprof.recording.communication.running_works import RunningWorks
+from distprof.recording.foreign_profiler import our_session
+from distprof.recording.open_slices import close_open_slices
+
+PATIENCE_S = 1.0
+"""For communication that is on its way when a session ends."""
+CLOCKS_AGREE_S = 0.0001
+"""By less than that the profiler's clock differs from ours."""
+
+
+class ProfilerSessions:
+    """At most one at a time."""
+
+    def __init__(self, works: RunningWorks) -> None:
+        """Begins with none; `works` are told of what is communicated while a session is on."""
+        self._works = works
+        self._ending: Any = None
+        """The session that records no more and has not ended."""
+        self._last: tuple[weakref.ref[Any], int] | None = None
+        """The session that ended last, and when."""
+
+    def why_none(self) -> str | None:
+        """Why no session can begin now, in words."""
+        if self._ending is not None and not self.has_ended(self._ending):
+            return "communication of the last session of the profiler has not ended"
+        if torch._C._autograd._profiler_enabled():
+            return "the script runs a profiler of another kind"
+        left = self._left_open()
+        return f"the last session of the profiler ended inside of {left}" if left else None
+
+    def begin(self, profile: Any) -> None:
+        """Begins a session, where there is no reason against it."""
+        close_open_slices()
+        with our_session():
+            profile.start()
+
+    def end(self, profile: Any) -> None:
+        """Ends it, now or in `has_ended`; from now on nothing is recorded."""
+        close_open_slices()
+        self._ending = profile
+        if not self.has_ended(profile):
+            profile.toggle_collection_dynamic(False, [ProfilerActivity.CPU])
+
+    def has_ended(self, profile: Any) -> bool:
+        """Whether the session is over and its events are there."""
+        if self._ending is profile and self._works.are_over(PATIENCE_S):
+            self._end()
+        return self._ending is not profile
+
+    def make_way(self) -> None:
+        """Ends a session that has not ended: a process can have one, and the script begins its own."""
+        if self._ending is not None and not self.has_ended(self._ending):
+            self._end()
+
+    def _end(self) -> None:
+        profile, self._ending = self._ending, None
+        time.sleep(CLOCKS_AGREE_S)
+        self._last = weakref.ref(profile), time.time_ns()
+        time.sleep(CLOCKS_AGREE_S)
+        profile.stop()
+        self._works.forget()
+
+    def _left_open(self) -> str | None:
+        """An operator or function of torch in which the last session ended; nobody but torch can end that."""
+        if self._last is None or (profile := self._last[0]()) is None:
+            return None
+        # what is open gets the end of the session
+        return next((event.name() for event in profile.profiler.kineto_results.events()
+                     if event.end_ns() > self._last[1] and event.device_type() == DeviceType.CPU
+                     and event.activity_type() in ("cpu_op", "user_annotation")), None)
