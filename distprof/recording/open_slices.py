@@ -1,8 +1,8 @@
-"""Slices that a script has opened with `record_function` and not closed, where a session of the profiler begins or ends.
+"""Slices that `record_function` opened and that are not closed where a session of the profiler begins or ends.
 
-A slice keeps the address of its event. When it closes while a later session is on, torch (up to 2.15 at least) writes the
-end there, and the memory of the earlier session is free by then: the process crashes, or data of others change. So slices
-end with the session in which they began. torch opens one around every step of an optimizer, where our steps end.
+A slice keeps the address of its event. When it closes while a later session is on, torch writes the end there, and the
+memory of the earlier session is free by then: the process crashes, or data of others change. So slices end with the
+session in which they began. torch opens one around every step of an optimizer, where our steps end.
 """
 
 from __future__ import annotations

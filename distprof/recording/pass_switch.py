@@ -34,7 +34,7 @@ class PassSwitch:
         self._note = note
         self._compilations = 0
         self._guard = guard
-        works = RunningWorks()
+        works = RunningWorks(guard)
         self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phases.now()), works, guard)
         """One for all passes: it numbers collectives without a gap."""
         self.sessions = ProfilerSessions(works)

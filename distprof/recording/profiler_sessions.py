@@ -11,7 +11,7 @@ import weakref
 from typing import Any
 
 import torch
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
 from distprof.recording.communication.running_works import RunningWorks
@@ -29,7 +29,7 @@ class ProfilerSessions:
 
     def __init__(self, works: RunningWorks) -> None:
         """Begins with none; `works` are told of what is communicated while a session is on."""
-        self._works = works
+        self.works = works
         self._ending: Any = None
         """The session that records no more and has not ended."""
         self._last: tuple[weakref.ref[Any], int] | None = None
@@ -49,19 +49,27 @@ class ProfilerSessions:
         close_open_slices()
         with our_session():
             profile.start()
+        self.works.is_on = True
 
-    def end(self, profile: Any) -> None:
-        """Ends it, now or in `has_ended`; from now on nothing is recorded."""
+    def end(self, profile: Any) -> bool:
+        """Has it record no more; true if it ended, else `has_ended` does that."""
         close_open_slices()
+        self.works.is_on = False
         self._ending = profile
-        if not self.has_ended(profile):
+        ended = self.has_ended(profile)
+        if not ended:
             profile.toggle_collection_dynamic(False, [ProfilerActivity.CPU])
+        return ended
 
     def has_ended(self, profile: Any) -> bool:
         """Whether the session is over and its events are there."""
-        if self._ending is profile and self._works.are_over(PATIENCE_S):
+        if self._ending is profile and self.works.are_over(PATIENCE_S):
             self._end()
         return self._ending is not profile
+
+    def have_ended(self) -> bool:
+        """Whether none is left."""
+        return self._ending is None
 
     def make_way(self) -> None:
         """Ends a session that has not ended: a process can have one, and the script begins its own."""
@@ -74,7 +82,7 @@ class ProfilerSessions:
         self._last = weakref.ref(profile), time.time_ns()
         time.sleep(CLOCKS_AGREE_S)
         profile.stop()
-        self._works.forget()
+        self.works.forget()
 
     def _left_open(self) -> str | None:
         """An operator or function of torch in which the last session ended; nobody but torch can end that."""

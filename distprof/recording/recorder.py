@@ -148,6 +148,7 @@ class Recorder:
                 return
             self._remove()
             self._rank.flush(self._passes, status=status, why=why)
+            self._walk.stop()  # a session may have ended since
             self._hang.complete(self._rank.complete)
             self._rank.stop()
         if self._hang.stays:  # until the script ends

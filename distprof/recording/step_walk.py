@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import torch
 from torch.optim import Optimizer
@@ -51,7 +52,8 @@ class StepWalk:
         self._is_recording = is_recording
         self._complete = complete
         self._written = written
-        self._profiler = ForeignProfiler(guard(self._pause), guard(self._resume))
+        self._profiler = ForeignProfiler(self._make_way, guard(self._resume))
+        self._paused = guard(self._pause)
         self._listening = False
         self._began_at: int | None = None
 
@@ -60,10 +62,11 @@ class StepWalk:
         self._profiler.start()
 
     def stop(self) -> None:
-        """Takes everything away."""
-        self._profiler.stop()
+        """Takes everything away; what makes way for a session of the script stays until ours has ended."""
         self._passes.scopes.remove(self._step)
         self._passes.switch(None)
+        if self._passes.sessions.have_ended():
+            self._profiler.stop()
 
     @property
     def has_enough(self) -> bool:
@@ -196,6 +199,12 @@ class StepWalk:
 
     # --- the script's own profiler ---------------------------------------------------------------------------------
 
+    def _make_way(self) -> None:
+        """The script's own profiler begins."""
+        with suppress(RuntimeError):  # torch says by itself what keeps a session from beginning
+            self._passes.sessions.make_way()  # after the recording as well
+        self._paused()
+
     def _pause(self) -> None:
         """The script's own profiler begins, or runs on: in this step nothing of ours is on."""
         with self._writing.held():
@@ -203,7 +212,7 @@ class StepWalk:
                 self._rank.say("the script runs its own torch.profiler: nothing is recorded in its steps")
             if self._passes.running not in (None, WAIT):
                 self._passes.switch(WAIT)
-            self._passes.sessions.make_way()
+                self._passes.sessions.make_way()
             self._rank.progress.pause(self._step.number)
 
     def _resume(self) -> None:

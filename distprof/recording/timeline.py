@@ -70,7 +70,8 @@ class Timeline:
         if self.recording:
             self._stopped = True
             self._profile.add_metadata_json("distprof", json.dumps(self._tags()))
-            self._sessions.end(self._profile)
+            if not self._sessions.end(self._profile):
+                self._note("communication goes on behind the recorded steps: their timeline is written if it ends")
 
     def enter(self, frame: Frame) -> None:
         """Opens a slice named after the module."""
@@ -103,10 +104,7 @@ class Timeline:
         Raises:
             OutputError: The profiler could not write it whole.
         """
-        if self._profile is None:
-            return TraceContent(rows=[], backend_events=[])
-        if not self._sessions.has_ended(self._profile):
-            self._note("communication of the recorded steps has not ended: the timeline is lost")
+        if self._profile is None or not self._sessions.has_ended(self._profile):
             return TraceContent(rows=[], backend_events=[])
         plain = path.with_suffix("")
         try:

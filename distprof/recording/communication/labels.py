@@ -1,12 +1,10 @@
 """Labels every communication op of this process: what it was, in which group, for which module, when it was called.
 
-A kernel in front of the c10d operators sees what DDP, FSDP, DTensor and functional collectives issue, not only what the
-script calls. It is removed when the pass ends.
+Kernels in front of the c10d operators are removed when the pass ends.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import weakref
@@ -20,6 +18,7 @@ import torch.distributed as dist
 from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT, WITHOUT_DATA
 from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name
+from distprof.recording.communication.c10d_kernels import C10dKernels, unboxed
 from distprof.recording.communication.collective_call import CollectiveCall, note_wait
 from distprof.recording.communication.running_works import RunningWorks
 from distprof.recording.communication.waits import WaitWatch
@@ -48,9 +47,7 @@ class CollectiveRecorder:
         self._scopes = scopes
         self._where = where
         self._works = works
-        self._before = guard(self._look_at_pending)
-        self._label = guard(self._on_call)
-        self._watch = guard(self._on_work)
+        self._kernels = C10dKernels(guard(self._look_at_pending), guard(self._on_call))
         self._waits = WaitWatch(guard, self.calls)
         self._counts: dict[tuple[str, bool], int] = defaultdict(int)
         self._groups: dict[str, tuple[weakref.ref[Any], list[int]]] = {}
@@ -59,7 +56,6 @@ class CollectiveRecorder:
         self._pending: list[Pending] = []
         self._waited_for: dict[int, CollectiveCall] = {}
         self._ends_from_timeline = False
-        self._library: Any = None
 
     def start(self, *, timeline: bool = False) -> None:
         """Puts a kernel in front of each operator.
@@ -69,25 +65,13 @@ class CollectiveRecorder:
                 is free, so they are only used where the timeline leaves open which op an event belongs to.
         """
         self._ends_from_timeline = timeline
-        self._put_in_front(self._kernel)
+        self._kernels.start()
         self._waits.start()
-
-    def watch(self) -> None:
-        """Puts kernels there that label nothing: it is only known what runs on."""
-        self._put_in_front(self._watching_kernel)
-
-    def _put_in_front(self, kernel: Callable[[Any], Callable[..., Any]]) -> None:
-        self._library = torch.library.Library("c10d", "IMPL")
-        packets = [getattr(torch.ops.c10d, operator, None) for operator in OP_OF_C10D]
-        for overload in (packet.default for packet in packets if packet is not None):
-            self._library.impl(overload, kernel(overload), "BackendSelect", with_keyset=True)
 
     def stop(self) -> None:
         """Removes the kernels; an op that still runs gets its end from a callback."""
-        if self._library is not None:
+        if self._kernels.stop():
             self._waits.stop()
-            self._library._destroy()
-            self._library = None
             self._look_at_pending()
             self._has_waited(threading.get_native_id(), time.time_ns())
             for call, work in self._pending:
@@ -103,37 +87,6 @@ class CollectiveRecorder:
     def open_calls(self) -> list[CollectiveCall]:
         """Calls that have not ended, as far as that is known: those on CPU tensors."""
         return [call for call, work in list(self._pending) if call.end_ns is None and not work.is_completed()]
-
-    def _kernel(self, overload: Any) -> Callable[..., Any]:
-        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-        operator = overload._schema.name.removeprefix("c10d::")
-        names = [argument.name for argument in overload._schema.arguments]
-
-        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            self._before()
-            enqueue_ns = time.time_ns()
-            output = overload.redispatch(keys & after, *args, **kwargs)
-            times = (enqueue_ns, time.time_ns())
-            given = dict(zip(names, args, strict=False)) | kwargs
-            self._label(operator, given, times, output, sys._getframe().f_back)
-            return output
-
-        return kernel
-
-    def _watching_kernel(self, overload: Any) -> Callable[..., Any]:
-        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-        op = OP_OF_C10D[overload._schema.name.removeprefix("c10d::")]
-        at = [argument.name for argument in overload._schema.arguments].index("process_group")
-
-        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            output = overload.redispatch(keys & after, *args, **kwargs)
-            self._watch(op, args[at] if at < len(args) else kwargs["process_group"], output)
-            return output
-
-        return kernel
-
-    def _on_work(self, op: str, group: Any, output: Any) -> None:
-        self._works.add(op, dist.ProcessGroup.unbox(group), _unboxed(output))
 
     def _on_call(self, operator: str, given: Mapping[str, Any], times: tuple[int, int], output: Any,
                  caller: Any) -> None:
@@ -190,7 +143,7 @@ class CollectiveRecorder:
             call.end_ns, call.timed_by = call.returned_ns, "future"
             note_wait(call, *times)
             return
-        work = _unboxed(output)
+        work = unboxed(output)
         self._works.add(op, process_group, work)
         self._waits.issued(call, operator, work, _flat(_first(given, WRITTEN)), caller)
         if work is not None and not call.on_device:
@@ -251,14 +204,6 @@ class CollectiveRecorder:
             work.get_future().then(done)
         except (RuntimeError, NotImplementedError):
             return  # some works of gloo have no future
-
-
-def _unboxed(output: Any) -> Any:
-    """The work that an operator returned; None from ops that a backend gathers up."""
-    try:
-        return dist.Work.unbox(output[-1] if isinstance(output, tuple) else output)
-    except (RuntimeError, TypeError):
-        return None
 
 
 def _first(given: Mapping[str, Any], names: Sequence[str]) -> Any:

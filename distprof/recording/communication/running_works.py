@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from distprof.contract.collective_ops import POINT_TO_POINT
+from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT
+from distprof.model.scopes import Guard
+from distprof.recording.communication.c10d_kernels import C10dKernels, unboxed
 
 LOOK_EVERY_S = 0.0005
 MOST_AT_FIRST = 64
@@ -17,17 +21,32 @@ MOST_POINT_TO_POINT = 64
 
 
 class RunningWorks:
-    """Works of gloo. Its threads end the slices of collectives; a send or receive ends where the script waits for it."""
+    """Works of gloo. Its threads end collectives; a send or receive ends where the script waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard) -> None:
+        self.is_on = False
+        """True while a session is: what begins later is no part of it."""
         self._collectives: list[Any] = []
         self._most = MOST_AT_FIRST
         self._single: list[Any] = []
+        self._kernels = C10dKernels(lambda: None, guard(self._on_call))
+
+    def watch(self) -> None:
+        """Looks for works by itself, where nobody else calls `add`."""
+        if dist.is_available():
+            self._kernels.start()
+
+    def stop_watching(self) -> None:
+        """Ends that."""
+        self._kernels.stop()
+
+    def _on_call(self, operator: str, given: Mapping[str, Any], _times: Any, output: Any, _caller: Any) -> None:
+        self.add(OP_OF_C10D[operator], dist.ProcessGroup.unbox(given["process_group"]), unboxed(output))
 
     def add(self, op: str, group: Any, work: Any) -> None:
         """A group was given work; None where its backend gathers up several calls."""
         # a reduce_scatter is never complete there; who waits for it waits for all parts of it
-        if work is None or op == "reduce_scatter" or not _is_gloo(group):
+        if not self.is_on or work is None or op == "reduce_scatter" or not _is_gloo(group):
             return
         if op in POINT_TO_POINT:
             self._single = [one for one in self._single if not one.is_completed()]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch.distributed as dist
-
 from distprof.contract.paths import MEMORY_JSON
 from distprof.contract.tables import TENSORS, TableRow
 from distprof.recording.passes.held_tensors import HeldTensors
@@ -24,19 +22,18 @@ class MemorySteps(Pass):
     def __init__(self, context: PassContext) -> None:
         self._scopes = context.scopes
         self._timeline = Timeline(context.scopes, context.sessions, context.note, context.tags, memory=True)
-        self._collectives = context.collectives
+        self._works = context.sessions.works
         self._held = HeldTensors(context.scopes.modules)
 
     def start(self) -> None:
         self._held.start()
         self._timeline.start()
-        if dist.is_available() and self._timeline.recording:
-            self._collectives.watch()
+        self._works.watch()
         self._scopes.add(self._held)
 
     def stop(self) -> None:
         self._scopes.remove(self._held)
-        self._collectives.stop()
+        self._works.stop_watching()
         self._timeline.stop()
 
     def next_step(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -57,6 +57,7 @@ class OptimizerHooks:
         """Marks the begin; in the arguments that it returns, if any, the closure is watched."""
         if torch.compiler.is_compiling() or not self._is_recording():
             return None
+        _become_last(self._handles[1:])
         self._begins(optimizer)
         if self._passes.running in (None, WAIT):
             return None
@@ -67,6 +68,18 @@ class OptimizerHooks:
         return None
 
     def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        _become_last(self._handles[:1])
         self._num_steps += 1
         if self._passes.optimizer_ends(optimizer):
             self._stepped(optimizer, False)
+
+
+def _become_last(handles: Iterable[Any]) -> None:
+    """Moves hooks behind those of the script, while torch is not at them.
+
+    torch calls them in a loop that fails where one takes itself away and others follow, as ours do at the end.
+    """
+    for handle in handles:
+        hooks = handle.hooks_dict_ref()
+        if hooks and handle.id in hooks and next(reversed(hooks)) != handle.id:
+            hooks.move_to_end(handle.id)
