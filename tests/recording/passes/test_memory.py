@@ -12,7 +12,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import distprof
-from distprof.errors import UsageError
 from support.jobs import EXAMPLES, SCRIPTS, called
 from support.jobs import distprof as command
 
@@ -129,9 +128,3 @@ def test_jobs_of_two_ranks_add_up_as_well(tmp_path, path, categories, missed):
     assert categories <= {one["category"] for one in found["groups"]}
     rows = distprof.read_run(tmp_path / "run").memory()
     assert rows.filter(pl.col("category") == "gradient")["module_path"].null_count() == 0
-
-
-def test_one_session_of_the_profiler_a_process(tmp_path):
-    with pytest.raises(UsageError, match="expected memory or trace"), distprof.record(
-            tmp_path / "run", steps="trace=1,memory=1"):
-        pass

@@ -14,8 +14,10 @@ from distprof.model.modules import ModuleMap, Site
 from distprof.model.scopes import ModuleScopes
 from distprof.recording import pass_switch
 from distprof.recording.communication.labels import CollectiveRecorder
+from distprof.recording.communication.running_works import RunningWorks
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
+from distprof.recording.profiler_sessions import ProfilerSessions
 from distprof.recording.run_directory import RankFolder
 from support.recording import train
 
@@ -81,8 +83,9 @@ def test_a_pass_hears_of_its_steps_alone_and_its_columns_are_written(tmp_path, m
 def test_a_pass_that_overrides_nothing_records_nothing(tmp_path):
     modules = ModuleMap()
     scopes = ModuleScopes(modules, lambda function: function, lambda _: None)
-    calls = CollectiveRecorder(scopes, lambda: (0, None), lambda function: function)
+    works = RunningWorks(lambda function: function)
+    calls = CollectiveRecorder(scopes, lambda: (0, None), works, lambda function: function)
     idle = Pass(PassContext(scopes=scopes, guard=lambda function: function, note=print, tags=dict, step=lambda: 0,
-                            phase=lambda: None, collectives=calls))
+                            phase=lambda: None, collectives=calls, sessions=ProfilerSessions(works)))
     idle.start(), idle.restart_step(), idle.optimizer_begins(), idle.optimizer_ends(), idle.next_step(), idle.stop()
     assert (*idle.module_columns([]), *idle.step_columns()) == ()

@@ -1,0 +1,123 @@
+"""Sessions of the profiler, ours and the script's: none leaves anything open that is written to when it is over."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.profiler import record_function
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.checkpoint import checkpoint
+
+import distprof
+from distprof.recording.open_slices import close_open_slices
+from support.freed_memory import environ_that_ends_it
+from support.jobs import SCRIPTS, record_run
+from support.recording import Recorded, train
+
+TWO = "wait=1,count=0,time=0,trace=2,memory=2,arrivals=0"
+SHAPES = ("scheduled", "in_slice", "across_slices", "in_optimizer", "at_once", "later", "earlier")
+
+
+def quick(first, others):
+    return [first, *(pytest.param(one, marks=pytest.mark.stress) for one in others)]
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("how", quick("across_slices", [one for one in SHAPES if one != "across_slices"]))
+def test_the_script_s_own_profiler_begins_and_ends_anywhere(tmp_path, how):
+    plan = "wait=1,count=0,time=0,trace=12,arrivals=0"
+    record_run(tmp_path / "run", 1, SCRIPTS / "own_profiler.py", how, flags=("--steps", plan),
+               **environ_that_ends_it(tmp_path))
+
+
+@pytest.mark.job
+@pytest.mark.stress
+@pytest.mark.parametrize("how", [how for how in SHAPES if how != "in_optimizer"])  # DDP still ends there, as without us
+@pytest.mark.parametrize("options", [(), ("profile_memory=1", "with_stack=1", "record_shapes=1")])
+def test_the_script_s_own_profiler_and_both_of_our_sessions(tmp_path, how, options):
+    plan = "wait=1,count=1,time=1,trace=3,memory=3,arrivals=2"
+    record_run(tmp_path / "run", 2, SCRIPTS / "own_profiler.py", how, *options, flags=("--steps", plan),
+               **environ_that_ends_it(tmp_path))
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("how", quick("collective", ["single"]))
+def test_communication_that_goes_on_behind_a_session(tmp_path, how):
+    plan = "wait=1,count=0,time=0,trace=2,arrivals=3"
+    record_run(tmp_path / "run", 2, SCRIPTS / "crossing.py", how, flags=("--steps", plan),
+               **environ_that_ends_it(tmp_path))
+    for rank in range(2):
+        assert (tmp_path / "run" / f"rank{rank:05d}" / "trace.json.gz").exists(), "it was written when that had ended"
+
+
+@pytest.mark.job
+@pytest.mark.stress
+def test_communication_that_goes_on_behind_the_recording(tmp_path):
+    record_run(tmp_path / "run", 2, SCRIPTS / "crossing.py", "single",
+               flags=("--steps", "wait=1,count=0,time=0,trace=2,arrivals=0"), **environ_that_ends_it(tmp_path))
+    notes = json.loads((tmp_path / "run" / "rank00000" / "rank.json").read_text())["notes"]
+    assert any("communication goes on behind the recorded steps" in note for note in notes)
+
+
+@pytest.mark.job
+@pytest.mark.stress
+def test_trace_and_memory_in_many_jobs(tmp_path):
+    for number in range(20):
+        record_run(tmp_path / str(number), 2, SCRIPTS / "job.py", "plain", flags=("--steps", TWO),
+                   **environ_that_ends_it(tmp_path))
+
+
+def test_trace_and_memory_in_one_recording(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    found = train(tmp_path / "run", model, lambda: torch.ones(2, 4), steps=TWO, num_steps=5)
+    assert found.info["passes"] | {"trace": 2, "memory": 2} == found.info["passes"]
+    assert {"trace.json.gz", "memory.json.gz"} <= {file.name for file in found.folder.iterdir()}
+    assert set(found.table("events")["step"].drop_nulls()) == {1, 2}
+    assert found.table("tensors").height
+
+
+def test_a_slice_that_was_closed_here_is_closed_again_by_its_script():
+    with torch.profiler.profile() as first:
+        slice_ = record_function("open")
+        slice_.__enter__()
+        close_open_slices()
+    with torch.profiler.profile() as second:
+        slice_.__exit__(None, None, None)
+        torch.ones(1)
+    assert [event.count for event in first.key_averages() if event.key == "open"] == [1]
+    assert "open" not in {event.key for event in second.key_averages()}
+
+
+def test_no_session_follows_one_that_ended_inside_of_torch(tmp_path):
+    model = nn.Linear(4, 4)
+    with distprof.record(tmp_path / "run", steps=TWO):
+        for _ in range(7):
+            checkpoint(model, torch.ones(2, 4, requires_grad=True), use_reentrant=True)
+    found = Recorded(tmp_path / "run")
+    assert any("ended inside of CheckpointFunction: no timeline" in note for note in found.info["notes"])
+    assert {file.name for file in found.folder.iterdir()} & {"trace.json.gz", "memory.json.gz"} == {"trace.json.gz"}
+
+
+@contextmanager
+def hooks_of_the_script():
+    handles = [register(lambda *_: None) for register in
+               (register_optimizer_step_pre_hook, register_optimizer_step_post_hook)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def test_hooks_of_the_script_behind_ours_are_no_trouble(tmp_path):
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=1,count=0,time=1,trace=0"), hooks_of_the_script():
+        for _ in range(4):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    assert Recorded(tmp_path / "run").info["status"] == "complete"
