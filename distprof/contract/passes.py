@@ -41,8 +41,6 @@ PASSES = (
     PassRow(name=SYNC, steps=0, doc="What may block the rank is noted with its line of the script; only where asked."),
     # the profiler warms up in the first step; fewer do not suffice to tell habit from chance
     PassRow(name=TRACE, steps=6, doc="The profiler is on, and every collective is labelled."),
-    # in place of the trace pass: a second session of ours in a process crashed in Kineto (torch 2.13, processCpuTrace),
-    # and why is not known: programs without us that do the same did not crash
     PassRow(name=MEMORY, steps=0, doc="The profiler is on, and every allocation is recorded."),
     # what happens in every third step is told from chance by the product of ranks and steps
     PassRow(name=ARRIVALS, steps=20, with_few_ranks=((1, 0), (3, 32)), optional=True,

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from distprof.contract.passes import WAIT
+from distprof.contract.passes import MEMORY, TRACE, WAIT
 from distprof.recording.plan import StepPlan
 
-NOT_RESUMED = "trace"
-"""The pass whose steps lie in one session of the profiler."""
+NOT_RESUMED = (TRACE, MEMORY)
+"""Passes whose steps lie in one session of the profiler."""
 
 
 class PlanProgress:
@@ -34,7 +34,7 @@ class PlanProgress:
         self._tell = tell
         self._all_told = all_told
         self._behind = 0
-        self._is_over = False
+        self._over: set[str | None] = set()
         self.paused = False
         """True in a step in which the script is profiled."""
         self.paused_steps: list[int] = []
@@ -45,7 +45,7 @@ class PlanProgress:
     def pass_of(self, step: int) -> str | None:
         """The pass of a step; None after the last of the plan."""
         found = self._plan().pass_of(step - self._behind)
-        return WAIT if found == NOT_RESUMED and self._is_over else found
+        return WAIT if found in self._over else found
 
     def has_enough(self, step: int) -> bool:
         """True where the passes that are still to come may be missing."""
@@ -57,7 +57,9 @@ class PlanProgress:
             self.paused = True
             self.paused_steps.append(step)
             plan, at = self._plan(), step - self._behind
-            self._is_over |= plan.pass_of(at) == NOT_RESUMED and at > 0 and plan.pass_of(at - 1) == NOT_RESUMED
+            running = plan.pass_of(at)
+            if running in NOT_RESUMED and at > 0 and plan.pass_of(at - 1) == running:
+                self._over.add(running)
             self._tell(step, 1)
 
     def resume(self, step: int) -> None:
