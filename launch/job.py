@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from distprof.contract import rank_json
 from distprof.contract.first_failure import first_failure, is_victim
+from distprof.contract.passes import EXECUTION
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
 from distprof.contract.rank_json import RankJson, RunJson
 from distprof.errors import DataError, Ended, OutputError, UsageError
@@ -64,6 +65,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     args = parse(argv)
     section = read_section(args.config) if args.config is not None else FlopsProfilerSection()
     plan = StepPlan.parse(args.steps) if args.steps is not None else section.plan()
+    plan = plan.also(EXECUTION) if args.execution_trace else plan
     if args.config is not None and not section.enabled:
         say(f"flops_profiler is not enabled in {args.config}: its settings are ignored")
     for note in logger_notes(args.config) if args.config is not None else ():

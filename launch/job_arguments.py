@@ -49,6 +49,9 @@ def _parser() -> argparse.ArgumentParser:
                        help=f"number of steps of each pass (default: {default_plan()}); sync=2 notes lines that "
                             "block a rank, for distprof waits; memory=1 notes allocations in place of the trace pass, "
                             "for distprof memory")
+    group.add_argument("--execution-trace", action="store_true",
+                       help="record an execution trace as well, in one step more, for distprof export: what ran, with "
+                            "its tensors and what it depends on; the same as execution=1 in --steps")
     group.add_argument("--step-every", default=None, metavar="CLASS|N",
                        help="what ends a step: steps of optimizers of this class, or every N optimizer steps (default: "
                             "an iteration of the training loop, by the pattern in which its optimizers step)")

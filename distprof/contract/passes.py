@@ -10,6 +10,8 @@ TRACE = "trace"
 """The pass with a timeline."""
 MEMORY = "memory"
 """The pass with a timeline of allocations."""
+EXECUTION = "execution"
+"""The pass in which torch's observer of execution traces is on."""
 SYNC = "sync"
 """The pass that looks for what blocks a rank."""
 ARRIVALS = "arrivals"
@@ -39,6 +41,7 @@ PASSES = (
     PassRow(name="count", steps=1, doc="The FLOP counter is on."),
     PassRow(name="time", steps=3, doc="Module timers alone are on."),
     PassRow(name=SYNC, steps=0, doc="What may block the rank is noted with its line of the script; only where asked."),
+    PassRow(name=EXECUTION, steps=0, doc="The profiler and torch's observer of execution traces are on."),
     # the profiler warms up in the first step; fewer do not suffice to tell habit from chance
     PassRow(name=TRACE, steps=6, doc="The profiler is on, and every collective is labelled."),
     PassRow(name=MEMORY, steps=0, doc="The profiler is on, and every allocation is recorded."),

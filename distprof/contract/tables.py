@@ -316,6 +316,11 @@ EVENTS = Table(
     ),
 )
 
+EXECUTION_COLLECTIVES = Table(
+    file="execution_collectives.parquet",
+    doc="One row per communication op of the execution pass, like those of collectives.parquet.",
+    columns=COLLECTIVES.columns)
+
 RANK_TABLES = (MODULES, PARAMETERS, OPS, COLLECTIVES, STEPS, EVENTS)
-ASKED_TABLES = (WAITS, TENSORS)
+ASKED_TABLES = (WAITS, TENSORS, EXECUTION_COLLECTIVES)
 """Written only where their pass is asked for."""

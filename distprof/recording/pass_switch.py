@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import update_wrapper
+from pathlib import Path
 from typing import Any
 
 from torch.optim import Optimizer
@@ -23,7 +24,8 @@ class PassSwitch:
     """All passes of one recorder, at most one of them on."""
 
     def __init__(self, guard: Guard, *, before_root: Callable[[Frame], None], judge: Callable[[Frame], None],
-                 note: Callable[[str], None], tags: Callable[[], dict[str, Any]], step: Callable[[], int]) -> None:
+                 note: Callable[[str], None], tags: Callable[[], dict[str, Any]], step: Callable[[], int],
+                 folder: Callable[[], Path | None]) -> None:
         self.modules = ModuleMap()
         self.scopes = ModuleScopes(self.modules, guard, before_root, judge=judge)
         self.phases = Phases(self.scopes)
@@ -38,7 +40,7 @@ class PassSwitch:
         self.collectives = CollectiveRecorder(self.scopes, lambda: (step(), self.phases.now()), works, guard)
         """One for all passes: it numbers collectives without a gap."""
         self.sessions = ProfilerSessions(works)
-        self._context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, step=step,
+        self._context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, step=step, folder=folder,
                                     phase=self.phases.now, collectives=self.collectives,
                                     sessions=self.sessions)
         self._passes: dict[str | None, Pass] = {kind.name: kind(self._context) for kind in PASS_CLASSES}

@@ -55,6 +55,10 @@ class StepPlan:
             steps[name] = int(number)
         return cls(**steps)
 
+    def also(self, name: str) -> StepPlan:
+        """The plan with at least one step of a pass."""
+        return StepPlan(**{**self.steps, name: self.steps.get(name, 0) or 1})
+
     def __str__(self) -> str:
         return ",".join(f"{name}={number}" for name, number in self._shown().items())
 

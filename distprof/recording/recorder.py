@@ -49,7 +49,7 @@ class Recorder:
             self._guarded, before_root=lambda frame: self._walk.before_root(frame), note=self._rank.note,
             tags=self._rank.tags, judge=EvaluationJudge(lambda: self._finder.is_training, lambda: self._step.number,
                                                         lambda: self._walk.evaluates).judge,
-            step=lambda: self._step.number)
+            step=lambda: self._step.number, folder=lambda: self._rank.rank_folder)
         self._writing = Writing()
         self._hang = HangWatch(self._rank, self._passes, self._step, lambda: self.recording)
         self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)

@@ -17,7 +17,7 @@ from distprof.merge.execution.chakra_nodes import ExportContext, Target, Written
 from distprof.merge.execution.drawing import write_graph
 from distprof.merge.execution.linked_json import write_linked
 from distprof.merge.execution.rank_execution import RankExecution, each_rank, groups_of, with_groups
-from distprof.merge.match.matched_run import match_run
+from distprof.merge.execution.sources import sources_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.text.export import Exported, render
@@ -58,21 +58,23 @@ def export(path: Path, *more: Path, options: ExportOptions, strict: bool = False
         IncompleteError: Something is missing and `strict` is set.
     """
     run = open_run(path, *more)
-    problems: list[Problem] = list(run.problems)
+    sources = sources_of(run)
+    problems: list[Problem] = [*run.problems, *sources.problems]
     fail_if_incomplete(problems, strict=strict)
-    ranks = _chosen(run, options.ranks)
-    rows = with_groups(match_run(run).rows, run.world_size)
+    ranks = _chosen(run, sources.ranks, options.ranks)
+    rows = with_groups(sources.rows, run.world_size)
     clock = measured_run(run, collectives=False).clock
     context = ExportContext(target=options.target, groups=groups_of(rows, run.world_size), sizes=sizes_of(rows))
     with told(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
-    exported = [_written(run, execution, clock, context, options) for execution in each_rank(ranks, rows, {})]
+    exported = [_written(run, execution, clock, context, options) for execution in
+                each_rank(ranks, rows, sources.windows)]
     remarks = [one for one in run.remarks if not isinstance(one, ExecutionTraces)]
     return render(remarks, problems, exported, Page())
 
 
-def _chosen(run: Run, wanted: Sequence[int]) -> list[Rank]:
-    there = {one.number: one for one in run.ranks if one.trace is not None or one.execution_trace is not None}
+def _chosen(run: Run, ranks: Sequence[Rank], wanted: Sequence[int]) -> list[Rank]:
+    there = {one.number: one for one in ranks}
     if not there:
         raise DataError(f"expected timelines or execution traces in {run.path}, found none",
                         hint="distprof run --execution-trace records them")

@@ -8,7 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from distprof.contract.mesh import SIZE_FLAGS
-from distprof.contract.paths import EXECUTION_TRACE_JSON, PARTIAL_SUFFIX, STEP_LINES, TRACE_JSON
+from distprof.contract.paths import (
+    EXECUTION_TRACE_JSON,
+    PARTIAL_SUFFIX,
+    PLAIN_EXECUTION_TRACE_JSON,
+    STEP_LINES,
+    TRACE_JSON,
+)
 from distprof.contract.problems import (
     AttemptsDiffer,
     FilesMissing,
@@ -78,7 +84,9 @@ def _rank(folder: RankFolder) -> Rank:
     content = folder.content
     return Rank(number=content.rank, folder=folder.path, host=content.host, coordinates=content.coordinates,
                 device_name=content.device_name, trace=_file(folder.path / TRACE_JSON),
-                execution_trace=_file(folder.path / EXECUTION_TRACE_JSON), recorded=content)
+                recorded=content,
+                execution_trace=_file(folder.path / EXECUTION_TRACE_JSON)
+                or _file(folder.path / PLAIN_EXECUTION_TRACE_JSON))
 
 
 def _file(path: Path) -> TraceFile | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from distprof.contract.tables import TableRow
@@ -24,6 +25,8 @@ class PassContext:
     """Writes a line to stderr and keeps it in rank.json."""
     tags: Callable[[], dict[str, Any]]
     """Rank, sizes and ids that every file carries."""
+    folder: Callable[[], Path | None]
+    """Where files of this rank are now; None before there is a folder."""
     step: Callable[[], int]
     """The running step, from 0."""
     phase: Callable[[], str | None]
