@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,19 +105,23 @@ def _issuer(graph: RankGraph, operators: Any, storages: Mapping[int, set[int]], 
 
 
 def places_of(rows: pl.DataFrame, graph: RankGraph) -> Any:
-    """Place of each row: of what begins at the same time, on a device or as the work of a backend; -1 for none."""
+    """Place of each row: of the work of a backend that begins with it, or ends with it; -1 for none.
+
+    A send or receive of gloo is taken to begin with its call, and ends when the work does.
+    """
     names = [name.startswith(BACKENDS) or any(word in name.lower() for word in KERNELS) for name in graph.names]
     candidates = np.flatnonzero(np.array(names or [False], bool)[graph.name] & (graph.slice >= 0))
-    # a kernel before a range of the host with the same start
-    order = candidates[np.lexsort((~graph.on_device[candidates], graph.start_ns[candidates]))]
-    start = rows["start_ns"].fill_null(-1).to_numpy()
+    # a kernel before a range of the host at the same time
+    candidates = candidates[np.argsort(~graph.on_device[candidates], kind="stable")]
+    ends = graph.start_ns + graph.duration_ns
     found = np.full(len(rows), -1, np.int64)
-    taken: dict[int, int] = {}
-    for row in range(len(rows)):
-        at = np.searchsorted(graph.start_ns[order], start[row]) + taken.get(int(start[row]), 0)
-        if at < len(order) and graph.start_ns[order[at]] == start[row]:
-            found[row] = order[at]
-            taken[int(start[row])] = taken.get(int(start[row]), 0) + 1
+    for column, times in (("start_ns", graph.start_ns), ("end_ns", ends)):
+        free = defaultdict[int, list[int]](list)
+        for place in candidates[~np.isin(candidates, found)][::-1].tolist():
+            free[int(times[place])].append(place)
+        for row, at in enumerate(rows[column].to_list()):
+            if found[row] < 0 and at is not None and free.get(at):
+                found[row] = free[at].pop()
     return found
 
 

@@ -1,0 +1,131 @@
+"""The execution pass: what torch's observer saw, with times and communication, in real jobs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+
+import polars as pl
+import pytest
+
+from support.execution_traces import read_et
+from support.jobs import EXAMPLES, SCRIPTS, called, distprof
+
+pytestmark = pytest.mark.job
+ONE_STEP = "wait=1,count=0,time=0,execution=1,trace=0,arrivals=0"
+COMMUNICATION = (5, 6, 7)
+JOBS = {
+    "DDP": (2, SCRIPTS / "job.py", "plain", 5), "FSDP2": (2, SCRIPTS / "sharded.py"),
+    "pipeline by hand": (2, SCRIPTS / "pipeline.py"), "sequence parallel": (2, SCRIPTS / "sequence_parallel.py"),
+    "tp2 x dp2": (4, EXAMPLES / "train_tp.py", "--steps", 5),
+}
+
+
+def record(folder, nproc, script, *arguments, steps=ONE_STEP):
+    done = distprof("run", "--out", folder, "--steps", steps, "--nproc-per-node", nproc, script, *arguments)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def recorded_nodes(run, rank):
+    """Nodes as torch wrote them."""
+    return json.loads(gzip.decompress((run / f"rank{rank:05d}" / "execution_trace.json.gz").read_bytes()))["nodes"]
+
+
+def exported(run, folder):
+    done = called("export", run, "--out", folder, "--prefix", "job")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_communication_is_what_torch_issued_and_agrees_on_all_ranks(tmp_path, kind):
+    nproc, *script = JOBS[kind]
+    run = record(tmp_path / "run", nproc, *script)
+    exported(run, tmp_path / "et")
+    by_collective = {}
+    for rank in range(nproc):
+        _, nodes = read_et(tmp_path / "et" / f"job.{rank}.et")
+        communication = [node for node in nodes if node["type"] in COMMUNICATION]
+        issued = [node for node in recorded_nodes(run, rank) if node["name"].startswith("c10d::")]
+        assert len(communication) == len(issued) > 0
+        known = {node["id"] for node in nodes}
+        assert all(one in known for node in nodes for one in (*node["data"], *node["control"]))
+        assert all(one < node["id"] for node in nodes for one in (*node["data"], *node["control"]))
+        assert all(node["duration"] > 0 for node in communication)
+        for node in communication:
+            if node["type"] == 7:
+                attributes = node["attributes"]
+                by_collective.setdefault(attributes["pg_name"], {}).setdefault(rank, []).append(
+                    (attributes["comm_type"], attributes["comm_size"]))
+    for ranks in by_collective.values():  # of a group that is part of the world, its other ranks have another number
+        assert all(one == next(iter(ranks.values())) for one in ranks.values())
+
+
+def test_nearly_all_calls_have_their_slice(tmp_path):
+    run = record(tmp_path / "run", 2, SCRIPTS / "job.py", "plain", 5)
+    said = exported(run, tmp_path / "et")
+    assert said.count("100.0 %") == 2
+    steps = pl.read_parquet(run / "rank00000" / "steps.parquet").filter(pl.col("pass") == "execution")
+    start, end = steps.select("start_ns", "end_ns").row(0)
+    _, nodes = read_et(tmp_path / "et" / "job.0.et")
+    at = [node["start"] for node in nodes if node["start"]]
+    assert start // 1000 - 50_000 <= min(at) and max(at) <= end // 1000 + 50_000
+
+
+def test_its_communication_is_not_among_what_is_judged(tmp_path):
+    run = record(tmp_path / "run", 2, SCRIPTS / "job.py", "plain", 9,
+                 steps="wait=1,count=0,time=0,execution=1,trace=2,arrivals=0")
+    step = pl.read_parquet(run / "rank00000" / "steps.parquet").filter(pl.col("pass") == "execution")["step"].to_list()
+    comms = json.loads(called("comms", run, "--json").stdout)
+    assert not {one["step"] for one in comms["collectives"]} & set(step)
+    assert set(pl.read_parquet(run / "rank00000" / "execution_collectives.parquet")["step"]) == set(step)
+
+
+def test_without_the_pass_the_timeline_alone_is_exported(tmp_path):
+    run = record(tmp_path / "run", 2, SCRIPTS / "job.py", "plain", 5,
+                 steps="wait=1,count=0,time=0,trace=2,arrivals=0")
+    said = exported(run, tmp_path / "et")
+    assert "no execution traces" in said and "--execution-trace" in said
+    _, nodes = read_et(tmp_path / "et" / "job.0.et")
+    comms = json.loads(called("comms", run, "--json").stdout)["collectives"]
+    last = max(one["step"] for one in comms)
+    assert len([node for node in nodes if node["type"] in COMMUNICATION]) == len(
+        [one for one in comms if one["step"] == last])
+
+
+def test_a_killed_rank_leaves_a_file_that_can_be_read(tmp_path):
+    run = record(tmp_path / "run", 2, SCRIPTS / "job.py", "plain", 5)
+    folder = run / "rank00001"
+    text = gzip.decompress((folder / "execution_trace.json.gz").read_bytes())
+    (folder / "execution_trace.json.gz").unlink()
+    (folder / "execution_timeline.json.gz").unlink()
+    (folder / "execution_trace.json").write_bytes(text[:len(text) // 2])
+    said = exported(run, tmp_path / "et")
+    assert "end inside on rank 1" in said and "no timeline has a call of the execution trace of rank 1" in said
+    assert len(read_et(tmp_path / "et" / "job.1.et")[1]) > 10
+
+
+def test_a_job_that_ends_in_the_pass_is_recorded_without_it(tmp_path):
+    done = distprof("run", "--out", tmp_path / "run", "--execution-trace", "--nproc-per-node", 1,
+                    EXAMPLES / "train_ddp.py", "--steps", "6")
+    assert done.returncode in (0, 1, 2, 3) and (tmp_path / "run" / "rank00000").is_dir(), done.stderr
+    assert not list((tmp_path / "run").glob("*/execution*"))
+
+
+def test_an_observer_of_the_script_goes_first(tmp_path):
+    script = tmp_path / "observed.py"
+    script.write_text(
+        "import torch\n"
+        f"own = torch.profiler.ExecutionTraceObserver().register_callback({str(tmp_path / 'own.json')!r})\n"
+        "own.start()\nmodel = torch.nn.Linear(2, 2)\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(4):\n    model(torch.ones(1, 2)).sum().backward()\n    optimizer.step()\n"
+        "    optimizer.zero_grad()\nown.stop()\nown.unregister_callback()\n")
+    run = tmp_path / "run"
+    done = distprof("run", "--out", run, "--steps", ONE_STEP, "--nproc-per-node", 1, script)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads((tmp_path / "own.json").read_text())["nodes"]) > 50
+    if "execution trace of its own" in done.stderr:
+        assert not (run / "rank00000" / "execution_trace.json.gz").exists()
+    shutil.rmtree(run)
