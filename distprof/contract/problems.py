@@ -91,6 +91,15 @@ class FolderLeftOut(Problem, frozen=True):
     why: str
 
 
+class MemoryEndedEarly(Problem, frozen=True):
+    """The memory pass of a rank ended before its last step, as it would have taken too much memory."""
+
+    rank: int
+    step: int
+    taken_bytes: int
+    most_bytes: int
+
+
 class NoteOfRank(Problem, frozen=True):
     """What a rank noted while it was recorded."""
 

@@ -190,6 +190,19 @@ TENSORS = Table(
     ),
 )
 
+USES = Table(
+    file="uses.parquet",
+    doc="One row per allocation of the memory pass: the last operator that used it, as far as operators tell.",
+    columns=(
+        *TAGS,
+        text("device", "cpu, cuda:0, ..."),
+        int64("address", "Where it lies."),
+        int64("made_ns", "When it was made; ns since the epoch, this rank's clock."),
+        int64("last_used_ns", "End of the last operator that had it as an input, or that made it."),
+        text("used_by", "That operator, as the script or autograd called it.", nullable=True),
+    ),
+)
+
 COLLECTIVES = Table(
     file="collectives.parquet",
     doc="One row per communication op this rank took part in during the trace and arrivals passes, in the order it was "
@@ -322,5 +335,5 @@ EXECUTION_COLLECTIVES = Table(
     columns=COLLECTIVES.columns)
 
 RANK_TABLES = (MODULES, PARAMETERS, OPS, COLLECTIVES, STEPS, EVENTS)
-ASKED_TABLES = (WAITS, TENSORS, EXECUTION_COLLECTIVES)
+ASKED_TABLES = (WAITS, TENSORS, USES, EXECUTION_COLLECTIVES)
 """Written only where their pass is asked for."""

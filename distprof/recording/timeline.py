@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from distprof.model.scopes import Frame, ModuleScopes
 from distprof.recording.kineto_trace import TraceContent, read_trace
 from distprof.recording.profiler_sessions import ProfilerSessions
 
+CHUNK_BYTES = 1 << 20
+END_BYTES = 64
 ABOUT_CYCLES = "Warning: Profiler clears events at the end of each cycle"
 """Of torch 2.10, which says it of a session of one cycle as well."""
 
@@ -67,6 +70,10 @@ class Timeline:
     def stop(self) -> None:
         """Ends the session; its events are kept until `write`."""
         self._scopes.remove(self)
+        self.end()
+
+    def end(self) -> None:
+        """Ends the session alone, perhaps while modules run: only `stop` takes away what listens to them."""
         if self.recording:
             self._stopped = True
             self._profile.add_metadata_json("distprof", json.dumps(self._tags()))
@@ -75,7 +82,7 @@ class Timeline:
 
     def enter(self, frame: Frame) -> None:
         """Opens a slice named after the module."""
-        if frame.repeats_outer:
+        if frame.repeats_outer or not self.recording:
             return
         if frame.is_root and frame.evaluation:
             frame.data[EVALUATION_SLICE] = _slice(EVALUATION_SLICE)
@@ -114,8 +121,7 @@ class Timeline:
             text = plain.read_bytes()
             found = read_trace(text)
         except (OSError, msgspec.MsgspecError):  # Kineto does not tell why
-            raise OutputError(f"the timeline could not be written whole to {plain}",
-                              hint="is the disk full, or the folder gone?") from None
+            raise _not_whole(plain) from None
         finally:  # it is many times the size of the file that stays
             for left in (plain, plain.with_suffix(".json.tmp")):
                 with suppress(OSError):
@@ -125,6 +131,56 @@ class Timeline:
         self.is_written = True
         self._profile = None  # the events would stay in memory for the rest of the training
         return found
+
+    def events(self) -> Iterable[Any]:
+        """The profiler's own events, as trees; none of a torch that does not show them, or after they were written."""
+        if self._profile is None or not self._sessions.has_ended(self._profile):
+            return ()
+        results = getattr(self._profile.profiler, "kineto_results", None)
+        tree: Callable[[], Iterable[Any]] | None = getattr(results, "experimental_event_tree", None)
+        return tree() if tree is not None else ()
+
+    def save(self, path: Path) -> bool:
+        """Writes the Chrome trace alone, in as little memory as there is to it; False where nothing was recorded.
+
+        Raises:
+            OutputError: It could not be written whole.
+        """
+        if self._profile is None or not self._sessions.has_ended(self._profile):
+            return False
+        plain = path.with_suffix("")
+        try:
+            with told(plain):
+                plain.touch()
+            self._profile.export_chrome_trace(str(plain))
+            self._profile = None
+            _check_end(plain)
+            with told(path):
+                write_whole(path, lambda temporary: _compress(plain, temporary))
+        finally:
+            for left in (plain, plain.with_suffix(".json.tmp")):
+                with suppress(OSError):
+                    left.unlink()
+        self.is_written = True
+        return True
+
+
+def _check_end(path: Path) -> None:
+    """Kineto does not tell where it could not write."""
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - END_BYTES, 0))
+        if not file.read().rstrip().endswith(b"}"):
+            raise _not_whole(path)
+
+
+def _not_whole(path: Path) -> OutputError:
+    return OutputError(f"the timeline could not be written whole to {path}",
+                       hint="is the disk full, or the folder gone?")
+
+
+def _compress(source: Path, target: Path) -> None:
+    with source.open("rb") as plain, igzip.open(target, "wb", compresslevel=1) as packed:
+        shutil.copyfileobj(plain, packed, CHUNK_BYTES)
 
 
 def _slice(name: str) -> Any:

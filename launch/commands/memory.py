@@ -14,21 +14,25 @@ from distprof.terminal import show
 @RUNS
 @click.option("--by", "by", multiple=True, metavar="KEY",
               help="Add up what has the same category, module, class, op, phase, rank or device; several of these keep "
-                   "more apart.  [default: category]")
+                   "more apart.  [default: category]  Of memory snapshots: line, stack, stream, rank or device.  "
+                   "[default: line]")
 @click.option("--rank", "ranks", multiple=True, type=int, metavar="N", help="Only this rank.")
 @click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
               help="Rows and tensors shown.  [default: 20 and 10]")
+@click.option("--lifetimes", is_flag=True,
+              help="Show tensors that were kept longest after an operator last used them.")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--parquet", default=None, type=click.Path(path_type=Path), metavar="FILE",
               help="Write all allocations to a new Parquet file as well.")
 @ATTEMPT
 @STRICT
 def memory(runs: tuple[Path, ...], *, by: tuple[str, ...], ranks: tuple[int, ...], top: int | None, form: str | None,
-           parquet: Path | None, attempt: int | None, strict: bool) -> None:
+           lifetimes: bool, parquet: Path | None, attempt: int | None, strict: bool) -> None:
     """Show who holds the memory at the peak.
 
-    RUN is a run directory with a memory pass (--steps memory=1), or traces that torch.profiler wrote with
-    profile_memory=True.
+    RUN is a run directory with a memory pass (--steps memory=1), traces that torch.profiler wrote with
+    profile_memory=True, or snapshots that torch.cuda.memory._dump_snapshot wrote, one of each rank. Of snapshots
+    nothing is run: they are read as plain data.
     """
     from distprof.launch.merge_memory import reuse_memory
 
@@ -37,5 +41,6 @@ def memory(runs: tuple[Path, ...], *, by: tuple[str, ...], ranks: tuple[int, ...
     from distprof.merge.commands.memory import memory as memory_of
     from distprof.merge.run.attempts import of_attempt
 
-    view = MemoryView(by=by or ("category",), ranks=ranks, top=top, form=form or "text", parquet=parquet)
+    view = MemoryView(by=by, ranks=ranks, top=top, form=form or "text", parquet=parquet,
+                      lifetimes=lifetimes)
     show(memory_of(*of_attempt(runs, attempt), view=view, strict=strict))

@@ -10,19 +10,22 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 from isal import igzip, isal_zlib
 
 from distprof.contract.paths import FORMAT, TRACE_JSON
-from distprof.merge.chrome.drawing import DRAWN, PROCESS, CounterValue, DrawnCollective, DrawnSlice
+from distprof.merge.chrome.drawing import DRAWN, PROCESS, CounterValue, DrawnCollective, DrawnSlice, DrawnTensor
 from distprof.merge.chrome.numbering import Lanes
 from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 from distprof.merge.scan.repair import BACKSLASH_LAST, repaired
+
+if TYPE_CHECKING:
+    from distprof.merge.chrome.memory_drawing import MemoryCounters
 
 HEAD = b'{"displayTimeUnit":"ms","traceEvents":[\n'
 BETWEEN = b",\n"
@@ -47,7 +50,7 @@ class ChromeJson:
         self._file.write(_compressed(HEAD))
 
     def rank_writer(self, plan: RankPlan) -> ChromeRank:
-        return ChromeRank(self._part(plan))
+        return ChromeRank(self._part(plan), draws_memory=plan.draws_memory)
 
     def _part(self, plan: RankPlan) -> Path:
         return self._path.with_name(f".rank{plan.rank}.part")
@@ -79,19 +82,34 @@ class ChromeJson:
 class ChromeRank:
     """Writes the events of a rank as a gzip member, without brackets around them."""
 
-    integers = texts = ()
+    texts = ()
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, draws_memory: bool = False) -> None:
+        self._path, self._draws_memory = path, draws_memory
+        self._memory: MemoryCounters | None = None
+
+    @property
+    def integers(self) -> Sequence[str]:
+        """Of the allocators, where they are in the trace."""
+        return self._counters().keys if self._draws_memory else ()
+
+    @staticmethod
+    def _counters() -> MemoryCounters:
+        from distprof.merge.chrome.memory_drawing import MemoryCounters  # polars takes a while to import
+
+        return MemoryCounters()
 
     def begin(self, events: RankEvents) -> None:
         self._events, self._file = events, self._path.open("wb")
+        self._memory = self._counters() if self._draws_memory else None
         # no name and no time in the header: the same input gives the same bytes
         self._packer = isal_zlib.compressobj(LEVEL, wbits=GZIP)
         self._is_empty = True
 
     def add(self, events: DecidedEvents) -> None:
         self._write(events.json())
+        if self._memory is not None:
+            self._memory.take(events.scanner)
 
     def _write(self, text: bytes | memoryview) -> None:
         if text:
@@ -114,6 +132,9 @@ class ChromeRank:
             thread = lanes.extra("steps")
             yield slice_event(step, thread.pid, thread.tid, plan.origin_ns)
         yield from collective_events(plan.collectives, lanes, plan.origin_ns)
+        if self._memory is not None:
+            yield from counters_of(self._memory.values(plan), lanes.first_pid, plan.origin_ns)
+        yield from tensor_events(plan.tensors, lanes.first_pid, plan.origin_ns)
         yield from lanes.describe()
 
     def close(self) -> None:
@@ -152,12 +173,31 @@ def collective_events(drawn: Iterable[DrawnCollective], lanes: Lanes, origin_ns:
                    **({"bp": "e"} if arrow.phase == "f" else {})}
 
 
+def tensor_events(drawn: Iterable[DrawnTensor], pid: int, origin_ns: int) -> Iterator[dict[str, object]]:
+    """Asynchronous slices. A viewer has a track for each id, and calls it by the first event on it."""
+    named = set[str]()
+    for one in drawn:
+        start_ns = max(one.slice.start_ns - origin_ns, 0)
+        lane = f"{one.device} {one.lane}"
+        place = {"cat": DRAWN, "pid": pid, "id2": {"local": lane}}
+        if lane not in named:
+            named.add(lane)
+            yield {"ph": "n", "name": f"tensors {one.device}", "ts": microseconds(start_ns), **place}
+        for phase, at_ns, args in (("b", start_ns, one.args), ("e", max(one.slice.end_ns - origin_ns, start_ns), {})):
+            yield {"ph": phase, "name": one.slice.name, "ts": microseconds(at_ns), "args": args, **place}
+
+
 def counter_events(samples: Sequence[CounterValue], pid: int, origin_ns: int) -> Iterator[dict[str, object]]:
     """A process of its own, above those of the ranks, with its counters."""
     if not samples:
         return
     for name, args in (("process_name", {"name": PROCESS}), ("process_sort_index", {"sort_index": -1})):
         yield {"ph": "M", "name": name, "pid": pid, "args": args}
+    yield from counters_of(samples, pid, origin_ns)
+
+
+def counters_of(samples: Iterable[CounterValue], pid: int, origin_ns: int) -> Iterator[dict[str, object]]:
+    """Counters of a process."""
     for sample in samples:
         yield {"ph": "C", "cat": DRAWN, "name": sample.what, "pid": pid,
                "ts": microseconds(max(sample.at_ns - origin_ns, 0)), "args": {sample.state: sample.value}}

@@ -8,6 +8,8 @@ DRAWN = "distprof"
 """Category of what the merge draws itself."""
 BYTES_DRAWN = 1600
 """Text that a collective takes on a rank, with its parts, the ends of its arrows and the counters; hardly ever more."""
+BYTES_COUNTED = 160
+"""Text that the counters take for an allocation or a free."""
 PROCESS = "collectives"
 """The process with the counters of the whole job, and the beginning of the names of the ranks' threads."""
 
@@ -41,12 +43,21 @@ class DrawnCollective(NamedTuple):
     arrows: tuple[ArrowEnd, ...]
 
 
+class DrawnTensor(NamedTuple):
+    """A tensor while it lived, on a lane on which no other one lives meanwhile."""
+
+    device: str
+    lane: int
+    slice: DrawnSlice
+    args: dict[str, Any]
+
+
 class CounterValue(NamedTuple):
     """A counter from an instant on."""
 
     what: str
-    """ranks or bytes."""
+    """ranks, bytes, or the memory of a device."""
     state: str
-    """waiting or in flight; Perfetto calls the counter by both."""
+    """waiting, in flight, allocated or reserved; Perfetto calls the counter by both."""
     at_ns: int
     value: int

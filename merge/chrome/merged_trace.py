@@ -51,7 +51,7 @@ class MergedTrace:
 
 def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSurveys, folder: Path,
                  options: MergeOptions, progress: Progress = lambda _: None, *, collectives: pl.DataFrame | None = None,
-                 steps: pl.DataFrame | None = None) -> MergedTrace:
+                 steps: pl.DataFrame | None = None, allocations: pl.DataFrame | None = None) -> MergedTrace:
     """Writes the merged trace of ranks, and their events as tables.
 
     Args:
@@ -64,11 +64,12 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
         progress: Is called with the share of the work that is done, from 0 to 1.
         collectives: `MERGED_COLLECTIVES` of the run, to be drawn.
         steps: `STEPS` of the ranks, where they recorded some.
+        allocations: `allocations_of` of the ranks, to be drawn.
 
     Raises:
         UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
     """
-    plans, form = plan_ranks(run, clock, read, options, collectives, steps), FORMATS[options.format]
+    plans, form = plan_ranks(run, clock, read, options, collectives, steps, allocations), FORMATS[options.format]
     outputs = [new(folder, run, clock, plans) for new in form.outputs()]
     for output in outputs:
         output.begin()

@@ -81,6 +81,11 @@ class Lanes:
                 sort_index=main.sort_index)
         return thread
 
+    @property
+    def first_pid(self) -> int:
+        """Number of the rank's first process."""
+        return self._process(self.main).pid
+
     def extra(self, name: str) -> NumberedThread:
         """A thread of the rank's first process for what the merge draws."""
         key = "", f"{name}\0"

@@ -63,6 +63,8 @@ class MergeOptions:
     """How the ranks are brought to one clock."""
     collectives: bool | None = None
     """Whether collectives are drawn and tabled; None: where distprof recorded the run."""
+    tensor_bytes: int | None = None
+    """Tensors of so many bytes are drawn; None: none."""
 
     @property
     def choose_events(self) -> bool:

@@ -13,7 +13,7 @@ from distprof.contract.passes import ARRIVALS
 from distprof.contract.tables import STEPS
 from distprof.errors import DataError, UsageError
 from distprof.merge.chrome.budget import WithinBudget, by_importance, within_budget
-from distprof.merge.chrome.drawing import BYTES_DRAWN, DRAWN, CounterValue, DrawnCollective
+from distprof.merge.chrome.drawing import BYTES_COUNTED, BYTES_DRAWN, DRAWN, CounterValue, DrawnCollective, DrawnTensor
 from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.chrome.numbering import NUMBERS_PER_RANK
 from distprof.merge.chrome.options import MergeOptions, NumberRanges
@@ -57,6 +57,9 @@ class RankPlan:
     table_metadata: dict[str, str] = field(default_factory=dict)
     collectives: list[DrawnCollective] = field(default_factory=list)
     """What is drawn of communication."""
+    tensors: list[DrawnTensor] = field(default_factory=list)
+    draws_memory: bool = False
+    """True where counters of the allocators are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,8 @@ class Plans:
 
 
 def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOptions,
-               collectives: pl.DataFrame | None = None, recorded: pl.DataFrame | None = None) -> Plans:
+               collectives: pl.DataFrame | None = None, recorded: pl.DataFrame | None = None,
+               allocations: pl.DataFrame | None = None) -> Plans:
     """Brings all ranks to one clock and decides what of each is written.
 
     Args are those of `merge_traces`; `recorded` are its `steps`.
@@ -82,8 +86,9 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
         DataError: A trace has more threads than there are numbers.
         UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
     """
-    if (options.choose_events or options.max_bytes) and not FORMATS[options.format].chooses_events:
-        raise UsageError(f"expected whole ranks with --format {options.format}, found options that choose events",
+    if (options.choose_events or options.max_bytes or options.tensor_bytes) and not FORMATS[
+            options.format].chooses_events:
+        raise UsageError(f"expected whole ranks with --format {options.format}, found some that choose or add events",
                          hint="only --ranks goes with it: the files are packed as they are")
     clocks = {one.rank.number: clock.line(one.rank.number) for one in read}
     first_ns = min((int(clocks[one.rank.number].to_common(one.survey.first_ns)) for one in read
@@ -96,6 +101,8 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
     selections = {one.rank.number: _selection(options, wanted.get(one.rank.number), clocks[one.rank.number], first_ns)
                   for one in chosen}
     drawn = _drawn(clock, _traced(collectives, recorded), selections, steps, origin_ns)
+    draws = options.categories is None or DRAWN in options.categories
+    tensors = _tensors(allocations, chosen, selections, clocks) if draws else {}
     numbers = _numbers(chosen, drawn.most_threads if drawn is not None else 0)
     pid = numbers * (max((one.rank.number for one in chosen), default=0) + 1) + 1
     return Plans(origin_ns=origin_ns, remarks=remarks, counters=drawn.counters if drawn is not None else [],
@@ -105,8 +112,23 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
                  clock=clocks[one.rank.number], origin_ns=origin_ns,
                  steps=steps[one.rank.number], numbers=numbers, table_metadata=table_metadata(run),
                  selection=selections[one.rank.number],
-                 collectives=drawn.ranks.get(one.rank.number, []) if drawn is not None else [])
+                 collectives=drawn.ranks.get(one.rank.number, []) if drawn is not None else [],
+                 tensors=tensors.get(one.rank.number, []), draws_memory=draws and one.survey.num_allocations > 0)
         for one in chosen])
+
+
+def _tensors(allocations: pl.DataFrame | None, chosen: list[RankSurvey], selections: Mapping[int, EventSelection],
+             clocks: Mapping[int, RankClock]) -> dict[int, list[DrawnTensor]]:
+    if allocations is None:
+        return {}
+    from distprof.merge.chrome.memory_drawing import draw_tensors
+
+    found = {}
+    for one in chosen:
+        rank, last_ns = one.rank.number, one.survey.last_ns or 0
+        found[rank] = draw_tensors(allocations.filter(allocations["rank"] == rank), clocks[rank], last_ns,
+                                   selections[rank].windows_ns)
+    return found
 
 
 def _traced(collectives: pl.DataFrame | None, recorded: pl.DataFrame | None) -> pl.DataFrame | None:
@@ -165,7 +187,8 @@ def _choice(read: list[RankSurvey], steps: Mapping[int, Steps], options: MergeOp
             collectives: pl.DataFrame | None) -> tuple[WithinBudget | None, list[str]]:
     """Ranks and steps that fit into --max-size; None where all do."""
     rows = {} if collectives is None else dict(collectives["rank"].value_counts().iter_rows())
-    sizes = {one.rank.number: one.survey.num_bytes + rows.get(one.rank.number, 0) * BYTES_DRAWN for one in read}
+    sizes = {one.rank.number: one.survey.num_bytes + rows.get(one.rank.number, 0) * BYTES_DRAWN
+             + one.survey.num_allocations * BYTES_COUNTED for one in read}
     if options.max_bytes is None or sum(sizes.values()) <= options.max_bytes:
         return None, []
     shares = {one.rank.number: _shares(one.survey, steps[one.rank.number]) for one in read}

@@ -31,6 +31,8 @@ SHORTEST = 7
 NAMES_OF = {"process_name": "name", "process_labels": "labels", "process_sort_index": "sort_index",
             "thread_name": "name", "thread_sort_index": "sort_index"}
 """Metadata events that the merge writes anew, and which of their arguments counts."""
+ALLOCATION = b"[memory]"
+"""Name of what torch.profiler writes of an allocator."""
 UNUSUAL = re.compile(rb"\\u|[0-9]{19}")
 """In JSON that decoders take to mean different things: escaped surrogates and large integers."""
 
@@ -70,6 +72,8 @@ class Survey:
     meta: list[NamingEvent] = field(default_factory=list)
     steps: list[tuple[str, int, int]] = field(default_factory=list)
     """Steps that torch.profiler marked: name, start, end; base included."""
+    num_allocations: int = 0
+    """Events of the allocator, frees included; not more than there are."""
     layout: Layout = field(default_factory=Layout)
     """Which events cannot stay as they are."""
     folder: Path | None = None
@@ -113,6 +117,7 @@ def _read(file: ChromeFile, survey: Survey, rows: LayoutFinder) -> None:
         rows.add(text, survey.num_events)
         survey.num_events += scanner.num_rows
     survey.base_ns = base_ns_of(file.metadata)
+    survey.num_allocations = steps.num_allocations
     survey.steps = [(step, start + survey.base_ns, end + survey.base_ns) for step, start, end in steps.found]
 
 
@@ -162,13 +167,15 @@ def timeless(scanner: Scanner) -> Any:
 
 
 class _Steps:
-    """Finds the slices that torch.profiler marks steps with."""
+    """Finds the slices that torch.profiler marks steps with, and counts what its allocators do."""
 
     def __init__(self, scanner: Scanner) -> None:
         self.found: list[tuple[str, int, int]] = []
         self._scanner = scanner
+        self.num_allocations = 0
         self._known = 0
         self._names: dict[int, str] = {}
+        self._allocation: int | None = None
 
     def look(self) -> None:
         """Through the rows of the last scan."""
@@ -176,7 +183,11 @@ class _Steps:
         for number, name in enumerate(scanner.names.texts(self._known), self._known):
             if name.startswith(b"ProfilerStep#"):
                 self._names[number] = name.decode("utf-8", "replace")
+            elif name == ALLOCATION:
+                self._allocation = number
         self._known = len(scanner.names)
+        if self._allocation is not None:
+            self.num_allocations += int(np.count_nonzero(scanner.column("name") == self._allocation))
         if not self._names:
             return
         names, starts, durations = (scanner.column(column) for column in ("name", "ts_ns", "dur_ns"))

@@ -11,34 +11,39 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.paths import FORMAT
-from distprof.contract.problems import Problem
-from distprof.errors import UsageError
+from distprof.contract.problems import MemoryEndedEarly, Problem
+from distprof.errors import DataError, UsageError
 from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.commands.snapshots import snapshots
 from distprof.merge.commands.table_files import write_parquet
-from distprof.merge.memory.grouping import grouped
+from distprof.merge.memory.grouping import grouped, longest_unused
 from distprof.merge.memory.peak import Peak
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
+from distprof.merge.snapshot.find_snapshots import find_snapshots
 from distprof.merge.text.memory import TENSORS_SHOWN, MemoryShown, render
 from distprof.reporters.page import Page
 from distprof.units import spans
 
 OF_A_TENSOR = ("size_bytes", "category", "op", "shapes", "module_path", "class_name", "phase", "name", "shape", "dtype",
-               "made_ns", "freed_ns", "address")
+               "made_ns", "freed_ns", "last_used_ns", "used_by", "unused_ns", "address")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryView:
     """What is shown."""
 
-    by: Sequence[str] = ("category",)
+    by: Sequence[str] = ()
+    """category without; of snapshots line."""
     ranks: Sequence[int] = ()
     """All without."""
     top: int | None = None
     """Rows and tensors shown."""
     form: str = "text"
     """text or json."""
+    lifetimes: bool = False
+    """Tensors that were kept longest for nothing are shown as well."""
     parquet: Path | None = None
     """Gets a row per allocation as well."""
 
@@ -47,8 +52,8 @@ def memory(path: Path, *more: Path, view: MemoryView, strict: bool = False) -> s
     """Memory of a run as text.
 
     Args:
-        path: A run directory, or traces of other programs.
-        *more: Further run directories of the same job.
+        path: A run directory, traces of other programs, or memory snapshots.
+        *more: Further run directories of the same job, or further snapshots.
         view: What is shown.
         strict: Fail where something is missing.
 
@@ -58,18 +63,30 @@ def memory(path: Path, *more: Path, view: MemoryView, strict: bool = False) -> s
         OutputError: The Parquet file cannot be written.
         IncompleteError: Something is missing and `strict` is set.
     """
+    files = find_snapshots((path, *more))
+    if files:
+        if view.lifetimes:
+            raise UsageError("expected a run with a memory pass for --lifetimes, found memory snapshots",
+                             hint="snapshots do not tell when tensors were last used")
+        return snapshots(files, by=view.by, ranks=view.ranks, top=view.top, as_json=view.form == "json",
+                         parquet=view.parquet, strict=strict)
     run = open_run(path, *more)
     found = run_memory(run)
     problems: list[Problem] = [*run.problems, *found.problems]
     fail_if_incomplete(problems, strict=strict)
     found = _of_ranks(found, view.ranks)
-    table = grouped(found.rows, found.peaks, view.by)
+    if view.lifetimes and all(peak.unused_bytes is None for peak in found.peaks):
+        raise DataError(f"expected a memory pass that shows when tensors were last used in {path}, found none",
+                        hint="--steps memory=1 records it; traces of torch.profiler do not tell")
+    by = tuple(dict.fromkeys(view.by)) or ("category",)
+    table = grouped(found.rows, found.peaks, by)
     if view.parquet is not None:
         write_parquet(found.rows.drop("first", "last"), view.parquet)
     if view.form == "json":
-        return json.dumps(_data(run, found, table, view.top), indent=1)
-    return render(MemoryShown(run=run, found=found, table=table, by=tuple(dict.fromkeys(view.by)), top=view.top,
-                              paths=(path, *more), problems=problems), Page())
+        return json.dumps(_data(run, found, table, view.top) | (
+            {"lifetimes": longest_unused(found.rows, view.top).to_dicts()} if view.lifetimes else {}), indent=1)
+    return render(MemoryShown(run=run, found=found, table=table, by=by, top=view.top,
+                              paths=(path, *more), problems=problems, lifetimes=view.lifetimes), Page())
 
 
 def _of_ranks(found: RunMemory, ranks: Sequence[int]) -> RunMemory:
@@ -89,12 +106,14 @@ def _data(run: Run, found: RunMemory, table: pl.DataFrame, top: int | None) -> d
         "format": FORMAT, "kind": "memory", "ranks": sorted({peak.rank for peak in found.peaks}),
         "world_size": run.world_size, "peaks": [_peak(peak, top or TENSORS_SHOWN) for peak in found.peaks],
         "held_before": found.held.to_dicts(), "left_out": {"events_without_size": found.num_bad},
+        "ended_early": [{"rank": one.rank, "step": one.step} for one in found.problems
+                        if isinstance(one, MemoryEndedEarly)],
         "groups": table.rename({"module_path": "module", "class_name": "class"}, strict=False).head(
             top or len(table)).to_dicts()}
 
 
 def _peak(peak: Peak, top: int) -> dict[str, Any]:
     return {"rank": peak.rank, "device": peak.device, "time_ns": peak.time_ns, "peak_bytes": peak.peak_bytes,
-            "before_bytes": peak.before_bytes, "unknown_bytes": peak.unknown_bytes,
+            "before_bytes": peak.before_bytes, "unknown_bytes": peak.unknown_bytes, "unused_bytes": peak.unused_bytes,
             "reserved_bytes": peak.reserved_bytes, "num_tensors": len(peak.alive),
             "tensors": peak.alive.select(OF_A_TENSOR).head(top).to_dicts()}

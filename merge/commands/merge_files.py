@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.parquet import write_table
+from distprof.contract.passes import MEMORY
 from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem, from_json
 from distprof.contract.tables import WAITS
@@ -20,6 +21,7 @@ from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.run.run_model import Run
+from distprof.merge.run.timelines import timeline_pass
 from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import sentences, show_problems
 from distprof.merge.totals.description import table_metadata, without_tables
@@ -28,6 +30,8 @@ from distprof.terminal import quoted_all
 from distprof.units import counted, size
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from distprof.merge.run.tables import RecordedTables
 
 
@@ -65,7 +69,7 @@ def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOpti
         trace = merge_traces(
             found.run, found.clock, read.ranks, reading, folder, options, progress,
             collectives=None if options.collectives is False else found.collectives,
-            steps=tables.steps if tables is not None else None)
+            steps=tables.steps if tables is not None else None, allocations=_allocations(found.run, options))
         found = found.noting(trace.problems)
     elif tables is None:
         reasons = "; ".join(sentences(found.run.problems))
@@ -77,6 +81,27 @@ def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOpti
         summary = _write_tables(found, tables, folder)
     return MergeResult(run=found.run, clock=found.clock, trace=trace, problems=from_json(Problem, summary["problems"]),
                        late=_late(summary))
+
+
+def _allocations(run: Run, options: MergeOptions) -> pl.DataFrame | None:
+    """Of the tensors that are to be drawn.
+
+    Raises:
+        DataError: The timelines have none.
+    """
+    if options.tensor_bytes is None:
+        return None
+    import polars as pl
+
+    from distprof.merge.memory.run_memory import run_memory
+
+    chosen = [rank for rank in run.ranks if options.ranks is None or rank.number in options.ranks]
+    if run.kind != "traces":
+        chosen = [rank for rank in chosen if timeline_pass(rank) == MEMORY]
+        if not chosen:
+            raise DataError(f"expected timelines with allocations for --tensors in {run.path}, found those of the "
+                            f"trace pass", hint="--steps trace=0,memory=2 records them")
+    return run_memory(replace(run, ranks=chosen)).rows.filter(pl.col("size_bytes") >= options.tensor_bytes)
 
 
 def _write_no_rows(run: Run, folder: Path) -> None:

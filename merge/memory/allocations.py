@@ -21,9 +21,17 @@ SCHEMA = {
     "rank": pl.Int64(), "device": pl.String(), "address": pl.Int64(), "size_bytes": pl.Int64(),
     "made_ns": pl.Int64(), "freed_ns": pl.Int64(), "first": pl.Int64(), "last": pl.Int64(), "op": pl.String(),
     "shapes": pl.String(), "module_path": pl.String(), "class_name": pl.String(), "phase": pl.String(),
-    "category": pl.String(), "name": pl.String(), "shape": pl.String(), "dtype": pl.String()}
+    "category": pl.String(), "name": pl.String(), "shape": pl.String(), "dtype": pl.String(),
+    "last_used_ns": pl.Int64(), "used_by": pl.String(), "unused_ns": pl.Int64()}
 """A row per allocation; `first` and `last` are the numbers of the events on the device at which it began and was over,
-`last` null where it was still alive."""
+`last` null where it was still alive. `unused_ns` is from its last use until it was freed, null where one of them is not
+known.
+"""
+USED = {"device": pl.String(), "address": pl.Int64(), "made_ns": pl.Int64(), "last_used_ns": pl.Int64(),
+        "used_by": pl.String()}
+"""Columns of uses.parquet that are used."""
+EXACT_NS = 1000
+"""The times of a trace and of the profiler's own events differ by less."""
 HELD = {"time_ns": pl.Int64(), "device": pl.String(), "address": pl.Int64(), "category": pl.String(),
         "module_path": pl.String(), "name": pl.String(), "shape": pl.String(), "dtype": pl.String()}
 """Columns of tensors.parquet that are used."""
@@ -31,8 +39,8 @@ ORDER = ("parameter", "buffer", "optimizer_state", "gradient", "input")
 """What a storage is that was seen as several of these: the first."""
 
 
-def allocations_of(rank: int, timeline: RankTimeline, events: MemoryEvents, held: pl.DataFrame) -> (
-        tuple[pl.DataFrame, pl.DataFrame]):
+def allocations_of(rank: int, timeline: RankTimeline, events: MemoryEvents, held: pl.DataFrame,
+                   uses: pl.DataFrame, *, whole: bool = True) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Allocations and events of a rank.
 
     Args:
@@ -40,6 +48,8 @@ def allocations_of(rank: int, timeline: RankTimeline, events: MemoryEvents, held
         timeline: Its slices.
         events: What the same scan found.
         held: Tensors that the rank was seen to hold, `HELD`; none where nobody looked.
+        uses: When allocations were last used, `USED`; none where nobody looked.
+        whole: False where the recording ended within a step: what was alive then may be anything.
 
     Returns:
         `SCHEMA`, and the events with `number`, from 0 for each device.
@@ -48,7 +58,7 @@ def allocations_of(rank: int, timeline: RankTimeline, events: MemoryEvents, held
         number=pl.int_range(pl.len()).over("device"), sign=pl.col("bytes") > 0)
     made = _paired(rows)
     nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
-    found = _with_category(_with_origin(made, timeline, nesting), held)
+    found = _with_uses(_with_category(_with_origin(made, timeline, nesting), held, whole=whole), uses)
     return found.select((pl.lit(rank) if name == "rank" else pl.col(name)).cast(kind).alias(name)
                         for name, kind in SCHEMA.items()), rows
 
@@ -81,6 +91,16 @@ def _with_origin(made: pl.DataFrame, timeline: RankTimeline, nesting: Nesting) -
         pl.Series("communicates", _at(outer.communicates, here) > 0))
 
 
+def _with_uses(made: pl.DataFrame, uses: pl.DataFrame) -> pl.DataFrame:
+    """When each was last used. What operators do not tell of, such as a copy to another process, is no use."""
+    joined = made.sort("made_ns", maintain_order=True).join_asof(
+        uses.select(*USED).sort("made_ns"), on="made_ns", by=["device", "address"], strategy="nearest",
+        tolerance=EXACT_NS, check_sortedness=False).sort("row")  # as they were
+    last = pl.min_horizontal("last_used_ns", "freed_ns")
+    return joined.with_columns(last_used_ns=pl.when(pl.col("last_used_ns").is_not_null()).then(last)).with_columns(
+        unused_ns=pl.col("freed_ns") - pl.col("last_used_ns"))
+
+
 def _at(values: Any, rows: Any) -> Any:
     return np.where(rows >= 0, values[rows], -1) if len(values) else np.full(len(rows), -1)
 
@@ -89,11 +109,12 @@ def _words(name: str, known: Sequence[str | None], numbers: Any) -> pl.Series:
     return pl.Series(name, [known[number] if number >= 0 else None for number in numbers.tolist()], pl.String)
 
 
-def _with_category(made: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
+def _with_category(made: pl.DataFrame, held: pl.DataFrame, *, whole: bool) -> pl.DataFrame:
     """What the rank was seen to hold is that; the rest follows from when it was made and freed."""
     backward, later = pl.col("end_phase") == BACKWARD, pl.col("freed_ns") > pl.col("call_end_ns")
     forward = pl.col("phase").is_in(["forward", "recompute"]) & (pl.col("call_end_ns") >= 0)
-    kept = (forward & (pl.col("freed_ns").is_null() | later)) | (backward & (pl.col("phase").fill_null("") != BACKWARD))
+    kept = (forward & ((pl.col("freed_ns").is_null() & whole) | later)) | (
+        backward & (pl.col("phase").fill_null("") != BACKWARD))
     return _seen(made, held).with_columns(category=pl.coalesce(
         "category",
         pl.when("communicates").then(pl.lit("communication")).when(kept).then(pl.lit("activation"))

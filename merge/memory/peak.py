@@ -25,6 +25,8 @@ class Peak:
     """What the allocator held of the device then; None where it does not say."""
     alive: pl.DataFrame
     """Rows of `allocations_of`, largest first."""
+    unused_bytes: int | None
+    """Of those that no operator used any more, though they were freed only later; None where nobody looked."""
 
 
 def peaks_of(rank: int, allocations: pl.DataFrame, events: pl.DataFrame) -> list[Peak]:
@@ -38,6 +40,7 @@ def _peak(rank: int, device: str, allocations: pl.DataFrame, events: pl.DataFram
     counted = events["allocated"].null_count() == 0
     on_device = device != "cpu" and counted
     at = events.row(int(events["allocated" if on_device else "seen"].arg_max() or 0), named=True)
+    used = allocations["last_used_ns"].null_count() < len(allocations)
     alive = allocations.filter(pl.col("first") <= at["number"],
                                pl.col("last").is_null() | (pl.col("last") > at["number"]))
     known = int(alive["size_bytes"].sum())
@@ -46,7 +49,22 @@ def _peak(rank: int, device: str, allocations: pl.DataFrame, events: pl.DataFram
                 before_bytes=before if on_device else None,
                 unknown_bytes=at["allocated"] - before - known if counted else 0,
                 reserved_bytes=at["reserved"] or None,
+                unused_bytes=int(alive.filter(unused_at(at["time_ns"]))["size_bytes"].sum()) if used else None,
                 alive=alive.sort("size_bytes", "first", descending=[True, False]))
+
+
+def unused_at(time_ns: int) -> pl.Expr:
+    """True for allocations whose last use was before, and which were freed."""
+    return (pl.col("last_used_ns") < time_ns) & pl.col("freed_ns").is_not_null()
+
+
+def allocated_after(device: str, events: pl.DataFrame) -> pl.DataFrame:
+    """Events of a device with what was allocated `after` each: by the allocator's count; on a CPU since the recording
+    began, as in `Peak`.
+    """
+    seen = events.with_columns(_changes(events)).with_columns(after=pl.col("seen").cum_sum())
+    is_counted = device != "cpu" and events["allocated"].null_count() == 0
+    return seen.with_columns(after="allocated") if is_counted else seen
 
 
 def _changes(events: pl.DataFrame) -> list[pl.Expr]:

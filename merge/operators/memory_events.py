@@ -27,11 +27,16 @@ class MemoryEvents:
         self.num_bad = 0
         """Events without size, address or time."""
         self._parts: list[pl.DataFrame] = []
+        self._known = 0
+        self._name: int | None = None
 
     def take(self, scanner: Scanner) -> None:
         """Adds those of the last scan."""
-        wanted = [number for number, name in enumerate(scanner.names.texts()) if name == EVENT]
-        rows = np.flatnonzero(np.isin(scanner.column("name"), wanted))
+        new = scanner.names.texts(self._known)
+        self._known += len(new)
+        if self._name is None and EVENT in new:
+            self._name = self._known - len(new) + new.index(EVENT)
+        rows = np.flatnonzero(scanner.column("name") == (-1 if self._name is None else self._name))
         if not len(rows):
             return
         found = {"time_ns": scanner.column("ts_ns")[rows], "thread": scanner.column("thread")[rows].astype(np.int64),

@@ -16,8 +16,8 @@ FOREIGN = (
     (b"\x28\xb5\x2f\xfd", "zstd", "unzstd it"),
     (b"bzh", "bzip2", "bunzip2 it"),
     (b"\xfd7zxz", "xz", "unxz it"),
-    (b"\x80\x02", "a Python pickle", None), (b"\x80\x03", "a Python pickle", None),
-    (b"\x80\x04", "a Python pickle", None), (b"\x80\x05", "a Python pickle", None),
+    *((b"\x80" + protocol, "a Python pickle", "distprof memory shows snapshots of torch.cuda.memory")
+      for protocol in (b"\x02", b"\x03", b"\x04", b"\x05")),
     (b"\n", "binary data, a Perfetto protobuf trace perhaps", "only Chrome traces (JSON) can be merged"),
 )
 """First bytes in small letters -> what begins so, and a hint."""

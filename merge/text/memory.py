@@ -10,19 +10,19 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import Problem
-from distprof.merge.memory.grouping import BY
+from distprof.merge.memory.grouping import BY, longest_unused
 from distprof.merge.memory.peak import Peak
 from distprof.merge.memory.run_memory import RunMemory
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.terminal import quoted_all
-from distprof.units import counted, percent, size
+from distprof.units import counted, duration, percent, size
 
 TOP = 20
 TENSORS_SHOWN = 10
-COLUMNS = {"peak_bytes": "at peak", "peak_tensors": "tensors", "kept_bytes": "kept for backward",
-           "allocated_bytes": "allocated", "allocations": "times"}
+COLUMNS = ("at peak", "share", "tensors", "used no more", "kept for backward", "allocated", "times")
+"""Behind those of `--by`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class MemoryShown:
     top: int | None
     paths: Sequence[Path]
     problems: Sequence[Problem]
+    lifetimes: bool
 
 
 def render(shown: MemoryShown, page: Page) -> str:
@@ -44,6 +45,8 @@ def render(shown: MemoryShown, page: Page) -> str:
     _peaks(shown, page)
     _groups(shown, page)
     _tensors(shown, page)
+    if shown.lifetimes:
+        _lifetimes(shown, page)
     if shown.found.num_bad:
         page.line(f"{counted(shown.found.num_bad, 'event')} without size, address or time left out")
     if shown.run.remarks or shown.problems:
@@ -57,8 +60,9 @@ def _peaks(shown: MemoryShown, page: Page) -> None:
     held = _held(shown.found.held)
     rows = [[str(peak.rank), peak.device, size(peak.peak_bytes), str(len(peak.alive)), size(_named(peak)),
              _or_dash(peak.before_bytes), size(peak.unknown_bytes), _or_dash(peak.reserved_bytes),
-             held.get((peak.rank, peak.device), "-")] for peak in shown.found.peaks]
-    header = ["rank", "device", "peak", "tensors", "known", "from before", "unknown", "reserved", "held at the start"]
+             _or_dash(peak.unused_bytes), held.get((peak.rank, peak.device), "-")] for peak in shown.found.peaks]
+    header = ["rank", "device", "peak", "tensors", "known", "from before", "unknown", "reserved", "used no more",
+              "held at the start"]
     page.table(header, rows, left=2)
     if any(peak.device == "cpu" for peak in shown.found.peaks):
         page.line("on a CPU the peak is what was allocated since the recording began")
@@ -79,11 +83,12 @@ def _named(peak: Peak) -> int:
 def _groups(shown: MemoryShown, page: Page) -> None:
     table = shown.table.head(shown.top or TOP)
     total = int(shown.table["peak_bytes"].sum())
-    header = [*shown.by, "at peak", "share", *list(COLUMNS.values())[1:]]
-    page.table(header, [[*(_key(row[BY[one]]) for one in shown.by), size(row["peak_bytes"]),
-                         percent(row["peak_bytes"] / total) if total else "-", str(row["peak_tensors"]),
-                         size(row["kept_bytes"]), size(row["allocated_bytes"]), str(row["allocations"])]
-                        for row in table.iter_rows(named=True)], left=len(shown.by))
+    looked = any(peak.unused_bytes is not None for peak in shown.found.peaks)
+    page.table([*shown.by, *COLUMNS], [
+        [*(_key(row[BY[one]]) for one in shown.by), size(row["peak_bytes"]),
+         percent(row["peak_bytes"] / total) if total else "-", str(row["peak_tensors"]),
+         size(row["unused_bytes"]) if looked else "-", size(row["kept_bytes"]), size(row["allocated_bytes"]),
+         str(row["allocations"])] for row in table.iter_rows(named=True)], left=len(shown.by))
     more = len(shown.table) - len(table)
     if more > 0:
         page.line(f"{counted(more, 'more row')}: --top {len(shown.table)} shows all")
@@ -99,6 +104,23 @@ def _tensors(shown: MemoryShown, page: Page) -> None:
         [size(row["size_bytes"]), _key(row["category"]), _key(row["module_path"]), _key(row["op"]), _key(row["phase"]),
          _key(row["name"]), _key(row["shape"])] for row in rows.iter_rows(named=True)], left=0)
     page.line()
+
+
+def _lifetimes(shown: MemoryShown, page: Page) -> None:
+    """By size times the time for which a tensor was kept for nothing."""
+    rows, begin = longest_unused(shown.found.rows, shown.top or TENSORS_SHOWN), _begin(shown.found.rows)
+    page.line("kept longest after their last use, by size times time:")
+    page.table(["rank", "module", "category", "made by", "last used by", "bytes", "made", "last used", "freed",
+                "kept for nothing"], [
+        [str(row["rank"]), _key(row["module_path"]), _key(row["category"]), _key(row["op"]), _key(row["used_by"]),
+         size(row["size_bytes"]), *(f"+{duration(row[name] - begin[row['rank']])}"
+                                    for name in ("made_ns", "last_used_ns", "freed_ns")),
+         duration(row["unused_ns"])] for row in rows.iter_rows(named=True)], left=5)
+    page.line()
+
+
+def _begin(rows: pl.DataFrame) -> dict[int, int]:
+    return dict(rows.group_by("rank").agg(pl.col("made_ns").min()).iter_rows())
 
 
 def _or_dash(num_bytes: int | None) -> str:

@@ -13,7 +13,7 @@ from distprof.contract.mesh import SIZE_FLAGS
 from distprof.contract.problems import Problem, Remark
 from distprof.merge.text.phrases import rank_list
 from distprof.reporters.page import Page
-from distprof.units import counted, duration, spans
+from distprof.units import counted, duration, size, spans
 
 SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.Unreadable: "{rank:of_rank}{file:unreadable}{detail}",
@@ -27,6 +27,9 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.RankFailed: "rank {rank} failed first: {exit_code:exit_code}{why:note}",
     codes.FilesMissing: "rank {rank} lacks {files:names}",
     codes.FolderLeftOut: "{folder} is left out: {why}",
+    codes.MemoryEndedEarly: "the memory pass of rank {rank} ended in step {step}, as what it records would have taken "
+                            "{taken_bytes:size} of memory and may take {most_bytes:size}. What came later is not "
+                            "known: the peak may be higher, and what was alive then seems never freed",
     codes.NoteOfRank: "rank {rank}: {detail}",
     codes.StepsUnsure: {
         "irregular": "a step may not be an iteration: {names:names} step in no pattern ({num_turns:# step} looked at). "
@@ -120,8 +123,9 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     f"it was ended by signal {-code}",
     "because": lambda why: "" if why is None else f" with {why}",
     "sizes": lambda found: ", ".join(
-        f"{size} in rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}" for size, ranks in sorted(found.items())),
+        f"{number} in rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}" for number, ranks in sorted(found.items())),
     "reason": lambda reason: CLOCK_REASONS[reason],
+    "size": size,
     "note": lambda note: "" if note is None else f" ({note})",
     "flags": lambda _: SIZE_FLAGS,
     "values": lambda keys: f", and values of {keys}" if keys else "",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 
 import polars as pl
 import pytest
 
+import distprof
 from support.jobs import called
 from support.made_up_traces import op
 
@@ -123,3 +125,45 @@ def test_the_screen_has_peak_groups_and_tensors(tmp_path):
     (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": step()}))
     text = called("memory", tmp_path / "rank0.json").stdout
     assert "1.14 KB" in text and "kept for backward" in text and "MulBackward0" in text
+
+
+def test_what_is_freed_before_it_was_made_was_there_before(tmp_path):
+    memory = Allocator(before=1000)
+    memory.change(1, -300, 7)
+    memory.change(2, 100, 7)  # the same address
+    memory.change(3, -100, 7)
+    memory.change(4, -50, 7)  # twice: the allocation between was not seen
+    memory.change(5, 60, 8)
+    (peak,) = data(tmp_path, memory.events)["peaks"]
+    assert (peak["peak_bytes"], peak["before_bytes"], peak["unknown_bytes"]) == (100, None, 0)
+    rows = distprof.read_run(tmp_path / "rank0.json").memory()
+    assert rows["size_bytes"].to_list() == [100, 60] and rows["freed_ns"].null_count() == 1
+
+
+def test_a_free_of_the_same_instant_comes_behind_what_it_frees(tmp_path):
+    memory = Allocator()
+    memory.change(1, 100, 7)
+    memory.change(1, -100, 7)
+    memory.change(1, 70, 7)
+    found = data(tmp_path, memory.events[::-1])
+    assert [one["size_bytes"] for one in found["peaks"][0]["tensors"]] == [100]
+    assert distprof.read_run(tmp_path / "rank0.json").memory()["freed_ns"].null_count() == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_events_that_are_missing_or_out_of_order_never_make_a_sum_that_is_none(tmp_path, seed):
+    draw, memory, alive = random.Random(seed), Allocator(kind=seed % 2, device=0 if seed % 2 else -1, before=400), {}
+    for ts in range(300):
+        address = draw.randrange(1, 12)
+        num_bytes = -alive.pop(address) if address in alive else alive.setdefault(address, draw.randrange(1, 999))
+        memory.change(ts // 3, num_bytes, address)
+    events = draw.sample(memory.events, 200)  # a third is lost, the rest in any order
+    found = data(tmp_path, events, "--top", 999)
+    (peak,) = found["peaks"]
+    rows = distprof.read_run(tmp_path / "rank0.json").memory()
+    made = [event["args"]["Bytes"] for event in events if event["args"]["Bytes"] > 0]
+    assert sorted(rows["size_bytes"].to_list()) == sorted(made)
+    known = sum(one["peak_bytes"] for one in found["groups"])
+    assert 0 < known == sum(one["size_bytes"] for one in peak["tensors"])
+    assert peak["peak_bytes"] == known + (peak["before_bytes"] or 0) + (peak["unknown_bytes"] if seed % 2 else 0)
+    assert rows.filter(pl.col("freed_ns") < pl.col("made_ns")).is_empty()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import subprocess
+import sys
 
 import polars as pl
 import pytest
@@ -12,7 +15,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import distprof
-from support.jobs import EXAMPLES, SCRIPTS, called
+from distprof.recording.profiler_room import LEAST_BYTES, MOST_BYTES, ProfilerRoom
+from support.jobs import EXAMPLES, PATIENCE_S, SCRIPTS, called, clean_environ
 from support.jobs import distprof as command
 
 STEPS = "wait=2,count=0,time=0,trace=0,arrivals=0,memory=2"
@@ -128,3 +132,45 @@ def test_jobs_of_two_ranks_add_up_as_well(tmp_path, path, categories, missed):
     assert categories <= {one["category"] for one in found["groups"]}
     rows = distprof.read_run(tmp_path / "run").memory()
     assert rows.filter(pl.col("category") == "gradient")["module_path"].null_count() == 0
+
+
+def bounded(tmp_path, limit, *arguments):
+    done = subprocess.run([sys.executable, SCRIPTS / "many_small_ops.py", tmp_path / "run", *map(str, arguments)],
+                          capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+                          env=clean_environ() | {"DISTPROF_PROFILER_MEMORY": limit})
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"steps (\d+) grew (\d+)", done.stdout)
+    return int(found[1]), int(found[2]), done.stderr
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(("times", "steps"), [(30, 60), (3000, 2)], ids=["between steps", "within a step"])
+def test_a_pass_that_would_take_too_much_memory_ends_early_and_says_so(tmp_path, times, steps):
+    """Unbounded it would take some 2 GB."""
+    ran, grew, said = bounded(tmp_path, "200MB", times, steps)
+    assert ran == steps + 4 and grew < 600e6
+    assert said.count("the memory pass ended in step") == 1 and "DISTPROF_PROFILER_MEMORY=" in said
+    found = called("memory", tmp_path / "run")
+    assert found.returncode == 0 and "incomplete: the memory pass of rank 0 ended in step" in found.stdout
+    assert "the peak may be higher" in found.stdout
+    assert called("memory", "--strict", tmp_path / "run").returncode == 3
+    data = json.loads(called("memory", "--json", tmp_path / "run").stdout)
+    (peak,) = data["peaks"]
+    assert peak["peak_bytes"] == sum(one["peak_bytes"] for one in data["groups"]) > 0
+    assert data["ended_early"] == [{"rank": 0, "step": pytest.approx(2, abs=steps)}]
+
+
+@pytest.mark.job
+def test_a_pass_within_its_room_says_nothing(tmp_path):
+    ran, _, said = bounded(tmp_path, "4GB", 2, 3)
+    assert ran == 7 and "ended in step" not in said
+    assert json.loads(called("memory", "--json", tmp_path / "run").stdout)["ended_early"] == []
+
+
+@pytest.mark.parametrize(("text", "expected"), [("500MB", 500_000_000), ("2 GB", 2 * 10**9), ("1.5kb", 1500),
+                                                ("77", 77), ("many", None), ("0", None), ("-1", None), ("1TB", None)])
+def test_what_the_user_allows_is_read(monkeypatch, text, expected):
+    monkeypatch.setenv("DISTPROF_PROFILER_MEMORY", text)
+    room = ProfilerRoom()
+    room.start()
+    assert room.most_bytes == expected if expected else LEAST_BYTES <= room.most_bytes <= MOST_BYTES

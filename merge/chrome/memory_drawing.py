@@ -1,0 +1,75 @@
+"""Draws memory: a counter for each device, and tensors from when they were made until they were freed."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+
+from distprof.merge.chrome.drawing import CounterValue, DrawnSlice, DrawnTensor
+from distprof.merge.chrome.rank_plans import RankPlan
+from distprof.merge.clock.model import RankClock
+from distprof.merge.layout.windows import Windows
+from distprof.merge.memory.peak import allocated_after
+from distprof.merge.operators.memory_events import MemoryEvents
+from distprof.units import size
+
+ARGS = {"size_bytes": "bytes", "category": "category", "module_path": "module", "op": "made by", "phase": "phase",
+        "shapes": "inputs", "name": "name", "shape": "shape", "dtype": "dtype", "address": "address"}
+"""Column of an allocation -> what a viewer calls it."""
+
+
+class MemoryCounters(MemoryEvents):
+    """Collects what the allocators do while a rank is written."""
+
+    def values(self, plan: RankPlan) -> Iterator[CounterValue]:
+        """The counters after each event, on the common clock."""
+        events = self.frame(plan.survey.base_ns)
+        windows = plan.selection.windows_ns
+        for device in events["device"].unique().sort().to_list():
+            rows = allocated_after(device, events.filter(device=device))
+            if windows is not None:
+                times = rows["time_ns"].to_numpy()
+                rows = rows.filter(pl.Series(windows.meets(times, times), dtype=pl.Boolean))
+            at = plan.clock.to_common(rows["time_ns"].to_numpy()).tolist()
+            for at_ns, allocated, reserved in zip(at, rows["after"].to_list(), rows["reserved"].to_list(), strict=True):
+                yield CounterValue(f"memory {device}", "allocated", at_ns, allocated)
+                if reserved:
+                    yield CounterValue(f"memory {device}", "reserved", at_ns, reserved)
+
+
+def draw_tensors(rows: pl.DataFrame, clock: RankClock, last_ns: int, windows: Windows | None) -> list[DrawnTensor]:
+    """Draws tensors of a rank.
+
+    Args:
+        rows: `allocations_of` of the rank; times are on its own clock.
+        clock: Of the rank.
+        last_ns: When its recording ended, on its own clock: that far goes what was not freed.
+        windows: Times that are drawn, on its own clock; None: all.
+    """
+    rows = rows.with_columns(end_ns=pl.col("freed_ns").fill_null(last_ns)).sort("made_ns", "first")
+    if windows is not None:
+        rows = rows.filter(pl.Series(windows.meets(rows["made_ns"].to_numpy(), rows["end_ns"].to_numpy()),
+                                     dtype=pl.Boolean))
+    starts, ends = (clock.to_common(rows[name].to_numpy()).tolist() for name in ("made_ns", "end_ns"))
+    free: dict[str, list[tuple[int, int]]] = defaultdict(list)  # end and number of each lane
+    found = []
+    for row, start, end in zip(rows.iter_rows(named=True), starts, ends, strict=True):
+        lanes = free[row["device"]]
+        lane = heapq.heappop(lanes)[1] if lanes and lanes[0][0] <= start else len(lanes)
+        heapq.heappush(lanes, (max(end, start + 1), lane))
+        found.append(DrawnTensor(row["device"], lane, DrawnSlice(_name(row), start, end), _args(row)))
+    return found
+
+
+def _name(row: dict[str, Any]) -> str:
+    """`4.19 MB activation net.0`."""
+    return " ".join(filter(None, (size(row["size_bytes"]), row["category"], row["module_path"] or row["op"])))
+
+
+def _args(row: dict[str, Any]) -> dict[str, Any]:
+    args = {shown: row[name] for name, shown in ARGS.items() if row[name] is not None}
+    return args if row["freed_ns"] is not None else {**args, "freed": "not in the recording"}

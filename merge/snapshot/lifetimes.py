@@ -1,0 +1,110 @@
+"""When each allocation of a device was made and freed, from its history and what is alive at its end.
+
+Histories have millions of entries: columns are as narrow as they can be, and none is kept longer than needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.snapshot.snapshot_file import ENTRY, NUMBERS, STATES, Snapshot
+
+BEFORE = -1
+"""In place of the number of an entry: before the history began."""
+ALLOCATED = STATES.index("active_allocated")
+FREES = [NUMBERS[name] for name in ("free_requested", "free_completed", "free")]
+NO_HISTORY = np.zeros(0, ENTRY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifetimes:
+    """Allocations of a device, as columns of one length, and what they add up to after each entry of its history."""
+
+    address: Any
+    size: Any
+    """As requested: before the allocator rounds it up."""
+    stack: Any
+    """Number of the stack that made it; 0 where that is not known."""
+    stream: Any
+    first: Any
+    """Number of the entry that made it; `BEFORE`."""
+    last: Any
+    """Number of the entry that freed it; `after` where it is alive, one less where it is gone and nothing says when."""
+    after: int
+    before_bytes: int
+    """Allocated when the history began."""
+    allocated: Any
+    """Bytes after each entry."""
+    num_unseen: int
+    """Allocations whose free is not in the history, though they are gone."""
+
+
+def lifetimes_of(snapshot: Snapshot, device: int) -> Lifetimes:
+    """Pairs what was made with what was freed at the same address."""
+    history = snapshot.histories.get(device, NO_HISTORY)
+    action, where, size = history["action"], history["address"], history["size"]
+    rows = _made_and_freed(history)
+    made, (same, begins) = action[rows] == NUMBERS["alloc"], _neighbours(where[rows])
+    unseen, after = int(np.count_nonzero(made & same & np.roll(made, -1))), len(history) + 1
+    known, early, left = rows[made], rows[~made & begins], where[rows[made & ~same]]
+    last = np.where(same, np.roll(rows, -1), after)[made]
+    del made, same, begins
+    alive = _alive(snapshot, device)
+    last[np.flatnonzero(last == after)[~np.isin(left, alive[:, 0])]] = after - 1
+    old = alive[~np.isin(alive[:, 0], left)]
+    unseen += int(np.count_nonzero(last == after - 1) + np.count_nonzero(np.isin(old[:, 0], where[rows])))
+    del rows
+    before = np.full(len(old) + len(early), BEFORE, known.dtype)
+    before_bytes = int(old[:, 1].sum() + size[early].sum())
+    return Lifetimes(
+        allocated=_allocated(size, known, last, early, before_bytes),
+        address=np.concatenate([old[:, 0], where[early], where[known]]),
+        size=np.concatenate([old[:, 1], size[early], size[known]]),
+        stack=np.concatenate([old[:, 2].astype(np.uint32), np.zeros(len(early), np.uint32), history["stack"][known]]),
+        stream=np.concatenate([old[:, 3].astype(np.uint16), history["stream"][early], history["stream"][known]]),
+        first=np.concatenate([before, known]), after=after, before_bytes=before_bytes, num_unseen=unseen,
+        last=np.concatenate([np.full(len(old), after, known.dtype), early, last]))
+
+
+def _allocated(size: Any, known: Any, last: Any, early: Any, before_bytes: int) -> Any:
+    found = np.zeros(len(size), np.int64)
+    found[known] = size[known]
+    found[early] = -size[early]
+    freed = last < len(size)
+    np.subtract.at(found, last[freed], size[known[freed]])
+    if len(found):
+        found[0] += before_bytes
+    return np.cumsum(found, out=found)
+
+
+def _neighbours(address: Any) -> tuple[Any, Any]:
+    """True where the next one has the same address; true where the one before has not."""
+    same, begins = np.zeros(len(address), bool), np.ones(len(address), bool)
+    same[:-1] = address[1:] == address[:-1]
+    begins[1:] = ~same[:-1]
+    return same, begins
+
+
+def _made_and_freed(history: Any) -> Any:
+    """Numbers of the entries that matter, by address, in their order at each."""
+    action = history["action"]
+    rows = np.flatnonzero((action == NUMBERS["alloc"]) | np.isin(action, FREES))
+    rows = rows.astype(np.int32 if len(history) < 1 << 31 else np.int64)
+    rows = rows[np.argsort(history["address"][rows], kind="stable")]
+    freed, (same, begins) = np.isin(action[rows], FREES), _neighbours(history["address"][rows])
+    # the second half of a free, of which the first may lie before the history
+    again = np.roll(freed & same, 1) & freed
+    halves = bool(np.any(action == NUMBERS["free_requested"]))
+    alone = begins & (action[rows] == NUMBERS["free_completed"]) & halves
+    return rows[~again & ~alone]
+
+
+def _alive(snapshot: Snapshot, device: int) -> Any:
+    """Address, size, stack and stream of what is allocated now."""
+    blocks = snapshot.blocks
+    of = snapshot.segments[blocks[:, 5]] if len(blocks) else np.zeros((0, 5), np.int64)
+    mine = (of[:, 0] == device) & (blocks[:, 3] == ALLOCATED)
+    return np.column_stack([blocks[mine, 0], blocks[mine, 2], blocks[mine, 4], of[mine, 3]])

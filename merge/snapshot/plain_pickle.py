@@ -1,0 +1,312 @@
+"""Reads a pickle of plain containers piece by piece. No class is looked up and nothing in it is ever called.
+
+`pickle.load` of a snapshot takes several times its size in memory. Here each dict is offered to a callback as soon as
+it is whole, and what the callback keeps of it takes its place: also in the memo, to which all objects of a pickle go.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from distprof.errors import DataError
+
+CHUNK_BYTES = 4 << 20
+MARGIN_BYTES = 1 << 16
+"""More than any opcode with its argument takes, strings apart."""
+LONGEST_NUMBER = 9
+"""Bytes of an opcode and its argument where they have a fixed length."""
+OF_THE_MEMO = re.compile(rb"(\x94|q.|r.{4})?\(((?:h.|j.{4})+)e(?!\()", re.DOTALL)
+"""A whole list of things that were met before, behind its EMPTY_LIST; stacks of frames are such lists."""
+REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
+MOST_CACHED = 1 << 16
+SHORT = 256
+"""Characters of a string that is kept once, however often it comes."""
+REFUSED = {
+    0x63: "GLOBAL", 0x93: "STACK_GLOBAL", 0x52: "REDUCE", 0x62: "BUILD", 0x69: "INST", 0x6F: "OBJ", 0x81: "NEWOBJ",
+    0x92: "NEWOBJ_EX", 0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 0x50: "PERSID", 0x51: "BINPERSID",
+    0x97: "NEXT_BUFFER", 0x98: "READONLY_BUFFER"}
+"""Opcodes with which a pickle runs code, or asks its reader for an object."""
+SCALARS = (int, str, float, bool, type(None))
+BROKEN = (IndexError, KeyError, struct.error, TypeError, ValueError, AttributeError, OverflowError)
+"""What Python raises where a pickle makes no sense."""
+HINT = "torch.cuda.memory._dump_snapshot writes such files; other pickles are not read, as they may run code"
+_unsigned, _signed, _double = struct.Struct("<I"), struct.Struct("<i"), struct.Struct(">d")
+
+
+class Fresh(dict[Any, Any]):
+    """A dict that may be replaced in the memo."""
+
+    __slots__ = ("place",)
+    place: int
+    """In the memo; unset until it is there."""
+
+
+class FreshList(list[Any]):
+    """A list that may be."""
+
+    __slots__ = ("place",)
+    place: int
+
+
+class PlainPickle:
+    """One file.
+
+    Args:
+        path: The file.
+        finish: Gets each dict that was filled at once; what it returns takes the place of the dict, if not None.
+        finish_list: Gets each list of objects that were met before; likewise. It is asked once for equal lists.
+    """
+
+    def __init__(self, path: Path, finish: Callable[[dict[Any, Any]], Any],
+                 finish_list: Callable[[list[Any]], Any]) -> None:
+        self._path, self._finish, self._finish_list = path, finish, finish_list
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: list[Any] = []
+        self._strings: dict[bytes, str] = {}
+        self._lists: dict[bytes, Any] = {}
+        self._data, self._at, self._left, self._before = b"", 0, 0, 0
+
+    def load(self) -> Any:
+        """The object in the file.
+
+        Raises:
+            DataError: It holds more than plain containers, is damaged, or is no pickle.
+        """
+        with self._path.open("rb") as file:
+            self._left = os.fstat(file.fileno()).st_size
+            if not self._left:
+                raise DataError(f"expected a memory snapshot in {self._path}, found an empty file",
+                                hint="was the disk full, or the job killed while it wrote?")
+            self._more(file)
+            if self._data[:1] != b"\x80":
+                raise DataError(f"expected a memory snapshot in {self._path}, found no pickle of torch", hint=HINT)
+            try:
+                return self._run(file)
+            except BROKEN as error:
+                self._broken(is_cut=isinstance(error, IndexError | struct.error))
+
+    def replace(self, container: Any, small: Any) -> None:
+        """From now on the memo has `small` in place of a dict or list that is not needed."""
+        place = getattr(container, "place", None)
+        if place is not None:
+            self._memo[place] = small
+
+    def _broken(self, *, is_cut: bool) -> NoReturn:
+        if is_cut and self._at + LONGEST_NUMBER >= len(self._data) and not self._left:
+            raise DataError(f"expected a whole memory snapshot in {self._path}, found it cut after "
+                            f"{self._before + len(self._data)} bytes",
+                            hint="was the disk full, or the job killed while it wrote?") from None
+        raise DataError(f"expected a memory snapshot in {self._path}, found it damaged near byte "
+                        f"{self._before + self._at}", hint="dump or copy it again") from None
+
+    def _more(self, file: BinaryIO, wanted: int = 0) -> None:
+        """Drops what was read, and reads on: at least `wanted` bytes lie ahead then."""
+        num_bytes = min(max(CHUNK_BYTES, wanted), self._left)
+        if wanted > len(self._data) - self._at + num_bytes:
+            self._at, self._left = len(self._data), 0
+            raise IndexError
+        self._before += self._at
+        self._data, self._at = self._data[self._at:] + file.read(num_bytes), 0
+        self._left -= num_bytes
+
+    def _run(self, file: BinaryIO) -> Any:
+        """Opcode by opcode. One long function: a call for each of 100 million opcodes takes longer than the opcode."""
+        stack, marks, memo, push = self._stack, self._marks, self._memo, self._stack.append
+        data, at = self._data, self._at
+        unsigned, from_bytes, run_of = _unsigned.unpack_from, int.from_bytes, OF_THE_MEMO.match
+        limit, strings = self._limit(), self._strings
+        try:
+            while True:
+                if at >= limit:
+                    self._at = at
+                    if self._left:
+                        self._more(file)
+                        data, at, limit = self._data, 0, self._limit()
+                code = data[at]
+                at += 1
+                if code == 0x68:  # BINGET
+                    push(memo[data[at]])
+                    at += 1
+                elif code == 0x6A:  # LONG_BINGET
+                    push(memo[unsigned(data, at)[0]])
+                    at += 4
+                elif code == 0x8A:  # LONG1
+                    end = at + 1 + data[at]
+                    push(from_bytes(data[at + 1:end], "little", signed=True))
+                    at = end
+                elif code == 0x4B:  # BININT1
+                    push(data[at])
+                    at += 1
+                elif code == 0x94:  # MEMOIZE
+                    top = stack[-1]
+                    if top.__class__ is Fresh or top.__class__ is FreshList:
+                        top.place = len(memo)
+                    memo.append(top)
+                elif code == 0x8C:  # SHORT_BINUNICODE
+                    end = at + 1 + data[at]
+                    if end > len(data):
+                        raise IndexError
+                    raw = data[at + 1:end]
+                    push(strings.get(raw) or self._string(raw))
+                    at = end
+                elif code == 0x28:  # MARK
+                    marks.append(len(stack))
+                elif code == 0x4D:  # BININT2
+                    push(data[at] | data[at + 1] << 8)
+                    at += 2
+                elif code == 0x4A:  # BININT
+                    push(_signed.unpack_from(data, at)[0])
+                    at += 4
+                elif code == 0x7D:  # EMPTY_DICT
+                    push(Fresh())
+                elif code == 0x75:  # SETITEMS
+                    self._set_items()
+                elif code == 0x5D:  # EMPTY_LIST
+                    found = run_of(data, at)
+                    small = self._list(found) if found is not None else None
+                    push(FreshList() if small is None else small)
+                    if small is not None and found is not None:
+                        at = found.end()
+                        if found[1] is not None:
+                            memo.append(small)
+                elif code == 0x65:  # APPENDS
+                    items = self._behind_mark()
+                    if stack[-1].__class__ is not FreshList:
+                        raise TypeError
+                    stack[-1].extend(items)
+                elif code == 0x2E:  # STOP
+                    return self._result()
+                else:
+                    self._at = at
+                    self._rare(code, file)
+                    data, at, limit = self._data, self._at, self._limit()
+        except BROKEN:
+            self._at = max(self._at, at)
+            raise
+
+    def _limit(self) -> int:
+        """Where in the chunk to read on; at the end of the file only an error lies beyond it."""
+        return len(self._data) - MARGIN_BYTES if self._left else len(self._data)
+
+    def _result(self) -> Any:
+        if len(self._stack) != 1:
+            raise IndexError
+        return self._stack[0]
+
+    def _remember(self, number: int) -> None:
+        top = self._stack[-1]
+        if top.__class__ is Fresh or top.__class__ is FreshList:
+            top.place = number
+        if number == len(self._memo):
+            self._memo.append(top)
+        else:
+            self._memo[number] = top  # further ahead is an IndexError: writers count
+
+    def _behind_mark(self) -> list[Any]:
+        start = self._marks.pop()
+        items = self._stack[start:]
+        del self._stack[start:]
+        return items
+
+    def _string(self, raw: bytes) -> str:
+        known = self._strings.get(raw)
+        if known is None:
+            known = raw.decode("utf-8", "surrogatepass")
+            if len(raw) < SHORT and len(self._strings) < MOST_CACHED:
+                self._strings[raw] = known
+        return known
+
+    def _list(self, found: re.Match[bytes]) -> Any:
+        """What takes the place of a list; None where nothing does."""
+        key = found[2]
+        small = self._lists.get(key)
+        if small is None:
+            small = self._finish_list([self._memo[short[0] if short else _unsigned.unpack(long)[0]]
+                                       for short, long in REFERENCE.findall(key)])
+            if small is not None and len(self._lists) < MOST_CACHED:
+                self._lists[key] = small
+        return small
+
+    def _set_items(self) -> None:
+        items, stack = self._behind_mark(), self._stack
+        found, top = dict(zip(items[::2], items[1::2], strict=True)), stack[-1]
+        if top.__class__ is not Fresh:
+            raise TypeError
+        small = self._finish(found) if not top else None
+        if small is None:
+            top.update(found)
+        else:
+            stack[-1] = small
+            self.replace(top, small)
+
+    def _rare(self, code: int, file: BinaryIO) -> None:
+        """Opcodes that do not come with every entry."""
+        stack, data, at = self._stack, self._data, self._at
+        if code in REFUSED:
+            raise DataError(f"expected nothing but plain containers in {self._path}, found what makes an object or "
+                            f"runs code ({REFUSED[code]} at byte {self._before + at - 1})", hint=HINT)
+        if code == 0x95:  # FRAME
+            self._at += 8
+        elif code in (0x58, 0x8D):  # BINUNICODE, BINUNICODE8
+            self._long_string(4 if code == 0x58 else 8, file)
+        elif code in (0x71, 0x72):  # BINPUT, LONG_BINPUT
+            self._remember(data[at] if code == 0x71 else _unsigned.unpack_from(data, at)[0])
+            self._at += 1 if code == 0x71 else 4
+        elif code == 0x8B:  # LONG4
+            size = _unsigned.unpack_from(data, at)[0]
+            raise OverflowError(size)  # no number of a snapshot has more than 255 bytes
+        elif code in (0x4E, 0x88, 0x89):  # NONE, NEWTRUE, NEWFALSE
+            stack.append({0x4E: None, 0x88: True, 0x89: False}[code])
+        elif code == 0x47:  # BINFLOAT
+            stack.append(_double.unpack_from(data, at)[0])
+            self._at += 8
+        elif code == 0x80:  # PROTO
+            self._at += 1
+        else:
+            self._container(code)
+
+    def _long_string(self, width: int, file: BinaryIO) -> None:
+        begin = self._at + width
+        size = int.from_bytes(self._data[self._at:begin], "little")
+        self._at = begin
+        if begin + size > len(self._data):
+            self._more(file, size)
+        self._stack.append(self._string(self._data[self._at:self._at + size]))
+        self._at += size
+
+    def _container(self, code: int) -> None:
+        stack = self._stack
+        if code == 0x73:  # SETITEM
+            value, key = stack.pop(), stack.pop()
+            if stack[-1].__class__ is not Fresh:
+                raise TypeError
+            stack[-1][key] = value
+        elif code == 0x61:  # APPEND
+            value = stack.pop()
+            if stack[-1].__class__ is not FreshList:
+                raise TypeError
+            stack[-1].append(value)
+        elif code == 0x29:  # EMPTY_TUPLE
+            stack.append(())
+        elif code == 0x74:  # TUPLE
+            stack.append(_tuple(self._behind_mark()))
+        elif code in (0x85, 0x86, 0x87):  # TUPLE1 to TUPLE3
+            count = code - 0x84
+            items = stack[-count:]
+            del stack[-count:]
+            stack.append(_tuple(items))
+        else:
+            raise ValueError(code)
+
+
+def _tuple(items: list[Any]) -> tuple[Any, ...]:
+    """Of scalars, as ids of pools are: to hash tuples nested deeply overflows Python's stack."""
+    if not all(isinstance(item, SCALARS) for item in items):
+        raise TypeError
+    return tuple(items)
