@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,29 +14,47 @@ from torch.profiler import ExecutionTraceObserver
 from distprof.contract.paths import EXECUTION_TRACE_JSON, PLAIN_EXECUTION_TRACE_JSON
 from distprof.files import told, write_whole
 
+_REGISTER = ExecutionTraceObserver.register_callback
+
 
 class ExecutionObserver:
-    """Writes an execution trace; a process can have one observer at a time."""
+    """Writes an execution trace.
 
-    def __init__(self) -> None:
+    A process can have one observer. torch (up to 2.15 at least) takes a second one for the first, and crashes when both
+    have been removed: an observer of the script keeps ours from starting, or ends it.
+    """
+
+    def __init__(self, on_foreign: Callable[[], None]) -> None:
+        """Prepares; `on_foreign` is called where the script has an observer, and there is none of ours from then on."""
+        self._on_foreign = on_foreign
         self._observer: Any = None
         self._path: Path | None = None
 
-    def start(self, folder: Path) -> bool:
-        """Begins to write to a folder; False where the script has an observer of its own."""
-        observer = ExecutionTraceObserver()
-        observer.register_callback(str(folder / PLAIN_EXECUTION_TRACE_JSON))
-        if not observer.is_registered:
-            return False
-        self._observer, self._path = observer, folder / PLAIN_EXECUTION_TRACE_JSON
-        observer.start()
-        return True
+    def start(self, folder: Path) -> None:
+        """Begins to write to a folder."""
+        if any(issubclass(type(one), ExecutionTraceObserver) and one.is_registered for one in gc.get_objects()):
+            self._on_foreign()
+            return
+        self._path = folder / PLAIN_EXECUTION_TRACE_JSON
+        self._observer = ExecutionTraceObserver().register_callback(str(self._path))
+        self._observer.start()
+        ExecutionTraceObserver.register_callback = self._making_way(_REGISTER)  # type: ignore[method-assign]
 
     def stop(self) -> None:
         """Ends the file."""
         if self._observer is not None:
+            ExecutionTraceObserver.register_callback = _REGISTER  # type: ignore[method-assign]
             self._observer.unregister_callback()
             self._observer = None
+
+    def _making_way(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        def making_way(*args: Any, **kwargs: Any) -> Any:
+            self.stop()
+            self.discard()
+            self._on_foreign()
+            return register(*args, **kwargs)
+
+        return making_way
 
     def discard(self) -> None:
         """Removes the file."""

@@ -32,8 +32,8 @@ class ExecutionSteps(Pass):
         self._timeline = Timeline(context.scopes, context.sessions, context.note, context.tags)
         self._collectives = context.collectives
         self._folder: Callable[[], Path | None] = context.folder
-        self._note = context.note
-        self._observer = ExecutionObserver()
+        self._observer = ExecutionObserver(lambda: context.note(
+            "the script records an execution trace of its own: there is none of ours"))
         self._first = 0
         self._calls: list[CollectiveCall] = []
 
@@ -43,8 +43,8 @@ class ExecutionSteps(Pass):
         if dist.is_available():
             self._collectives.start(timeline=self._timeline.recording)
         folder = self._folder()
-        if folder is None or not self._observer.start(folder):
-            self._note("the script records an execution trace of its own: there is none of ours")
+        if folder is not None and self._timeline.recording:
+            self._observer.start(folder)
 
     def stop(self) -> None:
         self._observer.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 
 import polars as pl
 import pytest
@@ -114,18 +113,33 @@ def test_a_job_that_ends_in_the_pass_is_recorded_without_it(tmp_path):
     assert not list((tmp_path / "run").glob("*/execution*"))
 
 
-def test_an_observer_of_the_script_goes_first(tmp_path):
-    script = tmp_path / "observed.py"
-    script.write_text(
-        "import torch\n"
-        f"own = torch.profiler.ExecutionTraceObserver().register_callback({str(tmp_path / 'own.json')!r})\n"
-        "own.start()\nmodel = torch.nn.Linear(2, 2)\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
-        "for _ in range(4):\n    model(torch.ones(1, 2)).sum().backward()\n    optimizer.step()\n"
-        "    optimizer.zero_grad()\nown.stop()\nown.unregister_callback()\n")
-    run = tmp_path / "run"
-    done = distprof("run", "--out", run, "--steps", ONE_STEP, "--nproc-per-node", 1, script)
+OBSERVED = """
+import sys
+import torch
+def observe():
+    own = torch.profiler.ExecutionTraceObserver().register_callback(sys.argv[1])
+    own.start()
+    return own
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(5):
+    if step == int(sys.argv[2]):
+        own = observe()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+own.stop()
+own.unregister_callback()
+"""
+
+
+@pytest.mark.parametrize("begins", [0, 1, 2, 3])
+def test_an_observer_of_the_script_goes_first(tmp_path, begins):
+    """It begins before the pass, in its step, or behind it; a process cannot have two."""
+    script, own = tmp_path / "observed.py", tmp_path / "own.json"
+    script.write_text(OBSERVED)
+    done = distprof("run", "--out", tmp_path / "run", "--steps", ONE_STEP, "--nproc-per-node", 1, script, own, begins)
     assert done.returncode == 0, done.stderr
-    assert len(json.loads((tmp_path / "own.json").read_text())["nodes"]) > 50
-    if "execution trace of its own" in done.stderr:
-        assert not (run / "rank00000" / "execution_trace.json.gz").exists()
-    shutil.rmtree(run)
+    assert len(json.loads(own.read_text())["nodes"]) > 20
+    has_ours = (tmp_path / "run" / "rank00000" / "execution_trace.json.gz").exists()
+    assert has_ours == (begins > 1) == ("execution trace of its own" not in done.stderr)
