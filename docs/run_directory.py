@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_EVENTS, MERGED_MODULES, MERGED_STEPS
+from distprof.contract.merged_tables import (
+    MERGED_COLLECTIVES,
+    MERGED_EVENTS,
+    MERGED_MODULES,
+    MERGED_OPERATORS,
+    MERGED_STEPS,
+)
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem, Remark
 from distprof.contract.tables import ASKED_TABLES, RANK_TABLES, TAGS, Column, Table
@@ -37,6 +43,7 @@ makes this page from `distprof/contract/`, where `rank_json.py` has all fields o
         trace.json.gz             one Chrome trace of all ranks
         modules.parquet, collectives.parquet, steps.parquet
         events.parquet/           the events of all ranks, a table a rank
+        operators.parquet/        their operators, added up, likewise: `distprof ops` reads them
         summary.json              what `distprof stats --json` prints
 
 A rank writes into `rank00003.partial/` and renames it when it is done. What a killed rank leaves there is read as well
@@ -121,7 +128,8 @@ def page() -> str:
     parts.append("\n## Merged tables\n")
     for table in (MERGED_MODULES, MERGED_COLLECTIVES, MERGED_STEPS):
         parts += _section(table, f"### merged/{table.file}", ())
-    parts += _section(MERGED_EVENTS, f"### merged/{MERGED_EVENTS.file}", TAGS)
+    for table in (MERGED_EVENTS, MERGED_OPERATORS):
+        parts += _section(table, f"### merged/{table.file}", TAGS)
     return "".join(parts)
 
 

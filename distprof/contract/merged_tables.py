@@ -132,3 +132,41 @@ MERGED_STEPS = Table(
     columns=tuple(
         replace(column, doc=column.doc.replace("this rank's clock", "the common clock")) for column in STEPS.columns),
 )
+
+MERGED_OPERATORS = Table(
+    file="operators.parquet",
+    doc="A directory with a file a rank: operators and what ran on devices, a row for all calls that share operator, "
+    "shapes, types, module, phase, step, stream and launcher. Of the whole timeline, also where options chose events.",
+    columns=(
+        *TAGS,
+        text("op", "Name of the operator, call, mark or kernel."),
+        text("type", "operator, annotation, runtime, kernel, memcpy or memset."),
+        text("shapes", "Shapes of the inputs, as the profiler writes them.", nullable=True),
+        text("dtypes", "Types of the inputs, likewise.", nullable=True),
+        text("module_path", "Module that was being called; in backward, the one whose forward call is undone.",
+             nullable=True),
+        text("class_name", "Its class.", nullable=True),
+        text("phase", "forward, backward, recompute, optimizer, evaluation or data.", nullable=True),
+        int64("step", "Step in which the calls start, or were launched; null outside of the recorded steps.",
+              nullable=True),
+        text("stream", "Stream of a device, numbered.", nullable=True),
+        text("stack", "Null: a merge has no stacks.", nullable=True),
+        text("launched_by", "Operator that launched what ran on a device.", nullable=True),
+        int64("calls", "Number of calls. An operator that passes on to itself with the same tensors is one."),
+        int64("host_ns", "Time on the host, with what lies inside; the sum over calls."),
+        int64("self_host_ns", "Time on the host, without what lies inside."),
+        int64("device_ns", "Time of what it launched on a device, with what lies inside."),
+        int64("self_device_ns", "Time of what it launched on a device itself."),
+        real("squared_ns", "Sum of the squares of the calls' durations."),
+        int64("min_ns", "Shortest call."),
+        int64("max_ns", "Longest call."),
+        int64("self_allocated_bytes", "Memory that the calls allocated themselves; null where it was not recorded.",
+              nullable=True),
+        int64("allocated_bytes", "Also of what lies inside.", nullable=True),
+        int64("self_freed_bytes", "Memory that they freed, likewise.", nullable=True),
+        int64("freed_bytes", "Also of what lies inside.", nullable=True),
+        int64("flops", "FLOPs from the shapes in the trace; null where they do not tell, and in runs with a count "
+              "pass, whose FLOPs are in `ops.parquet` of the ranks.", nullable=True),
+        int64("bytes", "Bytes read and written, likewise.", nullable=True),
+    ),
+)

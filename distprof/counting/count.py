@@ -13,12 +13,12 @@ from distprof.counting.counts import Counts, ModuleCount, OpCount
 from distprof.counting.data_flow import DataFlow
 from distprof.counting.invocation import Invocation
 from distprof.errors import UsageError
-from distprof.formulas.operator_cost import Cost
 from distprof.model.isolation import undisturbed
 from distprof.model.modules import ModuleMap, Site
 from distprof.model.params import ParamCounter
 from distprof.model.scopes import ModuleScopes
 from distprof.process.topology import Topology
+from distprof.shape_formulas.operator_cost import Cost
 
 ONE_PROCESS = Topology(sizes={}, coordinates={}, source="one process", basis="given")
 

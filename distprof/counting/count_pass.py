@@ -22,13 +22,13 @@ from distprof.counting.known_calls import KnownCalls, Operator, Shapes, shapes_o
 from distprof.counting.torch_functions import FunctionPass
 from distprof.formulas import higher_order_rules
 from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
-from distprof.formulas.operator_cost import Cost
 from distprof.model.call_paths import CallPath, RunningCall, mark_nodes, owner_of_running_node
 from distprof.model.compiled import ABOUT_NO_FRAMES, has_compiler, hidden_operators, imports_compiler
 from distprof.model.modules import Site
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, GradientWatch, ModuleScopes, in_backward
 from distprof.model.tensors import tensors
+from distprof.shape_formulas.operator_cost import Cost
 
 NO_CALLS = partial(Cost, calls=0)
 

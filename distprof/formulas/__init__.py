@@ -14,29 +14,31 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from distprof.formulas.attention import ATTENTION
 from distprof.formulas.bytes_moved import bytes_moved
-from distprof.formulas.convolution import CONVOLUTION
+from distprof.formulas.dispatched_call import dispatched_call, name_of
 from distprof.formulas.element_counts import element_count
-from distprof.formulas.estimates import ESTIMATES
 from distprof.formulas.flex_attention import FLEX
-from distprof.formulas.matmul import MATMUL, NESTED_MATMUL
-from distprof.formulas.operator_call import MacsFormula, OperatorCall, name_of
-from distprof.formulas.operator_cost import Cost, Macs, OperatorKind
 from distprof.formulas.operator_kinds import kind_without_formula
+from distprof.formulas.packed_attention import PACKED_ATTENTION
 from distprof.formulas.quantized import QUANTIZED
-from distprof.formulas.recurrent import RECURRENT
 from distprof.formulas.third_party import THIRD_PARTY
 from distprof.formulas.user_formulas import any_registered, registered, registered_flops
+from distprof.shape_formulas.attention import ATTENTION
+from distprof.shape_formulas.convolution import CONVOLUTION
+from distprof.shape_formulas.estimates import ESTIMATES
+from distprof.shape_formulas.matmul import MATMUL, NESTED_MATMUL
+from distprof.shape_formulas.operator_call import MacsFormula
+from distprof.shape_formulas.operator_cost import Cost, Macs, OperatorKind
+from distprof.shape_formulas.recurrent import RECURRENT
 
 __all__ = ["MACS", "Cost", "cost", "follows_from_shapes", "has_formula", "name_of"]
 
 MACS: dict[str, MacsFormula] = {
-    **MATMUL, **CONVOLUTION, **ATTENTION, **FLEX, **RECURRENT, **QUANTIZED, **THIRD_PARTY,
+    **MATMUL, **CONVOLUTION, **ATTENTION, **PACKED_ATTENTION, **FLEX, **RECURRENT, **QUANTIZED, **THIRD_PARTY,
 }
 """Qualified name of an operator (all overloads) -> MACs of one call."""
 
-LOOK_AT_VALUES = frozenset((*ATTENTION, *FLEX, *THIRD_PARTY, *NESTED_MATMUL))
+LOOK_AT_VALUES = frozenset((*PACKED_ATTENTION, *FLEX, *THIRD_PARTY, *NESTED_MATMUL))
 """Operators whose formulas may read lengths of sequences from tensors."""
 
 
@@ -66,7 +68,7 @@ def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) ->
         kind = "estimate" if name_of(func) in ESTIMATES else kind_without_formula(func)
     if kind == "view":
         return Cost(kind=kind, counted=True)
-    call = OperatorCall.of(func, args, kwargs, output)
+    call = dispatched_call(func, args, kwargs, output)
     moved = bytes_moved(func, kind, call)
     if found is None:
         guess = ESTIMATES[name_of(func)](call) if kind == "estimate" else 0
@@ -93,7 +95,7 @@ def _contraction(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output:
         return Macs.of(macs), remainder
     formula = MACS.get(name_of(func)) or NESTED_MATMUL.get(name_of(func))
     if formula is not None:
-        return Macs.of(formula(OperatorCall.of(func, args, kwargs, output))), 0
+        return Macs.of(formula(dispatched_call(func, args, kwargs, output))), 0
     of_torch = _torch_formula(func)
     if of_torch is None:
         return None

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from distprof.formulas.operator_call import OperatorCall, name_of
-from distprof.formulas.operator_cost import OperatorKind
+from distprof.formulas.dispatched_call import name_of
 from distprof.model.tensors import tensors
+from distprof.shape_formulas.operator_call import OperatorCall
+from distprof.shape_formulas.operator_cost import OperatorKind
 
 OVERWRITING = frozenset({
     "fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_",

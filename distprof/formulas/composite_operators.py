@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distprof.formulas.operator_call import name_of
+from distprof.formulas.dispatched_call import name_of
 from distprof.model.tensors import has_data, tensors
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from distprof.formulas.operator_cost import OperatorKind
 from distprof.model.tensors import tensors
+from distprof.shape_formulas.operator_cost import OperatorKind
 
 BY_INPUT: frozenset[OperatorKind] = frozenset({"norm", "pool", "loss", "softmax", "reduction"})
 WITHOUT_ELEMENTS: frozenset[OperatorKind] = frozenset({"view", "contraction", "estimate", "other"})

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from distprof.formulas.attention import AttentionPairs, attention_backward, attention_forward
-from distprof.formulas.operator_call import MacsFormula, OperatorCall
 from distprof.model.tensors import has_data
+from distprof.shape_formulas.attention import AttentionPairs, attention_backward, attention_forward
+from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall
 
 NO_DATA = "at most: the block mask is unknown without data"
 

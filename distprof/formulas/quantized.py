@@ -8,8 +8,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from distprof.formulas.matmul import into_output, out_of
-from distprof.formulas.operator_call import Formula, OperatorCall
+from distprof.shape_formulas.matmul import into_output, out_of
+from distprof.shape_formulas.operator_call import Formula, OperatorCall
 
 
 def _per_position(call: OperatorCall) -> int:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 import torch
 
 from distprof.errors import FormulaError, UsageError
-from distprof.formulas.operator_call import name_of
+from distprof.formulas.dispatched_call import name_of
 
 UserFormula = Callable[..., int]
 F = TypeVar("F", bound=UserFormula)

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 @click.option("--tensors", is_flag=False, flag_value="1MB", default=None, metavar="[SIZE]",
               help="Draw each tensor of at least this size while it lived, where the profiler recorded memory. Traces "
                    "are read once more for it. Stands behind RUN.  [SIZE: 1MB]")
+@click.option("--operators", is_flag=True,
+              help="Also add the operators of each rank up into a table: `distprof ops` then takes less than half the "
+                   "time.")
 @click.option("--force", is_flag=True, help="Replace an earlier merge.")
 @mesh_sizes
 @ATTEMPT
@@ -82,8 +85,8 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 
 def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, categories: str | None,
                    without_python: bool, min_duration: str | None, max_size: str | None,
-                   format_: Any, align: Any, collectives: bool | None,
-                   tensors: str | None) -> MergeOptions:
+                   format_: Any, align: Any, collectives: bool | None, tensors: str | None,
+                   operators: bool) -> MergeOptions:
     from distprof.merge.chrome.options import MergeOptions, NumberRanges, duration_ns, num_bytes, window_ns
 
     return MergeOptions(
@@ -94,7 +97,7 @@ def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, 
         without_python=without_python,
         min_duration_ns=duration_ns(min_duration, "--min-duration") if min_duration is not None else 0,
         max_bytes=num_bytes(max_size, "--max-size") if max_size is not None else None, format=format_,
-        align=align, collectives=collectives,
+        align=align, collectives=collectives, operators=operators,
         tensor_bytes=num_bytes(tensors, "--tensors") if tensors is not None else None)
 
 

@@ -61,7 +61,8 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
         strict: bool) -> None:
     """Show operators: time on host and device, FLOPs and bytes.
 
-    RUN is a run directory, or traces that torch.profiler wrote.
+    RUN is a run directory, traces that torch.profiler wrote, or a merge of either. FLOPs are those of the count pass;
+    without one they come from the shapes in the traces (record_shapes).
     """
     if min_time is not None and max_time is not None and min_time > max_time:
         raise UsageError(f"expected --min-time below --max-time, found {min_time:g} and {max_time:g}")

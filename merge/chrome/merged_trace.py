@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distprof.contract.problems import Problem
-from distprof.merge.chrome.formats import FORMATS
+from distprof.merge.chrome.formats import FORMATS, Output
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import RankCounts
 from distprof.merge.chrome.rank_plans import RankPlan, plan_ranks
@@ -70,7 +70,11 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
         UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
     """
     plans, form = plan_ranks(run, clock, read, options, collectives, steps, allocations), FORMATS[options.format]
-    outputs = [new(folder, run, clock, plans) for new in form.outputs()]
+    outputs: list[Output] = [new(folder, run, clock, plans) for new in form.outputs()]
+    if options.operators:
+        from distprof.merge.chrome.operators_table import OperatorTables
+
+        outputs.append(OperatorTables(folder, run, clock, plans))
     for output in outputs:
         output.begin()
     # not in a list: a writer that is done holds the room of its rank, and goes away

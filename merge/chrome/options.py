@@ -65,6 +65,8 @@ class MergeOptions:
     """Whether collectives are drawn and tabled; None: where distprof recorded the run."""
     tensor_bytes: int | None = None
     """Tensors of so many bytes are drawn; None: none."""
+    operators: bool = False
+    """Whether operators are tabled, for `distprof ops`."""
 
     @property
     def choose_events(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from distprof.merge.clock.model import Clock, RankClock
 from distprof.merge.layout.event_selection import EventSelection
 from distprof.merge.layout.windows import Windows
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.timelines import timeline_pass
 from distprof.merge.scan.trace_file import TraceFile
 from distprof.merge.totals.description import table_metadata
 from distprof.units import size
@@ -60,6 +61,8 @@ class RankPlan:
     tensors: list[DrawnTensor] = field(default_factory=list)
     draws_memory: bool = False
     """True where counters of the allocators are drawn."""
+    traced_steps: Sequence[tuple[int, int, int]] | None = None
+    """Start, end and number of those in the timeline, likewise; None where the timeline itself marks its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,8 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
             options.format].chooses_events:
         raise UsageError(f"expected whole ranks with --format {options.format}, found some that choose or add events",
                          hint="only --ranks goes with it: the files are packed as they are")
+    if options.operators and not FORMATS[options.format].chooses_events:
+        raise UsageError(f"expected --format chrome with --operators, found {options.format}")
     clocks = {one.rank.number: clock.line(one.rank.number) for one in read}
     first_ns = min((int(clocks[one.rank.number].to_common(one.survey.first_ns)) for one in read
                     if one.survey.first_ns is not None), default=1)
@@ -113,7 +118,8 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
                  steps=steps[one.rank.number], numbers=numbers, table_metadata=table_metadata(run),
                  selection=selections[one.rank.number],
                  collectives=drawn.ranks.get(one.rank.number, []) if drawn is not None else [],
-                 tensors=tensors.get(one.rank.number, []), draws_memory=draws and one.survey.num_allocations > 0)
+                 tensors=tensors.get(one.rank.number, []), draws_memory=draws and one.survey.num_allocations > 0,
+                 traced_steps=_traced_steps(one.rank, recorded))
         for one in chosen])
 
 
@@ -129,6 +135,13 @@ def _tensors(allocations: pl.DataFrame | None, chosen: list[RankSurvey], selecti
         found[rank] = draw_tensors(allocations.filter(allocations["rank"] == rank), clocks[rank], last_ns,
                                    selections[rank].windows_ns)
     return found
+
+
+def _traced_steps(rank: Rank, recorded: pl.DataFrame | None) -> Sequence[tuple[int, int, int]] | None:
+    if recorded is None:
+        return None
+    steps = recorded.filter((recorded["pass"] == timeline_pass(rank)) & (recorded["rank"] == rank.number))
+    return list(steps.select("start_ns", "end_ns", "step").iter_rows())
 
 
 def _traced(collectives: pl.DataFrame | None, recorded: pl.DataFrame | None) -> pl.DataFrame | None:

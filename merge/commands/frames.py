@@ -16,6 +16,7 @@ from distprof.merge.clock.common_times import on_common_clock
 from distprof.merge.commands.stats import stats
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.memory.run_memory import run_memory
+from distprof.merge.operators.merged_operators import run_of_merge
 from distprof.merge.operators.run_operators import RunOperators, run_operators
 from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
@@ -31,8 +32,9 @@ class RunFrames:
 
     def __init__(self, path: Path, *more: Path) -> None:
         """Opens a run; see `read_run`."""
-        self._paths = (path, *more)
-        self._run = open_run(path, *more)
+        opened = run_of_merge(path, *more)
+        self._paths, self._merge = opened.paths, opened.merge
+        self._run = open_run(*self._paths)
 
     @property
     def ranks(self) -> list[int]:
@@ -118,7 +120,7 @@ class RunFrames:
 
     @cached_property
     def _operators(self) -> RunOperators:
-        return run_operators(self._run)
+        return run_operators(self._run, merge=self._merge)
 
     @cached_property
     def _measured(self) -> MeasuredRun:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 
-from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
+from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_OPERATORS, MERGED_STEPS
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.ending import held, note
 from distprof.errors import LIMITS, OutputError, UsageError
@@ -20,6 +20,7 @@ from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.run.discovery import is_recorded
 
 OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, MERGED_STEPS.file, "report.html",
+                  MERGED_OPERATORS.file,
                   *(file for form in FORMATS.values() for file in form.files)))
 """What a merge holds."""
 DAY_S = 86_400

@@ -17,6 +17,7 @@ from distprof.errors import DataError, UsageError
 from distprof.merge.commands.merge import fail_if_incomplete
 from distprof.merge.commands.table_files import as_csv, write_parquet
 from distprof.merge.operators.grouping import KEYS, NUMBERS, grouped
+from distprof.merge.operators.merged_operators import run_of_merge
 from distprof.merge.operators.run_operators import RunOperators, run_operators
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.torch_averages import torch_averages
@@ -54,7 +55,7 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
     """Operators of a run as text.
 
     Args:
-        path: A run directory, or traces of other programs.
+        path: A run directory, traces of other programs, or a merge of them.
         *more: Further run directories of the same job.
         selection: Which operators.
         view: How they are shown.
@@ -69,9 +70,11 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
     for option, rate in (("--peak", view.peak), ("--bandwidth", view.bandwidth)):
         if rate is not None and not (math.isfinite(rate) and rate > 0):
             raise UsageError(f"expected a positive number for {option}, found {rate}")
-    run = open_run(path, *more)
+    opened = run_of_merge(path, *more)
+    run = open_run(*opened.paths)
     by_stack = "stack" in view.by
-    found = run_operators(run, (view.peak, view.bandwidth), num_frames=view.num_frames if by_stack else 0)
+    found = run_operators(run, (view.peak, view.bandwidth), merge=opened.merge,
+                          num_frames=view.num_frames if by_stack else 0)
     if by_stack and found.rows["stack"].is_null().all():
         raise DataError(f"expected calls of Python in the timelines of {run.path} for --by stack, found none",
                         hint="torch.profiler notes them with with_stack=True; passes of distprof do not")
@@ -95,7 +98,7 @@ def torch_ops(path: Path, *more: Path, rank: int | None, by_shape: bool, num_fra
     """Operators of one rank as torch.profiler prints them.
 
     Args:
-        path: A run directory, or traces of other programs.
+        path: A run directory, traces of other programs, or a merge of them.
         *more: Further run directories of the same job.
         rank: Which; None: the only one.
         by_shape: Keeps calls with other shapes apart.
@@ -107,7 +110,7 @@ def torch_ops(path: Path, *more: Path, rank: int | None, by_shape: bool, num_fra
         DataError: The rank has no timeline.
         UsageError: There is no such rank or order.
     """
-    run = with_timelines(open_run(path, *more))
+    run = with_timelines(open_run(*run_of_merge(path, *more).paths))
     traced = {one.number: one for one in run.ranks if one.trace is not None}
     if rank is None and len(traced) > 1:
         raise UsageError(f"expected --rank with --torch, found {len(traced)} ranks", hint="--torch --rank 0")
@@ -129,17 +132,25 @@ def _within(table: pl.DataFrame, selection: Selection) -> pl.DataFrame:
 
 
 def _data(run: Run, found: RunOperators, chosen: pl.DataFrame, table: pl.DataFrame) -> dict[str, Any]:
-    covered = found.coverage
     totals = {name: int(chosen[name].sum()) for name in ("calls", "self_host_ns", "self_device_ns")}
     return {
         "format": FORMAT, "kind": "ops", "ranks": list(found.ranks), "world_size": run.world_size,
         "steps": chosen["step"].drop_nulls().unique().sort().to_list(),
-        "coverage": None if covered is None else {
-            "flops_ratio": covered.ratio, "flops": covered.flops, "counted_flops": covered.counted_flops,
-            "calls": covered.calls, "counted_calls": covered.counted_calls},
+        "coverage": _coverage(found),
         "totals": {**totals, **{name: None if chosen[name].is_null().all() else int(chosen[name].sum())
                                 for name in ("flops", "bytes")}},
         "left_out": {"slices_without_duration": found.num_bad},
         "ops": table.select(pl.col("module_path").alias("module"), pl.col("class_name").alias("class"),
                             *(name for name in (*KEYS, *NUMBERS, "bound") if name not in ("module_path", "class_name"))
                             ).to_dicts()}
+
+
+def _coverage(found: RunOperators) -> dict[str, Any] | None:
+    """Where FLOPs come from, and how far that goes."""
+    covered, by_shapes = found.coverage, found.by_shapes
+    if by_shapes is not None:
+        return {"source": "shapes", "time_ratio": by_shapes.ratio, "unknown_calls": by_shapes.unknown_calls,
+                "calls_without_shapes": by_shapes.calls_without_shapes}
+    return None if covered is None else {
+        "source": "count pass", "flops_ratio": covered.ratio, "flops": covered.flops,
+        "counted_flops": covered.counted_flops, "calls": covered.calls, "counted_calls": covered.counted_calls}

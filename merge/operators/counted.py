@@ -29,7 +29,7 @@ class Coverage:
 
 
 def with_counts(rows: pl.DataFrame, ops: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, Coverage | None]:
-    """Adds `flops` and `bytes` to the operators of a run.
+    """Sets `flops` and `bytes` of the operators of a run.
 
     A row gets those of the count pass where it has as many calls a step as were counted there, for the same module,
     operator, shapes and phase; else they stay null.
@@ -43,7 +43,8 @@ def with_counts(rows: pl.DataFrame, ops: pl.DataFrame, steps: pl.DataFrame) -> t
         The rows, and how much of the count they cover; None where nothing was counted.
     """
     if ops.is_empty() or rows.is_empty():
-        return rows.with_columns(flops=pl.lit(None, pl.Int64), bytes=pl.lit(None, pl.Int64)), None
+        return rows, None
+    rows = rows.drop("flops", "bytes")
     keyed = rows.with_columns(
         tensors=_tensors(rows["shapes"]), phase=pl.col("phase").replace({None: "forward", "data": "forward"}))
     per_call = ops.with_columns(tensors=_tensors(ops["shapes"])).group_by(_KEYS).agg(

@@ -8,8 +8,8 @@ from difflib import get_close_matches
 import polars as pl
 
 from distprof.errors import UsageError
+from distprof.merge.operators.grouped_calls import MEMORY
 from distprof.merge.operators.limits import LATENCY_RATIO
-from distprof.merge.operators.rank_operators import MEMORY
 from distprof.merge.operators.spread import spread
 
 BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name", "shape": "shapes",

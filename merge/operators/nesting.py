@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from distprof.merge.operators.one_key import sorted_places
+
 
 class Nesting:
     """Slices in their parents.
@@ -97,14 +99,38 @@ def _parents(thread: Any, start: Any, end: Any) -> Any:
 def _if_nested(start: Any, end: Any) -> Any:
     """Parents where no slice sticks out of another; one that does has a parent that ends before it."""
     rows = np.arange(len(start))
-    empty = np.concatenate(([0], np.cumsum(end == start)))
-    # an empty slice ends where it begins, and those that begin there as well but come later are not over before it
-    not_yet = empty[np.searchsorted(start, start, "right")] - empty[rows]
-    depth = rows - (np.searchsorted(np.sort(end), start, "right") - not_yet)
-    order = np.lexsort((rows, depth))
-    keys = depth[order] * len(start) + order
-    place = np.searchsorted(keys, (depth - 1) * len(start) + rows) - 1
-    return np.where(depth > 0, order[place], -1)
+    depth = rows - np.searchsorted(np.sort(end), start, "right")
+    is_empty = end == start
+    if is_empty.any():
+        # an empty slice ends where it begins, and those that begin there as well but come later are not over before it
+        empty = np.concatenate(([0], np.cumsum(is_empty)))
+        depth += empty[np.searchsorted(start, start, "right")] - empty[rows]
+    parent, above = np.full(len(start), -1, np.int64), np.empty(0, np.int64)
+    for level in by_number(depth):
+        if len(above):
+            parent[level] = above[np.searchsorted(above, level) - 1]
+        above = level
+    return parent
+
+
+def by_number(numbers: Any) -> list[Any]:
+    """Rows with each number from 0 on, ascending."""
+    if not len(numbers):
+        return []
+    most = int(numbers.max())
+    return np.split(sorted_places(numbers), np.cumsum(np.bincount(numbers, minlength=most + 1))[:-1])
+
+
+def in_order(thread: Any, start: Any, duration: Any) -> Any:
+    """Order of slices by thread, start, and longest first; traces have nearly all of them in the order of time."""
+    order = np.argsort(start, kind="stable")
+    order = order[sorted_places(thread[order])]
+    same = np.flatnonzero((np.diff(thread[order]) == 0) & (np.diff(start[order]) == 0))
+    if len(same):
+        places = np.unique(np.concatenate((same, same + 1)))
+        rows = order[places]
+        order[places] = rows[np.lexsort((-duration[rows], start[rows], thread[rows]))]
+    return order
 
 
 def _one_by_one(start: list[int], end: list[int]) -> Any:

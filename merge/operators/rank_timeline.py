@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from distprof.merge.operators.nesting import in_order
 from distprof.merge.run.run_model import Rank
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
@@ -94,6 +95,8 @@ class Wanted:
 
 
 NOTHING = Wanted()
+STRIDES, VALUES = "Input Strides", "Concrete Inputs"
+"""Keys of what else is known of inputs: JSON too. The values are those of inputs that are no tensors."""
 
 
 class AlsoRead(Protocol):
@@ -123,25 +126,48 @@ def read_timeline(rank: Rank, also: AlsoRead | None = None, wanted: Wanted = NOT
     texts = (*TEXTS.values(), *wanted.texts)
     scanner = ENGINE.new_scanner(integers=(*integers, *(also.keys if also else ())), texts=texts)
     file = ChromeFile(rank.trace.name, ChunkReader(rank.trace, chunk_bytes=READ_BYTES), scanner)
-    kinds = CATEGORIES | ({CALLS: PYTHON} if wanted.python else {})
-    parts, num_bad = list[list[Any]](), 0
+    parts = TimelineParts(scanner, wanted)
     for _ in file.scanned():
         if also is not None:
             also.take(scanner)
-        part, bad = _wanted(scanner, kinds, integers, texts)
-        parts.append(part)
-        num_bad += bad
-    parts.append([np.empty(0, np.int64)] * (5 + len(integers) + len(texts)))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    thread, start, duration = columns[2:5]
-    place, base_ns = np.lexsort((-duration, start, thread)), base_ns_of(file.metadata)
-    names = ("name", "type", "thread", "start_ns", "duration_ns", *INTEGERS, *wanted.integers, *TEXTS, *wanted.texts)
-    found = {name: column[place] for name, column in zip(names, columns, strict=True)}
-    found["start_ns"] += base_ns
-    more = {key: found.pop(key) for key in (*wanted.integers, *wanted.texts)}
-    return RankTimeline(
-        **found, names=_decoded(scanner.names), texts=_decoded(scanner.texts), base_ns=base_ns, num_bad=num_bad,
-        more=more, place=place, metadata=file.metadata)
+        parts.take()
+    return parts.timeline(base_ns_of(file.metadata), file.metadata)
+
+
+class TimelineParts:
+    """Slices of one scan after the other."""
+
+    def __init__(self, scanner: Scanner, wanted: Wanted = NOTHING) -> None:
+        """Scans with columns for `INTEGERS`, `TEXTS` and what is wanted."""
+        self._scanner, self._more = scanner, (*wanted.integers, *wanted.texts)
+        self._integers = dict(zip((*INTEGERS, *wanted.integers), (*INTEGERS.values(), *wanted.integers), strict=True))
+        self._texts = dict(zip((*TEXTS, *wanted.texts), (*TEXTS.values(), *wanted.texts), strict=True))
+        self._kinds = CATEGORIES | ({CALLS: PYTHON} if wanted.python else {})
+        self._parts = [[np.empty(0, np.int64)] * (5 + len(self._integers) + len(self._texts))]
+        self._num_bad = 0
+
+    def take(self) -> None:
+        """Takes in the slices of the last scan."""
+        part, bad = _wanted(self._scanner, self._kinds, [*self._integers.values()], [*self._texts.values()])
+        self._parts.append(part)
+        self._num_bad += bad
+
+    def timeline(self, base_ns: int, metadata: Mapping[str, Any]) -> RankTimeline:
+        """All of them.
+
+        Args:
+            base_ns: What times of the file count from.
+            metadata: Its keys beside the events.
+        """
+        columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+        place = in_order(*columns[2:5])
+        names = ("name", "type", "thread", "start_ns", "duration_ns", *self._integers, *self._texts)
+        found = {name: column[place] for name, column in zip(names, columns, strict=True)}
+        found["start_ns"] += base_ns
+        more = {key: found.pop(key) for key in self._more}
+        return RankTimeline(
+            **found, names=_decoded(self._scanner.names), texts=_decoded(self._scanner.texts), base_ns=base_ns,
+            num_bad=self._num_bad, more=more, place=place, metadata=metadata)
 
 
 def _wanted(scanner: Scanner, kinds: Mapping[str, int], integers: Sequence[str], texts: Sequence[str]) -> (

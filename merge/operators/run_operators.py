@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 
@@ -12,8 +13,10 @@ from distprof.errors import DataError
 from distprof.merge.operators.counted import Coverage, with_counts
 from distprof.merge.operators.limits import with_limits
 from distprof.merge.operators.memory_changes import ChangesRead
-from distprof.merge.operators.rank_operators import SCHEMA, rank_operators
+from distprof.merge.operators.merged_operators import merged_operators
+from distprof.merge.operators.rank_operators import SCHEMA, RankOperators, rank_operators
 from distprof.merge.operators.rank_timeline import Wanted, read_timeline
+from distprof.merge.operators.shape_costs import WANTED, ShapeCoverage
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import RecordedTables, read_tables
 from distprof.merge.run.timelines import timeline_pass, with_timelines
@@ -32,6 +35,8 @@ class RunOperators:
     """`rank_operators` of all ranks, with `flops`, `bytes`, `compute_ns` and `memory_ns`."""
     coverage: Coverage | None
     """None where no FLOPs were counted."""
+    by_shapes: ShapeCoverage | None
+    """Where none were counted: how far the shapes in the traces tell them. None where there are none."""
     ranks: Sequence[int]
     """Those with a timeline."""
     num_bad: int
@@ -40,13 +45,14 @@ class RunOperators:
 
 
 def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, None), *,
-                  num_frames: int = 0) -> RunOperators:
-    """Reads the timelines of a run.
+                  num_frames: int = 0, merge: Path | None = None) -> RunOperators:
+    """Reads the timelines of a run, or what a merge has of them.
 
     Args:
         run: As it was opened.
         rates: Peak FLOP/s and bytes/s of each rank's device, in place of the published ones.
         num_frames: Functions of Python in `stack`; 0 leaves it null.
+        merge: A merge of the run that is elsewhere.
 
     Raises:
         DataError: No rank has one.
@@ -56,34 +62,39 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
     traced = [rank for rank in run.ranks if rank.trace is not None]
     problems = list[Unreadable]() if tables is None else list(tables.problems)
 
-    def read(rank: Rank) -> tuple[pl.DataFrame, int] | Unreadable:
+    by_shapes = tables is None or tables.ops.is_empty()
+    wanted = Wanted(python=num_frames > 0, texts=WANTED if by_shapes else ())
+
+    def read(rank: Rank) -> tuple[RankOperators, int] | Unreadable:
         memory = ChangesRead()
         try:
-            timeline = read_timeline(rank, memory, Wanted(python=num_frames > 0))
+            timeline = read_timeline(rank, memory, wanted)
         except DataError as error:
             return Unreadable(rank=rank.number, detail=str(error))
         rows = rank_operators(rank.number, timeline, _windows(tables, rank), num_frames=num_frames,
-                              changes=memory.changes(timeline.base_ns))
+                              changes=memory.changes(timeline.base_ns), by_shapes=by_shapes)
         return rows, timeline.num_bad
 
-    found: Mapping[int, tuple[pl.DataFrame, int]]
-    with thread_pool(AT_ONCE) as executor:
-        each = dict(zip((rank.number for rank in traced), executor.map(read, traced), strict=True))
-    problems += [one for one in each.values() if isinstance(one, Unreadable)]
-    found = {number: one for number, one in each.items() if not isinstance(one, Unreadable)}
+    found: Mapping[int, tuple[RankOperators, int]]
+    found = (merged_operators(run, merge, by_shapes=by_shapes) if not num_frames else None) or {}
+    if not found:
+        with thread_pool(AT_ONCE) as executor:
+            each = dict(zip((rank.number for rank in traced), executor.map(read, traced), strict=True))
+        problems += [one for one in each.values() if isinstance(one, Unreadable)]
+        found = {number: one for number, one in each.items() if not isinstance(one, Unreadable)}
     if not found:
         raise DataError(f"expected a timeline in {run.path}, found none",
                         hint="--steps trace=6 records one, and so does memory=3" if tables is not None else None)
-    rows = pl.concat([pl.DataFrame(schema=SCHEMA), *(frame for frame, _ in found.values())])
+    rows = pl.concat([pl.DataFrame(schema=SCHEMA), *(one.rows for one, _ in found.values())])
     coverage = None
     if tables is not None:
         steps = pl.concat([_steps_of(tables, rank) for rank in traced]).group_by("rank").agg(steps=pl.len())
         rows, coverage = with_counts(rows, tables.ops, steps)
-    else:
-        rows = rows.with_columns(flops=pl.lit(None, pl.Int64), bytes=pl.lit(None, pl.Int64))
+    told = [one.by_shapes for one, _ in found.values() if one.by_shapes is not None]
     rows = with_limits(rows, run.ranks, rates)
-    return RunOperators(rows=rows, coverage=coverage, ranks=list(found),
-                        num_bad=sum(bad for _, bad in found.values()), problems=problems)
+    return RunOperators(
+        rows=rows, coverage=coverage, by_shapes=ShapeCoverage.of(told) if told else None, ranks=list(found),
+        num_bad=sum(bad for _, bad in found.values()), problems=problems)
 
 
 def _windows(tables: RecordedTables | None, rank: Rank) -> Windows | None:

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from distprof.contract.parquet import write_arrow
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS, Table
@@ -161,5 +160,7 @@ def _is_object(line: bytes) -> bool:
 
 def write(folder: Path, table: Table, frame: pl.DataFrame, metadata: dict[str, str]) -> None:
     """Writes a merged table with the columns of the contract, in their order."""
+    from distprof.contract.parquet import write_arrow  # pyarrow takes a while, and most commands only read
+
     checked = frame.select(pl.col(column.name).cast(TYPES[column.type]) for column in table.columns)
     write_arrow(folder, table, checked.to_arrow(), metadata)

@@ -13,6 +13,7 @@ from distprof.contract.problems import Problem
 from distprof.merge.blame.culprits import SURE
 from distprof.merge.operators.grouping import BY
 from distprof.merge.operators.run_operators import RunOperators
+from distprof.merge.operators.shape_costs import ShapeCoverage
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.culprits import chance_words
 from distprof.merge.text.problems import show_problems
@@ -79,14 +80,24 @@ def _head(shown: OperatorsShown, page: Page) -> None:
     on_host, on_device = (int(shown.chosen[name].sum()) for name in ("self_host_ns", "self_device_ns"))
     on_devices = f", {duration(on_device)} on devices" if on_device else ""
     page.line(f"sums over {counted(len(ranks), 'rank')}{of_steps}: self time {duration(on_host)} on hosts{on_devices}")
-    covered = shown.found.coverage
-    if covered is None:
-        page.line("FLOPs and bytes unknown: no step of the count pass was recorded")
+    covered, by_shapes = shown.found.coverage, shown.found.by_shapes
+    if by_shapes is not None:
+        _by_shapes(by_shapes, page)
+    elif covered is None:
+        page.line("FLOPs and bytes unknown: no step of the count pass was recorded, and the trace has no shapes")
     elif covered.ratio is not None:
         page.line(f"FLOPs and bytes are from the count pass; timed calls have {percent(covered.ratio)} of its FLOPs")
     if shown.found.num_bad:
         page.line(f"{counted(shown.found.num_bad, 'slice')} without a usable duration left out")
     page.line()
+
+
+def _by_shapes(covered: ShapeCoverage, page: Page) -> None:
+    told = "" if covered.ratio is None else f", which tell FLOPs of {percent(covered.ratio)} of the time of operators"
+    page.line(f"FLOPs and bytes are from the shapes in the trace{told}")
+    if covered.unknown_calls:
+        without = f", {covered.calls_without_shapes} without shapes" if covered.calls_without_shapes else ""
+        page.line(f"FLOPs of {counted(covered.unknown_calls, 'call')} unknown{without}")
 
 
 def _table(shown: OperatorsShown) -> tuple[list[str], list[list[str]]]:

@@ -10,9 +10,9 @@ import polars as pl
 
 from distprof.contract.tables import WAIT_SLICE, WAITS
 from distprof.merge.activity.markers import AUTOGRAD
+from distprof.merge.operators.grouped_calls import steps_of
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.places import PHASES, Places, places_of
-from distprof.merge.operators.rank_operators import steps_of
 from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
 from distprof.merge.run.tables import TYPES
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof import formulas
-from distprof.formulas.attention import BEYOND, AttentionWindow
+from distprof.shape_formulas.attention import BEYOND, AttentionWindow
 from support.counter import Counter
 from support.operators import cost, define_libraries, meta, operator, takes
 

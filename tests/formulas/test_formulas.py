@@ -132,13 +132,13 @@ def test_cuda_attention_operators_by_their_layouts(device):
 
 
 def test_packed_sequences_attend_to_themselves_only():
-    from distprof.formulas.attention import ATTENTION
-    from distprof.formulas.operator_call import OperatorCall
+    from distprof.formulas.packed_attention import PACKED_ATTENTION
+    from distprof.shape_formulas.operator_call import OperatorCall
 
     query, bounds = torch.empty(7, 2, 4), torch.tensor([0, 3, 7])
     call = OperatorCall({"query": query, "key": query, "value": query, "cum_seq_q": bounds, "cum_seq_k": bounds,
                  "is_causal": True}, None)
-    macs = ATTENTION["aten::_flash_attention_forward"](call)
+    macs = PACKED_ATTENTION["aten::_flash_attention_forward"](call)
     assert macs.full == 2 * (9 + 16) * 2 * 4
     assert macs.causal == 2 * (6 + 10) * 2 * 4
 

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distprof import formulas
 from distprof.formulas import higher_order_rules
 from distprof.formulas.composite_operators import run_parts
-from distprof.formulas.operator_cost import Cost
+from distprof.shape_formulas.operator_cost import Cost
 
 
 class Counter(TorchDispatchMode):

@@ -14,7 +14,7 @@ import torch
 
 from distprof import formulas
 from distprof.counting.meta_device import has_grouped_product_on_cpu
-from distprof.formulas.operator_cost import Cost
+from distprof.shape_formulas.operator_cost import Cost
 
 SCHEMAS = {
     # Dao-AILab/flash-attention, flash_attn/flash_attn_interface.py

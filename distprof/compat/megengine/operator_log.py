@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 
 from distprof import formulas
 from distprof.compat.megengine.analysis.torch_types import dtype_of, type_of
-from distprof.formulas.operator_cost import Cost
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, ModuleScopes, in_backward
 from distprof.model.tensors import dtype_name, tensors
+from distprof.shape_formulas.operator_cost import Cost
 from distprof.terminal import say
 
 NOT_WORK = ("prim::", "profiler::")

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.merge.operators.nesting import Nesting
+from distprof.merge.operators.nesting import Nesting, in_order
+from distprof.merge.operators.one_key import one_key
 
 SLICES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12), st.booleans()), max_size=40)
 
@@ -45,6 +46,26 @@ def test_parents_are_those_of_a_stack(slices, apart):
     assert nesting.with_inner(values).tolist() == whole and nesting.without_inner(values).tolist() == own
     assert [row for rows, _ in nesting.downwards() for row in rows] == sorted(
         range(len(slices)), key=lambda row: (depth(row, parents), row))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 5)), max_size=40),
+       st.sampled_from([1, 1 << 20]))
+def test_slices_come_by_thread_time_and_longest_first(slices, apart):
+    thread, start, duration = (np.array([one[column] for one in slices], np.int64) for column in range(3))
+    found = in_order(thread * apart, start, duration).tolist()
+    assert found == sorted(range(len(slices)), key=lambda row: (thread[row], start[row], -duration[row]))
+
+
+WIDE = st.integers(-2**62, 2**62 - 1)
+
+
+ROWS = st.tuples(st.integers(-1, 2), st.one_of(st.integers(0, 1), WIDE), st.integers(0, 1), WIDE)
+
+
+@given(st.lists(ROWS, max_size=20))
+def test_one_key_is_equal_where_all_columns_are(rows):
+    keys = one_key([np.array([row[column] for row in rows], np.int64) for column in range(4)]).tolist()
+    assert [[one == other for one in keys] for other in keys] == [[one == other for one in rows] for other in rows]
 
 
 def depth(row: int, parents: list[int]) -> int:

@@ -129,7 +129,7 @@ def test_torch_takes_what_its_table_takes(profiled, flags, told):
 @needs_shared
 def test_kernels_count_for_the_operators_that_launched_them():
     """By the launches of the trace, one after the other: eight ranks of a job that distprof did not record."""
-    expected, total = defaultdict(int), 0
+    expected, total, by_rank = defaultdict(int), 0, Counter()
     for path in sorted((DLRM / "kineto").iterdir()):
         trace = json.loads(gzip.decompress(path.read_bytes()))
         events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
@@ -146,9 +146,12 @@ def test_kernels_count_for_the_operators_that_launched_them():
             innermost = min(around, key=lambda one: (one["dur"], -one["ts"]), default=launch or kernel)
             expected[innermost["name"]] += kernel["dur"] * 1000
             total += kernel["dur"] * 1000
+            by_rank[trace["distributedInfo"]["rank"]] += kernel["dur"] * 1000
     data = json.loads(called("ops", "--json", DLRM / "kineto").stdout)
     found = {row["op"]: row["self_device_ns"] for row in data["ops"] if row["self_device_ns"]}
     assert found == dict(expected) and data["totals"]["self_device_ns"] == total
+    ranks = json.loads(called("ops", "--json", "--by", "rank", DLRM / "kineto").stdout)["ops"]
+    assert {row["rank"]: row["self_device_ns"] for row in ranks} == by_rank and len(by_rank) == 8
     kernels = json.loads(called("ops", "--json", "--type", "kernel", "--type", "memcpy", "--type", "memset",
                                   DLRM / "kineto").stdout)
     assert kernels["totals"]["self_device_ns"] == total and kernels["totals"]["self_host_ns"] == 0

@@ -14,6 +14,7 @@ from support.jobs import called
 from support.made_up_traces import folder, op
 
 MM = {"Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"]}
+MM_TEXT = "[[2, 3], [3, 4]]"
 STEPS = [op("ProfilerStep#3", 0, 100, cat="user_annotation"), op("ProfilerStep#4", 100, 100, cat="user_annotation")]
 TWO = ([*STEPS, op("aten::linear", 10, 20, **MM), op("aten::mm", 12, 8, **MM), op("aten::mm", 110, 10, **MM)],
        [*STEPS, op("aten::linear", 10, 50, **MM), op("aten::mm", 12, 30, **MM), op("aten::mm", 110, 30, **MM)])
@@ -36,7 +37,7 @@ def test_times_are_added_up_over_ranks_and_the_slow_rank_is_named(tmp_path):
     assert mm["share"] == 78 / 110 and linear["cumulative_share"] == 1
     assert (mm["shapes"], mm["dtypes"], mm["step"]) == ("[[2, 3], [3, 4]]", '["float", "float"]', None)
     assert found["totals"]["self_host_ns"] == 110_000 and found["steps"] == [3, 4]
-    assert found["coverage"] is None and mm["flops"] is None and mm["module"] is None
+    assert found["coverage"]["source"] == "shapes" and mm["flops"] == 4 * 48 and mm["module"] is None
 
 
 @pytest.mark.parametrize(("flags", "left"), [
@@ -51,7 +52,9 @@ def test_what_is_asked_for_is_left(tmp_path, flags, left):
 
 
 @pytest.mark.parametrize(("flags", "code", "told"), [
-    (("--sort", "self_cpu_time"), 2, "did you mean self_cpu_time_total"), (("--by", "shapes"), 2, "did you mean shape"),
+    (("--sort", "self_cpu_time"), 2, "did you mean self_cpu_time_total"),
+    (("--sort", "flop"), 2, "did you mean flops"), (("--type", "opertor"), 2, "--type operator"),
+    (("--by", "shapes"), 2, "did you mean shape"),
     (("--type", "kernels"), 2, "--type kernel"), (("--rank", 7), 2, "expected one of 0, 1 for --rank, found 7"),
     (("--step", 9), 2, "expected one of 3, 4 for --step, found 9"),
     (("--phase", "sleep"), 2, "for --phase, found sleep"),
@@ -77,7 +80,7 @@ def test_text_and_tables_have_the_same_rows(tmp_path):
     run = folder(tmp_path, *TWO)
     text = called("ops", "--by", "op", "--by", "step", run).stdout
     assert "sums over 2 ranks x 2 steps (3-4): self time 110.00 us on hosts" in text
-    assert "FLOPs and bytes unknown" in text
+    assert "FLOPs and bytes are from the shapes in the trace" in text
     assert ["aten::mm", "4", "2", "40.00", "us"] in [line.split()[:5] for line in text.splitlines()]
     written = list(csv.DictReader(called("ops", "--csv", run).stdout.splitlines()))
     assert [row["op"] for row in written] == ["aten::mm", "aten::linear"]
@@ -120,6 +123,47 @@ def test_a_damaged_rank_is_named_and_the_others_are_shown(tmp_path):
     done = called("ops", run)
     assert done.returncode == 0 and "aten::mm" in done.stdout and "rank 1" in done.stdout, done.stdout + done.stderr
     assert called("ops", "--strict", run).returncode == 3
+
+
+@pytest.mark.parametrize("number", [pytest.param(20_000, marks=pytest.mark.long),
+                                    pytest.param(1_000_000, marks=pytest.mark.stress)])
+def test_all_shapes_differ(tmp_path, number):
+    """A row each, and FLOPs of all of them."""
+    sizes = [(1 + one % 1000, 1 + one // 1000) for one in range(number)]
+    with (tmp_path / "rank0.json").open("w") as file:
+        file.write('{"distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": [')
+        for place, (rows, inner) in enumerate(sizes):
+            given = {"Input Dims": [[rows, inner], [inner, 8]], "Input type": ["float", "float"]}
+            file.write(("," if place else "") + json.dumps(op("aten::mm", 3 * place, 2, **given)))
+        file.write("]}")
+    done = called("ops", "--by", "shape", "--csv", tmp_path)
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert len(rows) == number, done.stderr
+    assert {(row["shapes"], int(row["flops"])) for row in rows} == {
+        (f"[[{rows}, {inner}], [{inner}, 8]]", 16 * rows * inner) for rows, inner in sizes}
+
+
+def test_shapes_that_are_missing_leave_flops_unknown(tmp_path):
+    events = [op("aten::mm", 1, 5, **MM), op("aten::mm", 11, 5), op("aten::relu", 21, 5)]
+    found = data(folder(tmp_path, events), "--by", "op", "--by", "shape")
+    assert {(row["op"], row["shapes"]): row["flops"] for row in found["ops"]} == {
+        ("aten::mm", MM_TEXT): 48, ("aten::mm", None): None, ("aten::relu", None): 0}
+    assert found["coverage"]["calls_without_shapes"] == found["coverage"]["unknown_calls"] == 1
+
+
+def test_device_times_of_operators_add_up_to_those_of_kernels(tmp_path):
+    launch = {"cat": "cuda_runtime"}
+    events = [op("aten::mm", 1, 20, **MM), op("cudaLaunchKernel", 3, 2, correlation=1, **launch),
+              op("cudaMemcpyAsync", 30, 2, correlation=2, **launch),
+              op("gemm", 40, 7, cat="kernel", tid=9, correlation=1),
+              op("Memcpy HtoD", 50, 3, cat="gpu_memcpy", tid=9, correlation=2),
+              op("Memset", 60, 2, cat="gpu_memset", tid=9, correlation=99),
+              op("lonely", 70, 5, cat="kernel", tid=9)]
+    found = data(folder(tmp_path, events))
+    assert {row["op"]: row["self_device_ns"] for row in found["ops"]} == {
+        "aten::mm": 7000, "cudaLaunchKernel": 0, "cudaMemcpyAsync": 3000, "Memset": 2000, "lonely": 5000}
+    kernels = data(tmp_path, "--type", "kernel", "--type", "memcpy", "--type", "memset")
+    assert found["totals"]["self_device_ns"] == kernels["totals"]["self_device_ns"] == 17_000
 
 
 def test_operators_are_told_apart_by_the_functions_around_them(tmp_path):

@@ -45,7 +45,7 @@ def read_profile(paths: Sequence[Path]) -> Profile:
             timeline = read_timeline(rank)
             bad += timeline.num_bad
             known = _counted(tables, rank)
-            frames.append(rank_operators(rank.number, _whole_operators(timeline, known), _windows(tables, rank)))
+            frames.append(rank_operators(rank.number, _whole_operators(timeline, known), _windows(tables, rank)).rows)
     if not frames:
         raise DataError(f"expected a timeline in {run.path}, found none",
                         hint="--steps trace=6 records one" if tables is not None else None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import log2, prod
 
-from distprof.formulas.operator_call import OperatorCall
+from distprof.shape_formulas.operator_call import OperatorCall
 
 Estimate = Callable[[OperatorCall], float]
 

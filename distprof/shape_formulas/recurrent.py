@@ -5,8 +5,7 @@ Layers that torch runs as single matrix products (cells, and the CPU without one
 
 from __future__ import annotations
 
-from distprof.formulas.operator_call import Formula, OperatorCall
-from distprof.model.tensors import tensors
+from distprof.shape_formulas.operator_call import Formula, OperatorCall
 
 
 def layers(*weights: str, products: int = 1) -> Formula:
@@ -15,7 +14,9 @@ def layers(*weights: str, products: int = 1) -> Formula:
     def macs(call: OperatorCall) -> int:
         sizes = call.arguments.get("batch_sizes")  # where sequences are packed, without padding
         steps = int(sum(sizes) if sizes else call["input"].shape[0] * call["input"].shape[1])
-        matrices = (weight for weight in tensors([call[name] for name in weights]) if weight.dim() == 2)
+        given = (call[name] for name in weights)
+        matrices = (weight for one in given for weight in (one if isinstance(one, (list, tuple)) else [one])
+                    if weight.dim() == 2)
         return products * steps * sum(int(weight.numel()) for weight in matrices)
 
     return macs

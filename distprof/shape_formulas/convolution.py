@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from distprof.formulas.operator_call import Formula, OperatorCall
+from distprof.shape_formulas.operator_call import Formula, OperatorCall
 
 
 def convolution(weight: str = "weight") -> Formula:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple
 
-from distprof.formulas.operator_call import MacsFormula, OperatorCall
-from distprof.formulas.operator_cost import Macs
-from distprof.model.tensors import has_data
+from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall
+from distprof.shape_formulas.operator_cost import Macs
 
 BEYOND = 2**62
 """Size of an unlimited window."""
@@ -63,60 +62,10 @@ def dense_pairs(*, heads_first: bool, window: Callable[[OperatorCall], Attention
     def pairs(call: OperatorCall) -> AttentionPairs:
         query, keys = call["query"], int(call["key"].shape[sequence])
         queries = int(query.shape[sequence])
-        rest = int(query.shape[:-1].numel()) // max(queries, 1)
+        rest = prod(query.shape[:-1]) // max(queries, 1)
         return AttentionPairs(full=rest * queries * keys, causal=rest * window(call).pairs(queries, keys))
 
     return pairs
-
-
-def packed_pairs(queries: str, keys: str, *, window: Callable[[OperatorCall], AttentionWindow],
-                 longest: tuple[str, str], used: str) -> CountPairs:
-    """Several sequences in [position, head, width], if their bounds are given; else as `dense_pairs`.
-
-    Args:
-        queries: Name of the argument with the bounds of the query sequences, [sequences + 1]; absent or None: a batch.
-        keys: The same for keys.
-        window: Returns the keys that a query sees.
-        longest: Names of the arguments with the longest query and key sequence.
-        used: Name of the argument with the number of valid keys of each sequence in a key cache.
-    """
-    dense = dense_pairs(heads_first=False, window=window)
-
-    def pairs(call: OperatorCall) -> AttentionPairs:
-        begins_q, begins_k, in_use = (call.arguments.get(name) for name in (queries, keys, used))
-        if begins_q is not None and not begins_q.numel():
-            begins_q = begins_k = None
-        if begins_q is None and in_use is None:
-            return dense(call)
-        if not has_data(begins_q, begins_k, in_use):
-            return dense(call) if begins_q is None else _at_most(call, begins_q.numel() - 1, longest)
-        rows = _lengths(begins_q, call["query"])
-        columns = in_use.tolist() if in_use is not None else _lengths(
-            begins_q if begins_k is None else begins_k, call["key"])
-        heads = int(call["query"].shape[-2])
-        return AttentionPairs(full=heads * sum(q * k for q, k in zip(rows, columns, strict=True)),
-                     causal=heads * sum(window(call).pairs(q, k) for q, k in zip(rows, columns, strict=True)))
-
-    return pairs
-
-
-def _at_most(call: OperatorCall, sequences: int, longest: tuple[str, str]) -> AttentionPairs:
-    """Upper bound without data (meta, fake): each sequence as long as the longest, and no longer than all."""
-    query, key = call["query"], call["key"]
-    rows, columns = (call.arguments.get(name) or BEYOND for name in longest)
-    together = _rows(query) * _rows(key)
-    full = int(query.shape[-2]) * min(sequences * int(rows) * int(columns), together)
-    return AttentionPairs(full=full, causal=full, note="at most: lengths of packed sequences are unknown without data")
-
-
-def _rows(tensor: Any) -> int:
-    return int(tensor.shape[:-2].numel())
-
-
-def _lengths(bounds: Any, tensor: Any) -> list[int]:
-    if bounds is None:
-        return [int(tensor.shape[1])] * int(tensor.shape[0])
-    return [end - begin for begin, end in pairwise(bounds.tolist())]
 
 
 def attention_forward(count_pairs: CountPairs) -> Callable[[OperatorCall], Macs]:
@@ -153,21 +102,6 @@ def bottom_right_window(call: OperatorCall) -> AttentionWindow:
                   right=0 if call["is_causal"] else BEYOND if right is None or right < 0 else right)
 
 
-def varlen_window(call: OperatorCall) -> AttentionWindow:
-    """`is_causal` and window sizes of FlashAttention, with `window_size` as a pair."""
-    left, right = call.arguments.get("window_size") or (-1, -1)
-    sizes = {"window_size_left": left, "window_size_right": right}
-    return bottom_right_window(OperatorCall(call.arguments | sizes, None))
-
-
-def mask_type_window(call: OperatorCall) -> AttentionWindow:
-    """`custom_mask_type` 1 starts top left, 2 bottom right; a query sees `window_size` keys up to its own."""
-    kind, window = call["custom_mask_type"], call.arguments.get("window_size") or 0
-    if not kind:
-        return AttentionWindow()
-    return AttentionWindow(left=window - 1 if window > 0 else BEYOND, right=0, bottom_right=kind == 2)
-
-
 def native_multi_head(call: OperatorCall) -> int:
     """Input projections, attention and output projection."""
     query, key, value, width = call["query"], call["key"], call["value"], int(call["embed_dim"])
@@ -201,13 +135,6 @@ _DENSE = {
     "fused_attention_overrideable": top_left_window,
     "flash_attention_for_cpu": top_left_window,
 }
-_FLASH = packed_pairs("cum_seq_q", "cum_seq_k", window=bottom_right_window, longest=("max_q", "max_k"),
-                      used="seqused_k")
-_CUDNN = packed_pairs("cum_seq_q", "cum_seq_k", window=top_left_window, longest=("max_q", "max_k"), used="seqused_k")
-_EFFICIENT = packed_pairs("cu_seqlens_q", "cu_seqlens_k", window=mask_type_window,
-                          longest=("max_seqlen_q", "max_seqlen_k"), used="seqlen_k")
-_VARLEN = packed_pairs("cu_seq_q", "cu_seq_k", window=varlen_window, longest=("max_q", "max_k"), used="seqused_k")
-_PLAIN = attention_forward(dense_pairs(heads_first=True, window=lambda _: AttentionWindow()))
 
 ATTENTION: dict[str, MacsFormula] = {
     **{f"aten::_scaled_dot_product_{kind}": attention_forward(dense_pairs(heads_first=True, window=window))
@@ -216,19 +143,7 @@ ATTENTION: dict[str, MacsFormula] = {
        for kind, window in _DENSE.items()},
     "aten::_scaled_dot_product_attention_math_for_mps": attention_forward(
         dense_pairs(heads_first=True, window=top_left_window)),
-    "aten::_flash_attention_forward": attention_forward(_FLASH),
-    "aten::_flash_attention_forward_no_dropout_inplace": attention_forward(_FLASH),
-    "aten::_flash_attention_backward": attention_backward(_FLASH),
-    "aten::_cudnn_attention_forward": attention_forward(_CUDNN),
-    "aten::_cudnn_attention_backward": attention_backward(_CUDNN),
-    "aten::_efficient_attention_forward": attention_forward(_EFFICIENT),
-    "aten::_efficient_attention_backward": attention_backward(_EFFICIENT),
-    "torch_attn::_varlen_attn": attention_forward(_VARLEN),
-    "torch_attn::_varlen_attn_out": attention_forward(_VARLEN),
-    "torch_attn::_varlen_attn_backward": attention_backward(_VARLEN),
     "aten::_native_multi_head_attention": native_multi_head,
-    "aten::_triton_scaled_dot_attention": lambda call: _PLAIN(
-        OperatorCall(call.arguments | {"query": call["q"], "key": call["k"], "value": call["v"]}, None)),
-    "aten::_triton_multi_head_attention": native_multi_head,
     "aten::_transformer_encoder_layer_fwd": encoder_layer,
+    "aten::_triton_multi_head_attention": native_multi_head,
 }

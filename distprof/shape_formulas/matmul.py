@@ -8,23 +8,26 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import torch
+from distprof.shape_formulas.operator_call import Formula, OperatorCall
 
-from distprof.formulas.operator_call import Formula, OperatorCall
+
+def is_sparse(tensor: Any) -> bool:
+    """True for a layout of torch other than the usual one."""
+    return str(tensor.layout) != "torch.strided"
 
 
 def num_stored(tensor: Any) -> int:
     """Elements of a dense matrix, or stored elements of a sparse one."""
-    if tensor.layout is torch.strided:
+    if not is_sparse(tensor):
         return int(tensor.numel())
-    return int((tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()).numel())
+    return int((tensor._values() if tensor.is_sparse else tensor.values()).numel())
 
 
 def multiply(left: Any, right: Any) -> int:
     """[..., m, k] times [..., k, n]: each left element meets n right ones."""
     if left.is_nested or right.is_nested:
         return sum(multiply(*pair) for pair in zip(left.unbind(), right.unbind(), strict=True))
-    sparse = [tensor.layout is not torch.strided for tensor in (left, right)]
+    sparse = [is_sparse(tensor) for tensor in (left, right)]
     if all(sparse):
         return _both_sparse(left, right)
     if sparse[1]:
@@ -35,8 +38,8 @@ def multiply(left: Any, right: Any) -> int:
 def _both_sparse(left: Any, right: Any) -> int:
     """Each stored element in column i of the left meets each stored element in row i of the right."""
     inner = int(left.shape[-1])
-    columns = torch.bincount(left.to_sparse_coo().coalesce().indices()[1], minlength=inner)
-    rows = torch.bincount(right.to_sparse_coo().coalesce().indices()[0], minlength=inner)
+    columns = left.to_sparse_coo().coalesce().indices()[1].bincount(minlength=inner)
+    rows = right.to_sparse_coo().coalesce().indices()[0].bincount(minlength=inner)
     return int((columns * rows).sum())
 
 

@@ -1,15 +1,14 @@
-"""One call of an operator: its arguments by schema name, however they were passed, and its output."""
+"""Operators and their calls as torch's dispatcher has them: names, and arguments by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import torch
 
-from distprof.formulas.operator_cost import Macs
+from distprof.shape_formulas.operator_call import OperatorCall
 
 HIGHER_ORDER = {
     "higher_order::flex_attention": (
@@ -43,29 +42,7 @@ def _signature(func: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     return tuple(argument.name for argument in schema), defaults
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorCall:
-    """Arguments and output of one call."""
-
-    arguments: dict[str, Any]
-    output: Any
-
-    @classmethod
-    def of(cls, func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> OperatorCall:
-        """Names positional arguments and adds the defaults of arguments that were left out."""
-        names, defaults = _signature(func)
-        return cls(defaults | dict(zip(names, args, strict=False)) | kwargs, output)
-
-    def __getitem__(self, name: str) -> Any:
-        return self.arguments[name]
-
-    @property
-    def first_output(self) -> Any:
-        """The output, or the first of several."""
-        return self.output[0] if isinstance(self.output, (tuple, list)) else self.output
-
-
-Formula = Callable[[OperatorCall], int]
-"""Returns the MACs of one call."""
-MacsFormula = Callable[[OperatorCall], int | Macs]
-"""The same, with `Macs` where a mask or recomputation matters."""
+def dispatched_call(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> OperatorCall:
+    """Names positional arguments and adds the defaults of arguments that were left out."""
+    names, defaults = _signature(func)
+    return OperatorCall(defaults | dict(zip(names, args, strict=False)) | kwargs, output)

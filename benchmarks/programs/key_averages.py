@@ -1,0 +1,43 @@
+"""Prints what torch.profiler's own table of a job costs, as JSON. python key_averages.py STEPS
+
+The job is that of traced_job.py on one rank, with shapes; the table is printed nowhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from traced_job import Job
+
+
+def main(steps: str) -> None:
+    """Traces so many steps, then has the profiler parse its events and make the table."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    job = Job()
+    job._step()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        for _ in range(int(steps)):
+            job._step()
+            profiler.step()
+    before, cpu = time.perf_counter(), time.process_time()
+    table = profiler.key_averages().table(sort_by="self_cpu_time_total")
+    print(json.dumps({
+        "table_s": time.perf_counter() - before, "cpu_s": time.process_time() - cpu, "events": len(profiler.events()),
+        "rows": len(table.splitlines()), "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

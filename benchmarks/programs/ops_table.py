@@ -1,0 +1,27 @@
+"""Prints what the text of `distprof ops` costs in a Python that runs already, as JSON. python ops_table.py TRACE"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+
+from distprof.launch.merge_memory import reuse_memory
+
+
+def main(trace: str) -> None:
+    """Without the imports, as `key_averages` is timed."""
+    reuse_memory()  # before polars is there, as the command does
+    from distprof.merge.commands.ops import OpsView, ops
+    from distprof.merge.operators.selection import Selection
+
+    before, cpu = time.perf_counter(), time.process_time()
+    ops(Path(trace), selection=Selection(), view=OpsView())
+    print(json.dumps({"table_s": time.perf_counter() - before, "cpu_s": time.process_time() - cpu,
+                      "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,140 @@
+"""FLOPs and bytes of a call in a trace, from the shapes of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from distprof.shape_formulas.argument_names import ARGUMENTS
+from distprof.shape_formulas.attention import (
+    ATTENTION,
+    attention_backward,
+    attention_forward,
+    bottom_right_window,
+    dense_pairs,
+)
+from distprof.shape_formulas.convolution import CONVOLUTION
+from distprof.shape_formulas.estimates import ESTIMATES
+from distprof.shape_formulas.matmul import MATMUL
+from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall
+from distprof.shape_formulas.operator_cost import Macs
+from distprof.shape_formulas.recurrent import RECURRENT
+from distprof.shape_formulas.split_names import is_split
+from distprof.shape_formulas.tagged_names import kind_by_name
+from distprof.shape_formulas.traced_bytes import TRAFFIC, traced_bytes
+from distprof.shape_formulas.traced_inputs import UNKNOWN, inputs_of
+from distprof.shape_formulas.traced_results import Results, convolved, either_convolution
+
+MOST = 1 << 53
+"""More is taken for nonsense; up to here sums stay whole numbers."""
+_BATCHES = dense_pairs(heads_first=False, window=bottom_right_window)
+_FORMULAS: dict[str, MacsFormula] = {
+    **MATMUL, **CONVOLUTION, **ATTENTION, **RECURRENT,
+    **dict.fromkeys(("aten::_flash_attention_forward", "aten::_efficient_attention_forward",
+                     "flash_attn::_flash_attn_forward"), attention_forward(_BATCHES)),
+    **dict.fromkeys(("aten::_flash_attention_backward", "flash_attn::_flash_attn_backward"),
+                    attention_backward(_BATCHES)),
+}
+FORMULAS = {op: _FORMULAS[op] for op in ARGUMENTS}
+"""Contractions whose cost follows from what the profiler records."""
+_RESULTS: dict[str, Results] = {
+    **dict.fromkeys(("aten::convolution", "aten::_convolution", "aten::convolution_overrideable"), either_convolution),
+    "aten::cudnn_convolution": convolved(0, 1, 3, 2, 4),
+    **dict.fromkeys(("aten::mkldnn_convolution", "aten::miopen_convolution", "aten::miopen_depthwise_convolution"),
+                    convolved(0, 1, 4, 3, 5)),
+    "aten::cudnn_convolution_relu": convolved(0, 1, 3, 4, 5),
+    "aten::cudnn_convolution_add_relu": convolved(0, 1, 5, 6, 7),
+}
+"""Results that formulas ask for."""
+_LENGTHS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
+"""Bounds of packed sequences, which no trace tells."""
+_FACTORS = (("mat1", "mat2"), ("batch1", "batch2"), ("self", "mat2"))
+_FACTORS_OF = {op: pair for op, names in ARGUMENTS.items() if "grouped" not in op and "foreach" not in op
+               for pair in reversed(_FACTORS) if {*pair} <= {*names}}
+"""Of several the first of `_FACTORS`: `self` may be a summand."""
+_CANNOT = (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, ZeroDivisionError)
+
+
+class TracedCost(NamedTuple):
+    """None: the inputs do not tell."""
+
+    flops: int | None
+    """None for operators of which nothing is known as well."""
+    num_bytes: int | None
+
+
+def is_whole(op: str) -> bool:
+    """True for an operator that torch dispatches as a whole: what lies in one is part of it."""
+    return op in FORMULAS or (has_no_flops(op) and not is_split(op))
+
+
+@lru_cache(maxsize=1 << 12)
+def has_no_flops(op: str) -> bool:
+    """True for an operator that is known to be no contraction."""
+    return op in ESTIMATES or kind_by_name(op) is not None
+
+
+def traced_cost(op: str, dims: Any, types: Any, strides: Any, values: Any) -> TracedCost:
+    """Cost of one call of an operator.
+
+    Args:
+        op: Its name, like `aten::mm`. It is dispatched as a whole.
+        dims: "Input Dims" of the slice, decoded; None: there are none, as in the following ones.
+        types: "Input type".
+        strides: "Input Strides".
+        values: "Concrete Inputs".
+    """
+    flops = 0 if has_no_flops(op) else None
+    if op not in FORMULAS and op not in TRAFFIC:
+        return TracedCost(flops, None)
+    try:
+        inputs = inputs_of(dims, types, strides, values)
+    except _CANNOT:
+        return TracedCost(flops, None)
+    return TracedCost(_flops(op, inputs), _bytes(op, inputs) if op in TRAFFIC else None)
+
+
+def _bytes(op: str, inputs: Sequence[Any]) -> int | None:
+    try:
+        found = traced_bytes(op, inputs)
+    except _CANNOT:
+        return None
+    return found if 0 <= found < MOST else None
+
+
+def _flops(op: str, inputs: Sequence[Any]) -> int | None:
+    if op not in FORMULAS:
+        return 0 if has_no_flops(op) else None
+    try:
+        arguments = dict(zip(ARGUMENTS[op], inputs, strict=False))
+        _check(op, arguments)
+        results = _RESULTS[op](inputs) if op in _RESULTS else None
+        found = 2 * Macs.of(FORMULAS[op](OperatorCall({"is_causal": False} | arguments, results))).full
+    except _CANNOT:
+        return None
+    return found if 0 <= found < MOST else None
+
+
+def _check(op: str, arguments: dict[str, Any]) -> None:
+    """Raises a ValueError where sizes do not fit, or the formula would take something for what it is not."""
+    if "attention" in op and any(arguments.get(name) is not None for name in _LENGTHS):
+        raise ValueError
+    pair = _FACTORS_OF.get(op)
+    if pair is not None:
+        left, right = (arguments[name].shape for name in pair)
+        if len(left) != len(right) or left[-1] != right[-2] or left[:-2] != right[:-2]:
+            raise ValueError
+    if op in RECURRENT and arguments["input"].dim() != 3 and not arguments["batch_sizes"]:
+        raise ValueError
+    if "output_mask" in ARGUMENTS[op] and not _is_mask(arguments["output_mask"]):
+        raise ValueError
+    if "transposed" in ARGUMENTS[op] and type(arguments["transposed"]) is not bool:
+        raise ValueError
+    if any(one is UNKNOWN for name, one in arguments.items() if name in ("batch_sizes", "weight")):
+        raise ValueError
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(one) is bool for one in value)
+

@@ -1,0 +1,101 @@
+"""operators.parquet: the operators of each rank, added up, so that `distprof ops` need not read the timelines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from distprof.contract.merged_tables import MERGED_OPERATORS
+from distprof.contract.parquet import schema_of
+from distprof.contract.tables import OPS
+from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
+from distprof.merge.chrome.rank_plans import Plans, RankPlan
+from distprof.merge.clock.model import Clock
+from distprof.merge.operators.grouped_calls import GroupedCalls, grouped_calls
+from distprof.merge.operators.memory_changes import ChangesRead
+from distprof.merge.operators.rank_timeline import TEXTS, TimelineParts, Wanted
+from distprof.merge.operators.shape_costs import UNKNOWN, WANTED
+from distprof.merge.operators.source import ABOUT, Source
+from distprof.merge.run.run_model import Run
+
+
+class OperatorTables:
+    """Writes a folder with a table a rank. It has all of a timeline, whatever is chosen for the merged trace."""
+
+    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans) -> None:
+        self._folder = folder / MERGED_OPERATORS.file
+        self._by_shapes = not any(rank.has(OPS) for rank in run.ranks)
+        self._runs = [str(path.resolve()) for path in run.paths]
+
+    def begin(self) -> None:
+        self._folder.mkdir()
+
+    def rank_writer(self, plan: RankPlan) -> OperatorTable:
+        path = self._folder / f"rank{plan.rank:05d}.parquet"
+        return OperatorTable(path, runs=self._runs, by_shapes=self._by_shapes)
+
+    def add(self, plan: RankPlan, counts: RankCounts) -> None:
+        """The table is whole already."""
+
+    def end(self, counts: Sequence[RankCounts]) -> None:
+        """All tables are."""
+
+
+class OperatorTable:
+    """Writes the table of a rank."""
+
+    integers = ChangesRead.keys
+    texts = (*(key for name, key in TEXTS.items() if name != "shapes"), *WANTED)
+    """The others are columns of the table of events."""
+
+    def __init__(self, path: Path, *, runs: Sequence[str], by_shapes: bool) -> None:
+        self._path, self._runs, self._by_shapes = path, runs, by_shapes
+
+    def begin(self, events: RankEvents) -> None:
+        self._plan, self._changes = events.plan, ChangesRead()
+        self._parts = TimelineParts(events.scanner, Wanted(texts=WANTED))
+
+    def add(self, events: DecidedEvents) -> None:
+        """Takes in what the trace has, kept or not."""
+        self._parts.take()
+        self._changes.take(events.scanner)
+
+    def end(self) -> None:
+        import pyarrow.parquet as pq  # takes a while
+
+        base_ns = self._plan.survey.base_ns
+        timeline = self._parts.timeline(base_ns, {})
+        calls = grouped_calls(timeline, self._plan.traced_steps, changes=self._changes.changes(base_ns),
+                              by_shapes=self._by_shapes)
+        about = {"source": asdict(Source.of(self._plan.trace)), "num_bad": timeline.num_bad,
+                 "asked_shapes": self._by_shapes,
+                 "runs": self._runs, "by_shapes": None if calls.by_shapes is None else asdict(calls.by_shapes)}
+        schema = schema_of(MERGED_OPERATORS, {**self._plan.table_metadata, ABOUT: json.dumps(about)})
+        table = pa.Table.from_arrays([_array(field, calls, self._plan.tags) for field in schema], schema=schema)
+        with self._path.open("wb") as file:  # arrow opens no path that is not UTF-8
+            pq.write_table(table, file, compression="lz4")
+
+    def close(self) -> None:
+        """The file is closed."""
+        del self._parts
+
+
+def _array(field: Any, calls: GroupedCalls, tags: dict[str, int]) -> Any:
+    if field.name in tags:
+        return pa.array(np.full(calls.num_rows, tags[field.name]), pa.int64())
+    numbers = calls.columns[field.name]
+    if field.name not in calls.words:
+        return pa.array(numbers, field.type, mask=numbers == UNKNOWN if field.nullable else None)
+    words = calls.words[field.name]
+    used, places = np.unique(numbers, return_inverse=True)
+    texts = [None if number < 0 else words[number] for number in used.tolist()]
+    known = {text: place for place, text in enumerate(text for text in dict.fromkeys(texts) if text is not None)}
+    indices = np.array([known.get(text, UNKNOWN) if text is not None else UNKNOWN for text in texts])[places]
+    return pa.DictionaryArray.from_arrays(
+        pa.array(indices, pa.int32(), mask=indices == UNKNOWN), pa.array(list(known), pa.string()))

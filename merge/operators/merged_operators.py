@@ -1,0 +1,93 @@
+"""Operators that a merge has added up already, where it is up to date."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.merged_tables import MERGED_OPERATORS
+from distprof.contract.paths import MERGED, SUMMARY_JSON
+from distprof.errors import DataError
+from distprof.merge.operators.rank_operators import SCHEMA, RankOperators
+from distprof.merge.operators.shape_costs import ShapeCoverage
+from distprof.merge.operators.source import ABOUT, Source
+from distprof.merge.run.run_model import Rank, Run
+
+Operators = tuple[RankOperators, int]
+"""Of a rank, and how many slices were left out."""
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What a user named."""
+
+    paths: tuple[Path, ...]
+    """Of the run."""
+    merge: Path | None = None
+    """The merge that was named in place of its run."""
+
+
+def run_of_merge(path: Path, *more: Path) -> Opened:
+    """The run of a merge, or what was named.
+
+    Raises:
+        DataError: It is a merge whose run is not known.
+    """
+    if more or not (path / SUMMARY_JSON).is_file():
+        return Opened(paths=(path, *more))
+    if path.resolve().name == MERGED:
+        return Opened(paths=(path.resolve().parent,), merge=path)
+    first = next(iter(sorted((path / MERGED_OPERATORS.file).glob("*.parquet"))), None)
+    runs = [Path(run) for run in _about(first).get("runs", ())] if first is not None else []
+    if not runs or not all(run.exists() for run in runs):
+        raise DataError(f"expected a run, found its merge at {path}", hint="distprof ops RUN")
+    return Opened(paths=tuple(runs), merge=path)
+
+
+def merged_operators(run: Run, folder: Path | None, *, by_shapes: bool) -> Mapping[int, Operators] | None:
+    """Those of all ranks with a timeline; None where a merge does not have them as the timelines are now.
+
+    Args:
+        run: Whose ranks are asked for.
+        folder: The merge; None: that of the run.
+        by_shapes: Whether FLOPs are from shapes.
+    """
+    if folder is None and run.more:
+        return None
+    files = (folder or run.path / MERGED) / MERGED_OPERATORS.file
+    if not files.is_dir():
+        return None
+    found = dict[int, Operators]()
+    for rank in run.ranks:
+        if rank.trace is not None:
+            try:
+                one = _read(files / f"rank{rank.number:05d}.parquet", rank, by_shapes=by_shapes)
+            except _DAMAGE:
+                return None
+            if one is None:
+                return None
+            found[rank.number] = one
+    return found or None
+
+
+def _read(path: Path, rank: Rank, *, by_shapes: bool) -> Operators | None:
+    about = _about(path)
+    if rank.trace is None or about["source"] != asdict(Source.of(rank.trace)) or about["asked_shapes"] != by_shapes:
+        return None
+    rows = pl.read_parquet(path, columns=list(SCHEMA)).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+    told = about["by_shapes"]
+    return RankOperators(rows=rows, by_shapes=None if told is None else ShapeCoverage(**told)), int(about["num_bad"])
+
+
+def _about(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(pl.read_parquet_metadata(path)[ABOUT])
+    except _DAMAGE:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,25 @@
+"""Which file operators were read from: a merge that is older than its traces does not speak for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distprof.merge.scan.trace_file import TraceFile
+
+ABOUT = "operators"
+"""Key of the file's metadata with a JSON object: source, num_bad, asked_shapes, by_shapes, and
+the paths of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A trace as it was when it was read."""
+
+    member: str | None
+    num_bytes: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, trace: TraceFile) -> Source:
+        """Of a trace that is there."""
+        return cls(member=trace.member, num_bytes=trace.num_bytes, modified_ns=trace.path.stat().st_mtime_ns)
