@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from distprof.merge.execution.nodes import Node
 from distprof.merge.execution.nodes import Values as RecordedValues
 from distprof.merge.execution.rank_execution import Groups, RankExecution, ranks_of
 from distprof.merge.execution.rank_graph import RankGraph
+from distprof.merge.execution.work import work_of
 from distprof.merge.operators.rank_timeline import NUM_HOST
 
 Target = Literal["astra-sim", "replay"]
@@ -46,8 +47,6 @@ class ExportContext:
     groups: Groups
     sizes: Mapping[int, int]
     """Number of the collective -> its bytes, the same on all ranks."""
-    work: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Place in the graph -> FLOPs and bytes, where they are counted."""
 
 
 def chakra_nodes(execution: RankExecution, context: ExportContext, to_common: Any, written: Written) -> (
@@ -56,7 +55,7 @@ def chakra_nodes(execution: RankExecution, context: ExportContext, to_common: An
     graph, edges, found = execution.graph, execution.edges, execution.communication
     yield _groups_node(context.groups)
     row_of = {place: row for row, place in enumerate(found.place.tolist()) if place >= 0}
-    start = _start_us(graph, to_common)
+    start, work = _start_us(graph, to_common), work_of(graph)
     for place in range(len(graph.name)):
         row = row_of.get(place)
         comm = _communication(execution, row, context, written) if row is not None else None
@@ -72,7 +71,8 @@ def chakra_nodes(execution: RankExecution, context: ExportContext, to_common: An
             control=[parent + FIRST_ID] if parent >= 0 else [], data=[one + FIRST_ID for one in needed],
             start_us=int(start[place]), duration_us=rounded_us(int(graph.self_ns[place])),
             inputs=_values(node.inputs) if node else Values(), outputs=_values(node.outputs) if node else Values(),
-            attributes=[*_place(execution, place, context, is_comm=comm is not None), *attributes, *_recorded(node)])
+            attributes=[*_place(execution, place, context, is_comm=comm is not None), *attributes,
+                        *_work(None if comm else work.get(place)), *_recorded(node)])
 
 
 def _start_us(graph: RankGraph, to_common: Any) -> Any:
@@ -100,10 +100,14 @@ def _place(execution: RankExecution, place: int, context: ExportContext, *, is_c
         yield "stream", "int64", int(graph.timeline.thread[graph.slice[place]])
     if graph.duration_ns[place] != graph.self_ns[place]:
         yield "inclusive_duration_micros", "int64", rounded_us(int(graph.duration_ns[place]))
-    if place in context.work:
-        flops, num_bytes = context.work[place]
-        yield "num_ops", "int64", flops
-        yield "tensor_size", "uint64", num_bytes
+
+
+def _work(work: tuple[int, int | None] | None) -> Iterator[Attribute]:
+    if work is None:
+        return
+    yield "num_ops", "int64", work[0]
+    if work[1] is not None:
+        yield "tensor_size", "uint64", work[1]
 
 
 def _communication(execution: RankExecution, row: int, context: ExportContext, written: Written) -> (

@@ -21,6 +21,7 @@ from distprof.merge.execution.order_dependencies import order_dependencies
 from distprof.merge.execution.rank_graph import RankGraph, rank_graph
 from distprof.merge.execution.storage_dependencies import storage_dependencies
 from distprof.merge.operators.rank_timeline import Wanted, read_timeline
+from distprof.merge.operators.shape_costs import WANTED
 from distprof.merge.run.run_model import Rank
 
 Groups = Mapping[tuple[int, ...], int]
@@ -50,7 +51,8 @@ def rank_execution(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | Non
         DataError: A file is not what it should be, or there is nothing in it.
     """
     table = read_table(rank.execution_trace) if rank.execution_trace is not None else None
-    timeline = read_timeline(rank, wanted=Wanted(integers=(FUNCTION,))) if rank.trace is not None else None
+    wanted = Wanted(integers=(FUNCTION,), texts=WANTED)
+    timeline = read_timeline(rank, wanted=wanted) if rank.trace is not None else None
     graph = rank_graph(table, timeline, window)
     found = communication(graph, _within(graph, rows))
     needed = [storage_dependencies(graph, tensor_uses(graph, found)), *order_dependencies(graph),

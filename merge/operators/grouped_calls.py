@@ -17,7 +17,7 @@ from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.one_key import one_key, sorted_places
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, PYTHON, TYPES, RankTimeline
-from distprof.merge.operators.shape_costs import UNKNOWN, ShapeCoverage, shape_costs
+from distprof.merge.operators.shape_costs import UNKNOWN, ShapeCosts, ShapeCoverage, shape_costs
 from distprof.merge.operators.shapes import strict, tensors_of
 
 COSTS = ("flops", "bytes")
@@ -120,6 +120,12 @@ def _keys(timeline: RankTimeline, places: Places, launcher: Any,
 def _of_launcher(values: Any, launcher: Any) -> Any:
     """Each slice's value; of slices of a device that of what launched them, if that is known."""
     return np.where(launcher >= 0, values[launcher], values)
+
+
+def slice_costs(timeline: RankTimeline, nesting: Nesting) -> ShapeCosts | None:
+    """Costs of each slice by its shapes; None where the trace has none."""
+    alike = _alike(timeline)
+    return shape_costs(timeline, nesting, alike, _passed_on(timeline, nesting, alike))
 
 
 def _alike(timeline: RankTimeline) -> Any:

@@ -73,6 +73,15 @@ def test_nearly_all_calls_have_their_slice(tmp_path):
     assert start // 1000 - 50_000 <= min(at) and max(at) <= end // 1000 + 50_000
 
 
+def test_work_of_the_nodes_adds_up_to_what_was_counted(tmp_path):
+    run = record(tmp_path / "run", 2, SCRIPTS / "job.py", "plain", 6,
+                 steps="wait=1,count=1,time=0,execution=1,trace=1,arrivals=0")
+    exported(run, tmp_path / "et")
+    counted = pl.read_parquet(run / "rank00000" / "ops.parquet")["flops"].sum()
+    _, nodes = read_et(tmp_path / "et" / "job.0.et")
+    assert sum(node["attributes"].get("num_ops", 0) for node in nodes) == counted > 0
+
+
 def test_its_communication_is_not_among_what_is_judged(tmp_path):
     run = record(tmp_path / "run", 2, SCRIPTS / "job.py", "plain", 9,
                  steps="wait=1,count=0,time=0,execution=1,trace=2,arrivals=0")
