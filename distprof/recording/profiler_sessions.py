@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._C._autograd import DeviceType
+from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity
 
 from distprof.recording.communication.running_works import RunningWorks
@@ -88,7 +89,20 @@ class ProfilerSessions:
         """An operator or function of torch in which the last session ended; nobody but torch can end that."""
         if self._last is None or (profile := self._last[0]()) is None:
             return None
-        # what is open gets the end of the session
-        return next((event.name() for event in profile.profiler.kineto_results.events()
-                     if event.end_ns() > self._last[1] and event.device_type() == DeviceType.CPU
-                     and event.activity_type() in ("cpu_op", "user_annotation")), None)
+        last = {root.start_tid: root for root in profile.profiler.kineto_results.experimental_event_tree()
+                if root.tag == _EventType.TorchOp}
+        return next((name for root in last.values() for name in _open(root, self._last[1])), None)
+
+
+def _open(event: Any, now_ns: int) -> Iterator[str]:
+    """Names of what was open, from an outermost event that was the last of its thread on.
+
+    torch gives to what is open the end of what it is in, or of the session.
+    """
+    around = None
+    while event is not None:
+        end_ns = event.end_time_ns
+        if end_ns > now_ns or end_ns < event.start_time_ns or (around is not None and end_ns == around.end_time_ns):
+            yield event.name
+        around = event
+        event = next((one for one in reversed(event.children) if one.tag == _EventType.TorchOp), None)

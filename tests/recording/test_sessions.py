@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -92,11 +92,13 @@ def test_a_slice_that_was_closed_here_is_closed_again_by_its_script():
     assert "open" not in {event.key for event in second.key_averages()}
 
 
-def test_no_session_follows_one_that_ended_inside_of_torch(tmp_path):
+@pytest.mark.parametrize("around", [nullcontext, lambda: record_function("iteration")])
+def test_no_session_follows_one_that_ended_inside_of_torch(tmp_path, around):
     model = nn.Linear(4, 4)
     with distprof.record(tmp_path / "run", steps=TWO):
         for _ in range(7):
-            checkpoint(model, torch.ones(2, 4, requires_grad=True), use_reentrant=True)
+            with around():
+                checkpoint(model, torch.ones(2, 4, requires_grad=True), use_reentrant=True)
     found = Recorded(tmp_path / "run")
     assert any("ended inside of CheckpointFunction: no timeline" in note for note in found.info["notes"])
     assert {file.name for file in found.folder.iterdir()} & {"trace.json.gz", "memory.json.gz"} == {"trace.json.gz"}
