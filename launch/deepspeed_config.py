@@ -16,6 +16,8 @@ from distprof.recording.plan import StepPlan
 SECTION = "flops_profiler"
 COMMS_LOGGER = "comms_logger"
 BREAKDOWN = "wall_clock_breakdown"
+REPORTED = ("count", "time")
+"""Passes that DeepSpeed's report is made of."""
 
 
 class FlopsProfilerSection(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from distprof.contract.passes import EXECUTION
 from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
 from distprof.contract.rank_json import RankJson, RunJson
 from distprof.errors import DataError, Ended, OutputError, UsageError
-from distprof.launch.deepspeed_config import FlopsProfilerSection, logger_notes, read_section
+from distprof.launch.deepspeed_config import REPORTED, FlopsProfilerSection, logger_notes, read_section
 from distprof.launch.job_arguments import (
     axis_sizes,
     is_one_node,
@@ -34,6 +34,8 @@ from distprof.launch.job_arguments import (
 )
 from distprof.process import flight_recorder
 from distprof.process.topology import from_sizes
+from distprof.recording.asked_plan import VARIABLE as TOPICS
+from distprof.recording.asked_plan import asked_plan
 from distprof.recording.job.claim import about_run, join_or_make, locked
 from distprof.recording.plan import StepPlan
 from distprof.recording.run_directory import make_run_directory, new_run_id, this_launch
@@ -64,7 +66,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     """
     args = parse(argv)
     section = read_section(args.config) if args.config is not None else FlopsProfilerSection()
-    plan = StepPlan.parse(args.steps) if args.steps is not None else section.plan()
+    plan = asked_plan(args.steps or "", args.topics, default=section.plan(), also=REPORTED if section.enabled else ())
     plan = plan.also(EXECUTION) if args.execution_trace else plan
     if args.config is not None and not section.enabled:
         say(f"flops_profiler is not enabled in {args.config}: its settings are ignored")
@@ -133,6 +135,7 @@ def _set_environment(directory: Path, plan: StepPlan, run_id: str, sizes: Mappin
     os.environ |= {"DISTPROF_OUT": os.fspath(directory.resolve()), "DISTPROF_STEPS": str(plan),
                    "DISTPROF_RUN_ID": run_id}
     os.environ |= {f"DISTPROF_{axis.upper()}": str(size) for axis, size in sizes.items()}
+    os.environ.pop(TOPICS, None)  # of another recording: the plan says what is recorded in this one
     if every is not None:
         os.environ[VARIABLE] = every
     os.environ |= {name: "1" for name, wanted in (("DISTPROF_DEBUG", debug), ("DISTPROF_FORCE", force)) if wanted}

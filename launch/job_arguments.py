@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
+from distprof.contract.topics import NAMES
 from distprof.errors import UsageError
 from distprof.process.topology import requested
 from distprof.recording.plan import default_plan
@@ -40,7 +41,8 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = get_args_parser()
     parser.prog = "distprof run"
-    parser.usage = "distprof run [--out DIR] [--steps PLAN] [torchrun flags] [-m] script [script flags]"
+    parser.usage = ("distprof run [--out DIR] [--steps PLAN] [--topics TOPICS] [torchrun flags] [-m] script "
+                    "[script flags]")
     parser.description = "Start a script like torchrun does and record every rank. All flags of torchrun work."
     group = parser.add_argument_group("recording")
     group.add_argument("--out", type=Path, default=None, metavar="DIR",
@@ -52,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--execution-trace", action="store_true",
                        help="record an execution trace as well, in one step more, for distprof export: what ran, with "
                             "its tensors and what it depends on; the same as execution=1 in --steps")
+    group.add_argument("--topics", default="", metavar="TOPICS",
+                       help=f"what to record, and nothing else: {', '.join(NAMES)}, or all, joined by commas or |; "
+                            "--steps then says how many steps the passes of these topics have, or adds others")
     group.add_argument("--step-every", default=None, metavar="CLASS|N",
                        help="what ends a step: steps of optimizers of this class, or every N optimizer steps (default: "
                             "an iteration of the training loop, by the pattern in which its optimizers step)")

@@ -119,6 +119,7 @@ class StartHook:
             from distprof.recording.active import begin
 
             self._recorder = begin(os.environ["DISTPROF_OUT"], steps=os.environ.get("DISTPROF_STEPS", ""),
+                                  topics=os.environ.get("DISTPROF_TOPICS", ""),
                                   force=bool(os.environ.get("DISTPROF_FORCE")), tentative=sign != GROUP)
             os.environ[RECORDED_BY] = str(os.getpid())
             self._watch_end()

@@ -39,6 +39,7 @@ class Worker:
             from distprof.recording.active import record
 
             self._context = record(_directory(), steps=os.environ.get("DISTPROF_STEPS", ""),
+                                   topics=os.environ.get("DISTPROF_TOPICS", ""),
                                    force=bool(os.environ.get("DISTPROF_FORCE")))
             self._context.__enter__()
         except Exception as error:  # noqa: BLE001 (a failure here must not stop the training job)

@@ -59,6 +59,8 @@ EVALUATION = "evaluation"
 """Phase of root forward calls without gradient in a job that trains, and of what the script marks."""
 EVALUATION_SLICE = "Evaluation.forward"
 """Name of the slices around its root forward calls."""
+COMPILE_SLICE_END = " (dynamo_timed)"
+"""Ends the names of torch.compile's own slices."""
 PHASES = ("forward", "backward", "recompute")
 """Parts of a step in which modules work; recompute: forward work that activation checkpointing repeats in backward."""
 TAGS = (

@@ -8,7 +8,8 @@ import sys
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING
 
-from distprof.recording.plan import StepPlan
+from distprof.recording.asked_plan import VARIABLE as TOPICS
+from distprof.recording.asked_plan import asked_plan
 from distprof.recording.steps.every import StepEvery
 from distprof.terminal import say
 
@@ -23,22 +24,22 @@ class JoinedRecording:
     """Begun at most once in a process; nothing here raises into the script once it is made."""
 
     def __init__(self, out: str | os.PathLike[str] | None = None, *, steps: str | None = None,
-                 step_every: str | int | None = None, force: bool = False) -> None:
+                 topics: str | None = None, step_every: str | int | None = None, force: bool = False) -> None:
         """Checks the settings and begins nothing.
 
         Args:
             out: The run directory; None: DISTPROF_OUT, and without that nothing is recorded.
             steps: The plan, like "wait=2,count=1"; None: DISTPROF_STEPS, else the default plan.
+            topics: What is recorded, like "operator,sync"; without both DISTPROF_TOPICS.
             step_every: What ends a step, as in `distprof.record`.
             force: Replaces a run that is there.
 
         Raises:
-            UsageError: `steps` is no plan, or `step_every` neither a class nor a number.
+            UsageError: `steps` and `topics` make no plan, or `step_every` is neither a class nor a number.
         """
         self._given = os.fspath(out) if out is not None else None
-        self._steps, self._every, self._force = steps, step_every, force
-        if steps is not None:
-            StepPlan.parse(steps)
+        self._every, self._force = step_every, force
+        self._plan = asked_plan(steps or "", topics or "") if steps or topics else None
         if step_every is not None:
             StepEvery.parse(step_every, where="step_every")
         self.recorder: Recorder | None = None
@@ -68,8 +69,7 @@ class JoinedRecording:
         out = self._given or os.environ.get(OUT)
         if not out or os.environ.get("DISTPROF_DISABLE"):
             return
-        steps = self._steps or os.environ.get(STEPS)
-        plan = StepPlan.parse(steps) if steps else StepPlan()
+        plan = self._plan or asked_plan(os.environ.get(STEPS, ""), os.environ.get(TOPICS, ""))
         self._began = True
         self.recorder = self._recording.enter_context(
             record(out, steps=plan, step_every=self._every, force=self._force))

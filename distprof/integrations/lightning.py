@@ -25,19 +25,20 @@ class _Hooks:
     """What the callback does, whichever package calls it."""
 
     def __init__(self, out: str | os.PathLike[str] | None = None, *, steps: str | None = None,
-                 step_every: str | int | None = None, force: bool = False) -> None:
+                 topics: str | None = None, step_every: str | int | None = None, force: bool = False) -> None:
         """Records nothing yet.
 
         Args:
             out: The run directory, the same on all ranks; None: DISTPROF_OUT.
             steps: Steps of each pass, like "wait=2,count=1"; None: DISTPROF_STEPS, else the default plan.
+            topics: What is recorded, like "operator,sync"; without both DISTPROF_TOPICS.
             step_every: What ends a step, as in `distprof.record`; None: the pattern of the optimizers.
             force: Replaces a run that is there.
 
         Raises:
-            UsageError: `steps` is no plan, or `step_every` neither a class nor a number.
+            UsageError: `steps` and `topics` make no plan, or `step_every` is neither a class nor a number.
         """
-        self._recording = JoinedRecording(out, steps=steps, step_every=step_every, force=force)
+        self._recording = JoinedRecording(out, steps=steps, topics=topics, step_every=step_every, force=force)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begins to record a training; the process group is there by now."""
@@ -66,10 +67,10 @@ class _Actions:
     """What the profiler does: Lightning names each action before and after it."""
 
     def __init__(self, out: str | os.PathLike[str] | None = None, *, steps: str | None = None,
-                 step_every: str | int | None = None, force: bool = False) -> None:
+                 topics: str | None = None, step_every: str | int | None = None, force: bool = False) -> None:
         """Records nothing yet; arguments as those of the callback."""
         super().__init__()
-        self._recording = JoinedRecording(out, steps=steps, step_every=step_every, force=force)
+        self._recording = JoinedRecording(out, steps=steps, topics=topics, step_every=step_every, force=force)
         self._labels: dict[str, Any] = {}
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:

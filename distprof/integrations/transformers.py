@@ -21,18 +21,19 @@ class DistprofCallback(TrainerCallback):
     """
 
     def __init__(self, out: str | os.PathLike[str] | None = None, *, steps: str | None = None,
-                 force: bool = False) -> None:
+                 topics: str | None = None, force: bool = False) -> None:
         """Records nothing yet.
 
         Args:
             out: The run directory, the same on all ranks; None: DISTPROF_OUT.
             steps: Steps of each pass, like "wait=2,count=1"; None: DISTPROF_STEPS, else the default plan.
+            topics: What is recorded, like "operator,sync"; without both DISTPROF_TOPICS.
             force: Replaces a run that is there.
 
         Raises:
-            UsageError: `steps` is no plan.
+            UsageError: `steps` and `topics` make no plan.
         """
-        self._recording = JoinedRecording(out, steps=steps, force=force)
+        self._recording = JoinedRecording(out, steps=steps, topics=topics, force=force)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begins to record."""

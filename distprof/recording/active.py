@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distprof.process.topology import requested
+from distprof.recording.asked_plan import asked_plan
 from distprof.recording.plan import StepPlan
 from distprof.recording.recorder import Recorder
 from distprof.recording.steps.every import StepEvery
@@ -16,7 +17,7 @@ _active: list[Recorder] = []
 
 
 @contextmanager
-def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), force: bool = False,  # noqa: B008
+def record(out: str | os.PathLike[str], *, steps: str | StepPlan = "", topics: str = "", force: bool = False,
            sizes: Mapping[str, int] | None = None, step_every: str | int | None = None) -> Iterator[Recorder]:
     """Records this process into a run directory; every rank of a job calls it with the same path.
 
@@ -25,6 +26,7 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), f
     Args:
         out: The run directory; made if it does not exist.
         steps: Steps of each pass, like "wait=2,count=1,time=3,trace=6,arrivals=20".
+        topics: What is recorded, like "operator,sync"; with it `steps` says how long the passes of these topics are.
         force: Replaces a run that is there.
         sizes: Model-parallel sizes like {"tp": 2}; without them they come from the device mesh.
         step_every: What ends a step: the class of an optimizer, like "Adam", or a number of optimizer steps. Without it
@@ -34,12 +36,13 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), f
         The recorder; `rec.step()` ends a step where no optimizer does.
 
     Raises:
-        UsageError: `steps` is no plan, `step_every` neither a class nor a number, or a DISTPROF_ variable is wrong.
+        UsageError: `steps` and `topics` make no plan, `step_every` is neither a class nor a number, or a DISTPROF_
+            variable is wrong.
     """
     if _active:
         yield _active[-1]
         return
-    plan = StepPlan.parse(steps) if isinstance(steps, str) else steps
+    plan = asked_plan(steps, topics)
     every = StepEvery.requested(os.environ) if step_every is None else StepEvery.parse(step_every, where="step_every")
     recorder = Recorder(Path(out), plan=plan, force=force, every=every,
                         sizes={**requested(os.environ), **(sizes or {})})
@@ -56,12 +59,13 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = StepPlan(), f
         _forget(recorder)
 
 
-def begin(out: str, *, steps: str, force: bool, tentative: bool) -> Recorder | None:
+def begin(out: str, *, steps: str, topics: str, force: bool, tentative: bool) -> Recorder | None:
     """Records this process until `end`, for a script that does not know of it.
 
     Args:
         out: The run directory.
         steps: Steps of each pass.
+        topics: As in `record`.
         force: Replaces a run that is there.
         tentative: Nothing is written if the process turns out not to train.
 
@@ -69,11 +73,11 @@ def begin(out: str, *, steps: str, force: bool, tentative: bool) -> Recorder | N
         The recorder; None where the script records itself already.
 
     Raises:
-        UsageError: `steps` is no plan, or a DISTPROF_ variable gives no size.
+        UsageError: `steps` and `topics` make no plan, or a DISTPROF_ variable gives no size.
     """
     if _active:
         return None
-    recorder = Recorder(Path(out), plan=StepPlan.parse(steps), force=force, sizes=requested(os.environ),
+    recorder = Recorder(Path(out), plan=asked_plan(steps, topics), force=force, sizes=requested(os.environ),
                         every=StepEvery.requested(os.environ), tentative=tentative)
     _active.append(recorder)
     recorder.start()

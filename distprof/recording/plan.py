@@ -45,15 +45,7 @@ class StepPlan:
         Raises:
             UsageError: A part is not `pass=number`.
         """
-        steps: dict[str, int] = {}
-        for part in filter(None, (part.strip() for part in text.split(","))):
-            name, _, number = part.partition("=")
-            _check_name(name)
-            if not number.isdecimal():
-                raise UsageError(f"expected a number of steps after {name!r} in --steps, found {number!r}",
-                                 hint=f"--steps {name}=1")
-            steps[name] = int(number)
-        return cls(**steps)
+        return cls(**parse_steps(text))
 
     def also(self, name: str) -> StepPlan:
         """The plan with at least one step of a pass."""
@@ -88,6 +80,23 @@ class StepPlan:
             if step < 0:
                 return name
         return None
+
+
+def parse_steps(text: str) -> dict[str, int]:
+    """Reads `wait=2,count=1`: steps by pass, of those that are named.
+
+    Raises:
+        UsageError: A part is not `pass=number`.
+    """
+    steps: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, number = part.partition("=")
+        _check_name(name)
+        if not number.isdecimal():
+            raise UsageError(f"expected a number of steps after {name!r} in --steps, found {number!r}",
+                             hint=f"--steps {name}=1")
+        steps[name] = int(number)
+    return steps
 
 
 def default_plan() -> str:

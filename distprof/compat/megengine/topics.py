@@ -1,32 +1,11 @@
-"""What a profiler records, in MegEngine's words, and which events of torch.profiler that is."""
+"""Which events of torch.profiler belong to which topic."""
 
 from __future__ import annotations
 
-from enum import IntFlag
 from typing import Any
 
-
-class Topic(IntFlag):
-    """Topics, combined with `|`. The first six have the bits that they have in MegEngine."""
-
-    COMMAND = 1
-    """Calls of the runtime, which put work on the queue of a device."""
-    OPERATOR = 2
-    """Operators on the host with their arguments, and what they run on a device."""
-    TENSOR_LIFETIME = 4
-    """From the allocation of a tensor's memory until it is freed."""
-    TENSOR_PROP = 8
-    """Values that the script reads of tensors."""
-    SYNC = 16
-    """What blocks the host until a device, or a value on it, is ready."""
-    SCOPE = 32
-    """Calls of modules, and `scope`."""
-    MEMORY = 64
-    """Bytes allocated on each device."""
-    SHAPE_INFER = 128
-    """Tracing and compiling by torch.compile, which infer shapes; eager operators do that inside."""
-    ALL = 255
-
+from distprof.contract.tables import COMPILE_SLICE_END
+from distprof.contract.topics import Topic
 
 DEFAULT = Topic.OPERATOR | Topic.SCOPE
 READS = frozenset(("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"))
@@ -39,13 +18,11 @@ BY_CATEGORY = {
     "kernel": Topic.OPERATOR, "gpu_memcpy": Topic.OPERATOR, "gpu_memset": Topic.OPERATOR, "fwdbwd": Topic.OPERATOR,
     "cuda_runtime": Topic.COMMAND, "cuda_driver": Topic.COMMAND, "ac2g": Topic.COMMAND | Topic.OPERATOR,
     "user_annotation": Topic.SCOPE, "gpu_user_annotation": Topic.SCOPE}
-COMPILING = " (dynamo_timed)"
-"""Ends the names of torch.compile's own slices."""
 
 
 def topics_of(category: str, name: str) -> Topic:
     """The topics that an event of torch.profiler belongs to; none for what no topic shows."""
-    if name.endswith(COMPILING):
+    if name.endswith(COMPILE_SLICE_END):
         return Topic.SHAPE_INFER
     found = BY_CATEGORY.get(category, Topic(0))
     if category == "cpu_op":

@@ -1,0 +1,52 @@
+"""The plan of what a user asks for: by `--steps`, by `--topics`, or by both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distprof.contract.passes import MEMORY, TRACE, WAIT
+from distprof.contract.topics import Topic, needing, parse_topics, steps_of
+from distprof.errors import UsageError
+from distprof.recording.plan import StepPlan, parse_steps
+
+VARIABLE = "DISTPROF_TOPICS"
+
+
+def asked_plan(steps: str | StepPlan = "", topics: str = "", *, default: StepPlan | None = None,
+               also: Sequence[str] = ()) -> StepPlan:
+    """The plan; of topics it has the passes that record them, and `--steps` says how long these are, or adds others.
+
+    Args:
+        steps: Like `wait=2,count=1`; '' where the user gave none.
+        topics: Like `operator,sync`; '' likewise.
+        default: The plan without both; its wait pass comes before those of topics too.
+        also: Passes that are needed besides those of topics.
+
+    Raises:
+        UsageError: There is no such pass or topic, or they contradict each other.
+    """
+    plan = default or StepPlan()
+    if not topics:
+        return steps if isinstance(steps, StepPlan) else StepPlan.parse(steps) if steps else plan
+    asked = parse_topics(topics)
+    given = steps.steps if isinstance(steps, StepPlan) else parse_steps(steps)
+    numbers = {WAIT: plan.steps[WAIT]} | steps_of(asked) | {name: plan.steps[name] for name in also} | given
+    for name in given:
+        needed_by = needing(asked, name)
+        if not given[name] and needed_by:
+            raise UsageError(f"expected steps of the {name} pass for --topics {needed_by[0]}, found {name}=0",
+                             hint=f"leave {name} out of --steps, or {needed_by[0]} out of --topics")
+    try:
+        return StepPlan(**numbers)
+    except UsageError as error:
+        raise _of_topics(error, asked) or error from None
+
+
+def _of_topics(error: UsageError, asked: Topic) -> UsageError | None:
+    """What the plan refuses, in terms of topics; None where they are not the reason."""
+    of_memory, of_trace = needing(asked, MEMORY), needing(asked, TRACE)
+    if not of_memory or not of_trace:
+        return None
+    return UsageError(f"expected topics of one recording, found {', '.join(of_memory)} ({MEMORY} pass) and "
+                      f"{', '.join(of_trace)} ({TRACE} pass): {error.args[0].rpartition(': ')[2]}",
+                      hint=f"in a run of its own: --topics {','.join(of_memory)}")
