@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from distprof.launch.after_import import AfterImport, after_import
+from distprof.after_import import AfterImport, after_import
 from distprof.process import flight_recorder
 
 RECORDED_BY = "DISTPROF_RECORDED_BY"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from distprof.counting.meta_device import has_grouped_product_on_cpu
 from distprof.model.compiled import can_skip_compiling
+from distprof.recording.compiling.compile_log import can_log_compilations
 from distprof.recording.hang.report import has_flight_recorder
 
 
@@ -22,6 +23,7 @@ FEATURES = (
     Feature(has_grouped_product_on_cpu,
             "no grouped matrix product for the CPU: models of experts that use it run, and are counted, on GPUs only"),
     Feature(has_flight_recorder, "no flight recorder: stuck.json of a rank that hangs has stacks, and no collectives"),
+    Feature(can_log_compilations, "no report of the compiler: `distprof waits` does not know what torch.compile does"),
     Feature(can_skip_compiling, "no way to keep hooks from being compiled: torch.compile takes longer when recorded"),
 )
 

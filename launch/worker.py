@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distprof.launch.after_import import after_import
+from distprof.after_import import after_import
 from distprof.terminal import say
 
 LINGER_S = 0.2

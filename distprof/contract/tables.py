@@ -305,6 +305,45 @@ WAITS = Table(
     ),
 )
 
+COMPILATIONS = Table(
+    file="compilations.parquet",
+    doc="What torch.compile did in this process, from the begin of the recording to the end of the script: one row per "
+        "compilation and graph break, in the order in which they were over.",
+    columns=(
+        *TAGS,
+        int64("step", "Step of the run, from 0. Null: before the first or behind the last recorded one.",
+              nullable=True),
+        text("event", "compile: a function for the first time; recompile: again, as its guards failed; backward: the "
+             "graph of backward, where that is compiled later; graph_break: a line at which a graph had to end."),
+        text("compile_id", "torch's number of the compilation, like 0/1: function / how often before. A graph of "
+             "backward has that of its forward graph, a graph break that of the compilation in which it was met."),
+        int64("start_ns", "Start of the compilation; ns since the epoch, this rank's clock."),
+        int64("duration_ns", "Time it took, while the thread waited. Null for a graph break.", nullable=True),
+        text("file", "File of the compiled function, or of the line at which the graph ends.", nullable=True),
+        int64("line", "First line of that function, or the line at which the graph ends, from 1.", nullable=True),
+        text("function", "Name of the function; torch_dynamo_resume_in_... is what follows a graph break in it.",
+             nullable=True),
+        text("caller_file", "File of the innermost line on the stack that is not of torch, of Python's library or "
+             "ours: it called the function.", nullable=True),
+        int64("caller_line", "Number of that line, from 1.", nullable=True),
+        text("caller_function", "Function that the line is in.", nullable=True),
+        text("module_path", "Path of the innermost module that was being called. Null: none, or one that was not "
+             "called while modules were watched.", nullable=True),
+        text("reason", "Which guard failed, in torch's words, with the compilation that it is of; of several the one "
+             "that torch names first. Why a graph breaks. Why a compilation failed, where no guard did. Null for a "
+             "first one.",
+             nullable=True),
+        text("error", "Type of the exception where the compilation failed, and the function runs as it was written.",
+             nullable=True),
+        int64("backend_ns", "Part of `duration_ns` in the backend: AOTAutograd, and the compiler that it calls.",
+              nullable=True),
+        int64("inductor_ns", "Part of that in Inductor.", nullable=True),
+        int64("fake_ns", "Part of `duration_ns` in which dynamo ran operators on tensors without data, for shapes. "
+              "Null where torch does not time it.", nullable=True),
+        int64("guards_ns", "Part of `duration_ns` in which it made guards. Null likewise.", nullable=True),
+    ),
+)
+
 EXTERNAL_ID = int64("external_id", "Joins an operator with the kernels it launched, within a rank.", nullable=True)
 CORRELATION = int64("correlation", "Joins a kernel with the call that launched it, within a rank.", nullable=True)
 SEQUENCE_NUMBER = int64("sequence_number", "Joins an operator of forward with its backward, within a rank and thread.",
@@ -337,5 +376,5 @@ EXECUTION_COLLECTIVES = Table(
     columns=COLLECTIVES.columns)
 
 RANK_TABLES = (MODULES, PARAMETERS, OPS, COLLECTIVES, STEPS, EVENTS)
-ASKED_TABLES = (WAITS, TENSORS, USES, EXECUTION_COLLECTIVES)
-"""Written only where their pass is asked for."""
+ASKED_TABLES = (WAITS, TENSORS, USES, EXECUTION_COLLECTIVES, COMPILATIONS)
+"""Written only where their pass is asked for, the last where something was compiled."""

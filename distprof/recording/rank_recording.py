@@ -16,14 +16,15 @@ from distprof.contract.passes import PASS_NAMES, USUAL, WAIT
 from distprof.contract.paths import FORMAT, RANK_JSON
 from distprof.contract.rank_json import RankFailure, RankJson, Status
 from distprof.contract.steps_found import StepsFound
-from distprof.contract.tables import COLLECTIVES, MODULES, PARAMETERS, STEPS, TableRow
-from distprof.errors import DistprofError, UsageError
+from distprof.contract.tables import COLLECTIVES, COMPILATIONS, MODULES, PARAMETERS, STEPS, TableRow
+from distprof.errors import UsageError
 from distprof.model.modules import ModuleMap
 from distprof.process.identity import Identity, device_name, in_process_group, tf32, versions
 from distprof.process.live_topology import detect, unnamed_axes
 from distprof.process.topology import Topology, from_sizes
 from distprof.recording.clock.client import ClockRecorder
 from distprof.recording.communication.collective_rows import collective_rows
+from distprof.recording.compiling.compile_log import CompileLog
 from distprof.recording.job.membership import JobMembership
 from distprof.recording.module_params import ModuleParams
 from distprof.recording.pass_switch import PassSwitch
@@ -37,6 +38,7 @@ class RankRecording:
     """The part of a run that one rank writes. The rank may be unknown until there is a process group."""
 
     def __init__(self, run: Path, *, sizes: Mapping[str, int], plan: StepPlan, force: bool,
+                 compilations: CompileLog,
                  steps_found: Callable[[ModuleMap], StepsFound | None] = lambda _: None) -> None:
         self._run = run
         self._sizes = sizes
@@ -51,6 +53,7 @@ class RankRecording:
         self._params = ModuleParams()
         self._steps: list[TableRow] = []
         self._notes: list[str] = []
+        self._compilations = compilations
         self._find_steps = steps_found
         self._steps_found: StepsFound | None = None
         self.clock = ClockRecorder()
@@ -176,6 +179,8 @@ class RankRecording:
             yield lambda: folder.write_rows(STEPS, self._step_rows(switch))
         for one in switch.passes:
             yield partial(one.write, folder, self._steps, ended=ended, elsewhere=elsewhere)
+        if self._compilations.has_news:
+            yield lambda: folder.write_rows(COMPILATIONS, self._compilations.rows(switch.modules))
         if ended and switch.labels_collectives:
             yield lambda: folder.write_rows(COLLECTIVES, self._collective_rows(switch))
 
@@ -210,19 +215,24 @@ class RankRecording:
         self._job.stop()
         self.clock.stop()
 
-    def add_failure(self) -> None:
-        """Adds what ended the script to rank.json, where that was written before."""
+    def add_end(self, switch: PassSwitch) -> None:
+        """Adds what came behind the last pass, where the folder was written before: compilations, and what ended the
+        script.
+        """
         folder = self.rank_folder
         try:
-            if folder is not None:
+            if folder is not None and self._folder is not None and (self.failure or self._compilations.has_news):
+                if self._compilations.has_news:
+                    self._folder.write_rows(COMPILATIONS, self._compilations.rows(switch.modules))
                 about = rank_json.read(folder / RANK_JSON, RankJson)
-                rank_json.write(folder / RANK_JSON, replace_fields(about, failure=self.failure))
-        except (DistprofError, OSError):
-            return  # the recording is whole without it
+                rank_json.write(folder / RANK_JSON, replace_fields(
+                    about, failure=self.failure, notes=list(self._notes), files={**about.files, **self._folder.files}))
+        except Exception:  # noqa: BLE001 (the recording is whole without it, and the script ends as it would have)
+            return
 
     def fail(self, why: str) -> None:
         """Leaves the folder as it is, marked; what was flushed before stays."""
-        if self._folder is not None and self._folder.path.exists():
+        if self._folder is not None and not self._folder.is_complete and self._folder.path.exists():
             self._folder.write_rank(self._rank_json("failed", why))
 
     def _rank_json(self, status: Status, why: str | None) -> RankJson:

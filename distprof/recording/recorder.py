@@ -18,6 +18,7 @@ import torch
 
 from distprof.contract.rank_json import Status
 from distprof.model.compiled import never_compile
+from distprof.recording.compiling.compile_log import CompileLog
 from distprof.recording.failure import in_words
 from distprof.recording.hang.watch import HangWatch
 from distprof.recording.pass_switch import PassSwitch
@@ -44,7 +45,10 @@ class Recorder:
         """True from `start` until the last pass is done."""
         self._step = CurrentStep()
         self._finder = StepFinder(every, lambda: self._step.number)
-        self._rank = RankRecording(run, sizes=sizes, plan=plan, force=force, steps_found=self._finder.found)
+        self._compilations = CompileLog(step=lambda: self._step.number if self.recording else None,
+                                        note=lambda line: self._rank.note(line))
+        self._rank = RankRecording(run, sizes=sizes, plan=plan, force=force, steps_found=self._finder.found,
+                                   compilations=self._compilations)
         self._passes = PassSwitch(
             self._guarded, before_root=lambda frame: self._walk.before_root(frame), note=self._rank.note,
             tags=self._rank.tags, judge=EvaluationJudge(lambda: self._finder.is_training, lambda: self._step.number,
@@ -98,8 +102,9 @@ class Recorder:
         self._rank.failure = self._rank.failure or failure
         if self.recording:
             self._guarded(self._close)(error)
-        elif failure is not None:
-            self._rank.add_failure()
+        else:
+            self._rank.add_end(self._passes)
+        self._compilations.stop()
         self._stop_watching()
 
     def _start(self) -> None:
@@ -108,6 +113,7 @@ class Recorder:
         self._watch.start()
         with self._writing.held():
             self._optimizers.start()
+            self._compilations.start()
             self._walk.start()
             self._rank.open()
             self._hang.start()
@@ -206,8 +212,8 @@ class Recorder:
         self._rank.say(f"recording stopped, training goes on: {what}{f'  hint: {hint}' if hint else ''}")
         if os.environ.get("DISTPROF_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
-        for undo in (self._remove, lambda: self._rank.fail(what), self._rank.stop, self._stop_watching,
-                     self._watch.resume):
+        for undo in (self._remove, self._compilations.stop, lambda: self._rank.fail(what), self._rank.stop,
+                     self._stop_watching, self._watch.resume):
             try:
                 undo()
             except Exception:  # noqa: BLE001 (the failure is reported already; nothing may reach the script)
@@ -217,6 +223,7 @@ class Recorder:
         # a forked child, a data loader worker for instance, must not write into our folder
         self.recording = self._hang.stays = False
         self._rank.clock.forget()
+        self._compilations.forget()
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         """Wraps what the script's thread calls: an error ends the recording and nothing else."""

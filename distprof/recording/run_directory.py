@@ -148,6 +148,8 @@ class RankFolder:
         self.path = run / f"{rank_folder(rank)}{PARTIAL_SUFFIX}"
         self.files: dict[str, int | None] = {}
         """File -> rows; None for files without rows."""
+        self.is_complete = False
+        """True once it has its final name."""
         self._tags = tags
         with told(run):
             for folder in (self.final, self.path):
@@ -193,3 +195,4 @@ class RankFolder:
             sync(self.path)
             self.path.rename(self.final)
             sync(self.final.parent)
+        self.path, self.is_complete = self.final, True

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.paths import MERGED
-from distprof.contract.tables import EVENTS, MODULES, STEPS
+from distprof.contract.tables import COMPILATIONS, EVENTS, MODULES, STEPS
 from distprof.errors import DataError
 from distprof.merge.clock.common_times import on_common_clock
 from distprof.merge.commands.stats import stats
@@ -118,6 +118,16 @@ class RunFrames:
         """
         return run_waits(self._run).rows
 
+    def compilations(self) -> pl.DataFrame:
+        """What torch.compile did: a row per rank, compilation and graph break, from the begin of the recording on.
+
+        docs/run-directory.md describes the columns of `compilations.parquet`.
+
+        Raises:
+            DataError: distprof did not record it.
+        """
+        return read_table(self._recorded("compilations"), COMPILATIONS).rows
+
     @cached_property
     def _operators(self) -> RunOperators:
         return run_operators(self._run, merge=self._merge)
@@ -142,7 +152,7 @@ def read_run(path: str | Path, *more: str | Path) -> RunFrames:
 
     Returns:
         Its parts as polars frames: `ops()`, `modules()`, `steps()`, `collectives()`, `events()`,
-        `memory()`; and `summary`.
+        `memory()`, `waits()`, `compilations()`; and `summary`.
 
     Raises:
         DataError: Nothing can be read, or its parts contradict each other.

@@ -11,7 +11,7 @@ from distprof.contract.parquet import write_table
 from distprof.contract.passes import MEMORY
 from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem, from_json
-from distprof.contract.tables import WAITS
+from distprof.contract.tables import COMPILATIONS, WAITS
 from distprof.errors import DataError
 from distprof.files import write_json
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
@@ -134,8 +134,9 @@ def _write_tables(found: MeasuredRun, tables: RecordedTables, folder: Path) -> d
     if found.collectives is not None:
         write(folder, MERGED_COLLECTIVES, with_lists(found.collectives), metadata)
     write(folder, MERGED_STEPS, on_common_clock(found.clock, tables.steps, ("start_ns", "end_ns")), metadata)
-    if any(rank.has(WAITS) for rank in found.run.ranks):
-        write(folder, WAITS, read_table(found.run, WAITS).rows, metadata)
+    for table in (WAITS, COMPILATIONS):
+        if any(rank.has(table) for rank in found.run.ranks):
+            write(folder, table, read_table(found.run, table).rows, metadata)
     write_json(folder / SUMMARY_JSON, summary)
     return summary
 

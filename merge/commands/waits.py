@@ -18,6 +18,7 @@ from distprof.merge.commands.table_files import as_csv
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.waits import WaitsShown, render
+from distprof.merge.waits.compilations import compilation_totals, grouped_compilations
 from distprof.merge.waits.grouping import grouped
 from distprof.merge.waits.run_waits import RunWaits, run_waits
 from distprof.reporters.page import Page
@@ -65,13 +66,15 @@ def waits(path: Path, *more: Path, view: WaitsView, strict: bool = False) -> str
         return json.dumps(_data(run, found, view, rows, steps, table), indent=1)
     if view.form == "csv":
         return as_csv(table.head(view.top) if view.top else table)
-    shown = WaitsShown(run=run, found=found, rows=rows, steps=steps, table=table, by=tuple(dict.fromkeys(view.by)),
+    shown = WaitsShown(run=run, found=found, rows=rows, steps=steps, compilations=_compilations(found, view),
+                       table=table, by=tuple(dict.fromkeys(view.by)),
                        ranks=_ranks(found, view), top=view.top, paths=(path, *more), problems=problems)
     return render(shown, Page())
 
 
 def _chosen(found: RunWaits, view: WaitsView) -> tuple[pl.DataFrame, pl.DataFrame]:
-    known = sorted({*found.steps["step"].to_list(), *found.rows["step"].to_list()})
+    known = sorted({*found.steps["step"].to_list(), *found.rows["step"].to_list(),
+                    *found.compilations["step"].drop_nulls().to_list()})
     rows, steps = found.rows, found.steps.filter(pl.col("rank").is_in(found.ranks))
     for option, wanted, there, column in (("--rank", view.ranks, sorted(found.ranks), "rank"),
                                           ("--step", view.steps, known, "step")):
@@ -90,10 +93,25 @@ def _ranks(found: RunWaits, view: WaitsView) -> list[int]:
 def _data(run: Run, found: RunWaits, view: WaitsView, rows: pl.DataFrame, steps: pl.DataFrame,
           table: pl.DataFrame) -> dict[str, Any]:
     return {
-        "format": FORMAT, "kind": "waits", "source": "sync pass" if found.recorded else "timeline",
+        "format": FORMAT, "kind": "waits", "source": found.source,
         "ranks": _ranks(found, view), "world_size": run.world_size,
         "steps": sorted({*steps["step"].to_list(), *rows["step"].to_list()}),
         "totals": {"calls": int(rows["calls"].sum()), "blocked_ns": int(rows["blocked_ns"].sum()),
                    "blocking_calls": int(rows.filter("blocking")["calls"].sum()),
                    "steps_ns": int(steps["duration_ns"].sum()) if len(steps) else None},
-        "waits": (table.head(view.top) if view.top else table).rename({"module_path": "module"}).to_dicts()}
+        "waits": (table.head(view.top) if view.top else table).rename({"module_path": "module"}).to_dicts(),
+        "compilations": _compiled(found, view)}
+
+
+def _compiled(found: RunWaits, view: WaitsView) -> dict[str, Any]:
+    """Totals, and a row for what is alike."""
+    rows = _compilations(found, view)
+    table = grouped_compilations(rows)
+    return {"totals": compilation_totals(rows),
+            "rows": (table.head(view.top) if view.top else table).rename({"module_path": "module"}).to_dicts()}
+
+
+def _compilations(found: RunWaits, view: WaitsView) -> pl.DataFrame:
+    """Those of the chosen ranks and steps; without a choice also those of no recorded step."""
+    wanted = [pl.col(name).is_in(some) for name, some in (("rank", view.ranks), ("step", view.steps)) if some]
+    return found.compilations.filter(*wanted) if wanted else found.compilations

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from distprof.contract.problems import Problem
 from distprof.merge.run.run_model import Run
+from distprof.merge.text.compilations import show_compilations
 from distprof.merge.text.problems import show_problems
+from distprof.merge.text.script_lines import cut, module_name, short_names
 from distprof.merge.waits.run_waits import RunWaits
 from distprof.reporters.page import Page
 from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, spans
 
 TOP = 20
-LONGEST = 60
-"""Characters of a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +31,8 @@ class WaitsShown:
     rows: pl.DataFrame
     """Those that were chosen."""
     steps: pl.DataFrame
+    """Likewise."""
+    compilations: pl.DataFrame
     """Likewise."""
     table: pl.DataFrame
     """`grouped`."""
@@ -54,6 +55,7 @@ def render(shown: WaitsShown, page: Page) -> str:
     if more > 0:
         page.line(f"{counted(more, 'more row')}: --top {len(shown.table)} shows all")
     _foot(shown, page)
+    show_compilations(shown.compilations, page, top=shown.top)
     page.line()
     if shown.run.remarks or shown.problems:
         show_problems(shown.run.remarks, shown.problems, page)
@@ -67,12 +69,14 @@ def _head(shown: WaitsShown, page: Page) -> None:
     of_steps = f" x {counted(len(steps), 'step')} ({spans(steps)})" if steps else ""
     where = f"{counted(len(shown.ranks), 'rank')}{of_steps}"
     blocked, total = int(shown.rows["blocked_ns"].sum()), int(shown.steps["duration_ns"].sum())
-    if shown.rows.is_empty():
+    if shown.found.source is None:
+        page.line(f"{where}: neither lines that wait nor a timeline were recorded; --steps sync=2 records lines")
+    elif shown.rows.is_empty():
         page.line(f"{where}: nothing waits")
     else:
         share = f", {percent(_of_steps(shown.rows) / total)} of these steps" if total else ""
         page.line(f"{where}: {duration(blocked)} blocked{share}")
-    if not shown.found.recorded:
+    if shown.found.source == "timeline":
         page.line("what timelines show, without lines of the script: --steps sync=2 records a run with lines")
 
 
@@ -89,7 +93,7 @@ def _foot(shown: WaitsShown, page: Page) -> None:
 
 
 def _table(shown: WaitsShown, rows: pl.DataFrame, page: Page) -> None:
-    files = _short_names(rows["file"].drop_nulls().unique().to_list())
+    files = short_names(rows["file"].drop_nulls().unique().to_list())
     by = [one for one in shown.by if one != "line" or files or len(shown.by) == 1]
     several = len(shown.ranks) > 1 and "rank" not in by
     with_share = rows["step_ratio"].null_count() < len(rows)
@@ -113,26 +117,9 @@ def _slowest(row: Mapping[str, Any]) -> str:
 
 def _key(by: str, row: Mapping[str, Any], files: Mapping[str, str]) -> str:
     if by == "line":
-        return "-" if row["file"] is None else _cut(f"{files[row['file']]}:{row['line']} {row['function']}")
+        return "-" if row["file"] is None else cut(f"{files[row['file']]}:{row['line']} {row['function']}")
     if by == "op":
         inside = "" if row["library_call"] is None else f" in {row['library_call']}"
-        return _cut(f"{row['op'] or 'several'}{inside}")
+        return cut(f"{row['op'] or 'several'}{inside}")
     value = row[{"for": "waits_for", "module": "module_path"}.get(by, by)]
-    return "-" if value is None else "(root)" if value == "" else _cut(str(value))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST - 3]}..."
-
-
-def _short_names(files: Sequence[str]) -> dict[str, str]:
-    """The name of each file, with as many folders as tell it from the others."""
-    found = {file: PurePath(file).name for file in files}
-    for parts in range(2, 8):
-        same: dict[str, list[str]] = defaultdict(list)
-        for file, name in found.items():
-            same[name].append(file)
-        for alike in same.values():
-            if len(alike) > 1:
-                found |= {file: "/".join(PurePath(file).parts[-parts:]) for file in alike}
-    return found
+    return module_name(None if value is None else str(value))

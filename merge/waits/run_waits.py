@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import polars as pl
 
 from distprof.contract.passes import SYNC
 from distprof.contract.problems import Unreadable
-from distprof.contract.tables import STEPS, WAITS
+from distprof.contract.tables import COMPILATIONS, STEPS, WAITS
 from distprof.errors import DataError
 from distprof.merge.operators.rank_timeline import read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
+from distprof.merge.waits.compilations import COMPILED, compiling_waits, empty_compilations
 from distprof.merge.waits.traced_waits import SCHEMA, traced_waits
 from distprof.threads import thread_pool
 
 TRACE = "trace"
 AT_ONCE = 2
 """Timelines that are read side by side."""
+Source = Literal["sync pass", "timeline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +35,10 @@ class RunWaits:
     """`rank`, `step` and `duration_ns` of the steps that were looked at; no rows where a trace does not tell."""
     ranks: Sequence[int]
     """Those that were looked at."""
-    recorded: bool
-    """True where the sync pass noted the waits; False: they are those that timelines show, without lines."""
+    source: Source | None
+    """What noted the waits; timelines show them without lines. None: neither was recorded."""
+    compilations: pl.DataFrame
+    """Of the whole job: `COMPILED`."""
     problems: Sequence[Unreadable]
 
 
@@ -41,19 +46,21 @@ def run_waits(run: Run) -> RunWaits:
     """Reads the waits of a run.
 
     Raises:
-        DataError: The sync pass was not recorded, and no rank has a timeline.
+        DataError: The sync pass was not recorded, no rank has a timeline, and none compiled anything.
     """
-    steps = None if run.kind == "traces" else read_table(run, STEPS)
-    found = None if steps is None else read_table(run, WAITS)
-    if steps is not None and found is not None and found.ranks:
-        return RunWaits(rows=found.rows.select(SCHEMA.keys()), steps=_steps(steps, SYNC), ranks=found.ranks,
-                        recorded=True, problems=[*steps.problems, *found.problems])
-    return _of_timelines(run, steps, [*(found.problems if found is not None else ())])
+    if run.kind == "traces":
+        return _of_timelines(run, None, empty_compilations(), [])
+    steps, found, compiled = (read_table(run, table) for table in (STEPS, WAITS, COMPILATIONS))
+    compilations = compiled.rows.select(COMPILED.keys())
+    problems = [*steps.problems, *found.problems, *compiled.problems]
+    if not found.ranks:
+        return _of_timelines(run, steps, compilations, problems)
+    known = _steps(steps, SYNC)
+    return RunWaits(rows=pl.concat([found.rows.select(SCHEMA.keys()), compiling_waits(compilations, known)]),
+                    steps=known, ranks=found.ranks, source="sync pass", compilations=compilations, problems=problems)
 
 
-def _of_timelines(run: Run, steps: Loaded | None, problems: list[Unreadable]) -> RunWaits:
-    if steps is not None:
-        problems += steps.problems
+def _of_timelines(run: Run, steps: Loaded | None, compilations: pl.DataFrame, problems: list[Unreadable]) -> RunWaits:
 
     def read(rank: Rank) -> pl.DataFrame | Unreadable:
         try:
@@ -66,13 +73,14 @@ def _of_timelines(run: Run, steps: Loaded | None, problems: list[Unreadable]) ->
         each = dict(zip((rank.number for rank in traced), executor.map(read, traced), strict=True))
     problems += [one for one in each.values() if isinstance(one, Unreadable)]
     found = {number: one for number, one in each.items() if not isinstance(one, Unreadable)}
-    if not found:
+    if not found and compilations.is_empty():
         raise DataError(f"expected waits that the sync pass noted, or a timeline, in {run.path}, found neither",
                         hint="record it with --steps sync=2")
     known = pl.DataFrame(schema={"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64})
     return RunWaits(rows=pl.concat([pl.DataFrame(schema=SCHEMA), *found.values()]),
-                    steps=known if steps is None else _steps(steps, TRACE), ranks=list(found), recorded=False,
-                    problems=problems)
+                    steps=known if steps is None else _steps(steps, TRACE),
+                    ranks=list(found) or compilations["rank"].unique().sort().to_list(),
+                    source="timeline" if found else None, compilations=compilations, problems=problems)
 
 
 def _steps(steps: Loaded, name: str) -> pl.DataFrame:

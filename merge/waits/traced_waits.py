@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.contract.tables import WAIT_SLICE, WAITS
+from distprof.contract.tables import COMPILE_SLICE_END, WAIT_SLICE, WAITS
 from distprof.merge.activity.markers import AUTOGRAD
 from distprof.merge.operators.grouped_calls import steps_of
 from distprof.merge.operators.nesting import Nesting
@@ -29,8 +29,10 @@ OF_VALUES = {
 """Operators whose result, or its shape, depends on values -> what they are called."""
 OF_COMMUNICATION = (WAIT_SLICE, "_c10d_functional::wait_tensor")
 LOADING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-_KINDS = ("device", "communication", "data")
-_NONE, _RUNTIME, _VALUE, _COMMUNICATION, _DATA = range(5)
+COMPILING, COMPILER = "torch.compile", "compiler"
+"""What slices of the compiler are called, and what they wait for."""
+_KINDS = ("device", "communication", "data", COMPILER)
+_NONE, _RUNTIME, _VALUE, _COMMUNICATION, _DATA, _COMPILER = range(6)
 
 
 def traced_waits(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None) -> pl.DataFrame:
@@ -70,6 +72,8 @@ def _kind(name: str, *, has_device: bool) -> int:
         return _RUNTIME
     if name == LOADING:
         return _DATA
+    if name.endswith(COMPILE_SLICE_END):
+        return _COMPILER
     if has_device:
         return _NONE  # a stream waits for communication, and what reads a value of a device calls the runtime
     return _VALUE if name in OF_VALUES else _COMMUNICATION if name in OF_COMMUNICATION else _NONE
@@ -93,13 +97,17 @@ def _frame(timeline: RankTimeline, places: Places, rows: Any, kind: Any, outer: 
     duration, blocking = timeline.duration_ns[rows], kind[rows] != _VALUE
     return pl.DataFrame({
         "step": step[rows], "blocking": blocking, "duration_ns": np.where(blocking, duration, 0),
-        "op": ["DataLoader.__next__" if names[one] == LOADING else names[one] for one in timeline.name[rows]],
+        "op": [_op(names[one]) for one in timeline.name[rows]],
         "waits_for": [_KINDS[max(one - _VALUE, 0)] for one in kind[rows]],
         "device": [{_RUNTIME: "cuda", _VALUE: "cpu"}.get(one) for one in kind[rows]],
         "library_call": [None if one < 0 else timeline.names[timeline.name[one]] for one in outer[rows]],
         "module_path": [None if one < 0 else paths[one] for one in places.module[rows]],
         "phase": [PHASES[one] for one in places.phase[rows]]},
         schema_overrides=dict.fromkeys(("device", "library_call", "module_path", "phase"), pl.String()))
+
+
+def _op(name: str) -> str:
+    return COMPILING if name.endswith(COMPILE_SLICE_END) else "DataLoader.__next__" if name == LOADING else name
 
 
 def _summed(rows: pl.DataFrame, rank: int) -> pl.DataFrame:

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from distprof.compat.megengine.tensor_lifetimes import Lifetime, counters, lifetimes, slices
-from distprof.compat.megengine.topics import Topic, wanted
+from distprof.compat.megengine.topics import wanted
+from distprof.contract.topics import Topic
 from distprof.process.identity import Identity
 
 MEMORY_EVENT = "[memory]"

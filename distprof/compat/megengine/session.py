@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.profiler import ProfilerActivity
 
 from distprof.compat.megengine.chrome_timeline import Recorded
-from distprof.compat.megengine.topics import Topic
+from distprof.contract.topics import Topic
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, ModuleScopes
 from distprof.recording.timeline import quiet_kineto

@@ -11,7 +11,7 @@ import torch
 
 from distprof.compat.megengine import Profiler, launcher, profile_analyze, trace
 from distprof.compat.megengine.profiler import OPTIONS
-from distprof.compat.megengine.topics import Topic
+from distprof.contract.topics import Topic
 from support.jobs import ROOT
 
 SECTION = (ROOT / "docs" / "compat.md").read_text().split("\n### MegEngine\n")[1]

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from distprof.compat.megengine import Profiler, is_profiling, profile, scope
 from distprof.compat.megengine.tensor_lifetimes import lifetimes
-from distprof.compat.megengine.topics import Topic, topics_of
+from distprof.compat.megengine.topics import topics_of
+from distprof.contract.topics import Topic
 from distprof.errors import UsageError
 
 NAME = "chrome_timeline.json"

@@ -1,0 +1,180 @@
+"""Compilations of a process from the first to the last, as torch's compiler reports each when it is over."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as nn_module
+
+from distprof.after_import import AfterImport
+from distprof.contract.tables import TableRow
+from distprof.model.compiled import never_compile
+from distprof.model.modules import ModuleMap
+from distprof.model.scopes import in_backward
+from distprof.recording.blocking.script_line import NOWHERE, Place, caller_of_callback, place_of, place_of_thread
+from distprof.recording.compiling.compile_metrics import Phases, graph_break_row, metrics_row
+
+UTILS = "torch._dynamo.utils"
+REPORT = "log_compilation_event"
+"""Function of these utilities that gets the metrics of each compilation."""
+MOST_ROWS = 1 << 14
+CALLS_OF_MODULES = ("_call_impl", "_wrapped_call_impl")
+
+
+def can_log_compilations() -> bool:
+    """False for a torch whose compiler does not report what it did."""
+    return hasattr(torch._utils_internal, REPORT)
+
+
+class CompileLog:
+    """What the compiler did. Nothing is touched before the process imports the compiler."""
+
+    def __init__(self, *, step: Callable[[], int | None], note: Callable[[str], None]) -> None:
+        """Begins without listening.
+
+        Args:
+            step: The running step; None where none is recorded.
+            note: Says a line that is kept in rank.json.
+        """
+        self._step = step
+        self._note = note
+        self._rows: list[TableRow] = []
+        self._modules: list[weakref.ref[nn.Module] | None] = []
+        """Of each row: the innermost that was called; its path is known later."""
+        self._num_written = 0
+        self._num_left_out = 0
+        self._breaks: list[Any] = []
+        """All that torch keeps."""
+        self._phases = Phases()
+        self._thread = 0
+        self._finder = AfterImport(UTILS, self._listen)
+        self._ours: Callable[..., Any] | None = None
+        self._own: Callable[..., Any] | None = None
+
+    @property
+    def has_news(self) -> bool:
+        """True where compilations were added since `rows` was asked for."""
+        return len(self._rows) > self._num_written
+
+    def start(self) -> None:
+        """Listens, now or once the compiler is imported; the calling thread runs the steps."""
+        self._thread = threading.get_ident()
+        if UTILS in sys.modules:
+            self._listen()
+        else:
+            sys.meta_path.insert(0, self._finder)
+
+    def stop(self) -> None:
+        """Ends that."""
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+        utils = sys.modules.get(UTILS)
+        if self._ours is not None and getattr(utils, REPORT, None) is self._ours:
+            setattr(utils, REPORT, self._own)
+        self._ours = None
+
+    def forget(self) -> None:
+        """In a forked child: what the parent compiled is not its own."""
+        self.stop()
+        self._rows, self._modules, self._num_written = [], [], 0
+
+    def rows(self, modules: ModuleMap) -> list[TableRow]:
+        """Rows of compilations.parquet; modules have the paths that are known by now."""
+        rows = list(self._rows)
+        self._num_written = len(rows)
+        for row, held in zip(rows, self._modules, strict=False):
+            module = held() if held is not None else None
+            site = modules.find(module) if module is not None else None
+            if site is not None:
+                row["module_path"] = site.path
+        return rows
+
+    def _listen(self) -> None:
+        utils: Any = sys.modules[UTILS]
+        own = getattr(utils, REPORT, None)
+        if own is None or self._ours is not None:
+            return
+
+        def report(*args: Any, **kwargs: Any) -> Any:
+            if self._ours is not None and args:
+                try:
+                    self._on_compiled(utils, args[0])
+                except Exception as error:  # noqa: BLE001 (the training job always survives us)
+                    self._fail(error)
+            return own(*args, **kwargs)
+
+        never_compile(report)
+        self._own, self._ours = own, update_wrapper(report, own)
+        self._breaks = list(_breaks(utils))
+        self._phases.since(utils)
+        setattr(utils, REPORT, self._ours)
+
+    def _fail(self, error: Exception) -> None:
+        self.stop()
+        self._note(f"what torch.compile does is not recorded from here on: {type(error).__name__}: {error}")
+
+    def _on_compiled(self, utils: Any, metrics: Any) -> None:
+        if getattr(metrics, "is_runtime", False):
+            return  # tuning of kernels that are compiled already
+        caller = caller_of_callback()
+        place, held = self._place(caller), _called_module(caller)
+        common = {"step": self._step(), "caller_file": place.file, "caller_line": place.line,
+                  "caller_function": place.function}
+        forward = self._forward_of(metrics) if getattr(metrics, "is_forward", None) is False else None
+        if forward is not None:
+            row, held = metrics_row(metrics, self._phases.since(utils), self._rows[forward]), self._modules[forward]
+        else:
+            row = metrics_row(metrics, self._phases.since(utils), None)
+        self._add(common | row, held)
+        for one in self._new_breaks(utils):
+            self._add(common | graph_break_row(one, row), held)
+
+    def _add(self, row: TableRow, held: weakref.ref[nn.Module] | None) -> None:
+        if len(self._rows) < MOST_ROWS:
+            self._modules.append(held)
+            self._rows.append(row)
+            return
+        self._num_left_out += 1
+        if self._num_left_out == 1:
+            self._note(f"more than {MOST_ROWS} compilations and graph breaks: later ones are left out")
+
+    def _forward_of(self, metrics: Any) -> int | None:
+        """Index of the compilation that a backward one belongs to: torch gives both the same id."""
+        wanted, rows = str(metrics.compile_id), self._rows
+        return next((index for index in range(len(rows) - 1, -1, -1)
+                     if rows[index]["compile_id"] == wanted and rows[index]["event"] != "graph_break"), None)
+
+    def _place(self, caller: FrameType | None) -> Place:
+        place = place_of(caller) or NOWHERE
+        if place.file is None and threading.get_ident() != self._thread and in_backward():
+            place = place_of_thread(self._thread)  # which waits for this thread of autograd's
+        return place
+
+    def _new_breaks(self, utils: Any) -> list[Any]:
+        known, self._breaks = self._breaks, list(_breaks(utils))
+        # a reset of the compiler empties torch's list
+        goes_on = len(known) <= len(self._breaks) and (not known or known[-1] is self._breaks[len(known) - 1])
+        return self._breaks[len(known) if goes_on else 0:]
+
+
+def _breaks(utils: Any) -> Sequence[Any]:
+    found: Sequence[Any] = getattr(utils, "graph_break_reasons", ())
+    return found
+
+
+def _called_module(frame: FrameType | None) -> weakref.ref[nn.Module] | None:
+    """The innermost module that is being called."""
+    while frame is not None:
+        if frame.f_code.co_filename == nn_module.__file__ and frame.f_code.co_name in CALLS_OF_MODULES:
+            module = frame.f_locals.get("self")
+            return weakref.ref(module) if isinstance(module, nn.Module) else None
+        frame = frame.f_back
+    return None
