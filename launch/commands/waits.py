@@ -21,17 +21,20 @@ from distprof.terminal import show
               help="Rows shown.  [default: 20; all with --json and --csv]")
 @click.option("--rank", "ranks", multiple=True, type=int, metavar="N", help="Only this rank.")
 @click.option("--step", "steps", multiple=True, type=int, metavar="N", help="Only this step.")
+@click.option("--queues", is_flag=True, help="Also show the queues of devices: commands sent that have not begun.  "
+                                              "[default: where waits are those of timelines]")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV.")
 @ATTEMPT
 @STRICT
 def waits(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | None, ranks: tuple[int, ...],
-          steps: tuple[int, ...], form: str | None, attempt: int | None, strict: bool) -> None:
+          steps: tuple[int, ...], queues: bool, form: str | None, attempt: int | None, strict: bool) -> None:
     """Show what blocks the ranks, line by line.
 
-    Lines wait for a device, for other ranks, for data, for threads or for processes. RUN is a run
+    Lines wait for a device, for other ranks, for data, for threads, for processes or for torch.compile. RUN is a run
     directory, or traces that torch.profiler wrote. Lines of the script are known where the run was recorded with
-    --steps sync=2; else it is shown what timelines tell.
+    --steps sync=2; else it is shown what timelines tell. What torch.compile did is known of any recording: what
+    it compiled, what again and why, and the lines at which graphs break.
     """
     from distprof.launch.merge_memory import reuse_memory
 
@@ -40,5 +43,6 @@ def waits(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | 
     from distprof.merge.commands.waits import waits as waits_of
     from distprof.merge.run.attempts import of_attempt
 
-    view = WaitsView(by=by or ("line", "op"), sort=sort, top=top, ranks=ranks, steps=steps, form=form or "text")
+    view = WaitsView(by=by or ("line", "op"), sort=sort, top=top, ranks=ranks, steps=steps, queues=queues,
+                     form=form or "text")
     show(waits_of(*of_attempt(runs, attempt), view=view, strict=strict))

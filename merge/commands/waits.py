@@ -20,6 +20,7 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.text.waits import WaitsShown, render
 from distprof.merge.waits.compilations import compilation_totals, grouped_compilations
 from distprof.merge.waits.grouping import grouped
+from distprof.merge.waits.queues import summed_queues
 from distprof.merge.waits.run_waits import RunWaits, run_waits
 from distprof.reporters.page import Page
 from distprof.units import spans
@@ -39,6 +40,8 @@ class WaitsView:
     """All without."""
     form: str = "text"
     """text, json or csv."""
+    queues: bool = False
+    """Reads timelines for the queues of devices, where waits do not need them."""
 
 
 def waits(path: Path, *more: Path, view: WaitsView, strict: bool = False) -> str:
@@ -56,7 +59,7 @@ def waits(path: Path, *more: Path, view: WaitsView, strict: bool = False) -> str
         IncompleteError: Something is missing and `strict` is set.
     """
     run = open_run(path, *more)
-    found = run_waits(run)
+    found = run_waits(run, queues=view.queues)
     problems: list[Problem] = [*run.problems, *found.problems]
     fail_if_incomplete(problems, strict=strict)
     rows, steps = _chosen(found, view)
@@ -66,15 +69,17 @@ def waits(path: Path, *more: Path, view: WaitsView, strict: bool = False) -> str
         return json.dumps(_data(run, found, view, rows, steps, table), indent=1)
     if view.form == "csv":
         return as_csv(table.head(view.top) if view.top else table)
-    shown = WaitsShown(run=run, found=found, rows=rows, steps=steps, compilations=_compilations(found, view),
-                       table=table, by=tuple(dict.fromkeys(view.by)),
-                       ranks=_ranks(found, view), top=view.top, paths=(path, *more), problems=problems)
+    shown = WaitsShown(run=run, found=found, rows=rows, steps=steps, compilations=_chosen_of(found.compilations, view),
+                       queue_rows=_queue_rows(found, view), table=table, by=tuple(dict.fromkeys(view.by)),
+                       ranks=_ranks(found, view), top=view.top, queues=view.queues, paths=(path, *more),
+                       problems=problems)
     return render(shown, Page())
 
 
 def _chosen(found: RunWaits, view: WaitsView) -> tuple[pl.DataFrame, pl.DataFrame]:
     known = sorted({*found.steps["step"].to_list(), *found.rows["step"].to_list(),
-                    *found.compilations["step"].drop_nulls().to_list()})
+                    *found.compilations["step"].drop_nulls().to_list(),
+                    *(found.queues["step"].to_list() if found.queues is not None else ())})
     rows, steps = found.rows, found.steps.filter(pl.col("rank").is_in(found.ranks))
     for option, wanted, there, column in (("--rank", view.ranks, sorted(found.ranks), "rank"),
                                           ("--step", view.steps, known, "step")):
@@ -100,18 +105,27 @@ def _data(run: Run, found: RunWaits, view: WaitsView, rows: pl.DataFrame, steps:
                    "blocking_calls": int(rows.filter("blocking")["calls"].sum()),
                    "steps_ns": int(steps["duration_ns"].sum()) if len(steps) else None},
         "waits": (table.head(view.top) if view.top else table).rename({"module_path": "module"}).to_dicts(),
-        "compilations": _compiled(found, view)}
+        "compilations": _compiled(found, view), "queues": _queue_data(found, view)}
 
 
 def _compiled(found: RunWaits, view: WaitsView) -> dict[str, Any]:
     """Totals, and a row for what is alike."""
-    rows = _compilations(found, view)
+    rows = _chosen_of(found.compilations, view)
     table = grouped_compilations(rows)
     return {"totals": compilation_totals(rows),
             "rows": (table.head(view.top) if view.top else table).rename({"module_path": "module"}).to_dicts()}
 
 
-def _compilations(found: RunWaits, view: WaitsView) -> pl.DataFrame:
-    """Those of the chosen ranks and steps; without a choice also those of no recorded step."""
+def _queue_data(found: RunWaits, view: WaitsView) -> list[dict[str, Any]] | None:
+    rows = _queue_rows(found, view)
+    return None if rows is None else summed_queues(rows).to_dicts()
+
+
+def _queue_rows(found: RunWaits, view: WaitsView) -> pl.DataFrame | None:
+    return None if found.queues is None else _chosen_of(found.queues, view)
+
+
+def _chosen_of(frame: pl.DataFrame, view: WaitsView) -> pl.DataFrame:
+    """Rows of the chosen ranks and steps; without a choice also those of no recorded step."""
     wanted = [pl.col(name).is_in(some) for name, some in (("rank", view.ranks), ("step", view.steps)) if some]
-    return found.compilations.filter(*wanted) if wanted else found.compilations
+    return frame.filter(*wanted) if wanted else frame

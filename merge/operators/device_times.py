@@ -20,10 +20,10 @@ def launchers(timeline: RankTimeline, nesting: Nesting) -> Any:
     found = np.full(len(timeline.name), -1, np.int64)
     on_device = np.flatnonzero(timeline.type >= NUM_HOST)
     calls = np.flatnonzero(timeline.type == RUNTIME)
-    launch = _joined(timeline.correlation, on_device, calls)
+    launch = joined(timeline.correlation, on_device, calls)
     around = np.where(launch >= 0, _operator_around(timeline, nesting)[launch], -1)
     operators = np.flatnonzero(timeline.type == OPERATOR)
-    by_id = _joined(timeline.external, on_device, operators)
+    by_id = joined(timeline.external, on_device, operators)
     found[on_device] = np.where(around >= 0, around, np.where(by_id >= 0, by_id, launch))
     return found
 
@@ -36,7 +36,7 @@ def _operator_around(timeline: RankTimeline, nesting: Nesting) -> Any:
     return found
 
 
-def _joined(key: Any, rows: Any, others: Any) -> Any:
+def joined(key: Any, rows: Any, others: Any) -> Any:
     """The row among the others that has the key of each row; -1 where none does. Of several the last counts."""
     if not len(others):
         return np.full(len(rows), -1, np.int64)

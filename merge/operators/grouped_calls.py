@@ -173,7 +173,7 @@ def _memory(timeline: RankTimeline, nesting: Nesting, changes: MemoryChanges | N
 def steps_of(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, start_ns: Any) -> Any:
     """Number of the step in which each slice starts, or was launched; -1 outside of all."""
     if windows is None:
-        windows = _marked(timeline)
+        windows = marked_steps(timeline)
         if not windows:
             return np.zeros(len(start_ns), np.int64)
     if not windows:
@@ -183,7 +183,8 @@ def steps_of(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | N
     return np.where((place >= 0) & (start_ns < ends[place]), numbers[place], -1)
 
 
-def _marked(timeline: RankTimeline) -> list[tuple[int, int, int]]:
+def marked_steps(timeline: RankTimeline) -> list[tuple[int, int, int]]:
+    """Start, end and number of the steps that torch.profiler marks in a trace."""
     numbers = {name: int(text) for name, text in enumerate(one.removeprefix(STEP) for one in timeline.names)
                if timeline.names[name].startswith(STEP) and text.isdecimal() and len(text) < 19}
     rows = np.flatnonzero(np.isin(timeline.name, list(numbers)) & (timeline.type < NUM_HOST))

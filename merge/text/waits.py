@@ -13,6 +13,7 @@ from distprof.contract.problems import Problem
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.compilations import show_compilations
 from distprof.merge.text.problems import show_problems
+from distprof.merge.text.queues import show_queues
 from distprof.merge.text.script_lines import cut, module_name, short_names
 from distprof.merge.waits.run_waits import RunWaits
 from distprof.reporters.page import Page
@@ -34,12 +35,16 @@ class WaitsShown:
     """Likewise."""
     compilations: pl.DataFrame
     """Likewise."""
+    queue_rows: pl.DataFrame | None
+    """Likewise; None without timelines."""
     table: pl.DataFrame
     """`grouped`."""
     by: Sequence[str]
     """Each once."""
     ranks: Sequence[int]
     top: int | None
+    queues: bool
+    """They were asked for."""
     paths: Sequence[Path]
     problems: Sequence[Problem]
 
@@ -56,6 +61,7 @@ def render(shown: WaitsShown, page: Page) -> str:
         page.line(f"{counted(more, 'more row')}: --top {len(shown.table)} shows all")
     _foot(shown, page)
     show_compilations(shown.compilations, page, top=shown.top)
+    show_queues(shown.queue_rows, shown.ranks, page, asked=shown.queues)
     page.line()
     if shown.run.remarks or shown.problems:
         show_problems(shown.run.remarks, shown.problems, page)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,7 @@ from distprof.merge.operators.rank_timeline import read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.waits.compilations import COMPILED, compiling_waits, empty_compilations
+from distprof.merge.waits.queues import device_queue
 from distprof.merge.waits.traced_waits import SCHEMA, traced_waits
 from distprof.threads import thread_pool
 
@@ -39,11 +40,17 @@ class RunWaits:
     """What noted the waits; timelines show them without lines. None: neither was recorded."""
     compilations: pl.DataFrame
     """Of the whole job: `COMPILED`."""
+    queues: pl.DataFrame | None
+    """`QUEUE` of the ranks whose timelines were read; None where none was."""
     problems: Sequence[Unreadable]
 
 
-def run_waits(run: Run) -> RunWaits:
+def run_waits(run: Run, *, queues: bool = False) -> RunWaits:
     """Reads the waits of a run.
+
+    Args:
+        run: The run.
+        queues: Reads timelines for the queues of devices where they are not needed for waits.
 
     Raises:
         DataError: The sync pass was not recorded, no rank has a timeline, and none compiled anything.
@@ -56,15 +63,32 @@ def run_waits(run: Run) -> RunWaits:
     if not found.ranks:
         return _of_timelines(run, steps, compilations, problems)
     known = _steps(steps, SYNC)
+    each = _read_timelines(run, steps, problems) if queues else {}
     return RunWaits(rows=pl.concat([found.rows.select(SCHEMA.keys()), compiling_waits(compilations, known)]),
-                    steps=known, ranks=found.ranks, source="sync pass", compilations=compilations, problems=problems)
+                    steps=known, ranks=found.ranks, source="sync pass", compilations=compilations,
+                    queues=_queues(each), problems=problems)
 
 
 def _of_timelines(run: Run, steps: Loaded | None, compilations: pl.DataFrame, problems: list[Unreadable]) -> RunWaits:
+    found = _read_timelines(run, steps, problems)
+    if not found and compilations.is_empty():
+        raise DataError(f"expected waits that the sync pass noted, or a timeline, in {run.path}, found neither",
+                        hint="record it with --steps sync=2")
+    known = pl.DataFrame(schema={"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64})
+    return RunWaits(rows=pl.concat([pl.DataFrame(schema=SCHEMA), *(waits for waits, _ in found.values())]),
+                    steps=known if steps is None else _steps(steps, TRACE),
+                    ranks=list(found) or compilations["rank"].unique().sort().to_list(),
+                    source="timeline" if found else None, compilations=compilations, queues=_queues(found),
+                    problems=problems)
 
-    def read(rank: Rank) -> pl.DataFrame | Unreadable:
+
+def _read_timelines(run: Run, steps: Loaded | None,
+                    problems: list[Unreadable]) -> dict[int, tuple[pl.DataFrame, pl.DataFrame]]:
+    """Waits and queue of each rank that has a timeline; those that cannot be read are added to the problems."""
+    def read(rank: Rank) -> tuple[pl.DataFrame, pl.DataFrame] | Unreadable:
         try:
-            return traced_waits(rank.number, read_timeline(rank), _windows(steps, rank))
+            timeline, windows = read_timeline(rank), _windows(steps, rank)
+            return traced_waits(rank.number, timeline, windows), device_queue(rank.number, timeline, windows)
         except DataError as error:
             return Unreadable(rank=rank.number, detail=str(error))
 
@@ -72,15 +96,11 @@ def _of_timelines(run: Run, steps: Loaded | None, compilations: pl.DataFrame, pr
     with thread_pool(AT_ONCE) as executor:
         each = dict(zip((rank.number for rank in traced), executor.map(read, traced), strict=True))
     problems += [one for one in each.values() if isinstance(one, Unreadable)]
-    found = {number: one for number, one in each.items() if not isinstance(one, Unreadable)}
-    if not found and compilations.is_empty():
-        raise DataError(f"expected waits that the sync pass noted, or a timeline, in {run.path}, found neither",
-                        hint="record it with --steps sync=2")
-    known = pl.DataFrame(schema={"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64})
-    return RunWaits(rows=pl.concat([pl.DataFrame(schema=SCHEMA), *found.values()]),
-                    steps=known if steps is None else _steps(steps, TRACE),
-                    ranks=list(found) or compilations["rank"].unique().sort().to_list(),
-                    source="timeline" if found else None, compilations=compilations, problems=problems)
+    return {number: one for number, one in each.items() if not isinstance(one, Unreadable)}
+
+
+def _queues(found: Mapping[int, tuple[pl.DataFrame, pl.DataFrame]]) -> pl.DataFrame | None:
+    return pl.concat([queue for _, queue in found.values()]) if found else None
 
 
 def _steps(steps: Loaded, name: str) -> pl.DataFrame:

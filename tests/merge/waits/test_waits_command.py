@@ -72,6 +72,15 @@ def test_a_rank_without_a_device_shows_what_it_waits_for_and_what_would(tmp_path
     assert "nothing to wait for here" in text and "(1 call)" in text
 
 
+def test_slices_of_the_compiler_are_one_wait_with_what_lies_inside(tmp_path):
+    run = folder(tmp_path, [step(3, 0), op("Net [Net]", 5, 900, cat="user_annotation"),
+                            op("_compile.compile_inner (dynamo_timed)", 10, 500, cat="user_annotation"),
+                            op("build_guards (dynamo_timed)", 400, 50, cat="user_annotation"), op("aten::item", 420, 5),
+                            op("backward._backward_impl (dynamo_timed)", 700, 60, cat="user_annotation")])
+    row, = data(run, "--by", "op")["waits"]
+    assert (row["op"], row["waits_for"], row["calls"], row["blocked_ns"]) == ("torch.compile", "compiler", 2, 560_000)
+
+
 @pytest.mark.parametrize(("flags", "left"), [
     ((), [180, 200, 60]), (("--rank", 0), [60, 100, 30]), (("--step", 4), [60]), (("--top", 1), [200]),
     (("--by", "phase"), [440]), (("--sort", "calls", "--top", 2), [200, 180])])

@@ -108,6 +108,8 @@ def test_waits_show_what_was_compiled_in_the_job_and_in_their_steps(run):
     assert {one["waits_for"] for one in waits} == {"compiler"} and line_of("calls") in {one["line"] for one in waits}
     text = called("waits", run).stdout
     assert f"{totals['recompile']} of them again as guards failed" in text and "User-inserted graph break" in text
+    assert "there is no timeline to see them in" in called("waits", "--queues", run).stdout
+    assert "queues" not in text and found["queues"] is None
     only = json.loads(called("waits", "--json", "--rank", 1, "--step", 2, run).stdout)["compilations"]["totals"]
     assert only["recompile"] == 4 and only["compile"] == 0
     frame = distprof.read_run(run).compilations()

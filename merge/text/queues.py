@@ -1,0 +1,43 @@
+"""The part of `distprof waits` about the queues of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from distprof.merge.text.phrases import rank_list
+from distprof.merge.waits.queues import summed_queues
+from distprof.reporters.page import Page
+from distprof.units import counted, duration, percent
+
+HEADER = ("rank", "commands", "mean delay", "longest", "mean depth", "deepest", "nothing to do")
+
+
+def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *, asked: bool) -> None:
+    """A row for each rank with a device.
+
+    Args:
+        queues: `QUEUE` of the steps that are shown; None where there are no timelines.
+        ranks: Those that are shown.
+        page: Where it goes.
+        asked: Says so where there is nothing to show.
+    """
+    found = pl.DataFrame() if queues is None else summed_queues(queues)
+    if found.is_empty():
+        if asked:
+            page.line()
+            page.line("queues of devices: there is no timeline to see them in (--steps trace=6 records one)"
+                      if queues is None else f"queues of devices: {rank_list(ranks)} without a device: operators run "
+                                             "when they are called, and nothing is queued")
+        return
+    page.line()
+    page.line("queues of devices: from the end of the call that sends a command until it begins")
+    page.line()
+    page.table(HEADER, [
+        [str(row["rank"]), str(row["commands"]), duration(row["mean_delay_ns"]), duration(row["longest_ns"]),
+         f"{row['mean_depth'] or 0:.1f}", str(row["deepest"]), percent(row["idle_ratio"])]
+        for row in found.iter_rows(named=True)])
+    unsent = int(found["unsent"].sum())
+    if unsent:
+        page.line(f"not counted: {counted(unsent, 'command')} whose call is not in the timeline")
