@@ -180,7 +180,7 @@ class RankRecording:
         for one in switch.passes:
             yield partial(one.write, folder, self._steps, ended=ended, elsewhere=elsewhere)
         if self._compilations.has_news:
-            yield lambda: folder.write_rows(COMPILATIONS, self._compilations.rows(switch.modules))
+            yield lambda: folder.write_rows(COMPILATIONS, self._compilations.rows())
         if ended and switch.labels_collectives:
             yield lambda: folder.write_rows(COLLECTIVES, self._collective_rows(switch))
 
@@ -215,7 +215,7 @@ class RankRecording:
         self._job.stop()
         self.clock.stop()
 
-    def add_end(self, switch: PassSwitch) -> None:
+    def add_end(self) -> None:
         """Adds what came behind the last pass, where the folder was written before: compilations, and what ended the
         script.
         """
@@ -223,7 +223,7 @@ class RankRecording:
         try:
             if folder is not None and self._folder is not None and (self.failure or self._compilations.has_news):
                 if self._compilations.has_news:
-                    self._folder.write_rows(COMPILATIONS, self._compilations.rows(switch.modules))
+                    self._folder.write_rows(COMPILATIONS, self._compilations.rows())
                 about = rank_json.read(folder / RANK_JSON, RankJson)
                 rank_json.write(folder / RANK_JSON, replace_fields(
                     about, failure=self.failure, notes=list(self._notes), files={**about.files, **self._folder.files}))

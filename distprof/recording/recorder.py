@@ -46,6 +46,7 @@ class Recorder:
         self._step = CurrentStep()
         self._finder = StepFinder(every, lambda: self._step.number)
         self._compilations = CompileLog(step=lambda: self._step.number if self.recording else None,
+                                        find=lambda module: self._passes.modules.find(module),
                                         note=lambda line: self._rank.note(line))
         self._rank = RankRecording(run, sizes=sizes, plan=plan, force=force, steps_found=self._finder.found,
                                    compilations=self._compilations)
@@ -103,7 +104,7 @@ class Recorder:
         if self.recording:
             self._guarded(self._close)(error)
         else:
-            self._rank.add_end(self._passes)
+            self._rank.add_end()
         self._compilations.stop()
         self._stop_watching()
 

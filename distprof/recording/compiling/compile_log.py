@@ -17,7 +17,7 @@ from torch.nn.modules import module as nn_module
 from distprof.after_import import AfterImport
 from distprof.contract.tables import TableRow
 from distprof.model.compiled import never_compile
-from distprof.model.modules import ModuleMap
+from distprof.model.modules import Site
 from distprof.model.scopes import in_backward
 from distprof.recording.blocking.script_line import NOWHERE, Place, caller_of_callback, place_of, place_of_thread
 from distprof.recording.compiling.compile_metrics import Phases, graph_break_row, metrics_row
@@ -27,6 +27,8 @@ REPORT = "log_compilation_event"
 """Function of these utilities that gets the metrics of each compilation."""
 MOST_ROWS = 1 << 14
 CALLS_OF_MODULES = ("_call_impl", "_wrapped_call_impl")
+Held = Site | weakref.ref[nn.Module] | None
+"""What is known of a module."""
 
 
 def can_log_compilations() -> bool:
@@ -37,18 +39,21 @@ def can_log_compilations() -> bool:
 class CompileLog:
     """What the compiler did. Nothing is touched before the process imports the compiler."""
 
-    def __init__(self, *, step: Callable[[], int | None], note: Callable[[str], None]) -> None:
+    def __init__(self, *, step: Callable[[], int | None], find: Callable[[nn.Module], Site | None],
+                 note: Callable[[str], None]) -> None:
         """Begins without listening.
 
         Args:
             step: The running step; None where none is recorded.
+            find: The place of a module in its model, as far as that is known by now.
             note: Says a line that is kept in rank.json.
         """
         self._step = step
+        self._find = find
         self._note = note
         self._rows: list[TableRow] = []
-        self._modules: list[weakref.ref[nn.Module] | None] = []
-        """Of each row: the innermost that was called; its path is known later."""
+        self._modules: list[Held] = []
+        """Of each row: the innermost that was called."""
         self._num_written = 0
         self._num_left_out = 0
         self._breaks: list[Any] = []
@@ -86,16 +91,17 @@ class CompileLog:
         self.stop()
         self._rows, self._modules, self._num_written = [], [], 0
 
-    def rows(self, modules: ModuleMap) -> list[TableRow]:
+    def rows(self) -> list[TableRow]:
         """Rows of compilations.parquet; modules have the paths that are known by now."""
         rows = list(self._rows)
         self._num_written = len(rows)
-        for row, held in zip(rows, self._modules, strict=False):
-            module = held() if held is not None else None
-            site = modules.find(module) if module is not None else None
-            if site is not None:
-                row["module_path"] = site.path
-        return rows
+        return [row | {"module_path": self._path(held)} for row, held in zip(rows, self._modules, strict=False)]
+
+    def _path(self, held: Held) -> str | None:
+        """None for a module that was not seen as part of a model until now."""
+        module = held() if isinstance(held, weakref.ref) else None
+        site = self._find(module) if module is not None else held if isinstance(held, Site) else None
+        return site.path if site is not None else None
 
     def _listen(self) -> None:
         utils: Any = sys.modules[UTILS]
@@ -125,7 +131,7 @@ class CompileLog:
         if getattr(metrics, "is_runtime", False):
             return  # tuning of kernels that are compiled already
         caller = caller_of_callback()
-        place, held = self._place(caller), _called_module(caller)
+        place, held = self._place(caller), self._held(_called_module(caller))
         common = {"step": self._step(), "caller_file": place.file, "caller_line": place.line,
                   "caller_function": place.function}
         forward = self._forward_of(metrics) if getattr(metrics, "is_forward", None) is False else None
@@ -137,7 +143,11 @@ class CompileLog:
         for one in self._new_breaks(utils):
             self._add(common | graph_break_row(one, row), held)
 
-    def _add(self, row: TableRow, held: weakref.ref[nn.Module] | None) -> None:
+    def _held(self, module: nn.Module | None) -> Held:
+        """Its place where that is known, as the script may let go of the module; else the module, to look again."""
+        return None if module is None else self._find(module) or weakref.ref(module)
+
+    def _add(self, row: TableRow, held: Held) -> None:
         if len(self._rows) < MOST_ROWS:
             self._modules.append(held)
             self._rows.append(row)
@@ -170,11 +180,11 @@ def _breaks(utils: Any) -> Sequence[Any]:
     return found
 
 
-def _called_module(frame: FrameType | None) -> weakref.ref[nn.Module] | None:
+def _called_module(frame: FrameType | None) -> nn.Module | None:
     """The innermost module that is being called."""
     while frame is not None:
         if frame.f_code.co_filename == nn_module.__file__ and frame.f_code.co_name in CALLS_OF_MODULES:
             module = frame.f_locals.get("self")
-            return weakref.ref(module) if isinstance(module, nn.Module) else None
+            return module if isinstance(module, nn.Module) else None
         frame = frame.f_back
     return None

@@ -81,6 +81,7 @@ def test_steps_lines_and_modules(run, rank):
         pl.col("caller_line").unique()).select(pl.concat_str("function", "module_path", separator=" of "),
                                                "caller_line").iter_rows())
     assert line_of("calls") in callers["forward of "] and set(callers) >= {"forward of ", "forward of head"}
+    assert rows.filter(pl.col("function") != "<lambda>")["module_path"].null_count() == 0, "those of late steps as well"
     late = rows.filter(pl.col("function") == "<lambda>")
     assert late.select("event", "caller_line", "module_path").rows() == [("compile", line_of("late"), None)]
     joined = rows.filter(pl.col("event") == "backward").join(
