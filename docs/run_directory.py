@@ -37,6 +37,7 @@ makes this page from `distprof/contract/`, where `rank_json.py` has all fields o
         memory.json.gz            only where the memory pass was asked for: its Chrome trace, with every allocation
         tensors.parquet           likewise: tensors that the rank held
         uses.parquet              likewise: when each allocation was last used
+        compilations.parquet      only where torch.compile compiled something; merged/ has it then as well
         stuck.json                only of a rank that hangs: its collectives and stacks, see below
       attempt0000/rank00003/      ranks of an earlier attempt of a job that torchrun restarted
       merged/
