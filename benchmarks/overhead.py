@@ -124,10 +124,9 @@ def flop_counter(trainer: Trainer, num_steps: int) -> list[Seconds]:
     return [trainer.step(around_step=lambda: FlopCounterMode(display=False)) for _ in range(num_steps)]
 
 
-def torch_memory(trainer: Trainer, num_steps: int) -> list[Seconds]:
-    """torch's own profiler with shapes and allocations around all steps; its start and end are left out."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True,
-                                profile_memory=True):
+def torch_profiler(trainer: Trainer, num_steps: int, **options: bool) -> list[Seconds]:
+    """torch's own profiler around all steps; its start and end are left out."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **options):
         return plain(trainer, num_steps)
 
 
@@ -165,7 +164,9 @@ MODES: dict[str, Callable[[Trainer, int], list[Seconds]] | None] = {
     "sync pass": in_pass("sync"),
     "trace pass": in_pass("trace"),
     "memory pass": in_pass("memory"),
-    "torch profile_memory": torch_memory,
+    "torch record_shapes": partial(torch_profiler, record_shapes=True),
+    "torch profile_memory": partial(torch_profiler, record_shapes=True, profile_memory=True),
+    "torch with_stack": partial(torch_profiler, with_stack=True),
     "count pass": in_pass("count"),
     "DeepSpeed FlopsProfiler": deepspeed(),
     "torch FlopCounterMode": flop_counter,

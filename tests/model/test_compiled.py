@@ -137,7 +137,8 @@ def test_the_outermost_compiled_module_is_timed(tmp_path, way, timed):
 def test_a_compilation_in_a_timed_step_is_said(tmp_path):
     seen, compiled = record(tmp_path / "run", wrapped, warmup=0, steps="wait=0,count=0,time=2,trace=0")
     assert compiled == [1, 1, 1, 1]
-    assert seen.info["notes"] == ["torch.compile was at work in a step of the time pass, and that step is in the means"]
+    note, = seen.info["notes"]
+    assert note.startswith("torch.compile was at work in a step of the time pass, and that step is in the means")
 
 
 def test_a_stance_of_the_script_is_kept(tmp_path):

@@ -121,14 +121,27 @@ def test_waits_show_what_was_compiled_in_the_job_and_in_their_steps(run):
     assert pl.read_parquet(run / "merged" / "compilations.parquet").height == len(rows)
 
 
-@pytest.mark.job
-def test_a_run_without_waits_and_timelines_shows_its_compilations(run, tmp_path):
-    copy = tmp_path / "run"
+def copied(run, copy, *, without: tuple[str, ...] = ()):
     for path in (*run.glob("rank*/*"), run / "run.json"):
-        if path.name not in ("waits.parquet", "trace.json.gz"):
+        if path.name not in without:
             place = copy / path.relative_to(run)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(path.read_bytes())
+    return copy
+
+
+@pytest.mark.job
+def test_a_damaged_table_is_named_and_that_of_the_other_rank_is_shown(run, tmp_path):
+    copy = copied(run, tmp_path / "run")
+    (copy / "rank00001" / "compilations.parquet").write_bytes(b"PAR1")
+    done = called("waits", copy)
+    assert done.returncode == 0 and "compilations.parquet" in done.stdout and "in the whole job, 1 rank:" in done.stdout
+    assert called("waits", "--strict", copy).returncode == 3
+
+
+@pytest.mark.job
+def test_a_run_without_waits_and_timelines_shows_its_compilations(run, tmp_path):
+    copy = copied(run, tmp_path / "run", without=("waits.parquet", "trace.json.gz"))
     text = called("waits", copy).stdout
     assert "neither lines that wait nor a timeline were recorded" in text and "torch.compile in the whole job" in text
     assert json.loads(called("waits", "--json", copy).stdout)["source"] is None
@@ -199,6 +212,19 @@ def test_rows_beyond_the_most_are_counted_out(tmp_path, monkeypatch, capsys):
     loop(tmp_path / "run", doubled, [torch.ones(size) for size in (2, 3, 4, 5)])
     assert len(pl.read_parquet(next(tmp_path.glob("run/*/compilations.parquet")))) == 2
     assert "more than 2 compilations and graph breaks: later ones are left out" in capsys.readouterr().err
+
+
+def test_alone_the_topic_numbers_steps_and_records_nothing_else(tmp_path):
+    doubled = torch.compile(lambda x: 2 * x, backend="eager", dynamic=False)
+    torch._dynamo.reset()
+    with distprof.record(tmp_path / "run", topics="shape_infer") as recorder:
+        for size in (2, 2, 3, 3):
+            doubled(torch.ones(size))
+            recorder.step()
+    folder = next(tmp_path.glob("run/rank*"))
+    assert pl.read_parquet(folder / "compilations.parquet")["step"].to_list() == [0, 2]
+    assert json.loads((folder / "rank.json").read_text())["status"] == "complete"
+    assert pl.read_parquet(folder / "steps.parquet")["pass"].to_list() == ["wait", "wait", "arrivals", "arrivals"]
 
 
 def test_a_reset_of_the_compiler_is_no_end_of_the_log(tmp_path):
