@@ -214,6 +214,33 @@ def test_rows_beyond_the_most_are_counted_out(tmp_path, monkeypatch, capsys):
     assert "more than 2 compilations and graph breaks: later ones are left out" in capsys.readouterr().err
 
 
+def test_a_layer_that_is_compiled_in_place_has_its_path_and_the_line_that_calls_it(tmp_path):
+    class Layer(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x).relu()
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = Layer(2, 2)
+
+        def forward(self, x):
+            return self.layer(x).sum()
+
+    torch._dynamo.reset()
+    net = Net()
+    net.layer.compile(backend="eager", dynamic=False)
+    with distprof.record(tmp_path / "run", steps="wait=0,count=0,time=4,trace=0") as recorder:
+        for size in (2, 2, 3, 3):
+            net(torch.ones(size, 2)).backward()
+            recorder.step()
+    rows = pl.read_parquet(next(tmp_path.glob("run/*/compilations.parquet")))
+    # torch 2.15 compiles such a layer once more where there are hooks
+    assert {"compile", "recompile"} == set(rows["event"]) and {0, 2} <= set(rows["step"])
+    assert set(rows["module_path"]) == {"layer"} and set(rows["caller_file"]) == {__file__}
+    assert all(one.endswith("Net.forward") for one in rows["caller_function"])
+
+
 def test_alone_the_topic_numbers_steps_and_records_nothing_else(tmp_path):
     doubled = torch.compile(lambda x: 2 * x, backend="eager", dynamic=False)
     torch._dynamo.reset()
