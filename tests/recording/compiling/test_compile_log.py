@@ -182,6 +182,7 @@ def loop(run, function, inputs):
     return results
 
 
+@pytest.mark.long
 def test_an_error_of_ours_ends_the_log_and_nothing_else(tmp_path, monkeypatch, capsys):
     def fails(*_):
         raise KeyError("metrics")
@@ -195,6 +196,7 @@ def test_an_error_of_ours_ends_the_log_and_nothing_else(tmp_path, monkeypatch, c
     assert capsys.readouterr().err.count("what torch.compile does is not recorded from here on: KeyError") == 1
 
 
+@pytest.mark.long
 def test_a_function_that_is_compiled_too_often_is_said_to_have_failed(tmp_path):
     doubled = torch.compile(lambda x: 2 * x, backend="eager", dynamic=False)
     with torch._dynamo.config.patch(recompile_limit=2):
@@ -206,6 +208,7 @@ def test_a_function_that_is_compiled_too_often_is_said_to_have_failed(tmp_path):
         "reason"][2]
 
 
+@pytest.mark.long
 def test_rows_beyond_the_most_are_counted_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(compile_log, "MOST_ROWS", 2)
     doubled = torch.compile(lambda x: 2 * x, backend="eager", dynamic=False)
@@ -214,6 +217,7 @@ def test_rows_beyond_the_most_are_counted_out(tmp_path, monkeypatch, capsys):
     assert "more than 2 compilations and graph breaks: later ones are left out" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_layer_that_is_compiled_in_place_has_its_path_and_the_line_that_calls_it(tmp_path):
     class Layer(torch.nn.Linear):
         def forward(self, x):
@@ -241,6 +245,7 @@ def test_a_layer_that_is_compiled_in_place_has_its_path_and_the_line_that_calls_
     assert all(one.endswith("Net.forward") for one in rows["caller_function"])
 
 
+@pytest.mark.long
 def test_alone_the_topic_numbers_steps_and_records_nothing_else(tmp_path):
     doubled = torch.compile(lambda x: 2 * x, backend="eager", dynamic=False)
     torch._dynamo.reset()
@@ -254,6 +259,7 @@ def test_alone_the_topic_numbers_steps_and_records_nothing_else(tmp_path):
     assert pl.read_parquet(folder / "steps.parquet")["pass"].to_list() == ["wait", "wait", "arrivals", "arrivals"]
 
 
+@pytest.mark.long
 def test_a_reset_of_the_compiler_is_no_end_of_the_log(tmp_path):
     def break_in(x):
         torch._dynamo.graph_break()
