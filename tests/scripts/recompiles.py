@@ -1,4 +1,4 @@
-"""A compiled model whose inputs change their shape, with a line at which its graph ends: `recompiles.py OUT [STEPS]`.
+"""A compiled model whose inputs change shape, with a line at which its graph ends: `recompiles.py OUT STEPS BACKEND`.
 
 Each rank writes what torch itself counts of it to OUT/RANK.json: its counters, its times, and what its logger of
 recompilations says.
@@ -48,7 +48,7 @@ class Kept(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def main(out, num_steps):
+def main(out, num_steps, backend):
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     kept = Kept()
@@ -58,7 +58,7 @@ def main(out, num_steps):
     logger.propagate = False
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    compiled = torch.compile(net, backend="aot_eager", dynamic=False)
+    compiled = torch.compile(net, backend=backend, dynamic=False)
     rank = dist.get_rank()
     for number in range(num_steps):
         rows = SHAPES[rank][min(number, len(SHAPES[rank]) - 1)]
@@ -73,9 +73,10 @@ def main(out, num_steps):
         "times_s": dynamo.compilation_time_metrics["_compile.compile_inner"],
         "backward": len(dynamo.compilation_time_metrics.get("backward._backward_impl", [])),
         "breaks": dict(dynamo.counters["graph_break"]), "recompiles": kept.lines,
+        "spent_ns": dict(dynamo.cumulative_time_spent_ns),
         "noted_s": {name: sum(times) for name, times in dynamo.compilation_time_metrics.items()}}))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 8)
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
