@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distprof.contract.passes import MEMORY, TRACE, WAIT
-from distprof.contract.topics import Topic, needing, parse_topics, steps_of
+from distprof.contract.passes import WAIT
+from distprof.contract.topics import needing, parse_topics, steps_of
 from distprof.errors import UsageError
 from distprof.recording.plan import StepPlan, parse_steps
 
@@ -36,17 +36,4 @@ def asked_plan(steps: str | StepPlan = "", topics: str = "", *, default: StepPla
         if not given[name] and needed_by:
             raise UsageError(f"expected steps of the {name} pass for --topics {needed_by[0]}, found {name}=0",
                              hint=f"leave {name} out of --steps, or {needed_by[0]} out of --topics")
-    try:
-        return StepPlan(**numbers)
-    except UsageError as error:
-        raise _of_topics(error, asked) or error from None
-
-
-def _of_topics(error: UsageError, asked: Topic) -> UsageError | None:
-    """What the plan refuses, in terms of topics; None where they are not the reason."""
-    of_memory, of_trace = needing(asked, MEMORY), needing(asked, TRACE)
-    if not of_memory or not of_trace:
-        return None
-    return UsageError(f"expected topics of one recording, found {', '.join(of_memory)} ({MEMORY} pass) and "
-                      f"{', '.join(of_trace)} ({TRACE} pass): {error.args[0].rpartition(': ')[2]}",
-                      hint=f"in a run of its own: --topics {','.join(of_memory)}")
+    return StepPlan(**numbers)
