@@ -26,7 +26,7 @@ class RankWriter(Protocol):
 
     @property
     def integers(self) -> Sequence[str]:
-        """Keys of `args` whose integers it wants as columns of the scanner; no other writer has the same."""
+        """Keys of `args` whose integers it wants as columns of the scanner."""
 
     @property
     def texts(self) -> Sequence[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 
 from distprof.merge.chrome.formats import RankWriter
 from distprof.merge.chrome.rank_events import OtherThreadsError, RankCounts, RankEvents
@@ -44,9 +45,13 @@ def _is_same(counts: RankCounts, survey: Survey) -> bool:
         survey.num_events, before.damaged_events, before.lost_bytes)
 
 
+def _each_once(keys: Iterable[Sequence[str]]) -> Sequence[str]:
+    return tuple(dict.fromkeys(chain.from_iterable(keys)))
+
+
 def _write(plan: RankPlan, writers: Sequence[RankWriter]) -> RankCounts:
-    scanner = ENGINE.new_scanner(integers=tuple(key for writer in writers for key in writer.integers),
-                                 texts=tuple(key for writer in writers for key in writer.texts))
+    scanner = ENGINE.new_scanner(integers=_each_once(writer.integers for writer in writers),
+                                 texts=_each_once(writer.texts for writer in writers))
     file = ChromeFile(plan.trace.name, ChunkReader(plan.trace, chunk_bytes=READ_BYTES), scanner)
     layout = plan.survey.layout
     counts = RankCounts(

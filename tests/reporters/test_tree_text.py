@@ -123,22 +123,22 @@ def test_repeated_calls_have_a_column_of_their_own():
 
 
 def test_every_uncounted_operator_is_listed_with_calls_and_bytes(stack):
-    unknown = replace(stack, ops=tuple(replace(op, counted=op.counted and op.op != "aten::mm") for op in stack.ops))
+    unknown = replace(stack, ops=tuple(op._replace(counted=op.counted and op.op != "aten::mm") for op in stack.ops))
     text = str(unknown)
     assert unknown.uncounted and "aten::mm" in {one.op for one in unknown.uncounted}
     for one in unknown.uncounted:
         listed = next(line for line in text.splitlines() if line.strip().startswith(f"{one.op} "))
         assert f"{one.calls} call" in listed and listed.endswith("B")
     assert f"{100 * unknown.coverage_ratio:.1f} % of the bytes" in lines(text)["coverage"]
-    known = replace(stack, ops=tuple(replace(op, counted=True) for op in stack.ops))
+    known = replace(stack, ops=tuple(op._replace(counted=True) for op in stack.ops))
     assert "100.0 %" in lines(str(known))["coverage"] and "no operator is uncounted" in str(known)
 
 
 def test_what_is_estimated_causal_or_repeated_is_labelled(stack):
     assert not {"estimated", "causal FLOPs", "model FLOPs", "note"} & set(lines(str(stack)))
     first = next(op for op in stack.ops if op.macs)
-    changed = replace(first, estimate_flops=12345, causal_macs=first.macs - 10, recompute_macs=1, note="by the shape",
-                      kind="pool", elements=777)
+    changed = first._replace(estimate_flops=12345, causal_macs=first.macs - 10, recompute_macs=1, note="by the shape",
+                             kind="pool", elements=777)
     counts = replace(stack, ops=tuple(changed if op is first else op for op in stack.ops))
     found = lines(str(counts))
     assert "about 12.35 K FLOPs of aten::" in found["estimated"] and "not in the FLOPs above" in found["estimated"]
