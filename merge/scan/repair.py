@@ -7,6 +7,7 @@ import re
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|,(?=[ \t\r\n]*[}\]])|[-+.0-9A-Za-z]+', re.DOTALL)
 _NUMBER = re.compile(rb"([-+]?)([0-9]*)((?:\.[0-9]*)?)((?:[eE][-+]?[0-9]+)?)")
 _NOT_FINITE = {b"inf": b"Infinity", b"infinity": b"Infinity", b"-inf": b"-Infinity", b"-infinity": b"-Infinity"}
+_NAMES = frozenset((b"nan", b"inf", b"infinity"))
 _WORDS = frozenset((b"true", b"false", b"null"))
 _HEX = rb"[0-9a-fA-F]"
 _ODD = re.compile(
@@ -54,8 +55,10 @@ def _token(match: re.Match[bytes]) -> bytes:
 
 def _number(token: bytes) -> bytes:
     match = _NUMBER.fullmatch(token)
-    if match is None:
-        return b'"%s"' % _NOT_FINITE.get(token.lower().removeprefix(b"+"), b"NaN")
+    if match is None or not (match[2] or match[3].strip(b".")):
+        lower = token.lower().removeprefix(b"+")
+        # other words are damage, which stays: no reader takes them for values
+        return b'"%s"' % _NOT_FINITE.get(lower, b"NaN") if lower.removeprefix(b"-") in _NAMES else token
     sign, whole, fraction, exponent = match.groups()
     whole = whole.lstrip(b"0") or b"0"
     fraction = b"" if fraction == b"." else fraction
