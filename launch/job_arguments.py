@@ -49,8 +49,8 @@ def _parser() -> argparse.ArgumentParser:
                        help="run directory (default: runs/<script>-<time>)")
     group.add_argument("--steps", default=None, metavar="PLAN",
                        help=f"number of steps of each pass (default: {default_plan()}); sync=2 notes lines that "
-                            "block a rank, for distprof waits; memory=1 notes allocations in place of the trace pass, "
-                            "for distprof memory")
+                            "block a rank, for distprof waits; memory=1 notes allocations, for distprof memory, in "
+                            "place of the trace pass unless that is named too")
     group.add_argument("--execution-trace", action="store_true",
                        help="record an execution trace as well, in one step more, for distprof export: what ran, with "
                             "its tensors and what it depends on; the same as execution=1 in --steps")
