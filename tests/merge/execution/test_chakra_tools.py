@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
+from support.chakra_tools import chakra, converted, jsonized, needs_chakra
 from support.execution_traces import gloo_job, pair
 from support.jobs import called
 from support.kineto_files import DLRM, needs_shared
 
-BIN = Path(sys.executable).parent
-needs_chakra = pytest.mark.skipif(not (BIN / "chakra_jsonizer").is_file(), reason="needs mlc-chakra")
 pytestmark = [needs_chakra, pytest.mark.job]
-
-
-def chakra(tool, *arguments, cwd):
-    done = subprocess.run([BIN / f"chakra_{tool}", *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
-                          timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def jsonized(path):
-    """Nodes as the tool prints them: objects one after the other."""
-    chakra("jsonizer", "--input_filename", path, "--output_filename", path.with_suffix(".json"), cwd=path.parent)
-    decoder, text, at, found = json.JSONDecoder(), path.with_suffix(".json").read_text(), 0, []
-    while at < len(text):
-        value, at = decoder.raw_decode(text, at)
-        found.append(value)
-    return found[1:]
-
-
-def converted(path):
-    chakra("converter", "PyTorch", "--input", path, "--output", path.with_suffix(".et"), cwd=path.parent)
-    return Counter(node["type"] for node in jsonized(path.with_suffix(".et")))
 
 
 def exported(source, folder, form="chakra"):

@@ -8,6 +8,7 @@ import json
 import polars as pl
 import pytest
 
+from support.chakra_tools import has_chakra, jsonized
 from support.execution_traces import read_et
 from support.jobs import EXAMPLES, SCRIPTS, called, distprof
 
@@ -49,6 +50,8 @@ def test_communication_is_what_torch_issued_and_agrees_on_all_ranks(tmp_path, ki
         communication = [node for node in nodes if node["type"] in COMMUNICATION]
         issued = [node for node in recorded_nodes(run, rank) if node["name"].startswith("c10d::")]
         assert len(communication) == len(issued) > 0
+        if has_chakra():
+            assert len(jsonized(tmp_path / "et" / f"job.{rank}.et")) == len(nodes)
         known = {node["id"] for node in nodes}
         assert all(one in known for node in nodes for one in (*node["data"], *node["control"]))
         assert all(one < node["id"] for node in nodes for one in (*node["data"], *node["control"]))
