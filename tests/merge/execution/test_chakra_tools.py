@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 
@@ -9,7 +12,8 @@ import pytest
 
 from support.chakra_tools import chakra, converted, jsonized, needs_chakra
 from support.execution_traces import gloo_job, pair
-from support.jobs import called
+from support.hooked import free_port
+from support.jobs import PATIENCE_S, SCRIPTS, called, clean_environ
 from support.kineto_files import DLRM, needs_shared
 
 pytestmark = [needs_chakra, pytest.mark.job]
@@ -48,3 +52,18 @@ def test_the_file_of_a_single_call_is_read(tmp_path):
                                           "dur": 1, "args": {}}])
     (source / "et_rank0.json").unlink()
     assert [node["name"] for node in jsonized(exported(source, tmp_path / "et") / "job.0.et")][1:] == ["alone"]
+
+
+def test_a_script_with_two_observers_of_its_own_is_exported(tmp_path):
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    done = subprocess.run([sys.executable, SCRIPTS / "two_observers.py", folder, free_port()], timeout=PATIENCE_S,
+                          capture_output=True, text=True, env=clean_environ(), check=False)
+    assert done.returncode == 0, done.stderr
+    said = called("export", folder, "--out", tmp_path / "et", "--prefix", "job").stdout
+    assert said.count("100.0 %") == 2
+    for rank in (0, 1):
+        kinds = Counter(node["type"] for node in jsonized(tmp_path / "et" / f"job.{rank}.et"))
+        recorded = json.loads((folder / f"demo_et_r{rank}.json").read_text())["nodes"]
+        issued = [node for node in recorded if node["name"].startswith("c10d::")]
+        assert kinds["COMM_COLL_NODE"] == len(issued) >= 3
