@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -41,7 +42,7 @@ def changed(text: bytes, chance: random.Random) -> bytes:
         while isinstance(at, (dict, list)) and at:
             key = chance.choice(list(at) if isinstance(at, dict) else range(len(at)))
             if chance.random() < 0.2 or not isinstance(at[key], (dict, list)) or not at[key]:
-                at[key] = chance.choice(VALUES)
+                at[key] = copy.deepcopy(chance.choice(VALUES))
                 break
             at = at[key]
     return json.dumps(tree).encode()
