@@ -9,26 +9,20 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.contract.passes import ARRIVALS
-from distprof.contract.problems import FirstStepLeftOut, Remark, Unreadable
+from distprof.contract.problems import Remark, Unreadable
 from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
-from distprof.merge.activity.intervals import Intervals
-from distprof.merge.activity.rank_activity import RankActivity, rank_activity
-from distprof.merge.activity.rank_slices import step_windows, timelines_of
-from distprof.merge.activity.waiting import collectives_by_rank
+from distprof.merge.activity.rank_activity import RankActivity
 from distprof.merge.blame.culprits import Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
 from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.verdicts import Verdicts
 from distprof.merge.clock.model import Clock
 from distprof.merge.program.job import Job, job_of
-from distprof.merge.program.waits import COLUMNS
+from distprof.merge.program.run_program import run_program
 from distprof.merge.replay.graph import WAIT
 from distprof.merge.run.run_model import Run
 
-SETTLES = 3
-"""From this many steps of a pass on the first is left out: what records them warms up, on each rank in its own time."""
 MOST_OF_IT = 0.5
 """Part of an excess for which the thread has to have waited for a processor, to be the cause."""
 MANY_SAMPLES = 1.2
@@ -61,29 +55,14 @@ def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | No
         rows: `MERGED_COLLECTIVES` of it.
         steps: Its `STEPS`; None for traces of other programs.
     """
-    read = timelines_of(run, clock)
-    timelines = dict(read.slices)
-    windows = step_windows(clock, steps, timelines)
-    if windows.is_empty():
-        windows = _windows_of(rows)
-    traced, arrivals = (sorted(set(windows.filter((pl.col("pass") == ARRIVALS) == is_one)["step"].to_list()))
-                        for is_one in (False, True))
-    remarks: list[Remark] = []
-    if len(traced) >= SETTLES:
-        remarks.append(FirstStepLeftOut(step=traced[0]))
-    traced, arrivals = _settled(traced), _settled(arrivals)
-    activities = Activities()
-    # of a million rows without timelines, nothing but the graph is made
-    calls, recorded = (collectives_by_rank(rows), _recorded_waits(rows)) if timelines else ({}, {})
-    did = {rank: rank_activity(events, calls[rank], activities, waits_drawn=run.kind == "distprof",
-                               recorded=recorded.get(rank))
-           for rank, events in timelines.items() if rank in calls and len(events)}
-    breakdown = step_breakdown(windows.filter(pl.col("step").is_in(traced or arrivals)), calls, did, activities)
+    did = run_program(run, clock, rows, steps)
+    windows, counted = did.windows, did.traced or did.arrivals
+    breakdown = step_breakdown(windows.filter(pl.col("step").is_in(counted)), did.calls, did.did, did.activities)
     coordinates = {rank.number: rank.coordinates for rank in run.ranks if rank.coordinates is not None}
-    found, blind = judged(rows, did, windows, activities, steps=[*traced, *arrivals], traced=traced,
-                          coordinates=coordinates, clock_ns=clock.pair_uncertainty_ns())
-    return Analysis(breakdown=breakdown, steps=traced or arrivals, remarks=remarks, culprits=found, blind=blind,
-                    problems=read.problems)
+    found, blind = judged(rows, did.did, windows, did.activities, steps=[*did.traced, *did.arrivals],
+                          traced=did.traced, coordinates=coordinates, clock_ns=clock.pair_uncertainty_ns())
+    return Analysis(breakdown=breakdown, steps=counted, remarks=list(did.remarks), culprits=found, blind=blind,
+                    problems=did.problems)
 
 
 def judged(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.DataFrame, activities: Activities, *,
@@ -126,33 +105,6 @@ def _blind(job: Job, *, has_peers: bool, has_clock: bool) -> Blind | None:
     if not has_clock:
         return "no clock"
     return None if has_peers else "no peers"
-
-
-def _settled(steps: list[int]) -> list[int]:
-    """Steps of a pass without the first, which begins on each rank in its own time."""
-    return steps[1:] if len(steps) >= SETTLES else steps
-
-
-def _windows_of(rows: pl.DataFrame) -> pl.DataFrame:
-    """Steps as far as collectives show them: from the first call of a step to its last end; all, without steps."""
-    step = pl.col("step").fill_null(0)
-    found = rows.group_by("rank", step).agg(start_ns=pl.min_horizontal("enqueue_ns", "arrival_ns").min(),
-                                            end_ns=pl.col("end_ns").max()).drop_nulls().sort("rank", "step")
-    # a step lasts until the next one begins
-    following = pl.col("start_ns").shift(-1).over("rank")
-    return found.with_columns(end_ns=pl.coalesce(following, "end_ns"), samples=pl.lit(None, pl.Int64),
-                              run_queue_ns=pl.lit(None, pl.Int64), cpu_ns=pl.lit(None, pl.Int64),
-                              **{"pass": pl.lit("trace")}).with_columns(
-        duration_ns=pl.col("end_ns") - pl.col("start_ns"))
-
-
-def _recorded_waits(rows: pl.DataFrame) -> dict[int, Intervals]:
-    """When ranks waited, of those whose recorder saw it."""
-    if not set(COLUMNS) <= set(rows.columns):
-        return {}
-    waits = rows.select("rank", *COLUMNS).drop_nulls()
-    return {int(key[0]): Intervals.of(*(part[name].to_numpy() for name in COLUMNS))
-            for key, part in waits.partition_by("rank", as_dict=True).items()}
 
 
 def _with_core(causes: list[Cause], one: Culprit, queued: Mapping[int, float],

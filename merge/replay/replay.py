@@ -50,12 +50,12 @@ class Replay:
         calls = np.flatnonzero(events.kind == 0)
         self._row[calls] = events.part[calls]
         is_wait = events.kind == WAIT
-        self._waits, self._wait_at = _by_round(np.flatnonzero(is_wait), order.round_of_run[order.run], order.num_rounds)
-        self._rest, self._rest_at = _by_round(np.flatnonzero(~is_wait), order.round_of_run[order.run],
+        self._waits, self._wait_at = by_round(np.flatnonzero(is_wait), order.round_of_run[order.run], order.num_rounds)
+        self._rest, self._rest_at = by_round(np.flatnonzero(~is_wait), order.round_of_run[order.run],
                                               order.num_rounds)
-        self._parts, self._part_at = _by_round(
+        self._parts, self._part_at = by_round(
             np.argsort(graph.parts.join, kind="stable"), order.round_of_join[graph.parts.join], order.num_rounds)
-        self._leads = _by_round(np.arange(len(graph.leads)), order.round_of_join[graph.leads[:, 0]], order.num_rounds)
+        self._leads = by_round(np.arange(len(graph.leads)), order.round_of_join[graph.leads[:, 0]], order.num_rounds)
 
     def times(self, scenarios: Sequence[Sequence[Relief]]) -> Any:
         """When each of `marks` would have been, ns since the first event; shape (marks, scenarios).
@@ -171,7 +171,7 @@ class _State:
         self._last[queue] = np.maximum(before, ended)
 
 
-def _by_round(items: Any, rounds: Any, num_rounds: int) -> tuple[Any, Any]:
+def by_round(items: Any, rounds: Any, num_rounds: int) -> tuple[Any, Any]:
     """Items by round, in the order they have, and where each round begins; `rounds` is of all, by item."""
     order = np.argsort(rounds[items], kind="stable")
     items = items[order]

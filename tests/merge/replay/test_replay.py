@@ -11,35 +11,12 @@ from hypothesis import strategies as st
 from distprof.merge.replay.graph import CALL, MARK, WAIT, Events, Parts, linked
 from distprof.merge.replay.order import ordered
 from distprof.merge.replay.replay import Relief, Replay
+from support.replayed_graph import graph_of
 from support.simulator.engine import Simulation
 from support.simulator.program import StepEnd, Work
 from support.simulator.shapes import SHAPES, Plant, programs
 
 NO_LEADS = np.empty((0, 2), np.int64)
-
-
-def graph_of(job: Simulation):
-    """The graph that a perfect recorder would give: threads, calls, waits, and steps as marks."""
-    rows, parts, queues, joins = [], [], {}, {}
-    for rank in range(len(job.programs)):
-        rows.append((rank, MARK, -1, 0, 0))
-        for moved in job.moved[rank]:
-            number = len(parts)
-            parts.append((queues.setdefault((rank, moved.call.group), len(queues)),
-                          joins.setdefault(moved.call.key, len(joins)), moved.began_ns, moved.ended_ns))
-            rows.append((rank, CALL, number, moved.called_ns, moved.called_ns))
-            if moved.wait_start_ns >= 0:
-                rows.append((rank, WAIT, number, moved.wait_start_ns, moved.wait_end_ns))
-        rows += [(rank, MARK, -1, end, end) for end in job.step_ends(rank)]
-    # a wait that took time is over before what happens at its end
-    order = sorted(range(len(rows)), key=lambda one: (rows[one][0], rows[one][4], not (
-        rows[one][1] == WAIT and rows[one][3] < rows[one][4]), rows[one][1]))
-    rank, kind, part, began, at = np.array([rows[one] for one in order], np.int64).T
-    queue, join, start, end = np.array(parts, np.int64).T
-    events = Events(rank=rank, kind=kind, part=part, began_ns=began, at_ns=at)
-    found = Parts(queue=queue, join=join, root=np.full(len(queue), -1), start_ns=start, end_ns=end, op=join,
-                  noted_late=np.zeros(len(queue), bool))
-    return linked(events, found, NO_LEADS)
 
 
 def simulated(name: str, lanes: int, *plants: Plant, jitter: float = 0.02, seed: int = 1) -> Simulation:

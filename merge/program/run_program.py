@@ -1,0 +1,104 @@
+"""What the ranks of a run did, read so far that a graph can be made of it: steps, timelines, collectives by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from distprof.contract.passes import ARRIVALS
+from distprof.contract.problems import FirstStepLeftOut, Remark, Unreadable
+from distprof.merge.activity.activities import Activities
+from distprof.merge.activity.intervals import Intervals
+from distprof.merge.activity.rank_activity import RankActivity, rank_activity
+from distprof.merge.activity.rank_slices import step_windows, timelines_of
+from distprof.merge.activity.waiting import RankCollectives, collectives_by_rank
+from distprof.merge.clock.model import Clock
+from distprof.merge.program.job import Job, job_of
+from distprof.merge.program.waits import COLUMNS
+from distprof.merge.run.run_model import Run
+
+SETTLES = 3
+"""From this many steps of a pass on the first is left out: what records them warms up, on each rank in its own time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgram:
+    """Times are on the common clock."""
+
+    rows: pl.DataFrame
+    """`MERGED_COLLECTIVES`."""
+    windows: pl.DataFrame
+    """Steps of the ranks; see `step_windows`."""
+    traced: list[int]
+    """Steps that count and have a timeline."""
+    arrivals: list[int]
+    """Steps that count and have none."""
+    timelines: Mapping[int, pl.DataFrame]
+    """Slices of the ranks that have some."""
+    calls: Mapping[int, RankCollectives]
+    did: Mapping[int, RankActivity]
+    activities: Activities
+    remarks: Sequence[Remark]
+    problems: Sequence[Unreadable]
+    """Timelines that are damaged."""
+
+    def job(self) -> Job:
+        """The graph of all of it."""
+        return job_of(self.rows, self.did, self.windows, self.activities)
+
+
+def run_program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> RunProgram:
+    """Reads timelines and finds the steps that count.
+
+    Args:
+        run: What was recorded.
+        clock: Of the run.
+        rows: `MERGED_COLLECTIVES` of it.
+        steps: Its `STEPS`; None for traces of other programs.
+    """
+    read = timelines_of(run, clock)
+    timelines = dict(read.slices)
+    windows = step_windows(clock, steps, timelines)
+    if windows.is_empty():
+        windows = _windows_of(rows)
+    traced, arrivals = (sorted(set(windows.filter((pl.col("pass") == ARRIVALS) == is_one)["step"].to_list()))
+                        for is_one in (False, True))
+    remarks = [FirstStepLeftOut(step=traced[0])] if len(traced) >= SETTLES else []
+    activities = Activities()
+    # of a million rows without timelines, nothing but the graph is made
+    calls, recorded = (collectives_by_rank(rows), _recorded_waits(rows)) if timelines else ({}, {})
+    did = {rank: rank_activity(events, calls[rank], activities, waits_drawn=run.kind == "distprof",
+                               recorded=recorded.get(rank))
+           for rank, events in timelines.items() if rank in calls and len(events)}
+    return RunProgram(rows=rows, windows=windows, traced=_settled(traced), arrivals=_settled(arrivals),
+                      timelines=timelines, calls=calls, did=did, activities=activities, remarks=remarks,
+                      problems=read.problems)
+
+
+def _settled(steps: list[int]) -> list[int]:
+    """Steps of a pass without the first, which begins on each rank in its own time."""
+    return steps[1:] if len(steps) >= SETTLES else steps
+
+
+def _windows_of(rows: pl.DataFrame) -> pl.DataFrame:
+    """Steps as far as collectives show them: from the first call of a step to its last end; all, without steps."""
+    step = pl.col("step").fill_null(0)
+    found = rows.group_by("rank", step).agg(start_ns=pl.min_horizontal("enqueue_ns", "arrival_ns").min(),
+                                            end_ns=pl.col("end_ns").max()).drop_nulls().sort("rank", "step")
+    # a step lasts until the next one begins
+    following = pl.col("start_ns").shift(-1).over("rank")
+    return found.with_columns(end_ns=pl.coalesce(following, "end_ns"), samples=pl.lit(None, pl.Int64),
+                              run_queue_ns=pl.lit(None, pl.Int64), cpu_ns=pl.lit(None, pl.Int64),
+                              **{"pass": pl.lit("trace")}).with_columns(
+        duration_ns=pl.col("end_ns") - pl.col("start_ns"))
+
+
+def _recorded_waits(rows: pl.DataFrame) -> dict[int, Intervals]:
+    """When ranks waited, of those whose recorder saw it."""
+    if not set(COLUMNS) <= set(rows.columns):
+        return {}
+    waits = rows.select("rank", *COLUMNS).drop_nulls()
+    return {int(key[0]): Intervals.of(*(part[name].to_numpy() for name in COLUMNS))
+            for key, part in waits.partition_by("rank", as_dict=True).items()}
