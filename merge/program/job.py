@@ -43,6 +43,8 @@ class Job:
     """Of each part, how long it was under way without a known wait, where waits may have been overlooked."""
     steps: Any
     """Rank index, step, and the events at its begin and end; shape (steps of ranks, 4)."""
+    ahead_ns: Any
+    """Of each rank, by how much the common clock is ahead of that of the graph."""
 
 
 def job_of(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.DataFrame,
@@ -99,7 +101,7 @@ def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],
                collective=table["collective"].to_numpy(),
                pieces=pieces_of(graph, ranks, did, activities, ahead),
                misses_waits=_share_missed(events, waits, len(ranks)), unseen_ns=unseen_ns(table, waits, did),
-               steps=marks)
+               steps=marks, ahead_ns=ahead)
 
 
 def _apart(windows: pl.DataFrame) -> pl.DataFrame:

@@ -26,7 +26,7 @@ class Pieces:
 def pieces_of(graph: Graph, ranks: Any, did: Mapping[int, RankActivity], activities: Activities,
               ahead: Any) -> Pieces:
     """Splits the work in front of each event by activity; `did` is by clocks that are `ahead` of those of the graph."""
-    events, own = graph.events, _work(graph)
+    events, own = graph.events, work_of(graph)
     unknown = activities.number(Activity("unknown"))
     timed = np.isin(ranks, list(did))[events.rank] if len(events) else np.zeros(0, bool)
     plain = np.flatnonzero(~timed & (own > 0))
@@ -40,7 +40,7 @@ def pieces_of(graph: Graph, ranks: Any, did: Mapping[int, RankActivity], activit
     return Pieces(event=event, label=label, ns=ns)
 
 
-def _work(graph: Graph) -> Any:
+def work_of(graph: Graph) -> Any:
     """Time in front of each event in which the thread did not wait. A call of another thread may lie inside a wait."""
     events, own = graph.events, graph.own_ns
     if not len(events):
@@ -64,8 +64,12 @@ def _of_rank(first: int, at: Any, own: Any, did: RankActivity, activities: Activ
     event = np.searchsorted(starts, edges[:-1], "right") - 1
     # of events at one instant, the last one has the work behind them
     inside = edges[:-1] < ends[event]
-    known, label = did.lane.at(edges[:-1])
+    return first + event[inside], labels_at(edges[:-1], did, activities)[inside], np.diff(edges)[inside]
+
+
+def labels_at(times: Any, did: RankActivity, activities: Activities) -> Any:
+    """Numbers of the activities at these times; the host's where none is known, and unknown where nothing was seen."""
+    known, label = did.lane.at(times)
     host, unknown = activities.number(Activity("host")), activities.number(Activity("unknown"))
     began, ended = (did.lane.starts[0], did.lane.ends[-1]) if len(did.lane.starts) else (0, 0)
-    beside = np.where((edges[:-1] >= began) & (edges[:-1] < ended), host, unknown)
-    return first + event[inside], np.where(known, label, beside)[inside], np.diff(edges)[inside]
+    return np.where(known, label, np.where((times >= began) & (times < ended), host, unknown))

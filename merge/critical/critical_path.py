@@ -1,0 +1,114 @@
+"""The longest chain of steps over all ranks: where a step would have to be shorter to end earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.activity.activities import Activity
+from distprof.merge.critical.operators_at import OperatorsAt
+from distprof.merge.critical.slack import slack_of
+from distprof.merge.program.job import Job
+from distprof.merge.program.pieces import labels_at, work_of
+from distprof.merge.program.run_program import RunProgram
+from distprof.merge.replay.chain import MOVING, STARTING, WAKING, WORK, Chains
+from distprof.merge.replay.order import ordered
+
+UNRECORDED = "unrecorded"
+"""From the begin of a step to the first that is known of the rank on which its chain begins."""
+UNKNOWN = Activity("unknown")
+KINDS = (WORK, MOVING, STARTING, WAKING, UNRECORDED)
+"""What lies on a chain."""
+SCHEMA = {"step": pl.Int64(), "rank": pl.Int64(), "kind": pl.String(), "start_ns": pl.Int64(), "end_ns": pl.Int64(),
+          "phase": pl.String(), "module_path": pl.String(), "op": pl.String(), "collective": pl.Int64()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticalPath:
+    """Of some steps."""
+
+    steps: Sequence[int]
+    durations: pl.DataFrame
+    """`step`, `start_ns`: when its first rank began, `end_ns`: when its last one ended, on the common clock."""
+    links: pl.DataFrame
+    """What lies on the chains, in order of time: `SCHEMA`. `phase`, `module_path` and `op` of work, `collective` of the
+    rest; null where that is not known."""
+    slack: pl.DataFrame
+    """See `slack_of`."""
+
+
+def critical_path(program: RunProgram, job: Job, steps: Sequence[int]) -> CriticalPath:
+    """Finds the chains.
+
+    Args:
+        program: What ranks did.
+        job: Its graph.
+        steps: Those that are looked at; each is one of the job.
+    """
+    graph, order = ordered(job.graph)
+    chains, links, durations = Chains(graph, order), list[tuple[Any, ...]](), list[tuple[int, int, int]]()
+    for step in steps:
+        marks = job.steps[job.steps[:, 1] == step]
+        start = int(graph.events.at_ns[marks[:, 2]].min())
+        event = int(marks[np.argmax(graph.events.at_ns[marks[:, 3]]), 3])
+        chain = chains.to(event, start)
+        durations.append((step, start, int(graph.events.at_ns[event])))
+        links += [(step, *link) for link in chain]
+        began, rank = (chain[0].start_ns, chain[0].rank) if chain else (durations[-1][2], int(graph.events.rank[event]))
+        if began > start:
+            links.append((step, UNRECORDED, -1, rank, start, began))
+    table = pl.DataFrame(links, ["step", "kind", "item", "rank", "start_ns", "end_ns"], orient="row")
+    parts = [pl.DataFrame(schema=SCHEMA), *_of_ranks(table, program, job, work_of(graph))]
+    return CriticalPath(steps=list(steps), links=pl.concat(parts).sort("step", "start_ns"),
+                        durations=pl.DataFrame(durations, ["step", "start_ns", "end_ns"], orient="row"),
+                        slack=slack_of(program, job, graph, order, chains, steps))
+
+
+def _of_ranks(table: pl.DataFrame, program: RunProgram, job: Job, work: Any) -> Iterator[pl.DataFrame]:
+    """Links with names, in pieces: of each rank, and each step."""
+    of_rank = {index: program.timelines[rank] for index, rank in enumerate(job.ranks.tolist()) if rank in program.did}
+    operators = {index: OperatorsAt(events, on_device=program.did[int(job.ranks[index])].on_device)
+                 for index, events in of_rank.items()}
+    for (index, _), links in table.sort("start_ns").partition_by("rank", "step", as_dict=True).items():
+        ahead, is_work = int(job.ahead_ns[index]), pl.col("kind") == WORK
+        named = links.with_columns(pl.lit(int(job.ranks[index]), pl.Int64).alias("rank"),
+                                   pl.col("start_ns", "end_ns") + ahead)
+        others, worked = named.filter(~is_work), named.filter(is_work)
+        part = np.maximum(others["item"].to_numpy(), 0)
+        collective = pl.Series(job.collective[part] if len(job.collective) else part)
+        yield _shaped(others.with_columns(collective=pl.when(pl.col("item") >= 0).then(collective)))
+        if index in operators and len(worked):
+            worked = _pieces(worked, program, operators[index], work)
+        yield _shaped(worked if "phase" in worked.columns else worked.with_columns(phase=pl.lit("unknown")))
+
+
+def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select((pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
+                       for name, kind in SCHEMA.items())
+
+
+def _pieces(links: pl.DataFrame, program: RunProgram, operators: OperatorsAt, work: Any) -> pl.DataFrame:
+    """Work of a rank in a step, cut where its activity or its operator changes."""
+    rank, known = int(links["rank"][0]), program.activities.known
+    did, starts, ends = program.did[rank], links["start_ns"].to_numpy(), links["end_ns"].to_numpy()
+    # a thread that waited while another one called an op did not work
+    worked = np.minimum(starts + work[links["item"].to_numpy()], ends)
+    low, high = int(starts[0]), int(ends[-1])
+    lane = np.concatenate((did.lane.starts, did.lane.ends))
+    edges = np.unique(np.concatenate((starts, ends, worked, lane[(lane > low) & (lane < high)],
+                                      operators.edges(low, high))))
+    row = np.searchsorted(starts, edges[:-1], "right") - 1
+    inside = edges[:-1] < ends[row]
+    begins, stops, row = edges[:-1][inside], edges[1:][inside], row[inside]
+    idle = begins >= worked[row]
+    what = [UNKNOWN if is_idle else known[label] for label, is_idle in zip(
+        labels_at(begins, did, program.activities).tolist(), idle.tolist(), strict=True)]
+    return pl.DataFrame({
+        "step": links["step"].gather(row), "rank": rank, "kind": WORK, "start_ns": begins, "end_ns": stops,
+        "phase": pl.Series([one.kind for one in what], dtype=pl.String),
+        "module_path": pl.Series([one.where for one in what], dtype=pl.String),
+        "op": pl.Series(operators.at(begins), dtype=pl.String)})
