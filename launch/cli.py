@@ -20,21 +20,25 @@ from distprof.launch.limits import is_limited, reached
 from distprof.launch.standard_streams import close_standard_output, open_standard_streams, tell_errors_once
 from distprof.terminal import say
 
-ORDER = ("run", "merge", "stats", "comms", "ops", "memory", "waits", "export", "count", "profile", "reconcile",
-         "doctor")
+ORDER = ("run", "merge", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "export", "count", "profile",
+         "reconcile", "doctor")
 """Order of commands in the help; others follow by name."""
 
 class Commands(click.Group):
-    """Finds `distprof NAME` as the click command `NAME` in `commands/NAME.py` and imports only that file."""
+    """Finds `distprof NAME` as the click command `NAME` in `commands/NAME.py` and imports only that file.
+
+    A hyphen in the name is an underscore in that of the file and of the function.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        names = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+        names = sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
         return sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = getattr(import_module(f"{commands.__name__}.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(import_module(f"{commands.__name__}.{name}"), name)
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:

@@ -1,0 +1,39 @@
+"""`distprof critical-path`: the longest chain of each step over all ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from distprof.launch.options import ATTEMPT, JSON, RUNS, STRICT, given_sizes, mesh_sizes
+from distprof.terminal import show
+
+
+@click.command("critical-path")
+@RUNS
+@click.option("--step", "steps", multiple=True, type=int, metavar="N",
+              help="Only this step; several of these: the mean of them. With --json its chain is listed link by link.  "
+                   "[default: all with a timeline]")
+@click.option("--top", default=None, type=click.IntRange(min=1), metavar="N",
+              help="Rows of each table.  [default: 15; all with --json]")
+@mesh_sizes
+@ATTEMPT
+@JSON
+@STRICT
+def critical_path(runs: tuple[Path, ...], *, steps: tuple[int, ...], top: int | None, as_json: bool, strict: bool,
+                  attempt: int | None, **sizes: int | None) -> None:
+    """Show the longest chain of a step over all ranks.
+
+    Work, collectives and queues that follow each other without a gap from the begin of a step to its end: only if
+    something on the chain gets shorter does the step end earlier. The slack of a module is by how much it could take
+    longer. RUN is a run directory, or traces that torch.profiler wrote.
+    """
+    from distprof.launch.merge_memory import reuse_memory
+
+    reuse_memory()
+    from distprof.merge.commands.critical_path import CriticalView, critical_paths
+    from distprof.merge.run.attempts import of_attempt
+
+    view = CriticalView(steps=steps, top=top, as_json=as_json)
+    show(critical_paths(*of_attempt(runs, attempt), view=view, strict=strict, sizes=given_sizes(sizes)))

@@ -1,0 +1,97 @@
+"""Opens a run as a graph that can be replayed, for the commands that show and change what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from distprof.contract.tables import STEPS
+from distprof.errors import DataError, UsageError
+from distprof.merge.blame.candidates import MOST_MISSED
+from distprof.merge.clock.model import Clock
+from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.program.job import Job
+from distprof.merge.program.run_program import RunProgram, run_program
+from distprof.merge.replay.graph import WAIT
+from distprof.merge.run.merged import is_merge, origin_of
+from distprof.merge.run.open_run import NO_SIZES, open_run
+from distprof.merge.run.run_model import Run
+from distprof.merge.run.tables import read_table
+from distprof.units import spans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayable:
+    """A run, and what its ranks did."""
+
+    run: Run
+    clock: Clock
+    program: RunProgram
+    job: Job
+
+    @property
+    def steps(self) -> list[int]:
+        """Those that can be replayed."""
+        return [int(step) for step in np.unique(self.job.steps[:, 1])]
+
+    @property
+    def guessed(self) -> list[int]:
+        """Ranks of whose waits many are known from other ranks alone."""
+        return [int(rank) for rank in self.job.ranks[self.job.misses_waits > MOST_MISSED]]
+
+
+def open_replayable(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES) -> Replayable:
+    """Reads a run.
+
+    Args:
+        path: A run directory or traces of other programs; the merge of one.
+        *more: Further run directories of the same job.
+        sizes: Axis of the device mesh -> size, in place of what the run says.
+
+    Raises:
+        DataError: It cannot be read, or its ranks cannot be put into one graph.
+    """
+    paths = (path, *more) if more else origin_of(path)
+    if paths == (path,) and is_merge(path):
+        raise DataError(f"expected a run with its ranks in {path}, found a merge alone",
+                        hint="give the run directory that it was made of")
+    measured = measured_run(open_run(*paths, sizes=sizes))
+    assert measured.collectives is not None
+    run, clock = measured.run, measured.clock
+    recorded = read_table(run, STEPS) if run.kind == "distprof" else None
+    program = run_program(run, clock, measured.collectives, recorded.rows if recorded is not None else None)
+    job = program.job()
+    _check(run, clock, job)
+    run = run.noting([*(recorded.problems if recorded is not None else ()), *program.problems])
+    return Replayable(run=run, clock=clock, program=program, job=job)
+
+
+def _check(run: Run, clock: Clock, job: Job) -> None:
+    what = f"in which ranks meet in {run.path}"
+    if not len(job.graph.parts):
+        raise DataError(f"expected collectives {what}, found none with known times",
+                        hint="distprof comms RUN says what was recorded")
+    if not len(job.steps):
+        raise DataError(f"expected steps {what}, found none")
+    if len(job.ranks) > 1 and not (job.graph.events.kind == WAIT).any():
+        raise DataError(f"expected waits for collectives {what}, found none: what ranks waited for is not known")
+    if len(job.ranks) > 1 and clock.pair_uncertainty_ns() is None:
+        raise DataError(f"expected clocks that were compared {what}, found some that were not",
+                        hint="without them times of two ranks cannot be put in order")
+
+
+def chosen_steps(found: Replayable, wanted: Sequence[int]) -> list[int]:
+    """Steps that are looked at: those that were asked for, else those with a timeline, else those with calls alone.
+
+    Raises:
+        UsageError: There is no such step.
+    """
+    for one in wanted:
+        if one not in found.steps:
+            raise UsageError(f"expected one of {spans(found.steps)} for --step, found {one}")
+    there = set(found.steps)
+    usual = [step for step in found.program.traced or found.program.arrivals if step in there]
+    return sorted(set(wanted)) or usual or found.steps

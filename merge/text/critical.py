@@ -1,0 +1,163 @@
+"""`distprof critical-path` on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.problems import Problem, Remark
+from distprof.merge.clock.model import Clock
+from distprof.merge.critical.critical_path import UNRECORDED, CriticalPath
+from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.phrases import clock_line, rank_list
+from distprof.merge.text.problems import sentence, show_problems
+from distprof.reporters.page import Page
+from distprof.terminal import quoted_all
+from distprof.units import UNKNOWN, counted, duration, percent, spans
+
+TOP = 15
+LONGEST = 60
+"""Characters of a name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticalShown:
+    """What is to be shown."""
+
+    run: Run
+    clock: Clock
+    path: CriticalPath
+    rows: pl.DataFrame
+    """`MERGED_COLLECTIVES`."""
+    top: int | None
+    guessed: Sequence[int]
+    """Ranks of whose waits many are known from other ranks alone."""
+    remarks: Sequence[Remark]
+    problems: Sequence[Problem]
+    paths: Sequence[Path]
+
+
+def render(shown: CriticalShown, page: Page) -> str:
+    """The screen."""
+    path = shown.path
+    page.line("; ".join([f"{counted(len(shown.run.ranks), 'rank')}, {counted(len(path.steps), 'step')} "
+                         f"({spans(path.steps)})", *map(sentence, shown.remarks)]))
+    page.line(_head(path))
+    page.line()
+    _ranks(shown, page)
+    _modules(shown, page)
+    _operators(shown, page)
+    _collectives(shown, page)
+    for line in _doubts(shown):
+        page.line(line)
+    show_problems(shown.run.remarks, shown.problems, page)
+    page.line(clock_line(shown.clock.to_json()))
+    page.line()
+    where = quoted_all(shown.paths)
+    slowest = path.durations.sort(pl.col("end_ns") - pl.col("start_ns"))["step"].to_list()[-1]
+    page.line(f"Next: distprof critical-path --step {slowest} {where}")
+    page.line(f"      distprof merge --critical-path {where}")
+    return page.text()
+
+
+def _head(path: CriticalPath) -> str:
+    each = path.durations["end_ns"] - path.durations["start_ns"]
+    what = "the step takes" if len(path.steps) == 1 else "a step takes"
+    most = "" if len(path.steps) == 1 else f" ({duration(each.min())} to {duration(each.max())})"
+    kinds = {kind: ns for kind, ns in by_kind(path).items() if ns or kind != UNRECORDED}
+    return (f"{what} {duration(each.mean())}{most}, all of it on the longest chain: "
+            + ", ".join(f"{duration(ns)} {kind}" for kind, ns in kinds.items()))
+
+
+def _ranks(shown: CriticalShown, page: Page) -> None:
+    table, rows = by_rank(shown.path), shown.top or TOP
+    page.table(("rank", "on the chain", "of it", "in steps", "work", "moving", "starting", "waking"), [
+        (f"rank {row['rank']}", duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]),
+         *(_time(row[f"{kind}_ns"]) for kind in ("work", "moving", "starting", "waking")))
+        for row in table.head(rows).iter_rows(named=True)])
+    _more(table, rows, page)
+    page.line("a step, mean; moving: a collective, after all ranks had come that it needs; starting: from its call, or "
+              "from when its queue was")
+    page.line("free, until it began; waking: from its end until the thread went on")
+    page.line()
+
+
+def _modules(shown: CriticalShown, page: Page) -> None:
+    table, rows = by_module(shown.path), shown.top or TOP
+    page.table(("module", "phase", "on the chain", "of it", "in steps", "mostly on", "least slack", "most slack"), [
+        (_place(row), row["phase"], duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]), _main(row),
+         _slack(row, "slack"), _slack(row, "most_slack")) for row in table.head(rows).iter_rows(named=True)], left=2)
+    _more(table, rows, page)
+    page.line("slack: by how much each call on that rank could take longer before any step ends later")
+    page.line()
+
+
+def _operators(shown: CriticalShown, page: Page) -> None:
+    table, rows = by_op(shown.path), shown.top or TOP
+    if table["op"].null_count() == len(table):
+        return
+    page.table(("operator", "on the chain", "of it", "in steps", "mostly on"), [
+        (_cut(row["op"] or "(none)"), duration(row["time_ns"]), percent(row["ratio"]), str(row["steps"]), _main(row))
+        for row in table.head(rows).iter_rows(named=True)])
+    _more(table, rows, page)
+    page.line()
+
+
+def _collectives(shown: CriticalShown, page: Page) -> None:
+    table, rows = by_collective(shown.path, shown.rows), shown.top or TOP
+    if table.is_empty():
+        page.line("no collective is on the chain")
+        page.line()
+        return
+    page.table(("collective", "group", "calls/step", "on the chain", "of it", "moving", "starting", "waking"), [
+        (row["collective_op"] or UNKNOWN, row["group"] or UNKNOWN, f"{row['calls']:.3g}", duration(row["time_ns"]),
+         percent(row["ratio"]), *(_time(row[f"{kind}_ns"]) for kind in ("moving", "starting", "waking")))
+        for row in table.head(rows).iter_rows(named=True)], left=2)
+    _more(table, rows, page)
+    page.line()
+
+
+def _doubts(shown: CriticalShown) -> list[str]:
+    found = []
+    work = shown.path.links.filter(pl.col("kind") == "work")
+    if len(work) and (work["phase"] == "unknown").all():
+        found.append("which modules ran is not known: these steps have no timeline")
+    if shown.guessed:
+        found.append(f"many waits of {rank_list(shown.guessed)} are known from other ranks alone: part of the work there "
+                     "may be waiting")
+    off = shown.clock.pair_uncertainty_ns()
+    if off:
+        found.append(f"clocks may differ by {duration(off)}: where the chain changes ranks, it may be wrong by that")
+    return found
+
+
+def _more(table: pl.DataFrame, rows: int, page: Page) -> None:
+    if len(table) > rows:
+        page.line(f"{counted(len(table) - rows, 'more row')}: --top {len(table)} shows all")
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    where = row["module_path"]
+    return UNKNOWN if where is None else "(root)" if where == "" else _cut(where)
+
+
+def _main(row: Mapping[str, Any]) -> str:
+    return f"rank {row['rank']} ({percent(row['rank_ratio'])})"
+
+
+def _slack(row: Mapping[str, Any], which: str) -> str:
+    ns = row[f"{which}_ns"]
+    return UNKNOWN if ns is None else f"{duration(ns)} (rank {row[f'{which}_rank']})"
+
+
+def _time(ns: float) -> str:
+    return duration(ns) if ns else UNKNOWN
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST - 3]}..."
