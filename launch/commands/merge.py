@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 @click.option("--collectives/--no-collectives", "collectives", default=None,
               help="Draw collectives with the ranks that waited, in threads of their own. Foreign traces are read a "
                    "second time for it.  [default: drawn for runs of distprof]")
+@click.option("--critical-path", is_flag=True,
+              help="Draw the longest chain of each step over all ranks, with arrows where it goes on on another rank.")
 @click.option("--tensors", is_flag=False, flag_value="1MB", default=None, metavar="[SIZE]",
               help="Draw each tensor of at least this size while it lived, where the profiler recorded memory. Traces "
                    "are read once more for it. Stands behind RUN.  [SIZE: 1MB]")
@@ -85,8 +87,8 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
 
 def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, categories: str | None,
                    without_python: bool, min_duration: str | None, max_size: str | None,
-                   format_: Any, align: Any, collectives: bool | None, tensors: str | None,
-                   operators: bool) -> MergeOptions:
+                   format_: Any, align: Any, collectives: bool | None, tensors: str | None, operators: bool,
+                   critical_path: bool) -> MergeOptions:
     from distprof.merge.chrome.options import MergeOptions, NumberRanges, duration_ns, num_bytes, window_ns
 
     return MergeOptions(
@@ -97,7 +99,7 @@ def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, 
         without_python=without_python,
         min_duration_ns=duration_ns(min_duration, "--min-duration") if min_duration is not None else 0,
         max_bytes=num_bytes(max_size, "--max-size") if max_size is not None else None, format=format_,
-        align=align, collectives=collectives, operators=operators,
+        align=align, collectives=collectives, operators=operators, critical_path=critical_path,
         tensor_bytes=num_bytes(tensors, "--tensors") if tensors is not None else None)
 
 

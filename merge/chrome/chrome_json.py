@@ -168,7 +168,7 @@ def collective_events(drawn: Iterable[DrawnCollective], lanes: Lanes, origin_ns:
         for part in one.parts:
             yield slice_event(part, thread.pid, thread.tid, origin_ns)
         for arrow in one.arrows:
-            yield {"ph": arrow.phase, "cat": DRAWN, "name": "waited for", "id": FIRST_ARROW + arrow.number,
+            yield {"ph": arrow.phase, "cat": DRAWN, "name": arrow.name, "id": FIRST_ARROW + arrow.number,
                    "pid": thread.pid, "tid": thread.tid, "ts": microseconds(arrow.at_ns - origin_ns),
                    **({"bp": "e"} if arrow.phase == "f" else {})}
 

@@ -29,10 +29,11 @@ class ArrowEnd(NamedTuple):
     """s where it starts, f where it ends."""
     number: int
     at_ns: int
+    name: str = "waited for"
 
 
 class DrawnCollective(NamedTuple):
-    """A collective on one rank."""
+    """A collective, or a piece of the longest chain, on one rank."""
 
     thread: str
     """Name of the thread it is drawn on; nothing else on it overlaps."""

@@ -15,7 +15,7 @@ from distprof.contract.problems import Problem
 from distprof.merge.chrome.formats import FORMATS, Output
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import RankCounts
-from distprof.merge.chrome.rank_plans import RankPlan, plan_ranks
+from distprof.merge.chrome.rank_plans import Chain, RankPlan, plan_ranks
 from distprof.merge.chrome.rank_surveys import Progress, RankSurvey, RankSurveys, losses_of
 from distprof.merge.chrome.rank_writer import write_rank
 from distprof.merge.clock.model import Clock
@@ -51,7 +51,8 @@ class MergedTrace:
 
 def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSurveys, folder: Path,
                  options: MergeOptions, progress: Progress = lambda _: None, *, collectives: pl.DataFrame | None = None,
-                 steps: pl.DataFrame | None = None, allocations: pl.DataFrame | None = None) -> MergedTrace:
+                 steps: pl.DataFrame | None = None, allocations: pl.DataFrame | None = None,
+                 chain: Chain | None = None) -> MergedTrace:
     """Writes the merged trace of ranks, and their events as tables.
 
     Args:
@@ -65,11 +66,13 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
         collectives: `MERGED_COLLECTIVES` of the run, to be drawn.
         steps: `STEPS` of the ranks, where they recorded some.
         allocations: `allocations_of` of the ranks, to be drawn.
+        chain: The longest chains of steps, to be drawn.
 
     Raises:
         UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
     """
-    plans, form = plan_ranks(run, clock, read, options, collectives, steps, allocations), FORMATS[options.format]
+    plans = plan_ranks(run, clock, read, options, collectives, steps, allocations, chain)
+    form = FORMATS[options.format]
     outputs: list[Output] = [new(folder, run, clock, plans) for new in form.outputs()]
     if options.operators:
         from distprof.merge.chrome.operators_table import OperatorTables

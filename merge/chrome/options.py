@@ -68,6 +68,9 @@ class MergeOptions:
     operators: bool = False
     """Whether operators are tabled, for `distprof ops`."""
 
+    critical_path: bool = False
+    """Whether the longest chain of each step is drawn."""
+
     @property
     def choose_events(self) -> bool:
         """True where events of a rank are left out."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from distprof.merge.chrome.collective_drawing import Drawing
 
+Chain = tuple["pl.DataFrame", "pl.DataFrame"]
+"""`links` of a `CriticalPath`, and the `MERGED_COLLECTIVES` that they name."""
 MOST_NUMBERS = 1 << 31
 """Perfetto keeps 32 bits of a pid or tid, with a sign."""
 Steps = tuple[Any, Any, Any]
@@ -80,7 +82,7 @@ class Plans:
 
 def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOptions,
                collectives: pl.DataFrame | None = None, recorded: pl.DataFrame | None = None,
-               allocations: pl.DataFrame | None = None) -> Plans:
+               allocations: pl.DataFrame | None = None, chain: Chain | None = None) -> Plans:
     """Brings all ranks to one clock and decides what of each is written.
 
     Args are those of `merge_traces`; `recorded` are its `steps`.
@@ -105,7 +107,7 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
     wanted = _wanted(options.steps, steps, choice)
     selections = {one.rank.number: _selection(options, wanted.get(one.rank.number), clocks[one.rank.number], first_ns)
                   for one in chosen}
-    drawn = _drawn(clock, _traced(collectives, recorded), selections, steps, origin_ns)
+    drawn = _drawn(clock, _traced(collectives, recorded), chain, selections, steps, origin_ns)
     draws = options.categories is None or DRAWN in options.categories
     tensors = _tensors(allocations, chosen, selections, clocks) if draws else {}
     numbers = _numbers(chosen, drawn.most_threads if drawn is not None else 0)
@@ -155,13 +157,13 @@ def _traced(collectives: pl.DataFrame | None, recorded: pl.DataFrame | None) -> 
         pl.col("step").is_null() | (pl.col("step") < pl.lit(first)))
 
 
-def _drawn(clock: Clock, collectives: pl.DataFrame | None, selections: Mapping[int, EventSelection],
-           steps: Mapping[int, Steps], origin_ns: int) -> Drawing | None:
-    """What is drawn of communication; it is in the category of what the merge draws."""
-    if collectives is None or any(one.categories is not None and DRAWN not in one.categories
-                                  for one in selections.values()):
+def _drawn(clock: Clock, collectives: pl.DataFrame | None, chain: Chain | None,
+           selections: Mapping[int, EventSelection], steps: Mapping[int, Steps], origin_ns: int) -> Drawing | None:
+    """What is drawn of communication and chains; it is in the category of what the merge draws."""
+    if (collectives is None and chain is None) or any(
+            one.categories is not None and DRAWN not in one.categories for one in selections.values()):
         return None
-    from distprof.merge.chrome.collective_drawing import DrawOptions, draw_collectives
+    from distprof.merge.chrome.collective_drawing import Drawing, DrawOptions, draw_collectives
 
     wanted = {}
     for rank, selection in selections.items():
@@ -169,7 +171,15 @@ def _drawn(clock: Clock, collectives: pl.DataFrame | None, selections: Mapping[i
         windows = None if selection.windows_ns is None else selection.windows_ns.map(line.to_common)
         wanted[rank] = DrawOptions(windows_ns=windows, min_duration_ns=selection.min_duration_ns,
                                    step_ns=dict(zip(numbers.tolist(), (ends - starts).tolist(), strict=True)))
-    return draw_collectives(collectives, clock, wanted, origin_ns)
+    found = Drawing(ranks={}, counters=[]) if collectives is None else draw_collectives(
+        collectives, clock, wanted, origin_ns)
+    if chain is None:
+        return found
+    from distprof.merge.chrome.chain_drawing import draw_chains
+
+    number = sum(len(one.arrows) for drawn in found.ranks.values() for one in drawn)
+    chains = draw_chains(*chain, wanted, origin_ns, number)
+    return replace(found, ranks={rank: [*found.ranks.get(rank, ()), *chains.get(rank, ())] for rank in wanted})
 
 
 def step_times(one: RankSurvey, recorded: pl.DataFrame | None) -> Steps:

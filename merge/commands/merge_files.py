@@ -17,6 +17,7 @@ from distprof.files import write_json
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import SENTENCES
+from distprof.merge.chrome.rank_plans import Chain
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
@@ -55,7 +56,8 @@ def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOpti
         UsageError: The options ask for what is not there.
     """
     tables: RecordedTables | None = None
-    found = measured_run(run, options.align, collectives=run.kind == "distprof" or bool(options.collectives))
+    found = measured_run(run, options.align, collectives=run.kind == "distprof" or bool(options.collectives)
+                         or options.critical_path)
     if run.kind == "traces":
         _write_no_rows(run, folder)  # while the first pass runs
     else:
@@ -64,12 +66,14 @@ def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOpti
         tables = read_tables(run)
     read = reading.read(lambda done: progress(0.3 * done))
     found = found.noting(read.problems)
+    chain = _chain(found, tables) if options.critical_path else None
     trace = None
     if read.ranks:
         trace = merge_traces(
             found.run, found.clock, read.ranks, reading, folder, options, progress,
             collectives=None if options.collectives is False else found.collectives,
-            steps=tables.steps if tables is not None else None, allocations=_allocations(found.run, options))
+            steps=tables.steps if tables is not None else None, allocations=_allocations(found.run, options),
+            chain=chain)
         found = found.noting(trace.problems)
     elif tables is None:
         reasons = "; ".join(sentences(found.run.problems))
@@ -102,6 +106,15 @@ def _allocations(run: Run, options: MergeOptions) -> pl.DataFrame | None:
             raise DataError(f"expected timelines with allocations for --tensors in {run.path}, found those of the "
                             f"trace pass", hint="--steps trace=0,memory=2 records them")
     return run_memory(replace(run, ranks=chosen)).rows.filter(pl.col("size_bytes") >= options.tensor_bytes)
+
+
+def _chain(found: MeasuredRun, tables: RecordedTables | None) -> Chain:
+    """The longest chains of all steps with a timeline."""
+    from distprof.merge.commands.replayable import chosen_steps, replayable
+    from distprof.merge.critical.critical_path import critical_path
+
+    read = replayable(found, tables.steps if tables is not None else None)
+    return critical_path(read.program, read.job, chosen_steps(read, ())).links, read.program.rows
 
 
 def _write_no_rows(run: Run, folder: Path) -> None:

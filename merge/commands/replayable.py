@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from distprof.contract.tables import STEPS
 from distprof.errors import DataError, UsageError
 from distprof.merge.blame.candidates import MOST_MISSED
 from distprof.merge.clock.model import Clock
-from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.replay.graph import WAIT
@@ -59,14 +60,28 @@ def open_replayable(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES
         raise DataError(f"expected a run with its ranks in {path}, found a merge alone",
                         hint="give the run directory that it was made of")
     measured = measured_run(open_run(*paths, sizes=sizes))
+    if measured.run.kind != "distprof":
+        return replayable(measured, None)
+    recorded = read_table(measured.run, STEPS)
+    return replayable(measured.noting(recorded.problems), recorded.rows)
+
+
+def replayable(measured: MeasuredRun, steps: pl.DataFrame | None) -> Replayable:
+    """Puts what ranks did into one graph.
+
+    Args:
+        measured: With its collectives.
+        steps: `STEPS` of the run; None for traces of other programs.
+
+    Raises:
+        DataError: That is not possible.
+    """
     assert measured.collectives is not None
     run, clock = measured.run, measured.clock
-    recorded = read_table(run, STEPS) if run.kind == "distprof" else None
-    program = run_program(run, clock, measured.collectives, recorded.rows if recorded is not None else None)
+    program = run_program(run, clock, measured.collectives, steps)
     job = program.job()
     _check(run, clock, job)
-    run = run.noting([*(recorded.problems if recorded is not None else ()), *program.problems])
-    return Replayable(run=run, clock=clock, program=program, job=job)
+    return Replayable(run=run.noting(program.problems), clock=clock, program=program, job=job)
 
 
 def _check(run: Run, clock: Clock, job: Job) -> None:

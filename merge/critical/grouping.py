@@ -21,7 +21,8 @@ def by_kind(path: CriticalPath) -> dict[str, float]:
 def by_rank(path: CriticalPath) -> pl.DataFrame:
     """`rank`, `time_ns`, `ratio` of the chain, `steps` in which it is on the chain, and the time of each kind."""
     sums = [_NS.filter(pl.col("kind") == kind).sum().alias(f"{kind}_ns") for kind in KINDS]
-    return _of_step(path, path.links.group_by("rank").agg(time_ns=_NS.sum(), steps=pl.col("step").n_unique(), *sums))
+    return _of_step(path, path.links.group_by("rank").agg(
+        _NS.sum().alias("time_ns"), pl.col("step").n_unique().alias("steps"), *sums))
 
 
 def by_module(path: CriticalPath) -> pl.DataFrame:
@@ -60,7 +61,7 @@ def by_collective(path: CriticalPath, rows: pl.DataFrame) -> pl.DataFrame:
     sums = [_NS.filter(pl.col("kind") == kind).sum().alias(f"{kind}_ns") for kind in KINDS[1:-1]]
     calls = pl.struct("step", "collective").n_unique() / max(len(path.steps), 1)
     return _of_step(path, named.group_by("collective_op", "group").agg(
-        calls.alias("calls"), time_ns=_NS.sum(), steps=pl.col("step").n_unique(), *sums))
+        calls.alias("calls"), _NS.sum().alias("time_ns"), pl.col("step").n_unique().alias("steps"), *sums))
 
 
 def slack_by_rank(path: CriticalPath) -> pl.DataFrame:

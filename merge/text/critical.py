@@ -128,8 +128,8 @@ def _doubts(shown: CriticalShown) -> list[str]:
     if len(work) and (work["phase"] == "unknown").all():
         found.append("which modules ran is not known: these steps have no timeline")
     if shown.guessed:
-        found.append(f"many waits of {rank_list(shown.guessed)} are known from other ranks alone: part of the work there "
-                     "may be waiting")
+        found.append(f"many waits of {rank_list(shown.guessed)} are known from other ranks alone: part of the work "
+                     "there may be waiting")
     off = shown.clock.pair_uncertainty_ns()
     if off:
         found.append(f"clocks may differ by {duration(off)}: where the chain changes ranks, it may be wrong by that")

@@ -1,9 +1,10 @@
-"""The longest chain of made-up schedules is the one that an exhaustive search finds, and slack is what a delay may be."""
+"""The longest chain of made-up schedules is what an exhaustive search finds; slack is how long a delay may be."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ AT_ONCE, AT_THE_END, LATER, NOT_AT_ALL = range(4)
 
 @st.composite
 def schedules(draw: Any, groups: list[tuple[int, ...]] = GROUPS, most: int = 3) -> list[Program]:
-    """Two steps of three ranks: work, collectives of all and from a root, which are waited for at once, later, never."""
+    """Steps of three ranks: work, collectives of all and from a root, which are waited for at once, later or never."""
     found: list[Program] = [[] for _ in range(RANKS)]
     left: list[list[tuple]] = [[] for _ in range(RANKS)]
     for step in range(2):
@@ -145,7 +146,7 @@ def test_a_chain_since_an_instant_lasts_from_then_on(programs, lanes, since):
     event = int(np.argmax(graph.events.at_ns))
     links = Chains(graph, order).to(event, since)
     assert sum(link.end_ns - link.start_ns for link in links) == max(int(graph.events.at_ns[event]) - since, 0)
-    assert all(one.end_ns == other.start_ns for one, other in zip(links, links[1:], strict=False))
+    assert all(one.end_ns == other.start_ns for one, other in pairwise(links))
 
 
 def step_ends(programs: list[Program], lanes: int) -> list[int]:

@@ -1,0 +1,91 @@
+"""Draws the longest chains of steps: slices on a thread of each rank, and an arrow where a chain goes on on another."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import polars as pl
+
+from distprof.merge.chrome.collective_drawing import DrawOptions
+from distprof.merge.chrome.drawing import ArrowEnd, DrawnCollective, DrawnSlice
+
+THREAD = "critical path"
+
+
+class _Piece(NamedTuple):
+    """What a chain has on one rank without a break."""
+
+    step: int
+    rank: int
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+def draw_chains(links: pl.DataFrame, rows: pl.DataFrame, wanted: Mapping[int, DrawOptions], origin_ns: int,
+                first_number: int) -> dict[int, list[DrawnCollective]]:
+    """Draws chains.
+
+    Args:
+        links: `links` of a `CriticalPath`.
+        rows: `MERGED_COLLECTIVES`.
+        wanted: By rank; others are not drawn.
+        origin_ns: The instant that becomes 0: no arrow lies before it.
+        first_number: Of arrows.
+
+    Returns:
+        By rank.
+    """
+    pieces = _pieces(links, rows)
+    shown = [piece.rank in wanted and _is_wanted(piece, wanted[piece.rank]) for piece in pieces]
+    arrows: dict[int, list[ArrowEnd]] = defaultdict(list)
+    for place in range(1, len(pieces)):
+        before, after = pieces[place - 1:place + 1]
+        # a viewer finds the slices by time: both ends have to lie in one, and the arrow must not run back
+        starts = max(min(before.end_ns, after.end_ns - 1) - 1, before.start_ns)
+        ends = max(after.start_ns, starts + 1)
+        if (before.rank != after.rank and before.step == after.step and shown[place - 1] and shown[place]
+                and origin_ns <= starts < before.end_ns and ends < after.end_ns):
+            arrows[place - 1].append(ArrowEnd("s", first_number + place, starts, THREAD))
+            arrows[place].append(ArrowEnd("f", first_number + place, ends, THREAD))
+    found: dict[int, list[DrawnCollective]] = defaultdict(list)
+    for place, piece in enumerate(pieces):
+        if shown[place]:
+            found[piece.rank].append(DrawnCollective(
+                thread=THREAD, slice=DrawnSlice(piece.name, piece.start_ns, piece.end_ns), args={"step": piece.step},
+                parts=(), arrows=tuple(arrows[place])))
+    return found
+
+
+def _pieces(links: pl.DataFrame, rows: pl.DataFrame) -> Sequence[_Piece]:
+    """Links with names, joined where they follow each other; in a step from where the one before has ended."""
+    calls = rows.unique("collective", keep="first").select(
+        "collective", called=pl.concat_str(pl.col("op").cast(pl.String), pl.format(" #{}", "sequence"),
+                                           ignore_nulls=True))
+    where = pl.when(pl.col("module_path") == "").then(pl.lit("model")).otherwise("module_path")
+    what = pl.when(pl.col("kind") == "work").then(pl.concat_str(where, "phase", separator=" ", ignore_nulls=True)
+                                                  ).otherwise(pl.concat_str("called", "kind", separator=" ",
+                                                                            ignore_nulls=True))
+    named = links.join(calls, on="collective", how="left", maintain_order="left").select(
+        "step", "rank", what.alias("name"), "start_ns", "end_ns")
+    found, ended = list[_Piece](), 0
+    for one in map(_Piece._make, named.iter_rows()):
+        last = found[-1] if found else None
+        if last is not None and last.step != one.step:
+            ended = last.end_ns
+        one = one._replace(start_ns=max(one.start_ns, ended))
+        if one.end_ns <= one.start_ns:
+            continue
+        if last is not None and last[:3] == one[:3] and last.end_ns == one.start_ns:
+            found[-1] = last._replace(end_ns=one.end_ns)
+        else:
+            found.append(one)
+    return found
+
+
+def _is_wanted(piece: _Piece, wanted: DrawOptions) -> bool:
+    if piece.end_ns - piece.start_ns < wanted.min_duration_ns:
+        return False
+    return wanted.windows_ns is None or bool(wanted.windows_ns.meets(piece.start_ns, piece.end_ns))

@@ -1,0 +1,1 @@
+"""What steps of a job would take with something changed: work, stragglers, communication."""

@@ -1,0 +1,92 @@
+"""Longest chains in the merged trace: what is drawn of known ones, and of a real job before the real Perfetto."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import polars as pl
+import pytest
+
+from distprof.merge.chrome.chain_drawing import THREAD, draw_chains
+from distprof.merge.chrome.collective_drawing import DrawOptions
+from distprof.merge.chrome.drawing import DrawnSlice
+from distprof.merge.critical.critical_path import SCHEMA
+from distprof.merge.layout.windows import Windows
+from support.drawn_rows import MS, collective, frame
+from support.jobs import distprof
+from support.perfetto import ERRORS, ask, rank_of
+
+SLICES = f"""select slice.ts as ts, slice.dur as dur, process.name as process, slice.name as name,
+             extract_arg(slice.arg_set_id, 'args.step') as step
+             from slice join thread_track on slice.track_id = thread_track.id join thread using (utid)
+             join process using (upid) where thread.name = '{THREAD}' order by slice.ts, slice.dur"""
+ARROWS = f"""select so.ts as source_ts, so.dur as source_dur, po.name as source, si.ts as ts, pi.name as target
+             from flow join slice so on flow.slice_out = so.id join slice si on flow.slice_in = si.id
+             join thread_track tto on so.track_id = tto.id join thread tho on tto.utid = tho.utid
+             join process po on tho.upid = po.upid join thread_track tti on si.track_id = tti.id
+             join thread thi on tti.utid = thi.utid join process pi on thi.upid = pi.upid
+             where tho.name = '{THREAD}' and thi.name = '{THREAD}'"""
+BOTH = {rank: DrawOptions() for rank in range(2)}
+
+
+def links(*rows: tuple[object, ...]) -> pl.DataFrame:
+    """Of (step, rank, kind, start in ms, end in ms, phase, module, collective)."""
+    return pl.DataFrame([(step, rank, kind, start * MS, end * MS, phase, module, None, call)
+                         for step, rank, kind, start, end, phase, module, call in rows], SCHEMA, orient="row")
+
+
+def drawn(*rows: tuple[object, ...], wanted: dict[int, DrawOptions] = BOTH, first_number: int = 0):
+    return draw_chains(links(*rows), frame(collective(3, {0: (1.0, 9.0), 1: (2.0, 9.0)})), wanted, 0, first_number)
+
+
+def test_pieces_that_follow_each_other_are_one_and_an_arrow_leads_to_the_next_rank():
+    found = drawn((7, 1, "work", 0, 2, "forward", "layers.1", None), (7, 1, "work", 2, 4, "forward", "layers.1", None),
+                  (7, 1, "starting", 4, 5, None, None, 3), (7, 0, "moving", 5, 9, None, None, 3),
+                  (7, 0, "work", 9, 10, "forward", "", None), first_number=40)
+    assert [one.slice for one in found[1]] == [DrawnSlice("layers.1 forward", 0, 4 * MS),
+                                               DrawnSlice("all_reduce #3 starting", 4 * MS, 5 * MS)]
+    assert [one.slice.name for one in found[0]] == ["all_reduce #3 moving", "model forward"]
+    (start,), (end,) = found[1][1].arrows, found[0][0].arrows
+    assert (start.phase, end.phase, start.number == end.number >= 40) == ("s", "f", True)
+    assert start.at_ns < 5 * MS <= end.at_ns < 9 * MS
+    assert found[0][1].arrows == () == found[1][0].arrows
+
+
+def test_steps_do_not_overlap_and_no_arrow_joins_them():
+    found = drawn((7, 0, "work", 0, 10, "forward", "a", None), (8, 1, "work", 6, 14, "forward", "b", None))
+    assert [one.slice for one in found[1]] == [DrawnSlice("b forward", 10 * MS, 14 * MS)]
+    assert not any(one.arrows for mine in found.values() for one in mine)
+
+
+@pytest.mark.parametrize("wanted", [
+    {1: DrawOptions()}, {0: DrawOptions(min_duration_ns=3 * MS), 1: DrawOptions()},
+    {0: DrawOptions(windows_ns=Windows([(0, 4 * MS)])), 1: DrawOptions()}])
+def test_what_is_left_out_takes_its_arrows_along(wanted):
+    found = drawn((7, 1, "work", 0, 5, "forward", "a", None), (7, 0, "work", 5, 7, "forward", "b", None), wanted=wanted)
+    assert list(found) == [1] and found[1][0].arrows == ()
+
+
+@pytest.mark.job
+def test_perfetto_shows_chains_without_gaps_and_arrows_where_they_change_ranks(two_late_ranks, tmp_path):
+    done = distprof("merge", "--critical-path", "--out", tmp_path / "out", two_late_ranks)
+    assert done.returncode == 0, done.stderr
+    answer = ask(tmp_path / "out" / "trace.json.gz", ERRORS, SLICES, ARROWS)
+    assert answer.import_errors == [] and answer.results[0] == []
+    slices, arrows = answer.results[1:]
+    steps = sorted({int(row["step"]) for row in slices})
+    assert len(steps) > 3
+    changes = 0
+    for step in steps:
+        mine = [row for row in slices if int(row["step"]) == step]
+        assert all(one["ts"] + one["dur"] == other["ts"] for one, other in pairwise(mine))
+        changes += sum(one["process"] != other["process"] for one, other in pairwise(mine))
+    assert 0 < len(arrows) == changes
+    assert all(row["source_ts"] + row["source_dur"] == row["ts"] and rank_of(row["source"]) != rank_of(row["target"])
+               for row in arrows)
+
+
+@pytest.mark.job
+def test_a_merge_of_what_has_no_chain_says_so(alone, tmp_path):
+    failed = distprof("merge", "--critical-path", "--out", tmp_path / "out", alone)
+    assert failed.returncode == 1 and not (tmp_path / "out").exists()
+    assert "expected collectives in which ranks meet" in failed.stderr and "hint:" in failed.stderr
