@@ -66,7 +66,7 @@ def render(shown: CriticalShown, page: Page) -> str:
 
 
 def _head(path: CriticalPath) -> str:
-    each = path.durations["end_ns"] - path.durations["start_ns"]
+    each = (path.durations["end_ns"] - path.durations["start_ns"]).to_numpy()
     what = "the step takes" if len(path.steps) == 1 else "a step takes"
     most = "" if len(path.steps) == 1 else f" ({duration(each.min())} to {duration(each.max())})"
     kinds = {kind: ns for kind, ns in by_kind(path).items() if ns or kind != UNRECORDED}

@@ -1,0 +1,138 @@
+"""`distprof whatif` on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from distprof.contract.problems import Problem
+from distprof.merge.clock.model import Clock
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.phrases import brief, clock_line, rank_list
+from distprof.merge.text.problems import show_problems
+from distprof.merge.whatif.changes import Changes
+from distprof.merge.whatif.prediction import Prediction
+from distprof.reporters.page import Page
+from distprof.terminal import quoted_all
+from distprof.units import counted, duration, percent, spans
+
+TOP = 20
+MENDED = 5
+"""Kinds of stragglers that are listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfShown:
+    """What is to be shown."""
+
+    run: Run
+    clock: Clock
+    changes: Changes
+    prediction: Prediction
+    top: int | None
+    guessed: Sequence[int]
+    """Ranks of whose waits many are known from other ranks alone."""
+    untraced: bool
+    """True where steps without a timeline were left out."""
+    problems: Sequence[Problem]
+    paths: Sequence[Path]
+
+
+def render(shown: WhatIfShown, page: Page) -> str:
+    """The screen."""
+    found = shown.prediction
+    left_out = "; those without a timeline are left out" if shown.untraced else ""
+    page.line(f"{counted(len(shown.run.ranks), 'rank')}, {counted(len(found.steps), 'step')} ({spans(found.steps)})"
+              f"{left_out}")
+    for line in _changed(shown):
+        page.line(line)
+    page.line()
+    _table(shown, page)
+    for line in _verdict(found):
+        page.line(line)
+    if shown.guessed:
+        page.line(f"many waits of {rank_list(shown.guessed)} are known from other ranks alone: part of the work there "
+                  "may be waiting")
+    show_problems(shown.run.remarks, shown.problems, page)
+    page.line(clock_line(shown.clock.to_json()))
+    page.line()
+    page.line(f"Next: distprof critical-path {quoted_all(shown.paths)}")
+    return page.text()
+
+
+def _changed(shown: WhatIfShown) -> Iterator[str]:
+    changes, found = shown.changes, shown.prediction
+    for scale, by_rank in zip(changes.scales, found.scaled_ns, strict=True):
+        number = len(found.steps)
+        each = ", ".join(f"rank {rank} {brief(ns / number)}" for rank, ns in list(by_rank.items())[:MENDED])
+        more = f" and {len(by_rank) - MENDED} more" if len(by_rank) > MENDED else ""
+        yield f"what if {scale.text}: that is work of {each} a step{more}"
+    if changes.no_stragglers:
+        yield from _stragglers(found)
+    if changes.free_communication:
+        yield "what if collectives took no time: ranks still wait for each other"
+    for one in found.bandwidths:
+        part = (f"{percent(one.ratio)} of its transfer grows with its bytes" if one.ratio is not None else
+                "its calls do not differ enough in size to tell what grows with bytes, so that all of it counts")
+        yield f"what if bandwidth were {changes.bandwidth:g}x: {one.op} of {one.num_ranks} ranks: {part}"
+
+
+def _stragglers(found: Prediction) -> Iterator[str]:
+    if found.work.is_empty():
+        yield "what if no rank were a straggler: no piece of work stands out from those of its peers"
+        return
+    steps = len(found.steps)
+    less = float(found.work["less_ns"].to_numpy().sum())
+    yield (f"what if no rank were a straggler: {brief(less / steps)} less work a step on "
+           f"{counted(found.work['rank'].n_unique(), 'rank')}")
+    for row in found.work.head(MENDED).iter_rows(named=True):
+        where = row["phase"] if row["module_path"] is None else f"{row['module_path'] or '(root)'} {row['phase']}"
+        yield (f"  rank {row['rank']}: {where}: {brief(row['less_ns'] / row['steps'])} less in each of "
+               f"{counted(row['steps'], 'step')}")
+    if len(found.work) > MENDED:
+        yield f"  and {len(found.work) - MENDED} more; --json has all"
+
+
+def _table(shown: WhatIfShown, page: Page) -> None:
+    found, rows = shown.prediction, shown.top or TOP
+    names = ("measured_ns", "replayed_ns", "predicted_ns")
+    ranks = found.of_ranks.group_by("rank", maintain_order=True).agg(pl.col(names).mean()).sort("rank")
+    lines = [_row("job", *(float(found.of_ranks[name].to_numpy().mean()) for name in names))]
+    lines += [_row(f"rank {rank}", *times) for rank, *times in ranks.head(rows).iter_rows()]
+    lines += [_row(f"step {step}", *times) for step, *times in found.of_steps.head(rows).iter_rows()]
+    page.table(("", "measured", "replayed", "predicted", "change", ""), lines)
+    for what, number in (("rank", len(ranks)), ("step", len(found.of_steps))):
+        if number > rows:
+            page.line(f"{counted(number - rows, f'more {what}')}: --top {number} shows all")
+    page.line("job and steps: mean over ranks; replayed: without any change")
+    page.line()
+
+
+def _row(what: str, measured: float, replayed: float, predicted: float) -> tuple[str, ...]:
+    change = predicted - replayed
+    return (what, duration(measured), duration(replayed), duration(predicted),
+            f"{'+' if change > 0 else ''}{duration(change)}", percent(change / replayed) if replayed else "-")
+
+
+def _verdict(found: Prediction) -> Iterator[str]:
+    """What the prediction says, and what it cannot."""
+    mean = float(found.of_ranks["measured_ns"].to_numpy().mean())
+    yield (f"replay without any change: {brief(found.replay_error_ns)} off a measured step of a rank in the mean "
+           f"({percent(found.replay_error_ns / mean)}), {brief(found.largest_replay_error_ns)} at most; that "
+           "checks the graph, not the prediction")
+    gain, error = found.gain_ns, found.gain_error_ns
+    if abs(gain) <= found.replay_error_ns:
+        yield (f"the change ({brief(abs(gain))}) is not larger than that: whether steps would be shorter is not known"
+               if gain else "nothing changes: no step depends on it")
+        return
+    yield (f"a step would take {brief(abs(gain))} (+- {brief(error)}) {'less' if gain > 0 else 'more'}: "
+           f"{brief(mean - gain)} in place of {brief(mean)}")
+    scatter, number = found.scatter_ns, len(found.steps)
+    if scatter is not None and abs(gain) < 2 * scatter / number ** 0.5:
+        yield (f"that is less than what the mean of {counted(number, 'step')} may be off by, as they scatter by "
+               f"{brief(scatter)}: a run with the change may show nothing of it")
+    if found.at_best_ns is not None:
+        yield f"if all of each transfer grew with its bytes: {brief(found.at_best_ns)}"

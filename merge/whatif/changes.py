@@ -1,0 +1,100 @@
+"""What is to be changed about a job, as users write it: `rank=2,module=layers.1: 0.5`, `2x`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distprof.errors import UsageError
+
+KEYS = ("rank", "module", "phase", "step", "op")
+EXAMPLE = "--scale 'rank=2,module=layers.1: 0.5'"
+Spans = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Work that takes another time; conditions all have to hold, None always does."""
+
+    text: str
+    """As it was asked for."""
+    factor: float
+    rank: tuple[int, int] | None = None
+    """First and last."""
+    module: str | None = None
+    """A pattern of paths; what lies in a module that it fits belongs to it."""
+    phase: str | None = None
+    step: tuple[int, int] | None = None
+    """First and last."""
+    op: str | None = None
+    """A pattern of names of operators."""
+
+    @property
+    def needs_timeline(self) -> bool:
+        """True where only a timeline shows which work is meant."""
+        return self.module is not None or self.phase is not None or self.op is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """All that is changed at once."""
+
+    scales: Sequence[Scale] = ()
+    """Work that several of them mean belongs to the first."""
+    no_stragglers: bool = False
+    free_communication: bool = False
+    bandwidth: float | None = None
+    """So many times that of now."""
+
+    @property
+    def needs_timeline(self) -> bool:
+        """True where steps without a timeline cannot be changed."""
+        return any(scale.needs_timeline for scale in self.scales)
+
+
+def scale_of(text: str) -> Scale:
+    """Reads `rank=2,module=layers.1: 0.5`.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    conditions, colon, factor = text.rpartition(":")
+    if not colon:
+        raise UsageError(f"expected conditions, a colon and a factor for --scale, found {text!r}", hint=EXAMPLE)
+    found: dict[str, str] = {}
+    for part in filter(None, map(str.strip, conditions.split(","))):
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or key not in KEYS or key in found or not value:
+            raise UsageError(f"expected {', '.join(KEYS)} with a value, each once, for --scale, found {part!r}",
+                             hint=EXAMPLE)
+        found[key] = value
+    return Scale(text=text.strip(), factor=factor_of(factor, "--scale", least=0.0), rank=_span(found, "rank"),
+                 step=_span(found, "step"), module=found.get("module"), phase=found.get("phase"), op=found.get("op"))
+
+
+def factor_of(text: str, flag: str, *, least: float) -> float:
+    """Reads `0.5` or `2x`.
+
+    Raises:
+        UsageError: It is no number, or too small.
+    """
+    try:
+        found = float(text.strip().removesuffix("x"))
+    except ValueError:
+        found = math.nan
+    if not (math.isfinite(found) and found >= least):
+        raise UsageError(f"expected a factor of {least:g} or more for {flag}, found {text.strip()!r}",
+                         hint=EXAMPLE if flag == "--scale" else f"{flag} 2x")
+    return found
+
+
+def _span(found: dict[str, str], key: str) -> tuple[int, int] | None:
+    value = found.get(key)
+    if value is None or value == "all":
+        return None
+    first, _, last = value.partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal() and int(first) <= int(last or first)):
+        raise UsageError(f"expected a number, like 2 or 2-5, or all, as {key} of --scale, found {value!r}",
+                         hint=EXAMPLE)
+    return int(first), int(last or first)

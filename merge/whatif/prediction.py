@@ -1,0 +1,178 @@
+"""What steps would take with changes, by a replay; beside what they took, and what a replay without changes gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.errors import DataError
+from distprof.merge.blame.verdicts import REPLAY
+from distprof.merge.program.job import Job
+from distprof.merge.program.pieces import work_of
+from distprof.merge.program.run_program import RunProgram
+from distprof.merge.replay.graph import Graph
+from distprof.merge.replay.order import ordered
+from distprof.merge.replay.replay import Relief, Replay
+from distprof.merge.whatif.changes import Changes
+from distprof.merge.whatif.communication import Bandwidth, faster, free, moved_by_bytes
+from distprof.merge.whatif.scaled import scaled
+from distprof.merge.whatif.stragglers import stragglers
+
+SCHEMA = {"step": pl.Int64(), "rank": pl.Int64(), "measured_ns": pl.Float64(), "replayed_ns": pl.Float64(),
+          "predicted_ns": pl.Float64()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Times of steps."""
+
+    steps: Sequence[int]
+    of_ranks: pl.DataFrame
+    """`SCHEMA`, a row a step of a rank."""
+    work: pl.DataFrame
+    """`rank`, `phase`, `module_path`, `steps`, `less_ns`: stragglers that were mended, the most first."""
+    scaled_ns: list[dict[int, float]]
+    """Of each scale, by rank, how long the work that it meant took in these steps."""
+    bandwidths: list[Bandwidth]
+    at_best_ns: float | None
+    """Mean step if all of each transfer depended on bandwidth; None where bandwidth is not changed."""
+    clock_ns: int
+    """What the clocks of two ranks may differ by."""
+
+    @property
+    def of_steps(self) -> pl.DataFrame:
+        """The job: `step` and times, the mean over ranks."""
+        return self.of_ranks.group_by("step", maintain_order=True).agg(pl.col(*list(SCHEMA)[2:]).mean())
+
+    @property
+    def gain_ns(self) -> float:
+        """By how much the mean step gets shorter."""
+        return _mean(self.of_ranks["replayed_ns"]) - _mean(self.of_ranks["predicted_ns"])
+
+    @property
+    def replay_error_ns(self) -> float:
+        """By how much steps of ranks that are replayed unchanged differ from what was measured, in the mean."""
+        return _mean((self.of_ranks["replayed_ns"] - self.of_ranks["measured_ns"]).abs())
+
+    @property
+    def largest_replay_error_ns(self) -> float:
+        """The same of the step of a rank where it is largest."""
+        return float(np.abs((self.of_ranks["replayed_ns"] - self.of_ranks["measured_ns"]).to_numpy()).max(initial=0))
+
+    @property
+    def gain_error_ns(self) -> float:
+        """That of the gain: of the replay, as it was on simulated jobs and as it is here, and of clocks."""
+        clock_ns = min(self.clock_ns, abs(self.gain_ns))
+        return float(np.linalg.norm((REPLAY * self.gain_ns, self.replay_error_ns, clock_ns)))
+
+    @property
+    def scatter_ns(self) -> float | None:
+        """Standard deviation of the measured steps; None of a single one."""
+        measured = self.of_steps["measured_ns"].to_numpy()
+        return float(measured.std(ddof=1)) if len(measured) > 1 else None
+
+
+def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int], *,
+            coordinates: Mapping[int, Mapping[str, int]], clock_ns: int) -> Prediction:
+    """Replays a job with changes.
+
+    Args:
+        program: What ranks did.
+        job: Its graph.
+        changes: What is changed.
+        steps: Those that are predicted; all of them are changed, and no other.
+        coordinates: Of ranks in the device mesh, where they are known.
+        clock_ns: What the clocks of two ranks may differ by.
+
+    Raises:
+        UsageError: What is to be changed is not there.
+        DataError: Bandwidth is to be changed, and sizes are not known.
+    """
+    mended = stragglers(program, job, steps, coordinates) if changes.no_stragglers else np.zeros(len(job.pieces.ns))
+    less = np.bincount(job.pieces.event, mended, len(job.graph.events))
+    meant = scaled(program, job, changes.scales, steps)
+    work = work_of(job.graph)
+    left = np.divide(work - less, work, out=np.ones(len(work)), where=work > 0)
+    for scale, ns in zip(changes.scales, meant, strict=True):
+        less = less + (1 - scale.factor) * ns * left
+    graph, order = ordered(job.graph)
+    changed, bandwidths, best = graph, list[Bandwidth](), None
+    if changes.bandwidth is not None:
+        moved, bandwidths = moved_by_bytes(program, job)
+        changed = faster(graph, _of_steps(job, moved, steps), changes.bandwidth)
+        best = faster(graph, _of_steps(job, np.clip(graph.transfer_ns, 0, None), steps), changes.bandwidth)
+    if changes.free_communication:
+        changed, best = _where(job, free(graph), graph, steps), None
+    windows = job.steps[np.isin(job.steps[:, 1], steps)]
+    relief = [_relief(less)]
+    replayed, predicted = _durations(Replay(graph, order), windows, []), _durations(Replay(changed, order), windows,
+                                                                                  relief)
+    events = graph.events
+    of_ranks = pl.DataFrame({
+        "step": windows[:, 1], "rank": job.ranks[windows[:, 0]],
+        "measured_ns": (events.at_ns[windows[:, 3]] - events.at_ns[windows[:, 2]]).astype(float),
+        "replayed_ns": replayed, "predicted_ns": predicted}, SCHEMA).sort("step", "rank")
+    return Prediction(
+        steps=sorted(steps), of_ranks=of_ranks, work=_mended(program, job, mended),
+        scaled_ns=[_by_rank(job, ns) for ns in meant], bandwidths=bandwidths, clock_ns=clock_ns,
+        at_best_ns=None if best is None else float(_durations(Replay(best, order), windows, relief).mean()))
+
+
+def _relief(less: Any) -> Relief:
+    event = np.flatnonzero(less)
+    return Relief(event=event, ns=less[event])
+
+
+def _durations(replay: Replay, windows: Any, reliefs: Sequence[Relief]) -> Any:
+    times = replay.times([reliefs])[:, 0]
+    places = np.searchsorted(replay.marks, windows[:, 2:])
+    return times[places[:, 1]] - times[places[:, 0]]
+
+
+def _part_is_in(job: Job, steps: Sequence[int]) -> Any:
+    """True for parts that were called in one of the steps."""
+    found, events = np.zeros(len(job.graph.parts), bool), job.graph.events
+    calls = np.flatnonzero(events.part >= 0)
+    found[events.part[calls[np.isin(job.step[calls], steps)]]] = True
+    return found
+
+
+def _of_steps(job: Job, moved: Any, steps: Sequence[int]) -> Any:
+    return np.where(_part_is_in(job, steps), moved, 0)
+
+
+def _where(job: Job, changed: Graph, graph: Graph, steps: Sequence[int]) -> Graph:
+    """Changed times in these steps, those of the graph elsewhere."""
+    inside, in_step = _part_is_in(job, steps), np.isin(job.step, steps)
+    return replace(graph, transfer_ns=np.where(inside, changed.transfer_ns, graph.transfer_ns),
+                   latency_ns=np.where(inside, changed.latency_ns, graph.latency_ns),
+                   wake_ns=np.where(in_step, changed.wake_ns, graph.wake_ns))
+
+
+def _mended(program: RunProgram, job: Job, mended: Any) -> pl.DataFrame:
+    some = np.flatnonzero(mended > 0)
+    event, known = job.pieces.event[some], program.activities.known
+    what = [known[label] for label in job.pieces.label[some].tolist()]
+    return pl.DataFrame({
+        "rank": job.ranks[job.graph.events.rank[event]],
+        "phase": pl.Series([one.kind for one in what], dtype=pl.String),
+        "module_path": pl.Series([one.where for one in what], dtype=pl.String), "step": job.step[event],
+        "less_ns": mended[some]}).group_by("rank", "phase", "module_path").agg(
+        steps=pl.col("step").n_unique(), less_ns=pl.col("less_ns").sum()).sort(
+        "less_ns", "rank", "phase", "module_path", descending=[True, False, False, False])
+
+
+def _by_rank(job: Job, ns: Any) -> dict[int, float]:
+    total = np.bincount(job.graph.events.rank, ns, len(job.ranks))
+    return {int(job.ranks[index]): float(total[index]) for index in np.flatnonzero(total)}
+
+
+def _mean(values: pl.Series) -> float:
+    found = values.to_numpy()
+    if not len(found):
+        raise DataError("expected steps that can be predicted, found none")
+    return float(found.mean())

@@ -1,0 +1,128 @@
+"""Work that takes another time: how much less a rank does in front of each event."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.errors import UsageError
+from distprof.merge.activity.intervals import NOTHING, Intervals
+from distprof.merge.program.job import Job
+from distprof.merge.program.pieces import work_of
+from distprof.merge.program.run_program import RunProgram
+from distprof.merge.whatif.changes import Scale
+from distprof.units import spans
+
+LISTED = 8
+"""Names that an error lists."""
+
+
+def scaled(program: RunProgram, job: Job, scales: Sequence[Scale], steps: Sequence[int]) -> Any:
+    """Of each scale and event, how long the work in front of the event is that is meant; shape (scales, events).
+
+    Args:
+        program: What ranks did.
+        job: Its graph.
+        scales: What is meant; work that several mean is of the first.
+        steps: Those that are looked at.
+
+    Raises:
+        UsageError: There is no such rank, step, module, phase or operator, or nothing is all of it.
+    """
+    for scale in scales:
+        _check(program, job, scale, steps)
+    events, work = job.graph.events, work_of(job.graph)
+    found = np.zeros((len(scales), len(events)), np.int64)
+    for index, rank in enumerate(job.ranks.tolist()):
+        first, stop = np.searchsorted(events.rank, (index, index + 1))
+        at = events.at_ns[first:stop] + job.ahead_ns[index]
+        starts = np.concatenate((at[:1], at[:-1]))
+        taken, step = NOTHING, job.step[first:stop]
+        for number, scale in enumerate(scales):
+            if not _within(scale.rank, rank):
+                continue
+            inside = np.isin(step, steps) & _all_within(scale.step, step)
+            ends = np.where(inside, starts + work[first:stop], starts)
+            mine = Intervals.of(starts, ends)
+            if scale.needs_timeline:
+                mine = mine & _meant(program, rank, scale)
+            mine = mine - taken
+            taken = taken | mine
+            found[number, first:stop] = mine.within(starts, ends)
+    for scale, ns in zip(scales, found, strict=True):
+        if not ns.any():
+            raise UsageError(f"expected work that is all of {scale.text!r} for --scale, found none in steps "
+                             f"{spans(sorted(steps))}")
+    return found
+
+
+def _meant(program: RunProgram, rank: int, scale: Scale) -> Intervals:
+    """When a rank did what is meant."""
+    did = program.did.get(rank)
+    if did is None:
+        return NOTHING
+    known = program.activities.known
+    labels = [label for label, one in enumerate(known) if (scale.phase is None or one.kind == scale.phase) and (
+        scale.module is None or (one.where is not None and one.kind != "host" and is_in(one.where, scale.module)))]
+    found = did.lane.intervals(labels)
+    if scale.op is None:
+        return found
+    events = program.timelines[rank]
+    named = events.filter(pl.col("name").is_in(_fitting(scale.op, events["name"].unique().to_list())),
+                          pl.col("category").str.to_lowercase() == ("kernel" if did.on_device else "cpu_op"))
+    starts = named["start_ns"].to_numpy()
+    inside = Intervals.of(starts, starts + named["duration_ns"].to_numpy())
+    return inside if scale.phase is None and scale.module is None else found & inside
+
+
+def is_in(path: str, pattern: str) -> bool:
+    """True where a module, or one around it, fits a pattern of paths."""
+    parts = path.split(".")
+    return any(fnmatch.fnmatchcase(".".join(parts[:number]), pattern) for number in range(1, len(parts) + 1))
+
+
+def _fitting(pattern: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+
+
+def _within(span: tuple[int, int] | None, number: int) -> bool:
+    return span is None or span[0] <= number <= span[1]
+
+
+def _all_within(span: tuple[int, int] | None, numbers: Any) -> Any:
+    return np.ones(len(numbers), bool) if span is None else (numbers >= span[0]) & (numbers <= span[1])
+
+
+def _check(program: RunProgram, job: Job, scale: Scale, steps: Sequence[int]) -> None:
+    for key, span, there in (("rank", scale.rank, job.ranks.tolist()), ("step", scale.step, sorted(steps))):
+        if span is not None and (span[0] not in there or span[1] not in there):
+            raise UsageError(f"expected one of {spans(there)} as {key} of --scale, found "
+                             f"{span[0] if span[0] == span[1] else f'{span[0]}-{span[1]}'}")
+    if scale.needs_timeline and not any(_within(scale.rank, rank) for rank in program.did):
+        raise UsageError(f"expected ranks with a timeline for --scale {scale.text!r}, found none",
+                         hint="--steps trace=6 records one; rank and step can be scaled without")
+    known = program.activities.known
+    kinds = sorted({one.kind for one in known})
+    if scale.phase is not None and scale.phase not in kinds:
+        raise UsageError(f"expected one of {', '.join(kinds)} as phase of --scale, found {scale.phase!r}")
+    modules = sorted({one.where for one in known if one.where and one.kind != "host"})
+    if scale.module is not None and not any(is_in(path, scale.module) for path in modules):
+        raise _unknown("module", scale.module, modules)
+    if scale.op is not None:
+        names = sorted({name for rank in program.did for name in program.timelines[rank].filter(
+            pl.col("category").str.to_lowercase().is_in(("cpu_op", "kernel")))["name"].unique().to_list()})
+        if not _fitting(scale.op, names):
+            raise _unknown("op", scale.op, names)
+
+
+def _unknown(key: str, value: str, there: Sequence[str]) -> UsageError:
+    near = difflib.get_close_matches(value, there, n=1)
+    more = f" and {len(there) - LISTED} more" if len(there) > LISTED else ""
+    listed = f"there are {', '.join(there[:LISTED])}{more}" if there else "timelines show none"
+    return UsageError(f"expected {key}s of the run for --scale, found {value!r}",
+                      hint=f"did you mean {key}={near[0]}?" if near else listed)

@@ -1,0 +1,93 @@
+"""Stragglers: pieces of work that take longer than those of the peers of their rank, in that step and in general."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.blame.excess import Excess, excess_of
+from distprof.merge.blame.others import median_of_others
+from distprof.merge.blame.peers import peers_of
+from distprof.merge.program.job import Job
+from distprof.merge.program.run_program import RunProgram
+
+DEVIATIONS = 4
+"""Standard deviations, estimated from the median one, beyond which a piece is longer than usual."""
+OF_USUAL = 0.2
+"""Part of the usual time by which a straggler exceeds it at least."""
+OF_STEP = 0.005
+"""Part of a step by which a piece exceeds the usual time at least, unless it does so on its rank in most steps."""
+NORMAL = 1.4826
+"""Standard deviation of normal values over their median deviation."""
+
+
+def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
+               coordinates: Mapping[int, Mapping[str, int]]) -> Any:
+    """Of each piece of the job, how much less it takes if it is no straggler; ns.
+
+    A piece is the work of one activity at one place among the calls of a step. The longest of a rank is compared with
+    the longest of the median peer, its second longest with their second longest, and so on, so that the rank keeps as
+    much jitter as its peers have; the only rank of its kind is compared with its median step. A straggler is longer by
+    more than pieces scatter, and longer than that of the median peer in the same step. It then takes what these two
+    take, whichever is longer. Steps with a timeline and steps without are compared with their like.
+
+    Args:
+        program: What ranks did.
+        job: Its graph.
+        steps: Those that are looked at.
+        coordinates: Of ranks in the device mesh, where they are known.
+    """
+    found = np.zeros(len(job.pieces.ns))
+    known, events = program.activities.known, job.graph.events
+    windows = job.steps[np.isin(job.steps[:, 1], steps)]
+    step_ns = float(np.median(events.at_ns[windows[:, 3]] - events.at_ns[windows[:, 2]])) if len(windows) else 0.0
+    for alike in (set(program.traced), set(program.arrivals), set(steps) - {*program.traced, *program.arrivals}):
+        compared = sorted(alike & set(job.steps[:, 1].tolist()))
+        if not alike & set(steps):
+            continue
+        for peers in peers_of(job, compared, known, coordinates):
+            one = excess_of(job, peers, compared, known, compared)
+            for piece, less in _of_peers(one, job, steps, step_ns):
+                found[piece] += less
+    return found
+
+
+def _of_peers(one: Excess, job: Job, steps: Sequence[int], step_ns: float) -> Iterator[tuple[Any, Any]]:
+    """Pieces of peers, and how much less each takes."""
+    work = one.recorded[:, one.counts]
+    if not work.size:
+        return
+    less = np.zeros(one.recorded.shape)
+    less[:, one.counts] = np.divide(too_much(work, OF_STEP * step_ns), work, out=np.zeros(work.shape), where=work > 0)
+    less[:, ~np.isin(one.steps, steps)] = 0
+    share = less.reshape(-1)[one.place]
+    some = np.flatnonzero(share)
+    yield one.piece[some], share[some] * job.pieces.ns[one.piece[some]]
+
+
+def too_much(work: Any, least_ns: float) -> Any:
+    """By how much work of peers is too long, where it is a straggler; shape (ranks, steps, cells), as `work`.
+
+    Args:
+        work: ns.
+        least_ns: What is less does not count, unless it is so on its rank in most steps.
+    """
+    own = np.median(work, axis=1)
+    deviation = np.median(np.abs(work - own[:, None]), axis=1)
+    usual, spread = (np.fmin(values, median_of_others(values)) for values in (own, deviation))
+    limit = np.maximum(DEVIATIONS * NORMAL * spread, OF_USUAL * usual)
+    enough = np.where(own > usual + limit, limit, np.maximum(limit, least_ns))
+    as_peers = np.fmax(_as_peers(work, own), median_of_others(work))
+    return np.where(work > as_peers + enough[:, None], work - as_peers, 0)
+
+
+def _as_peers(work: Any, own: Any) -> Any:
+    """The longest step of the median peer in place of the longest one, and so on: jitter that peers have too stays."""
+    if len(work) < 2:
+        return np.broadcast_to(own[:, None], work.shape)
+    order = np.argsort(work, axis=1, kind="stable")
+    found = np.empty(work.shape)
+    np.put_along_axis(found, order, median_of_others(np.take_along_axis(work, order, axis=1)), axis=1)
+    return found
