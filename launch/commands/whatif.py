@@ -14,7 +14,7 @@ from distprof.terminal import show
 @RUNS
 @click.option("--scale", "scales", multiple=True, metavar="WHAT:FACTOR",
               help="Work that takes FACTOR of its time, like 'rank=2,module=layers.1: 0.5'. WHAT is any of rank (2, "
-                   "2-5 or all), module (a pattern; with all that is in it), phase, step (7 or 7-9) and op (a pattern).")
+                   "2-5 or all), module (a pattern; with all in it), phase, step (7 or 7-9) and op (a pattern).")
 @click.option("--no-stragglers", is_flag=True,
               help="Pieces of work that are longer than those of the peers of their rank take as long as theirs.")
 @click.option("--free-communication", is_flag=True, help="Collectives take no time; ranks still wait for each other.")

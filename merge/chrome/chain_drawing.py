@@ -29,7 +29,7 @@ def draw_chains(links: pl.DataFrame, rows: pl.DataFrame, wanted: Mapping[int, Dr
     """Draws chains.
 
     Args:
-        links: `links` of a `CriticalPath`.
+        links: Of a `CriticalPath`, on the common clock.
         rows: `MERGED_COLLECTIVES`.
         wanted: By rank; others are not drawn.
         origin_ns: The instant that becomes 0: no arrow lies before it.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from distprof.merge.chrome.collective_drawing import Drawing
 
 Chain = tuple["pl.DataFrame", "pl.DataFrame"]
-"""`links` of a `CriticalPath`, and the `MERGED_COLLECTIVES` that they name."""
+"""`on_common_clock` of a `CriticalPath`, and the `MERGED_COLLECTIVES` that they name."""
 MOST_NUMBERS = 1 << 31
 """Perfetto keeps 32 bits of a pid or tid, with a sign."""
 Steps = tuple[Any, Any, Any]

@@ -114,7 +114,7 @@ def _chain(found: MeasuredRun, tables: RecordedTables | None) -> Chain:
     from distprof.merge.critical.critical_path import critical_path
 
     read = replayable(found, tables.steps if tables is not None else None)
-    return critical_path(read.program, read.job, chosen_steps(read, ())).links, read.program.rows
+    return critical_path(read.program, read.job, chosen_steps(read, ())).on_common_clock, read.program.rows
 
 
 def _write_no_rows(run: Run, folder: Path) -> None:

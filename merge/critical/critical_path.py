@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +33,20 @@ class CriticalPath:
 
     steps: Sequence[int]
     durations: pl.DataFrame
-    """`step`, `start_ns`: when its first rank began, `end_ns`: when its last one ended, on the common clock."""
+    """`step`, `start_ns`: when its first rank began, `end_ns`: when its last one ended."""
     links: pl.DataFrame
     """What lies on the chains, in order of time: `SCHEMA`. `phase`, `module_path` and `op` of work, `collective` of the
     rest; null where that is not known."""
+    ahead_ns: Mapping[int, int]
+    """By rank, by how much the common clock is ahead of all these times, as far as small collectives show."""
     slack: pl.DataFrame
     """See `slack_of`."""
+
+    @property
+    def on_common_clock(self) -> pl.DataFrame:
+        """`links` by the clock of the merged trace, by which they may overlap a little or have gaps."""
+        ahead = pl.col("rank").replace_strict(self.ahead_ns, return_dtype=pl.Int64)
+        return self.links.with_columns(pl.col("start_ns", "end_ns") + ahead)
 
 
 def critical_path(program: RunProgram, job: Job, steps: Sequence[int]) -> CriticalPath:
@@ -65,6 +73,7 @@ def critical_path(program: RunProgram, job: Job, steps: Sequence[int]) -> Critic
     parts = [pl.DataFrame(schema=SCHEMA), *_of_ranks(table, program, job, work_of(graph))]
     return CriticalPath(steps=list(steps), links=pl.concat(parts).sort("step", "start_ns"),
                         durations=pl.DataFrame(durations, ["step", "start_ns", "end_ns"], orient="row"),
+                        ahead_ns=dict(zip(job.ranks.tolist(), job.ahead_ns.tolist(), strict=True)),
                         slack=slack_of(program, job, graph, order, chains, steps))
 
 
@@ -75,14 +84,15 @@ def _of_ranks(table: pl.DataFrame, program: RunProgram, job: Job, work: Any) -> 
                  for index, events in of_rank.items()}
     for (index, _), links in table.sort("start_ns").partition_by("rank", "step", as_dict=True).items():
         ahead, is_work = int(job.ahead_ns[index]), pl.col("kind") == WORK
-        named = links.with_columns(pl.lit(int(job.ranks[index]), pl.Int64).alias("rank"),
-                                   pl.col("start_ns", "end_ns") + ahead)
+        named = links.with_columns(pl.lit(int(job.ranks[index]), pl.Int64).alias("rank"))
         others, worked = named.filter(~is_work), named.filter(is_work)
         part = np.maximum(others["item"].to_numpy(), 0)
         collective = pl.Series(job.collective[part] if len(job.collective) else part)
         yield _shaped(others.with_columns(collective=pl.when(pl.col("item") >= 0).then(collective)))
         if index in operators and len(worked):
-            worked = _pieces(worked, program, operators[index], work)
+            shifted = worked.with_columns(pl.col("start_ns", "end_ns") + ahead)
+            worked = _pieces(shifted, program, operators[index], work).with_columns(
+                pl.col("start_ns", "end_ns") - ahead)
         yield _shaped(worked if "phase" in worked.columns else worked.with_columns(phase=pl.lit("unknown")))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distprof.errors import DataError
 from distprof.merge.blame.excess import Excess, excess_of
 from distprof.merge.blame.others import median_of_others
 from distprof.merge.blame.peers import peers_of
@@ -15,6 +16,8 @@ from distprof.merge.program.run_program import RunProgram
 
 DEVIATIONS = 4
 """Standard deviations, estimated from the median one, beyond which a piece is longer than usual."""
+FEWEST = 3
+"""Steps from which on it shows what is usual."""
 OF_USUAL = 0.2
 """Part of the usual time by which a straggler exceeds it at least."""
 OF_STEP = 0.005
@@ -38,15 +41,21 @@ def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
         job: Its graph.
         steps: Those that are looked at.
         coordinates: Of ranks in the device mesh, where they are known.
+
+    Raises:
+        DataError: There are too few steps to tell what is usual.
     """
     found = np.zeros(len(job.pieces.ns))
     known, events = program.activities.known, job.graph.events
     windows = job.steps[np.isin(job.steps[:, 1], steps)]
     step_ns = float(np.median(events.at_ns[windows[:, 3]] - events.at_ns[windows[:, 2]])) if len(windows) else 0.0
-    for alike in (set(program.traced), set(program.arrivals), set(steps) - {*program.traced, *program.arrivals}):
-        compared = sorted(alike & set(job.steps[:, 1].tolist()))
-        if not alike & set(steps):
-            continue
+    groups = [sorted(alike & set(job.steps[:, 1].tolist())) for alike in (
+        set(program.traced), set(program.arrivals), set(steps) - {*program.traced, *program.arrivals})]
+    groups = [compared for compared in groups if len(compared) >= FEWEST and set(compared) & set(steps)]
+    if not groups:
+        raise DataError(f"expected {FEWEST} steps or more for --no-stragglers, found fewer: what is usual is not known",
+                        hint="--steps trace=6 records more; the first one of a pass does not count")
+    for compared in groups:
         for peers in peers_of(job, compared, known, coordinates):
             one = excess_of(job, peers, compared, known, compared)
             for piece, less in _of_peers(one, job, steps, step_ns):

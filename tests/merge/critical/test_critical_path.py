@@ -1,0 +1,137 @@
+"""The longest chains of simulated and of real jobs: what lies on them adds up to the step, in every table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from distprof.merge.commands.replayable import chosen_steps, open_replayable
+from distprof.merge.critical.critical_path import KINDS, CriticalPath, critical_path
+from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank, slack_by_rank
+from distprof.merge.critical.operators_at import OperatorsAt
+from support.jobs import called, distprof
+from support.simulator.engine import Simulation
+from support.simulator.run_folder import Recorder
+from support.simulator.shapes import SHAPES, Plant, programs
+
+SLEPT_NS = 6_000_000
+
+
+def run_of(folder: Path, *plants: Plant, name: str = "ddp", ranks: int = 4) -> Path:
+    return Recorder().write(Simulation(programs(SHAPES[name], ranks, 6, 1, plants=plants, jitter=0.01)), folder)
+
+
+def path_of(run: Path) -> tuple[CriticalPath, pl.DataFrame]:
+    found = open_replayable(run)
+    return critical_path(found.program, found.job, chosen_steps(found, ())), found.program.rows
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory) -> Path:
+    """Rank 2 of four takes 6 ms longer in the forward of layers.3."""
+    return run_of(tmp_path_factory.mktemp("late") / "run", Plant(2, "forward", "layers.3", SLEPT_NS))
+
+
+def assert_adds_up(path: CriticalPath, rows: pl.DataFrame) -> None:
+    """Links follow each other; each table is the whole chain."""
+    links = path.links
+    for step, start, end in path.durations.iter_rows():
+        mine = links.filter(pl.col("step") == step)
+        assert mine["start_ns"][0] == start and mine["end_ns"][-1] == end
+        assert (mine["start_ns"][1:] == mine["end_ns"][:-1]).all()
+    total = (path.durations["end_ns"] - path.durations["start_ns"]).mean()
+    kinds = by_kind(path)
+    assert sum(kinds.values()) == pytest.approx(total) and set(links["kind"]) <= set(KINDS)
+    assert by_rank(path)["time_ns"].sum() == pytest.approx(total)
+    assert by_module(path)["time_ns"].sum() == pytest.approx(kinds["work"])
+    assert by_op(path)["time_ns"].sum() == pytest.approx(kinds["work"])
+    assert by_collective(path, rows)["time_ns"].sum() == pytest.approx(
+        total - kinds["work"] - kinds["unrecorded"])
+    assert by_rank(path)["ratio"].sum() == pytest.approx(1)
+
+
+def test_the_module_that_takes_long_is_on_the_chain_of_its_rank_and_has_slack_on_the_others(late):
+    path, rows = path_of(late)
+    assert_adds_up(path, rows)
+    module = by_module(path).filter(pl.col("module_path") == "layers.3", pl.col("phase") == "forward").row(0, named=True)
+    assert (module["rank"], module["rank_ratio"], module["slack_ns"], module["slack_rank"]) == (2, 1.0, 0, 2)
+    assert module["time_ns"] >= SLEPT_NS
+    each = slack_by_rank(path).filter(pl.col("module_path") == "layers.3", pl.col("phase") == "forward")
+    slack = dict(each.select("rank", "slack_ns").iter_rows())
+    assert all(0.8 * SLEPT_NS <= slack[rank] <= SLEPT_NS for rank in (0, 1, 3)), "the others wait for nearly as long"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["tp_dp", "fsdp", "pp_dp", "rooted", "pipeline"])
+def test_chains_of_all_shapes_add_up(tmp_path, name):
+    assert_adds_up(*path_of(run_of(tmp_path / "run", Plant(1, "optimizer", None, 2_000_000), name=name, ranks=8)))
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("fixture", ["two_late_ranks", "sharded", "tp"])
+def test_chains_of_real_jobs_add_up(fixture, request):
+    path, rows = path_of(request.getfixturevalue(fixture))
+    assert_adds_up(path, rows)
+    assert by_op(path)["op"].null_count() <= 1 and len(by_op(path)) > 5, "operators are known"
+
+
+def test_the_answer_as_text(late):
+    done = distprof("critical-path", late)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "all of it on the longest chain: " in lines[1]
+    assert any(line.startswith("rank 2 ") for line in lines)
+    (row,) = (line for line in lines if line.startswith("layers.3 ") and " forward " in line)
+    assert "rank 2 (100.0 %)" in row and "0 ns (rank 2)" in row
+    assert any(line.startswith("all_reduce ") for line in lines)
+    assert lines[-1].startswith("      distprof merge --critical-path ")
+
+
+def test_the_answer_as_json(late):
+    done = distprof("critical-path", "--json", "--step", "3", "--step", "4", late)
+    found = json.loads(done.stdout)
+    assert found["kind"] == "critical_path" and [one["step"] for one in found["steps"]] == [3, 4]
+    assert sum(found["by_kind"].values()) == pytest.approx(found["duration_ns"])
+    assert sum(one["end_ns"] - one["start_ns"] for one in found["chain"]) == pytest.approx(2 * found["duration_ns"])
+    assert {"by_rank", "by_module", "by_op", "by_collective", "slack"} <= set(found)
+    assert json.loads(distprof("critical-path", "--json", "--top", "1", late).stdout)["chain"] is None
+
+
+def test_rows_beyond_the_first_are_counted(late):
+    assert "more rows: --top " in distprof("critical-path", "--top", "1", late).stdout
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (("--step", "77"), 2, "for --step, found 77"), (("--top", "0"), 2, "--top")])
+def test_what_is_not_there_is_said(late, arguments, code, words):
+    failed = called("critical-path", *arguments, late)
+    assert failed.returncode == code and words in failed.stderr
+
+
+def test_a_merge_leads_to_its_run_and_a_merge_alone_is_too_little(late, tmp_path):
+    assert distprof("merge", "--force", late).returncode == 0
+    assert distprof("critical-path", late / "merged").returncode == 0
+    (late / "merged").rename(tmp_path / "alone")
+    failed = called("critical-path", tmp_path / "alone")
+    assert failed.returncode == 1 and "expected a run with its ranks" in failed.stderr and "hint:" in failed.stderr
+
+
+@pytest.mark.job
+def test_a_rank_alone_meets_nobody(alone):
+    failed = distprof("critical-path", alone)
+    assert failed.returncode == 1 and "expected collectives in which ranks meet" in failed.stderr
+
+
+def test_the_innermost_operator_of_the_busiest_thread_is_named():
+    rows = [("aten::linear", "cpu_op", 0, 100, "1"), ("aten::addmm", "cpu_op", 20, 50, "1"),
+            ("aten::copy_", "cpu_op", 20, 40, "2"), ("aten::add", "cpu_op", 130, 10, "2"),
+            ("c10d::allreduce_", "cpu_op", 150, 10, "1"), ("layers.1 [Linear]", "user_annotation", 0, 200, "1")]
+    events = pl.DataFrame(rows, ["name", "category", "start_ns", "duration_ns", "thread"], orient="row")
+    found = OperatorsAt(events, on_device=False)
+    assert found.at([0, 20, 69, 70, 99, 100, 135, 155]) == [
+        "aten::linear", "aten::addmm", "aten::addmm", "aten::linear", "aten::linear", None, "aten::add", None]
+    assert sorted(found.edges(0, 141).tolist()) == [20, 20, 60, 70, 100, 130, 140]
+    assert OperatorsAt(events.clear(), on_device=True).at([0, 5]) == [None, None]
