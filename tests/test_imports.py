@@ -34,7 +34,7 @@ def test_help_imports_neither_torch_nor_tables(command):
     assert not {"torch", "polars", "pyarrow", "rich"} & loaded(COMMAND, command)
 
 
-@pytest.mark.parametrize("command", ["stats", "comms"])
+@pytest.mark.parametrize("command", ["stats", "comms", "critical-path"])
 def test_reading_a_run_imports_no_torch(ddp, command):
     assert "torch" not in loaded(COMMAND, command, ddp)
     assert "torch" not in loaded(COMMAND, command, "--json", ddp)

@@ -56,10 +56,11 @@ def assert_adds_up(path: CriticalPath, rows: pl.DataFrame) -> None:
 def test_the_module_that_takes_long_is_on_the_chain_of_its_rank_and_has_slack_on_the_others(late):
     path, rows = path_of(late)
     assert_adds_up(path, rows)
-    module = by_module(path).filter(pl.col("module_path") == "layers.3", pl.col("phase") == "forward").row(0, named=True)
+    is_it = (pl.col("module_path") == "layers.3") & (pl.col("phase") == "forward")
+    module = by_module(path).filter(is_it).row(0, named=True)
     assert (module["rank"], module["rank_ratio"], module["slack_ns"], module["slack_rank"]) == (2, 1.0, 0, 2)
     assert module["time_ns"] >= SLEPT_NS
-    each = slack_by_rank(path).filter(pl.col("module_path") == "layers.3", pl.col("phase") == "forward")
+    each = slack_by_rank(path).filter(is_it)
     slack = dict(each.select("rank", "slack_ns").iter_rows())
     assert all(0.8 * SLEPT_NS <= slack[rank] <= SLEPT_NS for rank in (0, 1, 3)), "the others wait for nearly as long"
 

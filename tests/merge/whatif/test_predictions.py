@@ -180,7 +180,8 @@ def test_scales_are_read_as_they_are_written():
 
 
 @pytest.mark.parametrize("text", ["", "0.5", "rank=2", "rank=2: x", "rank=2: -1", "rank=2: nan", "rank=2: inf",
-                                  "ranks=2: 1", "rank=2,rank=3: 1", "rank: 1", "rank=: 1", "rank=3-2: 1", "rank=-1: 1", "step=x: 1"])
+                                  "ranks=2: 1", "rank=2,rank=3: 1", "rank: 1", "rank=: 1", "rank=3-2: 1", "rank=-1: 1",
+                                  "step=x: 1"])
 def test_scales_that_make_no_sense_are_refused(text):
     with pytest.raises(UsageError, match="expected"):
         scale_of(text)
