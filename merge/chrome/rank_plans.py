@@ -97,6 +97,9 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
                          hint="only --ranks goes with it: the files are packed as they are")
     if options.operators and not FORMATS[options.format].chooses_events:
         raise UsageError(f"expected --format chrome with --operators, found {options.format}")
+    if options.critical_path and not FORMATS[options.format].chooses_events:
+        raise UsageError(f"expected --format chrome with --critical-path, found {options.format}",
+                         hint="nothing can be drawn into files that are packed as they are")
     clocks = {one.rank.number: clock.line(one.rank.number) for one in read}
     first_ns = min((int(clocks[one.rank.number].to_common(one.survey.first_ns)) for one in read
                     if one.survey.first_ns is not None), default=1)
