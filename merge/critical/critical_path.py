@@ -15,7 +15,7 @@ from distprof.merge.critical.slack import slack_of
 from distprof.merge.program.job import Job
 from distprof.merge.program.pieces import labels_at, work_of
 from distprof.merge.program.run_program import RunProgram
-from distprof.merge.replay.chain import MOVING, STARTING, WAKING, WORK, Chains
+from distprof.merge.replay.chain import MOVING, STARTING, WAKING, WORK, Chains, Link
 from distprof.merge.replay.order import ordered
 
 UNRECORDED = "unrecorded"
@@ -58,27 +58,28 @@ def critical_path(program: RunProgram, job: Job, steps: Sequence[int]) -> Critic
         steps: Those that are looked at; each is one of the job.
     """
     graph, order = ordered(job.graph)
-    chains, links, durations = Chains(graph, order), list[tuple[Any, ...]](), list[tuple[int, int, int]]()
-    for step in steps:
-        marks = job.steps[job.steps[:, 1] == step]
-        start = int(graph.events.at_ns[marks[:, 2]].min())
-        event = int(marks[np.argmax(graph.events.at_ns[marks[:, 3]]), 3])
-        chain = chains.to(event, start)
-        durations.append((step, start, int(graph.events.at_ns[event])))
-        links += [(step, *link) for link in chain]
-        began, rank = (chain[0].start_ns, chain[0].rank) if chain else (durations[-1][2], int(graph.events.rank[event]))
-        if began > start:
-            links.append((step, UNRECORDED, -1, rank, start, began))
+    chains = Chains(graph, order)
+    links = [(step, *link) for step in steps for link in _chain(chains, job, step)]
     table = pl.DataFrame(links, ["step", "kind", "item", "rank", "start_ns", "end_ns"], orient="row")
-    parts = [pl.DataFrame(schema=SCHEMA), *_of_ranks(table, program, job, work_of(graph))]
-    return CriticalPath(steps=list(steps), links=pl.concat(parts).sort("step", "start_ns"),
-                        durations=pl.DataFrame(durations, ["step", "start_ns", "end_ns"], orient="row"),
+    durations = table.group_by("step", maintain_order=True).agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    parts = [pl.DataFrame(schema=SCHEMA), *_of_ranks(table, program, job)]
+    return CriticalPath(steps=list(steps), durations=durations, links=pl.concat(parts).sort("step", "start_ns"),
                         ahead_ns=dict(zip(job.ranks.tolist(), job.ahead_ns.tolist(), strict=True)),
                         slack=slack_of(program, job, graph, order, chains, steps))
 
 
-def _of_ranks(table: pl.DataFrame, program: RunProgram, job: Job, work: Any) -> Iterator[pl.DataFrame]:
+def _chain(chains: Chains, job: Job, step: int) -> list[Link]:
+    """The chain of a step, from where its first rank begins to where its last one ends."""
+    marks, at = job.steps[job.steps[:, 1] == step], job.graph.events.at_ns
+    start, event = int(at[marks[:, 2]].min()), int(marks[np.argmax(at[marks[:, 3]]), 3])
+    found = chains.to(event, start)
+    began, rank = (found[0].start_ns, found[0].rank) if found else (int(at[event]), int(job.graph.events.rank[event]))
+    return [Link(UNRECORDED, -1, rank, start, began), *found] if began > start else found
+
+
+def _of_ranks(table: pl.DataFrame, program: RunProgram, job: Job) -> Iterator[pl.DataFrame]:
     """Links with names, in pieces: of each rank, and each step."""
+    idle = job.graph.own_ns - work_of(job.graph)
     of_rank = {index: program.timelines[rank] for index, rank in enumerate(job.ranks.tolist()) if rank in program.did}
     operators = {index: OperatorsAt(events, on_device=program.did[int(job.ranks[index])].on_device)
                  for index, events in of_rank.items()}
@@ -91,7 +92,7 @@ def _of_ranks(table: pl.DataFrame, program: RunProgram, job: Job, work: Any) -> 
         yield _shaped(others.with_columns(collective=pl.when(pl.col("item") >= 0).then(collective)))
         if index in operators and len(worked):
             shifted = worked.with_columns(pl.col("start_ns", "end_ns") + ahead)
-            worked = _pieces(shifted, program, operators[index], work).with_columns(
+            worked = _pieces(shifted, program, operators[index], idle).with_columns(
                 pl.col("start_ns", "end_ns") - ahead)
         yield _shaped(worked if "phase" in worked.columns else worked.with_columns(phase=pl.lit("unknown")))
 
@@ -101,12 +102,12 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
                        for name, kind in SCHEMA.items())
 
 
-def _pieces(links: pl.DataFrame, program: RunProgram, operators: OperatorsAt, work: Any) -> pl.DataFrame:
+def _pieces(links: pl.DataFrame, program: RunProgram, operators: OperatorsAt, idle: Any) -> pl.DataFrame:
     """Work of a rank in a step, cut where its activity or its operator changes."""
     rank, known = int(links["rank"][0]), program.activities.known
     did, starts, ends = program.did[rank], links["start_ns"].to_numpy(), links["end_ns"].to_numpy()
     # a thread that waited while another one called an op did not work
-    worked = np.minimum(starts + work[links["item"].to_numpy()], ends)
+    worked = np.clip(ends - idle[links["item"].to_numpy()], starts, ends)
     low, high = int(starts[0]), int(ends[-1])
     lane = np.concatenate((did.lane.starts, did.lane.ends))
     edges = np.unique(np.concatenate((starts, ends, worked, lane[(lane > low) & (lane < high)],
@@ -114,9 +115,8 @@ def _pieces(links: pl.DataFrame, program: RunProgram, operators: OperatorsAt, wo
     row = np.searchsorted(starts, edges[:-1], "right") - 1
     inside = edges[:-1] < ends[row]
     begins, stops, row = edges[:-1][inside], edges[1:][inside], row[inside]
-    idle = begins >= worked[row]
     what = [UNKNOWN if is_idle else known[label] for label, is_idle in zip(
-        labels_at(begins, did, program.activities).tolist(), idle.tolist(), strict=True)]
+        labels_at(begins, did, program.activities).tolist(), (begins >= worked[row]).tolist(), strict=True)]
     return pl.DataFrame({
         "step": links["step"].gather(row), "rank": rank, "kind": WORK, "start_ns": begins, "end_ns": stops,
         "phase": pl.Series([one.kind for one in what], dtype=pl.String),
