@@ -59,9 +59,10 @@ def render(shown: CriticalShown, page: Page) -> str:
     page.line(clock_line(shown.clock.to_json()))
     page.line()
     where = quoted_all(shown.paths)
-    slowest = path.durations.sort(pl.col("end_ns") - pl.col("start_ns"))["step"].to_list()[-1]
-    page.line(f"Next: distprof critical-path --step {slowest} {where}")
-    page.line(f"      distprof merge --critical-path {where}")
+    page.line(f"Next: distprof merge --critical-path {where}")
+    if len(path.steps) > 1:
+        slowest = path.durations.sort(pl.col("end_ns") - pl.col("start_ns"))["step"].to_list()[-1]
+        page.line(f"      distprof critical-path --step {slowest} {where}")
     return page.text()
 
 

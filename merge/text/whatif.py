@@ -54,8 +54,9 @@ def render(shown: WhatIfShown, page: Page) -> str:
     for line in _verdict(found):
         page.line(line)
     if shown.guessed:
+        kept = ", which is not mended" if shown.changes.no_stragglers else ""
         page.line(f"many waits of {rank_list(shown.guessed)} are known from other ranks alone: part of the work there "
-                  "may be waiting")
+                  f"may be waiting{kept}")
     show_problems(shown.run.remarks, shown.problems, page)
     page.line(clock_line(shown.clock.to_json()))
     page.line()
@@ -90,8 +91,9 @@ def _stragglers(found: Prediction) -> Iterator[str]:
            f"{counted(found.work['rank'].n_unique(), 'rank')}")
     for row in found.work.head(MENDED).iter_rows(named=True):
         where = row["phase"] if row["module_path"] is None else f"{row['module_path'] or '(root)'} {row['phase']}"
-        yield (f"  rank {row['rank']}: {where}: {brief(row['less_ns'] / row['steps'])} less in each of "
-               f"{counted(row['steps'], 'step')}")
+        what = "work in steps without a timeline" if row["phase"] == "unknown" else where
+        each = "1 step" if row["steps"] == 1 else f"each of {row['steps']} steps"
+        yield f"  rank {row['rank']}: {what}: {brief(row['less_ns'] / row['steps'])} less in {each}"
     if len(found.work) > MENDED:
         yield f"  and {len(found.work) - MENDED} more; --json has all"
 

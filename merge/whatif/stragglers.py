@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distprof.errors import DataError
+from distprof.merge.blame.candidates import MOST_MISSED
 from distprof.merge.blame.excess import Excess, excess_of
 from distprof.merge.blame.others import median_of_others
 from distprof.merge.blame.peers import peers_of
@@ -64,13 +65,14 @@ def stragglers(program: RunProgram, job: Job, steps: Sequence[int],
 
 
 def _of_peers(one: Excess, job: Job, steps: Sequence[int], step_ns: float) -> Iterator[tuple[Any, Any]]:
-    """Pieces of peers, and how much less each takes."""
+    """Pieces of peers, and how much less each takes; work that may be waiting takes what it took."""
     work = one.recorded[:, one.counts]
     if not work.size:
         return
     less = np.zeros(one.recorded.shape)
     less[:, one.counts] = np.divide(too_much(work, OF_STEP * step_ns), work, out=np.zeros(work.shape), where=work > 0)
     less[:, ~np.isin(one.steps, steps)] = 0
+    less[job.misses_waits[one.ranks] > MOST_MISSED] = 0
     share = less.reshape(-1)[one.place]
     some = np.flatnonzero(share)
     yield one.piece[some], share[some] * job.pieces.ns[one.piece[some]]

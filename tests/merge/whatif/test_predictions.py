@@ -108,6 +108,16 @@ def test_of_two_ranks_the_one_that_naps_in_every_second_step_is_mended(tmp_path)
 
 
 @long
+def test_work_that_may_be_waiting_is_not_mended(tmp_path):
+    job = Simulation(job_of(Plant(2, "forward", "layers.3", 6_000_000, every=2)))
+    found = open_replayable(Recorder(misses_waits=frozenset({2})).write(job, tmp_path / "run"))
+    assert found.guessed == [2]
+    without = predict(found.program, found.job, Changes(no_stragglers=True), found.program.traced, coordinates={},
+                      clock_ns=0)
+    assert without.work.is_empty() and without.gain_ns == 0
+
+
+@long
 @pytest.mark.parametrize("name", ["ddp", "fsdp", "pp_dp"])
 def test_a_balanced_job_has_no_stragglers(tmp_path, name):
     found = predicted(job_of(name=name, ranks=8, jitter=0.05), Changes(no_stragglers=True), tmp_path)
