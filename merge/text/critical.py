@@ -14,7 +14,7 @@ from distprof.merge.clock.model import Clock
 from distprof.merge.critical.critical_path import UNRECORDED, CriticalPath
 from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank
 from distprof.merge.run.run_model import Run
-from distprof.merge.text.phrases import clock_line, rank_list
+from distprof.merge.text.phrases import clock_line, doubts_of_replay
 from distprof.merge.text.problems import sentence, show_problems
 from distprof.reporters.page import Page
 from distprof.terminal import quoted_all
@@ -128,9 +128,7 @@ def _doubts(shown: CriticalShown) -> list[str]:
     work = shown.path.links.filter(pl.col("kind") == "work")
     if len(work) and (work["phase"] == "unknown").all():
         found.append("which modules ran is not known: these steps have no timeline")
-    if shown.guessed:
-        found.append(f"many waits of {rank_list(shown.guessed)} are known from other ranks alone: part of the work "
-                     "there may be waiting")
+    found += doubts_of_replay(shown.run.missing, shown.guessed)
     off = shown.clock.pair_uncertainty_ns()
     if off:
         found.append(f"clocks may differ by {duration(off)}: where the chain changes ranks, it may be wrong by that")

@@ -11,7 +11,7 @@ import polars as pl
 from distprof.contract.problems import Problem
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
-from distprof.merge.text.phrases import brief, clock_line, rank_list
+from distprof.merge.text.phrases import brief, clock_line, doubts_of_replay
 from distprof.merge.text.problems import show_problems
 from distprof.merge.whatif.changes import Changes
 from distprof.merge.whatif.prediction import Prediction
@@ -53,10 +53,9 @@ def render(shown: WhatIfShown, page: Page) -> str:
     _table(shown, page)
     for line in _verdict(found):
         page.line(line)
-    if shown.guessed:
-        kept = ", which is not mended" if shown.changes.no_stragglers else ""
-        page.line(f"many waits of {rank_list(shown.guessed)} are known from other ranks alone: part of the work there "
-                  f"may be waiting{kept}")
+    kept = ", which is not mended" if shown.changes.no_stragglers else ""
+    for line in doubts_of_replay(shown.run.missing, shown.guessed, so=kept):
+        page.line(line)
     show_problems(shown.run.remarks, shown.problems, page)
     page.line(clock_line(shown.clock.to_json()))
     page.line()

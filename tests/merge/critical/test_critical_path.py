@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -79,6 +80,18 @@ def test_chains_of_real_jobs_add_up(fixture, request):
     assert by_op(path)["op"].null_count() <= 1 and len(by_op(path)) > 5, "operators are known"
 
 
+@pytest.mark.job
+def test_chains_of_traces_of_other_programs_add_up(two_late_ranks, tmp_path):
+    """What torch.profiler wrote, without tables and waits of ours; nothing marks steps, so that all is one."""
+    for rank in range(4):
+        shutil.copy(two_late_ranks / f"rank{rank:05}" / "trace.json.gz", tmp_path / f"rank{rank}.json.gz")
+    path, rows = path_of(tmp_path)
+    assert_adds_up(path, rows)
+    assert {"layers.1.mlp", "layers.0.mlp"} & set(by_module(path)["module_path"]) and len(path.steps) == 1
+    failed = distprof("whatif", "--no-stragglers", tmp_path)
+    assert failed.returncode == 1 and "expected 3 steps or more" in failed.stderr
+
+
 def test_the_answer_as_text(late):
     done = distprof("critical-path", late)
     assert done.returncode == 0, done.stderr
@@ -118,6 +131,13 @@ def test_a_merge_leads_to_its_run_and_a_merge_alone_is_too_little(late, tmp_path
     (late / "merged").rename(tmp_path / "alone")
     failed = called("critical-path", tmp_path / "alone")
     assert failed.returncode == 1 and "expected a run with its ranks" in failed.stderr and "hint:" in failed.stderr
+
+
+def test_waiting_for_a_rank_that_left_nothing_is_called_doubtful(late, tmp_path):
+    run = shutil.copytree(late, tmp_path / "run", ignore=shutil.ignore_patterns("rank00002", "merged"))
+    line = "what rank 2 did is not known: where others waited for it, that counts as moving"
+    assert line in distprof("critical-path", run).stdout
+    assert line in distprof("whatif", "--free-communication", run).stdout
 
 
 @pytest.mark.job
