@@ -48,12 +48,15 @@ def whatif(path: Path, *more: Path, changes: Changes, view: WhatIfView, strict: 
 
     Raises:
         DataError: The run cannot be read, its ranks cannot be put into one graph, or sizes are not known.
-        UsageError: What is to be changed, or a step, is not there.
+        UsageError: What is to be changed, or a step, is not there; or nothing is to be changed, or one thing twice.
         IncompleteError: Something is missing and `strict` is set.
     """
     if changes == Changes():
         raise UsageError("expected something to change, found nothing",
                          hint="--scale 'module=layers.1: 0.5', --no-stragglers, --free-communication or --bandwidth 2x")
+    if changes.free_communication and changes.bandwidth is not None:
+        raise UsageError("expected --free-communication or --bandwidth, found both",
+                         hint="what takes no time has no bandwidth")
     found = open_replayable(path, *more, sizes=sizes)
     problems = problems_of(found.run, found.clock)
     fail_if_incomplete(problems, strict=strict)

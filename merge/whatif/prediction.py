@@ -93,42 +93,48 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
         DataError: Bandwidth is to be changed, and sizes are not known.
     """
     mended = stragglers(program, job, steps, coordinates) if changes.no_stragglers else np.zeros(len(job.pieces.ns))
-    less = np.bincount(job.pieces.event, mended, len(job.graph.events))
     meant = scaled(program, job, changes.scales, steps)
-    work = work_of(job.graph)
-    left = np.divide(work - less, work, out=np.ones(len(work)), where=work > 0)
-    for scale, ns in zip(changes.scales, meant, strict=True):
-        less = less + (1 - scale.factor) * ns * left
     graph, order = ordered(job.graph)
-    changed, bandwidths, best = graph, list[Bandwidth](), None
-    if changes.bandwidth is not None:
-        moved, bandwidths = moved_by_bytes(program, job)
-        changed = faster(graph, _of_steps(job, moved, steps), changes.bandwidth)
-        best = faster(graph, _of_steps(job, np.clip(graph.transfer_ns, 0, None), steps), changes.bandwidth)
-    if changes.free_communication:
-        changed, best = _where(job, free(graph), graph, steps), None
+    changed, best, bandwidths = _communication(program, job, graph, changes, steps)
     windows = job.steps[np.isin(job.steps[:, 1], steps)]
-    relief = [_relief(less)]
-    replayed, predicted = _durations(Replay(graph, order), windows, []), _durations(Replay(changed, order), windows,
-                                                                                  relief)
-    events = graph.events
+    less = _less(job, mended, meant, changes)
+    replayed, predicted = (_durations(Replay(one, order), windows, ns) for one, ns in (
+        (graph, np.zeros(len(less))), (changed, less)))
+    at = graph.events.at_ns
     of_ranks = pl.DataFrame({
         "step": windows[:, 1], "rank": job.ranks[windows[:, 0]],
-        "measured_ns": (events.at_ns[windows[:, 3]] - events.at_ns[windows[:, 2]]).astype(float),
-        "replayed_ns": replayed, "predicted_ns": predicted}, SCHEMA).sort("step", "rank")
+        "measured_ns": (at[windows[:, 3]] - at[windows[:, 2]]).astype(float), "replayed_ns": replayed,
+        "predicted_ns": predicted}, SCHEMA).sort("step", "rank")
     return Prediction(
         steps=sorted(steps), of_ranks=of_ranks, work=_mended(program, job, mended),
         scaled_ns=[_by_rank(job, ns) for ns in meant], bandwidths=bandwidths, clock_ns=clock_ns,
-        at_best_ns=None if best is None else float(_durations(Replay(best, order), windows, relief).mean()))
+        at_best_ns=None if best is None else float(_durations(Replay(best, order), windows, less).mean()))
 
 
-def _relief(less: Any) -> Relief:
+def _less(job: Job, mended: Any, meant: Any, changes: Changes) -> Any:
+    """How much less work is in front of each event; what is scaled is what mending leaves of it."""
+    less, work = np.bincount(job.pieces.event, mended, len(job.graph.events)), work_of(job.graph)
+    left = np.divide(work - less, work, out=np.ones(len(work)), where=work > 0)
+    return less + sum((1 - scale.factor) * ns * left for scale, ns in zip(changes.scales, meant, strict=True))
+
+
+def _communication(program: RunProgram, job: Job, graph: Graph, changes: Changes,
+                   steps: Sequence[int]) -> tuple[Graph, Graph | None, list[Bandwidth]]:
+    """The graph with other communication in these steps; the same if all transfer depended on bandwidth, where that is
+    changed; and what bandwidth was taken to be."""
+    if changes.free_communication:
+        return _where(job, free(graph), graph, steps), None, []
+    if changes.bandwidth is None:
+        return graph, None, []
+    moved, found = moved_by_bytes(program, job)
+    changed, best = (faster(graph, np.where(_part_is_in(job, steps), ns, 0), changes.bandwidth)
+                     for ns in (moved, np.clip(graph.transfer_ns, 0, None)))
+    return changed, best, found
+
+
+def _durations(replay: Replay, windows: Any, less: Any) -> Any:
     event = np.flatnonzero(less)
-    return Relief(event=event, ns=less[event])
-
-
-def _durations(replay: Replay, windows: Any, reliefs: Sequence[Relief]) -> Any:
-    times = replay.times([reliefs])[:, 0]
+    times = replay.times([[Relief(event=event, ns=less[event])]])[:, 0]
     places = np.searchsorted(replay.marks, windows[:, 2:])
     return times[places[:, 1]] - times[places[:, 0]]
 
@@ -139,10 +145,6 @@ def _part_is_in(job: Job, steps: Sequence[int]) -> Any:
     calls = np.flatnonzero(events.part >= 0)
     found[events.part[calls[np.isin(job.step[calls], steps)]]] = True
     return found
-
-
-def _of_steps(job: Job, moved: Any, steps: Sequence[int]) -> Any:
-    return np.where(_part_is_in(job, steps), moved, 0)
 
 
 def _where(job: Job, changed: Graph, graph: Graph, steps: Sequence[int]) -> Graph:

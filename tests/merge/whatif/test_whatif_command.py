@@ -72,6 +72,7 @@ def test_only_the_steps_that_are_asked_for_are_changed(late):
     (("--scale", "module=layers.3,phase=optimizer:1"), "expected work that is all of"),
     (("--scale", "module=layers.3"), "expected conditions, a colon and a factor"),
     (("--bandwidth", "0"), "expected a factor of 0.001 or more for --bandwidth"),
+    (("--bandwidth", "2x", "--free-communication"), "expected --free-communication or --bandwidth, found both"),
     (("--no-stragglers", "--step", "99"), "for --step, found 99")])
 def test_what_cannot_be_changed_is_one_line(late, arguments, words):
     failed = called("whatif", *arguments, late)
