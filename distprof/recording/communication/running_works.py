@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -67,7 +68,8 @@ class RunningWorks:
         while self._drop_completed():
             if time.monotonic() > give_up:
                 return False
-            time.sleep(LOOK_EVERY_S)
+            with suppress(OSError):  # where a program shifts the clocks of the process
+                time.sleep(LOOK_EVERY_S)
         # a work of which only we know ends with our reference
         known, self._single = [weakref.ref(work) for work in self._single], []
         self._single = [work for work in (one() for one in known) if work is not None and not work.is_completed()]
