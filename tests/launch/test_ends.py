@@ -211,7 +211,7 @@ def is_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> bool:
 
 
 @pytest.mark.parametrize("kilobytes", [
-    300_000, 600_000, 1_000_000, *(pytest.param(kilobytes, marks=pytest.mark.stress) for kilobytes in (
+    200_000, 600_000, 1_000_000, *(pytest.param(kilobytes, marks=pytest.mark.stress) for kilobytes in (
         400_000, 500_000, 700_000, 800_000, 900_000, *range(1_010_000, 1_200_000, 10_000)))])
 @pytest.mark.parametrize("words", [("merge", "--force"), ("stats",), ("comms",)], ids=lambda words: words[0])
 def test_short_memory_is_one_line(run, words, kilobytes):
@@ -220,7 +220,7 @@ def test_short_memory_is_one_line(run, words, kilobytes):
         assert done.returncode == 1 and is_one_line(done, f"{kilobytes} KB", "ulimit -v"), done
     else:
         assert done.stdout and not done.stderr
-    assert kilobytes > 300_000 or done.returncode
+    assert kilobytes > 200_000 or done.returncode
     assert [name for name in files_in(run) if name != "merged"] == []
 
 
