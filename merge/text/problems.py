@@ -76,7 +76,8 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.WallClockSet: "the wall clock was set by up to {set_by_ns:ns} while recording",
     codes.FilesLeftOut: "{num_files:# file} left out: {instead} ({files:names})",
     codes.ExecutionTraces: "execution traces of {ranks:ranks} lie beside their timelines "
-                           "({files:names}){missing:lack}; they have no times, and nothing of them is merged",
+                           "({files:names}){missing:lack}; they have no times and are not merged: distprof "
+                           "export joins the two",
     codes.RanksFromNames: "{contradicted:same_rank}ranks are from {names:source} in the file names",
     codes.WorldSizeFromRanks: "{contradicted:world_size}, so it is taken as {world_size}: the highest rank plus one",
     codes.MatchingInferred: {
