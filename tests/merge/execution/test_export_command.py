@@ -137,3 +137,25 @@ def test_all_ranks_of_a_real_job_are_exported(tmp_path):
     assert kinds == [sum(kind["num_calls"] for kind in matched)] * 8
     assert all(one == communication[0] for one in communication)
     assert "slices have no numbers of calls" in done.stdout and "88.2 %" in done.stdout
+
+
+def test_without_graphviz_a_picture_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder = pair(tmp_path / "run", THREE, events())
+    done = called("export", folder, "--out", folder / "out", "--format", "svg")
+    assert done.returncode == 1 and "expected the program dot" in done.stderr and "hint: " in done.stderr
+    assert not list((folder / "out").iterdir())
+
+
+def test_graphviz_draws_what_it_gets(tmp_path, monkeypatch):
+    program = tmp_path / "dot"
+    program.write_text("#!/bin/sh\nhead -c 7 \"$2\"\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    folder = pair(tmp_path / "run", THREE, events())
+    done = called("export", folder, "--out", folder / "out", "--prefix", "job", "--format", "svg")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "out" / "job.0.svg").read_text() == "digraph"
+    program.write_text("#!/bin/sh\necho no memory >&2\nexit 3\n")
+    done = called("export", folder, "--out", folder / "out", "--prefix", "other", "--format", "svg")
+    assert done.returncode == 1 and "dot failed with status 3: no memory" in done.stderr
