@@ -94,7 +94,7 @@ def summed(counting: CountPass, modules: ModuleMap) -> Counts:
         ops=ops,
         modules=tuple(_module_count(site, work[site.path], counting, params, shared=places[id(site.module())] > 1)
                       for site in _in_tree_order(modules)),
-        functions=dict(counting.functions.calls) if counting.functions is not None else {},
+        functions=counting.functions.calls if counting.functions is not None else {},
         params=params.below(modules.roots()),
     )
 

@@ -72,7 +72,10 @@ class KnownCalls:
             FormulaError: A formula of a user raised or returned no int >= 0.
         """
         key = call_key(operator.func, args, kwargs, output) if operator.follows_from_shapes else None
-        known = self._calls.get(key) if key is not None else None
+        try:
+            known = self._calls.get(key) if key is not None else None
+        except TypeError:  # a size is not known yet
+            key = known = None
         if known is None:
             inputs = tensors((args, kwargs))
             typed = next(iter(inputs or tensors(output)), None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections import defaultdict
 from collections.abc import Callable, Container
 from functools import cache, lru_cache
 from math import prod
@@ -98,7 +97,8 @@ class FunctionPass(TorchFunctionMode):
     def __init__(self, path: Callable[[], CallPath], names: Container[str] | None = None,
                  flow: Flow | None = None) -> None:
         super().__init__()
-        self.calls: dict[FunctionCall, int] = defaultdict(int)
+        self._counted: dict[FunctionCall, list[int]] = {}
+        """A list of one number, so that a call is looked up once: its arguments take a while to compare."""
         self._running_here = _Names()
         self._lock = threading.Lock()
         self._opened: dict[types.FunctionType, types.FunctionType] = {}  # per pass, because scripts may patch functions
@@ -117,6 +117,11 @@ class FunctionPass(TorchFunctionMode):
             above.append(top)
         for mode in reversed(above):
             _push_mode(mode)
+
+    @property
+    def calls(self) -> dict[FunctionCall, int]:
+        """How often each call was made."""
+        return {call: counted[0] for call, counted in self._counted.items()}
 
     @property
     def stack(self) -> list[str]:
@@ -143,7 +148,11 @@ class FunctionPass(TorchFunctionMode):
             running.pop()
         call = FunctionCall(self._path(), name, *inputs, _specs(output), outer, torch.is_grad_enabled(), spelled)
         with self._lock:
-            self.calls[call] += 1
+            counted = self._counted.get(call)
+            if counted is None:
+                self._counted[call] = [1]
+            else:
+                counted[0] += 1
         if self._flow is not None:
             self._flow.add_function(call, first, output)
         return output

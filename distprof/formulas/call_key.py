@@ -15,6 +15,8 @@ STRIDED = (torch.Tensor, torch.nn.Parameter)
 def call_key(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> Hashable | None:
     """What the cost of a call follows from; None where a call has anything but strided tensors and plain values.
 
+    One with a size that is not known yet cannot be hashed.
+
     A tensor that is passed twice is read once, and one that comes back was changed in place: both are told apart from
     calls with as many tensors as they seem to have. The operator goes in as its `id`: who keeps a key keeps it alive.
     """
@@ -23,8 +25,7 @@ def call_key(func: Any, args: Sequence[Any], kwargs: dict[str, Any], output: Any
         key = id(func), _spec(args, seen), _spec(tuple(kwargs.items()), seen) if kwargs else None, _spec(output, seen)
         distinct = len({*seen})
         repeats = tuple(map(seen.index, seen)) if distinct < len(seen) else distinct
-        hash(key)
-    except TypeError:  # a tensor of another kind, or a size that is not known yet
+    except TypeError:  # a tensor of another kind
         return None
     return key, repeats
 
