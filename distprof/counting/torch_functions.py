@@ -123,6 +123,10 @@ class FunctionPass(TorchFunctionMode):
         """How often each call was made."""
         return {call: counted[0] for call, counted in self._counted.items()}
 
+    def forget(self) -> None:
+        """Drops what was counted."""
+        self._counted.clear()
+
     @property
     def stack(self) -> list[str]:
         """Functions that are running on this thread, outermost first."""

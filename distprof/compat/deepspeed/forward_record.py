@@ -76,7 +76,7 @@ class ForwardRecord:
 
     def clear(self) -> None:
         """Forgets what was seen."""
-        self._functions.calls.clear()
+        self._functions.forget()
         self._times.clear()
 
     def enter(self, frame: Frame) -> None:
