@@ -20,7 +20,7 @@ from distprof.merge.execution.rank_execution import RankExecution, each_rank, gr
 from distprof.merge.execution.sources import sources_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.text.export import Exported, render
+from distprof.merge.text.export import Exported, ExportShown, render
 from distprof.reporters.page import Page
 from distprof.units import spans
 
@@ -69,8 +69,11 @@ def export(path: Path, *more: Path, options: ExportOptions, strict: bool = False
         options.out.mkdir(parents=True, exist_ok=True)
     exported = [_written(run, execution, clock, context, options) for execution in
                 each_rank(ranks, rows, sources.windows)]
+    about = ExportShown(
+        exported=exported, step=sources.step, aligned=clock.aligned,
+        left_out=sorted({one.number for one in run.ranks} - {one.number for one in sources.ranks}))
     remarks = [one for one in run.remarks if not isinstance(one, ExecutionTraces)]
-    return render(remarks, problems, exported, Page())
+    return render(remarks, problems, about, Page())
 
 
 def _chosen(run: Run, ranks: Sequence[Rank], wanted: Sequence[int]) -> list[Rank]:
@@ -92,9 +95,10 @@ def _written(run: Run, execution: RankExecution, clock: Clock, context: ExportCo
     if options.form == "chakra":
         written = write_chakra(file, execution, context, line.to_common, {"rank": str(number)})
     elif options.form == "linked":
-        written = Written(nodes=write_linked(file, execution, context, line.to_common))
+        written = write_linked(file, execution, context, line.to_common)
     else:
         written = Written()
         write_graph(file, options.form, lambda: chakra_nodes(execution, context, line.to_common, written))
-    return Exported(number=number, file=file, written=written, links=graph.links,
+    unseen = int((execution.communication.place < 0).sum())
+    return Exported(number=number, file=file, written=written, links=graph.links, unseen=unseen,
                     is_cut=graph.table is not None and graph.table.file.losses.is_cut)

@@ -21,6 +21,8 @@ class NodeType(IntEnum):
     COMM_COLL = 7
 
 
+VERSION = "1.1.1-chakra.0.0.4"
+"""Of the schema of the values that nodes have."""
 COMM_TYPES = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "gather": 3, "scatter": 4, "broadcast": 5, "all_to_all": 6,
               "reduce_scatter": 7, "barrier": 9}
 """Op of our tables -> CollectiveCommType, which travels as the attribute `comm_type`. 8 is a reduce_scatter that

@@ -9,13 +9,11 @@ from typing import Any
 import polars as pl
 
 from distprof.files import told, write_whole
-from distprof.merge.execution.chakra import GlobalMetadata
+from distprof.merge.execution.chakra import VERSION, GlobalMetadata
 from distprof.merge.execution.chakra_nodes import ExportContext, Written, chakra_nodes
 from distprof.merge.execution.protobuf import delimited
 from distprof.merge.execution.rank_execution import RankExecution
 
-VERSION = "1.1.1-chakra.0.0.4"
-"""Of the schema of the values that nodes have."""
 BUFFER_BYTES = 1 << 20
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from distprof.merge.execution.chakra import COMM_TYPES, Attribute, ChakraNode, NodeType, Values, rounded_us
+from distprof.merge.execution.linking import STREAM
 from distprof.merge.execution.nodes import Node
 from distprof.merge.execution.nodes import Values as RecordedValues
 from distprof.merge.execution.rank_execution import Groups, RankExecution, ranks_of
@@ -36,7 +37,8 @@ class Written:
     """Communication whose process group is not known."""
     untimed: int = 0
     """Calls without a slice."""
-    dependencies: int = 0
+    dependencies: int | None = 0
+    """None where whoever reads the file finds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ def chakra_nodes(execution: RankExecution, context: ExportContext, to_common: An
         node = graph.table.texts.node(int(graph.node[place])) if graph.table and graph.node[place] >= 0 else None
         parent = int(graph.parent[place])
         written.nodes += 1
-        written.dependencies += len(needed)
+        written.dependencies = (written.dependencies or 0) + len(needed)
         written.untimed += graph.slice[place] < 0
         yield ChakraNode(
             id=place + FIRST_ID, name=graph.names[graph.name[place]], type=kind,
@@ -97,9 +99,16 @@ def _place(execution: RankExecution, place: int, context: ExportContext, *, is_c
     on_host = bool(graph.type[place] < NUM_HOST)
     yield "is_cpu_op", "bool", on_host and not (is_comm and context.target == "astra-sim")
     if not on_host and graph.timeline is not None:
-        yield "stream", "int64", int(graph.timeline.thread[graph.slice[place]])
+        yield "stream", "int64", stream_of(graph, place)
     if graph.duration_ns[place] != graph.self_ns[place]:
         yield "inclusive_duration_micros", "int64", rounded_us(int(graph.duration_ns[place]))
+
+
+def stream_of(graph: RankGraph, place: int) -> int:
+    """The stream of a kernel as the profiler numbers it; 0 where there is none."""
+    if graph.timeline is None or graph.slice[place] < 0:
+        return 0
+    return max(int(graph.timeline.more[STREAM][graph.slice[place]]), 0)
 
 
 def _work(work: tuple[int, int | None] | None) -> Iterator[Attribute]:

@@ -13,35 +13,33 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from distprof.files import told, write_whole
-from distprof.merge.execution.chakra_nodes import ExportContext
+from distprof.merge.execution.chakra import VERSION
+from distprof.merge.execution.chakra_nodes import FIRST_ID, ExportContext, Written, stream_of
 from distprof.merge.execution.nodes import NUMBERS, Node, Values
 from distprof.merge.execution.rank_execution import RankExecution, ranks_of
 from distprof.merge.operators.rank_timeline import NUM_HOST
 
-SCHEMA = "1.1.1-chakra.0.0.4"
 ROOT_ID = 1
 """Of the node that stands for all threads; the converter begins there."""
 ROOT = Node(id=ROOT_ID, name="[pytorch|profiler|execution_trace|thread]", scope=7)
-FIRST_ID = 2
 KERNELS = {"all_reduce": "AllReduce", "all_to_all": "AllToAll", "all_gather": "AllGather",
            "reduce_scatter": "ReduceScatter", "broadcast": "Broadcast"}
 """Op -> its name in those of NCCL's kernels, of those that the converter knows; others end it with an error."""
 OF_NCCL = re.compile("nccl(dev)?kernel", re.IGNORECASE)
 
 
-def write_linked(path: Path, execution: RankExecution, context: ExportContext, to_common: Any) -> int:
-    """Writes the file of a rank; returns the number of its nodes.
+def write_linked(path: Path, execution: RankExecution, context: ExportContext, to_common: Any) -> Written:
+    """Writes the file of a rank; which dependencies there are the converter finds out.
 
     Raises:
         OutputError: It cannot be written.
     """
-    number = len(execution.graph.name)
-
     def write(temporary: Path) -> None:
         with temporary.open("wb", 1 << 20) as file:
-            file.write(msgspec.json.encode({"schema": SCHEMA, "pid": 0, "time": "", "start_ts": 0})[:-1])
+            file.write(msgspec.json.encode({"schema": VERSION, "pid": 0, "time": "", "start_ts": 0})[:-1])
             file.write(b',"nodes":[\n')
             file.write(_text(ROOT, {"ctrl_deps": 0}))
             for fields in _nodes(execution, context, to_common):
@@ -50,7 +48,8 @@ def write_linked(path: Path, execution: RankExecution, context: ExportContext, t
 
     with told(path):
         write_whole(path, write)
-    return number
+    return Written(nodes=len(execution.graph.name), dependencies=None,
+                   communication=int(np.count_nonzero(execution.communication.place >= 0)))
 
 
 def _nodes(execution: RankExecution, context: ExportContext, to_common: Any) -> Iterator[bytes]:
@@ -70,8 +69,7 @@ def _nodes(execution: RankExecution, context: ExportContext, to_common: Any) -> 
         op, group = communication.get(place, ("", None))
         on_device = graph.type[place] >= NUM_HOST
         if on_device or op in KERNELS:
-            stream = int(graph.timeline.thread[graph.slice[place]]) if graph.timeline is not None else 0
-            fields |= {"cat": "kernel", "ph": "X", "stream": stream}
+            fields |= {"cat": "kernel", "ph": "X", "stream": stream_of(graph, place)}
             node.name = f"ncclDevKernel_{KERNELS[op]}: {node.name}" if op in KERNELS else OF_NCCL.sub("", node.name)
             if group is not None:
                 fields["pg_name"] = str(group)

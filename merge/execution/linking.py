@@ -16,6 +16,8 @@ ROOTS = ("[pytorch|profiler|execution_trace|", "[pytorch|profiler|execution_grap
 """How names of nodes begin that stand for a process or a thread."""
 FUNCTION = "Record function id"
 """Key of `args` of slices; the number of the call, which nodes have as well."""
+STREAM = "stream"
+"""Key of `args` of kernels."""
 PROCESS_GROUPS = "process_group:init"
 """In the name of a node that lists the process groups."""
 

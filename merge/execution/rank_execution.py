@@ -15,7 +15,7 @@ from distprof.merge.execution.communication import (
     tensor_uses,
 )
 from distprof.merge.execution.edges import Edges, edges
-from distprof.merge.execution.linking import FUNCTION
+from distprof.merge.execution.linking import FUNCTION, STREAM
 from distprof.merge.execution.node_table import read_table
 from distprof.merge.execution.order_dependencies import order_dependencies
 from distprof.merge.execution.rank_graph import RankGraph, rank_graph
@@ -51,7 +51,7 @@ def rank_execution(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | Non
         DataError: A file is not what it should be, or there is nothing in it.
     """
     table = read_table(rank.execution_trace) if rank.execution_trace is not None else None
-    wanted = Wanted(integers=(FUNCTION,), texts=WANTED)
+    wanted = Wanted(integers=(FUNCTION, STREAM), texts=WANTED)
     timeline = read_timeline(rank, wanted=wanted) if rank.trace is not None else None
     graph = rank_graph(table, timeline, window)
     found = communication(graph, _within(graph, rows))
@@ -91,4 +91,3 @@ def each_rank(ranks: Sequence[Rank], rows: pl.DataFrame, windows: Mapping[int, t
     """The ranks one by one, so that no more than one is in memory."""
     for rank in ranks:
         yield rank_execution(rank, rows.filter(pl.col("rank") == rank.number), windows.get(rank.number))
-

@@ -11,7 +11,7 @@ from distprof.merge.execution.chakra_nodes import Written
 from distprof.merge.execution.linking import Links
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
-from distprof.units import counted, percent
+from distprof.units import counted, percent, spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +25,28 @@ class Exported:
     """None without an execution trace."""
     is_cut: bool
     """True where the execution trace ends inside."""
+    unseen: int
+    """Communication that was issued, and whose work the timeline does not show."""
 
 
-def render(remarks: Sequence[Remark], problems: Sequence[Problem], exported: Sequence[Exported], page: Page) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportShown:
+    """What was written."""
+
+    exported: Sequence[Exported]
+    step: int | None
+    """The step that was taken; None where execution traces say what is."""
+    left_out: Sequence[int]
+    """Ranks that have nothing to export."""
+    aligned: bool
+    """False where clocks of ranks were never compared."""
+
+
+def render(remarks: Sequence[Remark], problems: Sequence[Problem], shown: ExportShown, page: Page) -> str:
     """A row for each rank, and what is not known."""
     page.table(("rank", "nodes", "communication", "dependencies", "calls with times", "file"),
-               [_row(one) for one in exported], left=1)
-    for sentence in _unknown(exported):
+               [_row(one) for one in shown.exported], left=1)
+    for sentence in (*_whole(shown), *_unknown(shown.exported)):
         page.line(sentence)
     if remarks or problems:
         page.line()
@@ -42,8 +57,23 @@ def render(remarks: Sequence[Remark], problems: Sequence[Problem], exported: Seq
 def _row(one: Exported) -> tuple[str, ...]:
     ratio = one.links.ratio if one.links is not None else None
     written = one.written
-    return (str(one.number), f"{written.nodes:,}", f"{written.communication:,}", f"{written.dependencies:,}",
+    dependencies = "-" if written.dependencies is None else f"{written.dependencies:,}"
+    return (str(one.number), f"{written.nodes:,}", f"{written.communication:,}", dependencies,
             "-" if ratio is None else percent(ratio), str(one.file))
+
+
+def _whole(shown: ExportShown) -> list[str]:
+    found = []
+    if shown.step is not None:
+        found.append(f"step {shown.step}, the last one of the trace pass")
+    if shown.left_out:
+        found.append(f"left out: {spans(shown.left_out)}, without an execution trace or a timeline")
+    if not shown.aligned:
+        found.append("the clocks of the ranks were never compared: starts on different ranks do not compare")
+    unseen = sum(one.unseen for one in shown.exported)
+    if unseen:
+        found.append(f"{counted(unseen, 'collective')} left out: the timeline does not show their work")
+    return found
 
 
 def _unknown(exported: Sequence[Exported]) -> list[str]:

@@ -104,6 +104,7 @@ def test_kernels_follow_their_launch_their_stream_and_their_data(tmp_path):
         return sorted(name[number] for number in found[one]["data"])
 
     assert needs("first") == ["make"] and needs("second") == ["first", "use"] and needs("third") == ["apart", "first"]
+    assert [found[one]["attributes"]["stream"] for one in ("first", "second", "third")] == [7, 8, 7]
     assert "third" in needs("after") and found["first"]["attributes"]["is_cpu_op"] == 0
 
 
@@ -159,3 +160,8 @@ def test_graphviz_draws_what_it_gets(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\necho no memory >&2\nexit 3\n")
     done = called("export", folder, "--out", folder / "out", "--prefix", "other", "--format", "svg")
     assert done.returncode == 1 and "dot failed with status 3: no memory" in done.stderr
+
+
+def test_clocks_that_were_never_compared_are_said(tmp_path):
+    _, said = exported(gloo_job(tmp_path / "run"), ranks=2)
+    assert "clocks of the ranks were never compared" in said
