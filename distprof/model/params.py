@@ -52,7 +52,7 @@ class ParamCounter:
     def below(self, modules: Sequence[nn.Module]) -> ParamCount:
         """Counts parameters and buffers of modules and of all inside them, a tied one once."""
         inside = list({id(inner): inner for module in modules for inner in module.modules()}.values())
-        buffers = _once(buffer for module in inside for buffer in module.buffers(recurse=False))
+        buffers = _once(buffer for module in inside for buffer in module._buffers.values() if buffer is not None)
         return _summed(self._once(inside), self._packed.of(inside), buffers, self._topology)
 
     def own(self, module: nn.Module) -> int:

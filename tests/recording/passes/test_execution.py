@@ -121,7 +121,7 @@ def test_a_killed_rank_leaves_a_file_that_can_be_read(tmp_path):
 def test_a_job_that_ends_in_the_pass_is_recorded_without_it(tmp_path):
     done = distprof("run", "--out", tmp_path / "run", "--execution-trace", "--nproc-per-node", 1,
                     EXAMPLES / "train_ddp.py", "--steps", "6")
-    assert done.returncode in (0, 1, 2, 3) and (tmp_path / "run" / "rank00000").is_dir(), done.stderr
+    assert done.returncode == 0 and (tmp_path / "run" / "rank00000").is_dir(), done.stderr
     assert not list((tmp_path / "run").glob("*/execution*"))
 
 
