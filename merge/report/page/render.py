@@ -1,0 +1,130 @@
+"""The report as one HTML page: the document comes in, the text of the page goes out. It loads nothing from anywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from distprof.merge.report.page.section_list import sections
+from distprof.terminal import visible
+from distprof.units import counted, duration, percent, si, spans
+
+Document = Mapping[str, Any]
+Kind = Callable[[float], str]
+
+FOLDER = Path(__file__).parent
+SCRIPTS = ("format", "dom", "table", "bars", "heat_map", "lanes", "flame", "scatter", "curves", "views", "main")
+"""In the order in which they are put together; the last one draws."""
+SEVERITIES = {"bad": "problem", "warn": "warning", "note": "note", "good": "fine"}
+MOST_HOSTS = 3
+_UNSAFE = re.compile("[<>&\u2028\u2029\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+"""What could end the element, or turns the reading direction of the source."""
+
+
+class Figure(NamedTuple):
+    """One of the numbers at the top."""
+
+    label: str
+    value: float
+    kind: Kind
+
+
+def page(document: Document) -> str:
+    """The page of a report document.
+
+    Args:
+        document: As `distprof report --json` prints it.
+    """
+    shown = list(sections(document))
+    return _environment().get_template("page.html").render(
+        page=document, data=_embedded(document), style=_text("style.css"), script=_script(), facts=list(_facts(document)),
+        figures=list(_figures(document)), sections=shown, titles={one.id: one.title for one in shown},
+        shown_ids=[one.id for one in shown if not one.absent], totals=list(_totals(document)), severities=SEVERITIES,
+        longest_stage=_longest_stage(document))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["visible"] = visible
+    environment.globals |= {"duration": duration, "percent": percent, "probability": _probability, "factor": "{:.2f} x".format}
+    return environment
+
+
+def _text(name: str) -> Markup:
+    return Markup((FOLDER / name).read_text("utf-8"))  # noqa: S704  our own file
+
+
+def _script() -> Markup:
+    """All scripts in a scope of their own: nothing of theirs can be reached by name from outside."""
+    scripts = Markup("\n").join(_text(f"scripts/{name}.js") for name in SCRIPTS)
+    return Markup('(() => {\n"use strict";\n') + scripts + Markup("\n})();")
+
+
+def _embedded(document: Document) -> Markup:
+    """The document as JSON that ends no script element and opens no comment, whatever names it holds."""
+    text = _UNSAFE.sub(lambda found: f"\\u{ord(found.group()):04x}", msgspec.json.encode(document).decode())
+    return Markup(text)  # noqa: S704  escaped above
+
+
+def _facts(document: Document) -> Iterator[str]:
+    run = document["run"]
+    yield counted(document["world_size"], "rank")
+    if topology := document["topology"]:
+        doubt = "" if document["topology_certain"] else " (doubtful)"
+        yield " x ".join(f"{axis} {size}" for axis, size in topology.items()) + doubt
+    if hosts := run["hosts"]:
+        names = ", ".join(str(host["name"]) for host in hosts[:MOST_HOSTS])
+        yield f"{counted(len(hosts), 'host')}: {names}{', ...' if len(hosts) > MOST_HOSTS else ''}"
+    yield from dict.fromkeys(map(str, run["devices"]))
+    yield from (f"{name} {version}" for name, version in run["versions"].items() if version and name != "distprof")
+    if missing := document["missing_ranks"]:
+        yield f"missing: ranks {spans(missing)}"
+
+
+def _figures(document: Document) -> Iterator[Figure]:
+    """What is known of the numbers that people ask for first."""
+    step, communication = document["step"] or {}, document["communication"] or {}
+    exposed = [communication.get("waiting_ratio"), communication.get("moving_ratio")]
+    model = (document["totals"] or {}).get("model", {})
+    found: list[tuple[str, Any, Kind]] = [
+        ("a step", step.get("time_ns"), duration),
+        ("MFU", step.get("mfu"), percent),
+        ("of the job", step.get("flops_per_second"), partial(si, unit="FLOP/s")),
+        ("samples a second", step.get("samples_per_second"), si),
+        ("of a step waiting for other ranks", exposed[0], percent),
+        ("of a step moving data", exposed[1], percent),
+        ("parameters of the model", model.get("unique_params") or model.get("params"), si),
+    ]
+    return (Figure(*one) for one in found if one[1] is not None)
+
+
+QUANTITIES: tuple[tuple[str, str], ...] = (
+    ("params", "parameters"), ("stored_params", "stored parameters"), ("fwd_macs", "forward MACs"), ("fwd_flops", "forward FLOPs"),
+    ("bwd_flops", "backward FLOPs"), ("recompute_flops", "recomputed FLOPs"))
+
+
+def _totals(document: Document) -> Iterator[tuple[str, Kind, Mapping[str, Any], Any, Any]]:
+    """Rows of the law: per GPU, of the model, and replicas counted once."""
+    totals = document["totals"] or {"per_gpu": {}, "model": {}}
+    for key, name in QUANTITIES:
+        if per_gpu := totals["per_gpu"].get(key):
+            yield name, si, per_gpu, totals["model"].get(key), totals["model"].get("unique_params") if key == "params" else None
+
+
+def _longest_stage(document: Document) -> float:
+    stages = (document["pipeline"] or {}).get("stages") or []
+    return max((stage["work_ns"] + stage["waiting_ns"] for stage in stages), default=1) or 1
+
+
+def _probability(p_value: float) -> str:
+    return "< 0.0001" if p_value < 1e-4 else f"{p_value:.4f}"
+
+

@@ -1,0 +1,28 @@
+// Stacked bars: where the time of a step goes, one bar a rank.
+const PART_NAMES = {
+  compute_ns: "computing", waiting_ns: "waiting for other ranks", moving_ns: "moving data", data_ns: "loading data",
+  optimizer_ns: "optimizer", host_ns: "host, nothing running", message_waiting_ns: "waiting for messages",
+  before_forward_ns: "before forward", fwd_ns: "forward", bwd_ns: "backward (waits included)", other_ns: "other",
+};
+const PART_COLOURS = { before_forward_ns: "data", fwd_ns: "forward", bwd_ns: "backward" };
+
+const partColour = part => `var(--${PART_COLOURS[part] || part.replace(/_ns$/, "")})`;
+const partName = part => PART_NAMES[part] || part.replace(/_ns$/, "").replaceAll("_", " ");
+
+function stepParts({ parts, by_rank, source }) {
+  const rows = rowsOf(by_rank), longest = Math.max(...rows.map(row => row.duration_ns));
+  const used = parts.filter(part => rows.some(row => row[part]));
+  const bar = row => el("span", { class: "bar", role: "img", "aria-label": used.map(part =>
+    `${partName(part)} ${shown(row[part], "ns")}`).join(", ") }, used.map(part => el("i", {
+    style: `width:${100 * row[part] / longest}%;background:${partColour(part)}`,
+    title: `rank ${row.rank}, ${partName(part)}: ${shown(row[part], "ns")} (${shown(row[part] / row.duration_ns, "ratio")})` })));
+  const columns = [{ key: "rank", label: "rank", kind: "number" }, { key: "duration_ns", label: "step", kind: "ns" },
+    ...parts.map(part => ({ key: part, label: partName(part), kind: "ns" }))];
+  return [
+    el("p", { class: "soft" }, source === "trace" ? "Means of the traced steps. Waiting and moving are the parts of communication in which nothing is computed."
+      : "Means of the steps that only modules were timed in: no timeline tells waiting from moving."),
+    legend(used.map(part => [partName(part), partColour(part)])),
+    el("div", { class: "bars" }, rows.map(row => [el("span", {}, `rank ${row.rank}`), bar(row), figure(row.duration_ns, "ns")])),
+    numbers(columns, rows, "parts of a step, by rank"),
+  ];
+}

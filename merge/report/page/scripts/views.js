@@ -1,0 +1,72 @@
+// One function a section: what of the document it shows, in which charts and tables.
+const VIEWS = {
+  steps: page => [...page.step_parts ? stepParts(page.step_parts) : [], ...page.heat_map ? heatMap(page.heat_map) : []],
+  collectives: page => [...page.collectives.steps.length ? swimLanes(page.collectives) : [],
+    ...page.collective_kinds?.length ? [el("h3", {}, "By operation and group"), collectiveKinds(page.collective_kinds)] : []],
+  bandwidths: page => bandwidthView(page.bandwidths),
+  modules: page => moduleFlame(page.modules),
+  operators: page => operatorView(page.operators),
+  memory: page => memoryView(page.memory),
+  waits: page => [table([{ key: "op", label: "operator", kind: "name" }, { key: "file", label: "file", kind: "name" }, { key: "line", label: "line", kind: "number" },
+    { key: "module", label: "module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, { key: "rank", label: "rank", kind: "number" },
+    { key: "calls", label: "calls", kind: "number" }, { key: "blocked_ns", label: "blocked", kind: "ns" }, { key: "longest_ns", label: "longest", kind: "ns" }],
+  rowsOf(page.waits), { sort: "blocked_ns", caption: "what blocks the host" })],
+  critical_path: page => criticalView(page.critical_path),
+  clock: page => [table([{ key: "rank", label: "rank", kind: "number" }, { key: "host", label: "host", kind: "name" }, { key: "offset_ns", label: "offset", kind: "ns" },
+    { key: "drift_ppm", label: "drift, ppm", kind: "number" }, { key: "uncertainty_ns", label: "uncertain by", kind: "ns" }], rowsOf(page.clock.ranks), { caption: "clocks of ranks", tall: true })],
+};
+
+const collectiveKinds = kinds => table([{ key: "op", label: "operation", kind: "text" }, { key: "group", label: "group", kind: "text" },
+  { key: "num_ranks", label: "ranks", kind: "number" }, { key: "calls_per_step", label: "calls a step", kind: "number" }, { key: "min_bytes", label: "least", kind: "bytes" },
+  { key: "max_bytes", label: "most", kind: "bytes" }, { key: "spread_median_ns", label: "arrival spread, median", kind: "ns" }, { key: "wait_ns", label: "waiting a step", kind: "ns" },
+  { key: "transfer_ns", label: "moving a step", kind: "ns" }, { key: "algbw", label: "algorithm bandwidth", kind: "byte_rate" }, { key: "busbw", label: "bus bandwidth", kind: "byte_rate" }],
+kinds, { sort: "wait_ns", caption: "collectives of a step", filter: kinds.length > 12 ? "find" : "" });
+
+function bandwidthView(rows) {
+  const series = [...new Set(rows.map(row => `${row.op} in ${row.group_description}`))];
+  const points = rows.filter(row => row.busbw_median > 0 && row.size_bucket > 0).map(row => ({ x: row.size_bucket, y: row.busbw_median, size: 5,
+    colour: TINTS[series.indexOf(`${row.op} in ${row.group_description}`) % TINTS.length],
+    text: `${row.op} in ${shown(row.group_description)}, ${row.num_ranks} ranks, about ${shown(row.size_bucket, "bytes")}: ${shown(row.busbw_median, "byte_rate")} median of ${row.num_measured}` }));
+  return [...points.length ? [legend(series.slice(0, 12).map((name, index) => [shown(name), TINTS[index % TINTS.length]])),
+    scatter(points, { label: "Bus bandwidth against size", across: "bytes of a call", up: "bus bandwidth, median", xKind: "bytes", yKind: "byte_rate" })] : [],
+  numbers([{ key: "op", label: "operation", kind: "text" }, { key: "group_description", label: "group", kind: "text" }, { key: "num_ranks", label: "ranks", kind: "number" },
+    { key: "size_bucket", label: "about", kind: "bytes" }, { key: "num_measured", label: "measured", kind: "number" }, { key: "algbw", label: "algorithm bandwidth", kind: "byte_rate" },
+    { key: "busbw_median", label: "bus, median", kind: "byte_rate" }, { key: "busbw_max", label: "bus, most", kind: "byte_rate" }], rows, "bandwidth by size")];
+}
+
+const OPERATOR_COLUMNS = { op: ["operator", "name"], module: ["module", "name"], phase: ["phase", "text"], self_device_ns: ["device, itself", "ns"], self_host_ns: ["host, itself", "ns"],
+  share: ["share", "ratio"], calls: ["calls", "number"], mean_ns: ["mean", "ns"], max_ns: ["longest", "ns"], host_ns: ["host, with callees", "ns"], flops: ["FLOPs", "flops"],
+  flops_per_second: ["rate", "flop_rate"], bytes_per_second: ["bandwidth", "byte_rate"], flops_per_byte: ["FLOP/byte", "number"], roofline_ratio: ["of the roof", "ratio"], verdict: ["bound by", "text"],
+  class: ["class", "name"], type: ["type", "text"], shapes: ["shapes", "text"] };
+
+function operatorView({ columns, rows, peak_flops_per_second: peak, peak_bytes_per_second: bandwidth, peak_basis: basis }) {
+  const objects = rows.map(row => Object.fromEntries(columns.map((name, index) => [name, row[index]])));
+  const device = objects.some(row => row.self_device_ns > 0), time = device ? "self_device_ns" : "self_host_ns";
+  const used = Object.keys(OPERATOR_COLUMNS).filter(key => columns.includes(key) && objects.some(row => row[key] !== null && row[key] !== 0));
+  const most = Math.max(...objects.map(row => row[time] || 0)) || 1;
+  const points = objects.filter(row => row.flops_per_byte > 0 && row.flops_per_second > 0).map(row => ({ x: row.flops_per_byte, y: row.flops_per_second,
+    size: 3 + 11 * Math.sqrt((row[time] || 0) / most), colour: tint(row.op), text: `${shown(row.op)}${row.module ? ` in ${shown(row.module)}` : ""}: ${shown(row.flops_per_second, "flop_rate")} `
+      + `at ${row.flops_per_byte.toFixed(2)} FLOP/byte, ${shown(row[time], "ns")} in all, ${row.calls} calls` }));
+  const roof = (from = 1, to = 1e6) => !peak ? [] : bandwidth ? [[[from, Math.min(peak, from * bandwidth)], [peak / bandwidth, peak], [to, peak]]] : [[[from, peak], [to, peak]]];
+  return [table(used.map(key => ({ key, label: OPERATOR_COLUMNS[key][0], kind: OPERATOR_COLUMNS[key][1] })), objects, { sort: time, filter: "find operator or module", tall: true, caption: "" }),
+    ...points.length ? [el("h3", {}, "Roofline"), el("p", { class: "soft" }, basis ? shown(basis) : "No peak of this device is known: dots stand without a roof."),
+      scatter(points, { label: "Roofline of operators", across: "FLOP per byte", up: "FLOP/s", xKind: "number", yKind: "flop_rate", lines: roof })] : []];
+}
+
+function memoryView({ ranks, categories, timeline, at_peak: atPeak }) {
+  return [...timeline && Object.keys(timeline).length ? memoryCurves(timeline) : [],
+    table([{ key: "rank", label: "rank", kind: "number" }, { key: "peak_bytes", label: "peak", kind: "bytes" },
+      ...(categories?.names || []).map(name => ({ key: `category ${name}`, label: `${name} at the peak`, kind: "bytes" }))],
+    rowsOf(ranks).map((row, index) => ({ ...row, ...Object.fromEntries((categories?.names || []).map(name => [`category ${name}`, categories.by_rank[name]?.[index]])) })),
+    { caption: "memory of ranks", tall: true }),
+    ...atPeak && rowsOf(atPeak).length ? [el("h3", {}, "Alive at the peak"), table([{ key: "bytes", label: "bytes", kind: "bytes" }, { key: "rank", label: "rank", kind: "number" }, { key: "module", label: "module", kind: "name" },
+      { key: "shape", label: "shape", kind: "text" }, { key: "category", label: "is", kind: "text" }, { key: "made_ns", label: "made at", kind: "ns" }], rowsOf(atPeak), { sort: "bytes", tall: true, caption: "largest tensors at the peak" })] : []];
+}
+
+function criticalView({ by_rank: byRank, by_module: byModule, by_op: byOp }) {
+  const time = { key: "time_ns", label: "on the path, a step", kind: "ns" }, ratio = { key: "ratio", label: "share", kind: "ratio" };
+  return [el("div", { class: "two" },
+    table([{ key: "rank", label: "rank", kind: "number" }, time, ratio], byRank, { sort: "time_ns", caption: "by rank", tall: true }),
+    table([{ key: "module", label: "module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, time, ratio], byModule, { sort: "time_ns", caption: "by module", tall: true }),
+    table([{ key: "op", label: "operator", kind: "name" }, time, ratio], byOp, { sort: "time_ns", caption: "by operator", tall: true }))];
+}

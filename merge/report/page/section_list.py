@@ -1,0 +1,64 @@
+"""The sections of the page, in their order: what each is called, says of itself, and how it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A section of the page.
+
+    Attributes:
+        id: Its anchor, and the name by which findings refer to it.
+        title: Its heading.
+        about: A sentence below the heading.
+        needs: Keys of the document of which one must be there; without any the section always is.
+        template: What of it is plain HTML.
+        view: The function of `scripts/views.js` that draws the rest.
+        absent: Why there is nothing to show.
+    """
+
+    id: str
+    title: str
+    about: str = ""
+    needs: tuple[str, ...] = ()
+    template: str | None = None
+    view: str | None = None
+    absent: str | None = None
+
+
+SECTIONS = (
+    Section(id="findings", title="Findings", template="sections/findings.html"),
+    Section(id="blame", title="Who is late", about="Ranks for which the others wait, and what that costs.", needs=("blame", "hang"),
+            template="sections/blame.html"),
+    Section(id="steps", title="Steps", about="Where the time of a step goes on each rank.", needs=("step_parts", "heat_map"), view="steps"),
+    Section(id="collectives", title="Collectives", about="When each rank arrived at a collective, how long it waited there and how long data moved.",
+            needs=("collectives", "collective_kinds"), view="collectives"),
+    Section(id="bandwidths", title="Bandwidth", about="Bandwidth of collectives against their size.", needs=("bandwidths",), view="bandwidths"),
+    Section(id="modules", title="Modules", about="What modules of the model take, with all that is inside them, per GPU.", needs=("modules",), view="modules"),
+    Section(id="operators", title="Operators", about="Operators that take most time, over all ranks and traced steps.", needs=("operators",), view="operators"),
+    Section(id="memory", title="Memory", about="Bytes allocated in the step that was recorded for it.", needs=("memory",), view="memory"),
+    Section(id="pipeline", title="Pipeline", about="Stages of the pipeline: work, and waiting for messages.", needs=("pipeline",), template="sections/pipeline.html"),
+    Section(id="waits", title="Host waits", about="Where Python stood still until a device, a file or another process was done.", needs=("waits",), view="waits"),
+    Section(id="critical_path", title="Critical path", about="The longest chain of work and communication over all ranks: only what lies on it makes a step longer.",
+            needs=("critical_path",), view="critical_path"),
+    Section(id="totals", title="Totals", about="What the model has and computes, per GPU and in all.", needs=("totals",), template="sections/totals.html"),
+    Section(id="clock", title="Clock", about="How the clocks of ranks were brought together.", needs=("clock",), template="sections/clock.html", view="clock"),
+    Section(id="missing", title="What is missing", template="sections/missing.html"),
+)
+
+
+def sections(document: Mapping[str, Any]) -> Iterator[Section]:
+    """The sections of a document; one without data says why, and is left out where there is no reason to expect it."""
+    for section in SECTIONS:
+        if not section.needs or any(document[key] for key in section.needs):
+            yield section
+        elif why := next((document["absent"][key] for key in section.needs if key in document["absent"]), None):
+            yield _without_data(section, why)
+
+
+def _without_data(section: Section, why: str) -> Section:
+    return Section(id=section.id, title=section.title, about=section.about, absent=why)

@@ -1,0 +1,112 @@
+"""The page as text: what is in it, what cannot be in it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.perfetto import NODE
+from tests.support.report_documents import bare_document, document
+
+from distprof.merge.report.page import render
+
+HOSTILE = "</script><script>alert(1)</script><!--\"'&\n\u202e\u2028 {{ 7 * 7 }}"
+
+
+class Tags(HTMLParser):
+    """Elements and texts of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def with_names(value: Any, name: str) -> Any:
+    """The document with every name that comes from outside replaced."""
+    kept = {"source", "parts", "section", "severity", "columns", "pass", "method", "kind"}
+    if isinstance(value, dict):
+        return {key: each if key in kept else with_names(each, name) for key, each in value.items()}
+    if isinstance(value, list):
+        return [with_names(each, name) for each in value]
+    return name if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("made", [document(), bare_document(), with_names(document(), HOSTILE)], ids=["whole", "bare", "hostile"])
+def test_the_page_holds_the_document_and_loads_nothing(made: dict[str, Any]) -> None:
+    text = render.page(made)
+    tags = Tags(text)
+    data, script = tags.named("script")
+    assert data == {"type": "application/json", "id": "document"} and script == {}
+    assert json.loads(text.split('id="document">')[1].split("</script>")[0]) == made
+    assert "default-src 'none'" in str(next(meta["content"] for meta in tags.named("meta") if meta.get("http-equiv")))
+    assert not any("src" in attributes for _, attributes in tags.tags)
+    links = {attributes.get("href") or "" for tag in ("a", "link") for attributes in tags.named(tag)}
+    assert all(link.startswith("#") or link == "data:," for link in links)
+
+
+def test_names_stay_text() -> None:
+    text = render.page(with_names(document(), HOSTILE))
+    assert "alert(1)</script>" not in text and "\u202e" not in text and "\u2028" not in text
+    assert "{{ 7 * 7 }}" in text
+    title = "".join(Tags(text).texts[: Tags(text).texts.index(next(one for one in Tags(text).texts if "distprof report" in one)) + 1])
+    assert r"\n\u202e\u2028" in title
+
+
+def test_every_number_on_the_static_page_is_in_the_document() -> None:
+    made = document()
+    known = {json.dumps(number) for number in _numbers(made)}
+    values = [attributes["value"] for attributes in Tags(render.page(made)).named("data")]
+    assert len(values) > 20
+    assert {value for value in values if value not in known} == set()
+
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [number for each in value.values() for number in _numbers(each)]
+    if isinstance(value, list):
+        return [number for each in value for number in _numbers(each)]
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+def test_sections_without_data_say_why_or_are_left_out() -> None:
+    tags = Tags(render.page(bare_document()))
+    assert [section["id"] for section in tags.named("section")] == ["findings", "steps", "modules", "missing"]
+    assert {"no steps were recorded", "no modules were recorded"} <= set(tags.texts)
+    assert any("Nothing was found" in text for text in tags.texts)
+
+
+def test_links_of_findings_lead_to_sections() -> None:
+    tags = Tags(render.page(document()))
+    anchors = {attributes["id"] for _, attributes in tags.tags if "id" in attributes}
+    targets = {(attributes["href"] or "#")[1:] for attributes in tags.named("a")}
+    assert targets <= anchors and {"blame", "clock"} <= targets
+
+
+def test_the_page_without_its_document_is_small() -> None:
+    assert len(render.page(bare_document())) < 100_000
+
+
+def test_units_of_the_script_are_those_of_the_terminal() -> None:
+    from distprof.units import duration, percent, si, size
+
+    values = [0, 1, 12.5, 999, 999.994, 999.996, 1000, 123456, 1057536, 1e12, 3.2e15, -5e6]
+    script = (Path(render.__file__).parent / "scripts" / "format.js").read_text()
+    code = f"{script}\nconst all = {json.dumps(values)};" + """
+    console.log(JSON.stringify(all.map(one => [shown(one, "ns"), shown(one, "bytes"), shown(one, "count"), shown(one / 1000, "ratio")])));"""
+    done = subprocess.run([str(NODE), "-e", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [[duration(one), size(one), si(one), percent(one / 1000)] for one in values]
