@@ -12,14 +12,13 @@ import polars as pl
 from distprof.contract.problems import Remark, Unreadable
 from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
-from distprof.merge.activity.rank_activity import RankActivity
 from distprof.merge.blame.culprits import Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
 from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.verdicts import Verdicts
 from distprof.merge.clock.model import Clock
-from distprof.merge.program.job import Job, job_of
-from distprof.merge.program.run_program import run_program
+from distprof.merge.program.job import Job
+from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.replay.graph import WAIT
 from distprof.merge.run.run_model import Run
 
@@ -56,23 +55,34 @@ def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | No
         steps: Its `STEPS`; None for traces of other programs.
     """
     did = run_program(run, clock, rows, steps)
+    return analysis_of(run, clock, did, did.job())
+
+
+def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
+    """The same of what is read already.
+
+    Args:
+        run: What was recorded.
+        clock: Of the run.
+        did: What its ranks did.
+        job: The graph of it.
+    """
     windows, counted = did.windows, did.traced or did.arrivals
     breakdown = step_breakdown(windows.filter(pl.col("step").is_in(counted)), did.calls, did.did, did.activities)
     coordinates = {rank.number: rank.coordinates for rank in run.ranks if rank.coordinates is not None}
-    found, blind = judged(rows, did.did, windows, did.activities, steps=[*did.traced, *did.arrivals],
+    found, blind = judged(job, windows, did.activities, steps=[*did.traced, *did.arrivals],
                           traced=did.traced, coordinates=coordinates, clock_ns=clock.pair_uncertainty_ns())
     return Analysis(breakdown=breakdown, steps=counted, remarks=list(did.remarks), culprits=found, blind=blind,
                     problems=did.problems)
 
 
-def judged(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.DataFrame, activities: Activities, *,
-           steps: Sequence[int], traced: Sequence[int], coordinates: Mapping[int, Mapping[str, int]],
+def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Sequence[int], traced: Sequence[int],
+           coordinates: Mapping[int, Mapping[str, int]],
            clock_ns: float | None) -> tuple[list[Culprit], Blind | None]:
     """The ranks that delay a job, by what mending them would gain; or why that cannot be seen.
 
     Args:
-        rows: `MERGED_COLLECTIVES`.
-        did: What ranks did, of those that have a timeline.
+        job: What ranks did, as a graph.
         windows: Start, end and samples of the steps of ranks.
         activities: Names of what they did.
         steps: Those that count.
@@ -80,7 +90,6 @@ def judged(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.Data
         coordinates: Of ranks in the device mesh, where they are known.
         clock_ns: What the clocks of two ranks may differ by; None where they were never compared.
     """
-    job = job_of(rows, did, windows, activities)
     groups = [excess_of(job, peers, steps, activities.known, traced)
               for peers in peers_of(job, steps, activities.known, coordinates)
               if len(peers) > 1 and np.isin(job.steps[:, 1], steps).any()]

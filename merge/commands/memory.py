@@ -6,28 +6,22 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from distprof.contract.paths import FORMAT
-from distprof.contract.problems import MemoryEndedEarly, Problem
+from distprof.contract.problems import Problem
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.merge import fail_if_incomplete
 from distprof.merge.commands.snapshots import snapshots
 from distprof.merge.commands.table_files import write_parquet
 from distprof.merge.memory.grouping import grouped, longest_unused
-from distprof.merge.memory.peak import Peak
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.run.open_run import open_run
-from distprof.merge.run.run_model import Run
 from distprof.merge.snapshot.find_snapshots import find_snapshots
-from distprof.merge.text.memory import TENSORS_SHOWN, MemoryShown, render
+from distprof.merge.text.memory import MemoryShown, render
+from distprof.merge.text.memory_json import memory_data
 from distprof.reporters.page import Page
 from distprof.units import spans
-
-OF_A_TENSOR = ("size_bytes", "category", "op", "shapes", "module_path", "class_name", "phase", "name", "shape", "dtype",
-               "made_ns", "freed_ns", "last_used_ns", "used_by", "unused_ns", "address")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +77,7 @@ def memory(path: Path, *more: Path, view: MemoryView, strict: bool = False) -> s
     if view.parquet is not None:
         write_parquet(found.rows.drop("first", "last"), view.parquet)
     if view.form == "json":
-        return json.dumps(_data(run, found, table, view.top) | (
+        return json.dumps(memory_data(run, found, table, view.top) | (
             {"lifetimes": longest_unused(found.rows, view.top).to_dicts()} if view.lifetimes else {}), indent=1)
     return render(MemoryShown(run=run, found=found, table=table, by=by, top=view.top,
                               paths=(path, *more), problems=problems, lifetimes=view.lifetimes), Page())
@@ -99,21 +93,3 @@ def _of_ranks(found: RunMemory, ranks: Sequence[int]) -> RunMemory:
     return replace(found, peaks=[peak for peak in found.peaks if peak.rank in ranks],
                    rows=found.rows.filter(pl.col("rank").is_in(ranks)),
                    held=found.held.filter(pl.col("rank").is_in(ranks)))
-
-
-def _data(run: Run, found: RunMemory, table: pl.DataFrame, top: int | None) -> dict[str, Any]:
-    return {
-        "format": FORMAT, "kind": "memory", "ranks": sorted({peak.rank for peak in found.peaks}),
-        "world_size": run.world_size, "peaks": [_peak(peak, top or TENSORS_SHOWN) for peak in found.peaks],
-        "held_before": found.held.to_dicts(), "left_out": {"events_without_size": found.num_bad},
-        "ended_early": [{"rank": one.rank, "step": one.step} for one in found.problems
-                        if isinstance(one, MemoryEndedEarly)],
-        "groups": table.rename({"module_path": "module", "class_name": "class"}, strict=False).head(
-            top or len(table)).to_dicts()}
-
-
-def _peak(peak: Peak, top: int) -> dict[str, Any]:
-    return {"rank": peak.rank, "device": peak.device, "time_ns": peak.time_ns, "peak_bytes": peak.peak_bytes,
-            "before_bytes": peak.before_bytes, "unknown_bytes": peak.unknown_bytes, "unused_bytes": peak.unused_bytes,
-            "reserved_bytes": peak.reserved_bytes, "num_tensors": len(peak.alive),
-            "tensors": peak.alive.select(OF_A_TENSOR).head(top).to_dicts()}

@@ -110,8 +110,8 @@ def _allocations(run: Run, options: MergeOptions) -> pl.DataFrame | None:
 
 def _chain(found: MeasuredRun, tables: RecordedTables | None) -> Chain:
     """The longest chains of all steps with a timeline."""
-    from distprof.merge.commands.replayable import chosen_steps, replayable
     from distprof.merge.critical.critical_path import critical_path
+    from distprof.merge.critical.replayable import chosen_steps, replayable
 
     read = replayable(found, tables.steps if tables is not None else None)
     return critical_path(read.program, read.job, chosen_steps(read, ())).on_common_clock, read.program.rows

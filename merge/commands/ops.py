@@ -7,25 +7,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.merge import fail_if_incomplete
 from distprof.merge.commands.table_files import as_csv, write_parquet
-from distprof.merge.operators.grouping import KEYS, NUMBERS, grouped
+from distprof.merge.operators.grouping import grouped
 from distprof.merge.operators.merged_operators import run_of_merge
-from distprof.merge.operators.run_operators import RunOperators, run_operators
+from distprof.merge.operators.run_operators import run_operators
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.torch_averages import torch_averages
 from distprof.merge.operators.torch_session import read_session
 from distprof.merge.run.open_run import open_run
-from distprof.merge.run.run_model import Run
 from distprof.merge.run.timelines import with_timelines
 from distprof.merge.text.ops import OperatorsShown, render
+from distprof.merge.text.ops_json import ops_data
 from distprof.merge.text.torch_table import ROWS, SORTS, torch_table
 from distprof.reporters.page import Page
 from distprof.units import spans
@@ -85,7 +83,7 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
     if view.parquet is not None:
         write_parquet(table, view.parquet)
     if view.form == "json":
-        return json.dumps(_data(run, found, chosen, table.head(view.top) if view.top else table), indent=1)
+        return json.dumps(ops_data(run, found, chosen, table.head(view.top) if view.top else table), indent=1)
     if view.form == "csv":
         return as_csv(table.head(view.top) if view.top else table)
     shown = OperatorsShown(run=run, found=found, chosen=chosen, table=table, by=tuple(dict.fromkeys(view.by)),
@@ -129,28 +127,3 @@ def _within(table: pl.DataFrame, selection: Selection) -> pl.DataFrame:
     least, most = selection.min_ns, selection.max_ns
     table = table if least is None else table.filter(pl.col("mean_ns") >= least)
     return table if most is None else table.filter(pl.col("mean_ns") <= most)
-
-
-def _data(run: Run, found: RunOperators, chosen: pl.DataFrame, table: pl.DataFrame) -> dict[str, Any]:
-    totals = {name: int(chosen[name].sum()) for name in ("calls", "self_host_ns", "self_device_ns")}
-    return {
-        "format": FORMAT, "kind": "ops", "ranks": list(found.ranks), "world_size": run.world_size,
-        "steps": chosen["step"].drop_nulls().unique().sort().to_list(),
-        "coverage": _coverage(found),
-        "totals": {**totals, **{name: None if chosen[name].is_null().all() else int(chosen[name].sum())
-                                for name in ("flops", "bytes")}},
-        "left_out": {"slices_without_duration": found.num_bad},
-        "ops": table.select(pl.col("module_path").alias("module"), pl.col("class_name").alias("class"),
-                            *(name for name in (*KEYS, *NUMBERS, "bound") if name not in ("module_path", "class_name"))
-                            ).to_dicts()}
-
-
-def _coverage(found: RunOperators) -> dict[str, Any] | None:
-    """Where FLOPs come from, and how far that goes."""
-    covered, by_shapes = found.coverage, found.by_shapes
-    if by_shapes is not None:
-        return {"source": "shapes", "time_ratio": by_shapes.ratio, "unknown_calls": by_shapes.unknown_calls,
-                "calls_without_shapes": by_shapes.calls_without_shapes}
-    return None if covered is None else {
-        "source": "count pass", "flops_ratio": covered.ratio, "flops": covered.flops,
-        "counted_flops": covered.counted_flops, "calls": covered.calls, "counted_calls": covered.counted_calls}

@@ -45,7 +45,8 @@ class RunOperators:
 
 
 def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, None), *,
-                  num_frames: int = 0, merge: Path | None = None) -> RunOperators:
+                  num_frames: int = 0, merge: Path | None = None,
+                  tables: RecordedTables | None = None) -> RunOperators:
     """Reads the timelines of a run, or what a merge has of them.
 
     Args:
@@ -53,12 +54,14 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
         rates: Peak FLOP/s and bytes/s of each rank's device, in place of the published ones.
         num_frames: Functions of Python in `stack`; 0 leaves it null.
         merge: A merge of the run that is elsewhere.
+        tables: Of the run, where they were read already.
 
     Raises:
         DataError: No rank has one.
     """
     run = with_timelines(run)
-    tables = None if run.kind == "traces" else read_tables(run)
+    if tables is None and run.kind != "traces":
+        tables = read_tables(run)
     traced = [rank for rank in run.ranks if rank.trace is not None]
     problems = list[Unreadable]() if tables is None else list(tables.problems)
 

@@ -59,9 +59,15 @@ class RecordedTables:
     problems: Sequence[Unreadable]
 
 
-def read_tables(run: Run) -> RecordedTables:
-    """Reads the tables of all ranks."""
-    steps, ops, modules, parameters = (read_table(run, table) for table in (STEPS, OPS, MODULES, PARAMETERS))
+def read_tables(run: Run, steps: Loaded | None = None) -> RecordedTables:
+    """Reads the tables of all ranks.
+
+    Args:
+        run: The run.
+        steps: Its `STEPS`, where they were read already.
+    """
+    ops, modules, parameters = (read_table(run, table) for table in (OPS, MODULES, PARAMETERS))
+    steps = steps or read_table(run, STEPS)
     return RecordedTables(
         steps=steps.rows, ops=ops.rows, modules=modules.rows, parameters=parameters.rows,
         problems=[problem for one in (ops, steps, modules, parameters) for problem in one.problems])

@@ -12,18 +12,22 @@ import polars as pl
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import CulpritsOfAllSteps
 from distprof.contract.tables import STEPS
-from distprof.merge.blame.analysis import Analysis, analyse
+from distprof.merge.blame.analysis import Analysis, analyse, analysis_of
 from distprof.merge.blame.hang import Hangs, hangs_of
 from distprof.merge.clock.model import Clock
 from distprof.merge.cost.choice import Choice, chosen
 from distprof.merge.cost.coverage import Coverage, coverage
 from distprof.merge.cost.kinds import CollectiveKind, kinds
-from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.cost.per_collective import per_collective
+from distprof.merge.program.job import Job
+from distprof.merge.program.run_program import RunProgram
 from distprof.merge.run.merged import is_merge, open_merge, origin_of
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import read_table
+from distprof.merge.run.tables import Loaded, read_table
+
+EVERYTHING = Choice()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,23 +66,45 @@ def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int
         DataError: It cannot be read.
         UsageError: There is no such op, group or step.
     """
-    paths, communication = (path, *more) if more else origin_of(path), None
-    is_alone = is_merge(path) and paths == (path,)
-    if is_alone:
-        merge = open_merge(path)
-        run, clock, every = merge.run, Clock.of_summary(merge.summary["clock"]), merge.collectives
-        communication = merge.summary["communication"]
-    else:
-        measured = measured_run(open_run(*paths, sizes=sizes))
-        assert measured.collectives is not None
-        run, clock, every = measured.run, measured.clock, measured.collectives
-    recorded = read_table(run, STEPS) if run.kind == "distprof" and not is_alone else None
+    paths = (path, *more) if more else origin_of(path)
+    if is_merge(path) and paths == (path,):
+        return _of_merge(path, choice)
+    measured = measured_run(open_run(*paths, sizes=sizes))
+    return findings(measured, read_table(measured.run, STEPS) if measured.run.kind == "distprof" else None, choice)
+
+
+def findings(measured: MeasuredRun, recorded: Loaded | None, choice: Choice = EVERYTHING,
+             program: tuple[RunProgram, Job] | None = None) -> Findings:
+    """The same of a run that is open.
+
+    Args:
+        measured: With its collectives.
+        recorded: `STEPS`; None for traces of other programs.
+        choice: Which collectives.
+        program: What its ranks did, and the graph of it, where these were made already.
+
+    Raises:
+        UsageError: There is no such op, group or step.
+    """
+    run, clock, every = measured.run, measured.clock, measured.collectives
+    assert every is not None
     rows = chosen(every if recorded is None else _traced(every, recorded.rows), choice)
     analysis = None
-    if not (choice.is_of_some or rows.is_empty() or is_alone):
+    if not (choice.is_of_some or rows.is_empty()):
         run = run.noting(recorded.problems if recorded is not None else ())
-        analysis = analyse(run, clock, every, recorded.rows if recorded is not None else None)
+        analysis = (analysis_of(run, clock, *program) if program is not None else
+                    analyse(run, clock, every, recorded.rows if recorded is not None else None))
         run = run.noting(analysis.problems)
+    return _found(run, clock, rows, choice, analysis)
+
+
+def _of_merge(path: Path, choice: Choice) -> Findings:
+    merge = open_merge(path)
+    found = _found(merge.run, Clock.of_summary(merge.summary["clock"]), chosen(merge.collectives, choice), choice, None)
+    return found if choice.is_of_some else replace(found, communication=merge.summary["communication"])
+
+
+def _found(run: Run, clock: Clock, rows: pl.DataFrame, choice: Choice, analysis: Analysis | None) -> Findings:
     collectives = per_collective(rows)
     stuck, problems = hangs_of(run)
     run = run.noting(problems)
@@ -90,7 +116,7 @@ def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int
         analysis = _of_step(analysis, choice.step)
     return Findings(run=run, clock=clock, rows=rows, collectives=collectives, steps=steps,
                     kinds=kinds(counted, len(steps)), coverage=coverage(collectives), hangs=stuck, analysis=analysis,
-                    communication=None if choice.is_of_some else communication)
+                    communication=None)
 
 
 def _traced(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

@@ -12,7 +12,7 @@ import polars as pl
 from distprof.contract.problems import Problem, StepsUneven
 from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
 from distprof.contract.tables import EVENTS
-from distprof.merge.blame.analysis import analyse
+from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.cost.measured_run import MeasuredRun
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import RecordedTables
@@ -32,15 +32,17 @@ NAMED = 5
 
 
 def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = None,
-           ) -> tuple[dict[str, Any], pl.DataFrame]:
+           analysis: Analysis | None = None) -> tuple[dict[str, Any], pl.DataFrame]:
     """Reduces the tables of all ranks to the summary and the modules.
 
     Args:
         found: The run with its clock and collectives; its problems are part of the summary.
         tables: What its ranks recorded.
         peak: Peak FLOP/s of each rank's device, instead of the published one.
+        analysis: Of its communication, where that was made already.
     """
-    communicated, damaged = (None, ()) if found.collectives is None else communication(found, tables.steps)
+    communicated, damaged = (None, ()) if found.collectives is None else communication(
+        found, tables.steps, analysis)
     found, ops = found.noting(damaged), tables.ops
     run = found.run
     ranks = per_rank(run, tables)
@@ -134,13 +136,14 @@ def _coverage(ops: pl.DataFrame) -> tuple[float | None, list[dict[str, Any]]]:
     return (covered / total if total else None), uncounted.to_dicts()
 
 
-def communication(measured: MeasuredRun, steps: pl.DataFrame | None) -> tuple[
+def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: Analysis | None = None) -> tuple[
         dict[str, Any] | None, Sequence[Problem]]:
     """Steps looked at, mean share of waiting and moving in them, and culprits.
 
     Args:
         measured: The run with its clock and collectives.
         steps: Its `STEPS`; None for traces of other programs.
+        analysis: Of it, where that was made already.
 
     Returns:
         `communication` of `summary.json`, None without collectives and with more events than `MOST_EVENTS`; and
@@ -150,7 +153,7 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None) -> tuple[
     num_events = sum(rank.recorded.files.get(EVENTS.file) or 0 for rank in run.ranks if rank.recorded is not None)
     if rows is None or rows.is_empty() or num_events > MOST_EVENTS:
         return None, ()
-    found = analyse(run, measured.clock, rows, steps)
+    found = analysis or analyse(run, measured.clock, rows, steps)
     split = found.breakdown
     total = int(split["duration_ns"].sum())
     return {

@@ -15,6 +15,7 @@ from distprof.merge.activity.rank_activity import RankActivity
 from distprof.merge.activity.waiting import RankCollectives, collectives_by_rank
 from distprof.merge.blame.analysis import judged
 from distprof.merge.blame.culprits import Culprit
+from distprof.merge.program.job import job_of
 
 SCHEMA = {"rank": pl.Int64, "collective": pl.Int64, "step": pl.Int64, "group": pl.String,
           "group_ranks": pl.List(pl.Int64), "op": pl.String, "num_ranks": pl.Int64, "enqueue_ns": pl.Int64,
@@ -79,8 +80,8 @@ class Job:
     def culprits(self, *, timelines: bool = True) -> list[Culprit]:
         """As the analysis of a run finds them."""
         _, did = self._seen()
-        found, _ = judged(self._table(), did if timelines else {}, self._windows(first=0), self.activities,
-                          steps=range(1, self.step + 1),
+        found, _ = judged(job_of(self._table(), did if timelines else {}, self._windows(first=0), self.activities),
+                          self._windows(first=0), self.activities, steps=range(1, self.step + 1),
                           traced=range(1, self.step + 1), coordinates={}, clock_ns=0)
         return found
 

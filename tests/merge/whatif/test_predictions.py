@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from distprof.errors import DataError, UsageError
-from distprof.merge.commands.replayable import open_replayable
+from distprof.merge.critical.replayable import open_replayable
 from distprof.merge.whatif.changes import Changes, Scale, factor_of, scale_of
 from distprof.merge.whatif.prediction import Prediction, predict
 from distprof.merge.whatif.scaled import is_in

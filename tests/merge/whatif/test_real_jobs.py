@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distprof.merge.commands.replayable import Replayable, open_replayable
+from distprof.merge.critical.replayable import Replayable, open_replayable
 from distprof.merge.whatif.changes import Changes, scale_of
 from distprof.merge.whatif.prediction import Prediction, predict
 from support.attempts import most_hold
