@@ -77,9 +77,22 @@ def replayable(measured: MeasuredRun, steps: pl.DataFrame | None) -> Replayable:
         DataError: That is not possible.
     """
     assert measured.collectives is not None
+    program = run_program(measured.run, measured.clock, measured.collectives, steps)
+    return checked(measured, program, program.job())
+
+
+def checked(measured: MeasuredRun, program: RunProgram, job: Job) -> Replayable:
+    """The same with a graph that was made already.
+
+    Args:
+        measured: The run.
+        program: What its ranks did.
+        job: The graph of it.
+
+    Raises:
+        DataError: It cannot be replayed.
+    """
     run, clock = measured.run, measured.clock
-    program = run_program(run, clock, measured.collectives, steps)
-    job = program.job()
     _check(run, clock, job)
     return Replayable(run=run.noting(program.problems), clock=clock, program=program, job=job)
 

@@ -41,7 +41,7 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "kinds": [asdict(one) for one in found.kinds],
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
-        "culprits": None if analysis is None else [_culprit(one) for one in analysis.culprits],
+        "culprits": None if analysis is None else [culprit_data(one) for one in analysis.culprits],
         "blind": None if analysis is None else analysis.blind,
         "stuck": None if found.hangs is None else msgspec.to_builtins(
             {"hangs": found.hangs.hangs, "ranks": list(found.hangs.standing.values())}),
@@ -50,7 +50,8 @@ def comms_data(found: Findings) -> dict[str, Any]:
     }
 
 
-def _culprit(one: Culprit) -> dict[str, Any]:
+def culprit_data(one: Culprit) -> dict[str, Any]:
+    """One of `culprits`."""
     causes = [{**asdict(why), "ratio": why.ratio} for why in one.causes]
     return {**asdict(one), "share": one.share, "certain": one.certain, "causes": causes}
 

@@ -37,18 +37,36 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
     """
     certain = [one for one in culprits if one.certain]
     for one in certain:
-        chance = "" if one.p_value is None else f"; {chance_words(one.p_value)}"
-        yield f"{_delay(one, ranks)}{_hidden(one, certain)}: {cause(one.causes[0]) if one.causes else UNKNOWN}{chance}"
-        yield from (f"  {cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:CAUSES])
-        yield f"  {_gain(one, is_first=one is certain[0])}"
+        first, *others = lines_of(one, certain, ranks)
+        yield first
+        yield from (f"  {line}" for line in others)
     if certain:
         return
     if blind is not None:
-        yield _UNSEEN[blind]
+        yield unseen(blind)
     elif not culprits:
         yield "no rank delays the others"
     else:
         yield from _doubt(culprits[0])
+
+
+def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int]) -> Iterator[str]:
+    """Lines of one culprit.
+
+    Args:
+        one: It is certain.
+        certain: All that are, it among them.
+        ranks: All that were recorded.
+    """
+    chance = "" if one.p_value is None else f"; {chance_words(one.p_value)}"
+    yield f"{_delay(one, ranks)}{_hidden(one, certain)}: {cause(one.causes[0]) if one.causes else UNKNOWN}{chance}"
+    yield from (f"{cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:CAUSES])
+    yield _gain(one, is_first=one is certain[0])
+
+
+def unseen(blind: Blind) -> str:
+    """Why delays cannot be seen."""
+    return _UNSEEN[blind]
 
 
 def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int]) -> Iterator[str]:

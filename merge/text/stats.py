@@ -145,19 +145,20 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
     if flops is not None:
         rates.append(f"{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
     page.line("   ".join(rates))
-    page.line(_mfu(step))
+    page.line(mfu_line(step))
     page.line()
 
 
-def _mfu(step: Mapping[str, Any]) -> str:
+def mfu_line(step: Mapping[str, Any]) -> str:
     """`MFU 31.2 % = forward and backward FLOPs ...`, from `step` of `summary.json`."""
     basis = msgspec.convert(step["mfu_basis"], MfuBasis)
     if step["mfu"] is None:
         return "MFU unknown: " + NO_MFU[basis.code].format(rank=basis.rank, device=basis.device, dtype=basis.dtype)
-    return f"MFU {percent(step['mfu'])} = {WORK} / (step time x {'; '.join(map(_peak, basis.peaks))})"
+    return f"MFU {percent(step['mfu'])} = {WORK} / (step time x {'; '.join(map(peak_words, basis.peaks))})"
 
 
-def _peak(one: PeakUsed) -> str:
+def peak_words(one: PeakUsed) -> str:
+    """`989 TFLOP/s, dense peak of ...`."""
     rate = si(one.flops_per_second, "FLOP/s")
     if one.source is None:
         return f"{rate}, as given"
@@ -186,13 +187,13 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
         page.line(f"exposed communication: {percent(found['waiting_ratio'])} of a step waiting for other ranks, "
                   f"{percent(found['moving_ratio'])} moving data")
     if found["pipeline"] is not None:
-        page.line(_pipeline(found["pipeline"]))
+        page.line(pipeline_line(found["pipeline"]))
     for line in lines_of_summary(found, summary["ranks"]):
         page.line(line)
     page.line()
 
 
-def _pipeline(found: Mapping[str, Any]) -> str:
+def pipeline_line(found: Mapping[str, Any]) -> str:
     """`pipeline of 4 stages: 27.3 % of a step waiting for messages of other stages (bubble); work of a stage ...`."""
     work = {one["stage"]: one["work_ns"] for one in found["stages"]}
     least, most = min(work, key=work.__getitem__), max(work, key=work.__getitem__)

@@ -42,7 +42,7 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
         analysis: Of its communication, where that was made already.
     """
     communicated, damaged = (None, ()) if found.collectives is None else communication(
-        found, tables.steps, analysis)
+        found, tables.steps if found.run.kind == "distprof" else None, analysis)
     found, ops = found.noting(damaged), tables.ops
     run = found.run
     ranks = per_rank(run, tables)

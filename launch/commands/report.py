@@ -1,0 +1,41 @@
+"""`distprof report`: all that is known of a run on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from distprof.errors import UsageError
+from distprof.launch.options import ATTEMPT, RUNS, given_sizes, mesh_sizes
+from distprof.terminal import show
+
+
+@click.command()
+@RUNS
+@click.option("--out", default=None, type=click.Path(path_type=Path), metavar="FILE",
+              help="Where the page is written.  [default: report.html in RUN/merged, in RUN where it was not merged, "
+                   "here for traces of other programs]")
+@click.option("--json", "form", flag_value="json", help="Print the document of the page as JSON.")
+@click.option("--markdown", "form", flag_value="markdown",
+              help="Print the findings as Markdown, for a pull request or a chat.")
+@click.option("--force", is_flag=True, help="Replace an earlier page.")
+@mesh_sizes
+@ATTEMPT
+def report(runs: tuple[Path, ...], *, out: Path | None, form: str | None, force: bool, attempt: int | None,
+           **sizes: int | None) -> None:
+    """Write a page with all findings about RUN, for any browser.
+
+    It is one file that needs no network. RUN is a run directory, or traces that torch.profiler wrote. Several RUNs are
+    run directories of one job, from hosts without a common folder.
+    """
+    if form is not None and (out is not None or force):
+        raise UsageError(f"expected --{form} alone, found {'--out' if out is not None else '--force'}",
+                         hint=f"distprof report --{form} RUN > FILE")
+    from distprof.launch.merge_memory import reuse_memory
+
+    reuse_memory()
+    from distprof.merge.commands.report import report as report_of
+    from distprof.merge.run.attempts import of_attempt
+
+    show(report_of(*of_attempt(runs, attempt), form=form or "html", out=out, force=force, sizes=given_sizes(sizes)))

@@ -1,0 +1,63 @@
+"""Makes the report of a run: an HTML page, its document as JSON, or its findings as Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from distprof.contract.paths import MERGED
+from distprof.errors import OutputError
+from distprof.files import told, write_whole
+from distprof.merge.report.document import document
+from distprof.merge.run.discovery import is_recorded
+from distprof.merge.run.merged import is_merge
+from distprof.merge.run.open_run import NO_SIZES
+
+REPORT_HTML = "report.html"
+
+
+def report(path: Path, *more: Path, form: str = "html", out: Path | None = None, force: bool = False,
+           sizes: Mapping[str, int] = NO_SIZES) -> str:
+    """Writes the page, or gives the document or the findings as text.
+
+    Args:
+        path: A run directory or traces of other programs; the merge of one.
+        *more: Further run directories of the same job.
+        form: html, json or markdown.
+        out: Where the page goes; into the merge of the run, or the run itself, where it is not given.
+        force: Replace an earlier file.
+        sizes: Axis of the device mesh -> size, in place of what the run says.
+
+    Raises:
+        DataError: The run cannot be read.
+        OutputError: The file exists, or cannot be written.
+        UsageError: `sizes` do not make up the world.
+    """
+    if form == "json":
+        return json.dumps(document(path, *more, sizes=sizes), separators=(",", ":"))
+    if form == "markdown":
+        from distprof.merge.text.report_markdown import render
+
+        return render(document(path, *more, sizes=sizes))
+    place = out if out is not None else place_of((path, *more))
+    if place.exists() and not force:
+        raise OutputError(f"expected a new file, found {place}", hint="--force replaces it, --out FILE.html chooses "
+                                                                      "another")
+    from distprof.merge.report.page.render import page
+
+    text = page(document(path, *more, sizes=sizes))
+    with told(place):
+        place.absolute().parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return str(place)
+
+
+def place_of(paths: Sequence[Path]) -> Path:
+    """Into the merge of a run, which is replaced as a whole; into a run without one; here for traces of others."""
+    first = paths[0]
+    if is_merge(first):
+        return first / REPORT_HTML
+    if not is_recorded(first):
+        return Path(REPORT_HTML)
+    return first / MERGED / REPORT_HTML if is_merge(first / MERGED) else first / REPORT_HTML

@@ -1,0 +1,111 @@
+"""Collectives of some steps, call by call: when each rank came, when all were there, when it was over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from distprof.merge.cost.choice import group_label
+from distprof.merge.report.absent import AbsentError
+from distprof.merge.report.columns import columns_of, numbered
+from distprof.merge.report.sampling import Sample
+from distprof.merge.report.sources import Sources
+from distprof.units import counted
+
+MOST_PARTS = 20_000
+"""Parts, one for each rank in each call, of all steps together."""
+OF_CALL = ("collective", "size_bytes", "late_rank", "unsure", "complete", "mismatch", "dtype", "phase", "busbw",
+           "arrival_spread_ns", "wait_ns", "transfer_ns")
+
+
+def collectives(sources: Sources, sample: Sample) -> dict[str, Any]:
+    """Steps with their calls.
+
+    Raises:
+        AbsentError: No collective has known times.
+    """
+    found = sources.comms
+    rows = found.rows.filter(pl.col("rank").is_in(sample.ranks), pl.col("arrival_ns").is_not_null())
+    if rows.is_empty():
+        what = "no collective was recorded" if found.rows.is_empty() else "no collective has known times"
+        raise AbsentError(f"{what}: --steps trace=6,arrivals=20 records those of a job of several ranks")
+    starts = _windows(sources)
+    parts = _chosen(rows, _in_order(rows, found.steps, starts), sample)
+    calls = found.collectives.filter(pl.col("collective").is_in(parts["collective"].unique().implode()))
+    ops, op = numbered(calls["op"].cast(pl.String))
+    modules, module = numbered(calls["module_path"].cast(pl.String))
+    groups, group = _groups(calls)
+    named = calls.select("step", *OF_CALL, op=pl.Series(op, dtype=pl.Int64), group=pl.Series(group, dtype=pl.Int64),
+                         module=pl.Series(module, dtype=pl.Int64)).with_columns(
+        pl.col(pl.Categorical).cast(pl.String))
+    steps = [_step(step, named, parts, starts) for step in parts["step"].unique(maintain_order=True).to_list()]
+    return {"steps": steps, "ops": ops, "groups": groups, "modules": modules}
+
+
+def _windows(sources: Sources) -> dict[int | None, tuple[int, int]]:
+    """Step -> its start on the first rank and its end on the last one."""
+    found = sources.program[0].windows.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    return {step: (start, end) for step, start, end in found.iter_rows()}
+
+
+def _in_order(rows: pl.DataFrame, counted_steps: Sequence[int],
+              windows: dict[int | None, tuple[int, int]]) -> list[int | None]:
+    """Steps in the order in which they are shown as far as there is room: the median one, the slowest, the others."""
+    there = rows["step"].unique().sort().to_list()
+    by_time = sorted((step for step in counted_steps or there if step in windows and step in there),
+                     key=lambda step: windows[step][1] - windows[step][0])
+    first = (by_time[len(by_time) // 2], by_time[-1]) if by_time else ()
+    return list(dict.fromkeys((*first, *by_time, *there)))
+
+
+def _chosen(rows: pl.DataFrame, steps: Sequence[int | None], sample: Sample) -> pl.DataFrame:
+    """Steps in full as long as they fit; of the first two, the calls with the longest waits where they do not."""
+    left, taken = MOST_PARTS, list[pl.DataFrame]()
+    for place, step in enumerate(steps):
+        part = rows.filter(pl.col("step").eq_missing(pl.lit(step, pl.Int64)))
+        most = left if place else left // 2 if len(steps) > 1 else left
+        if len(part) > most and place < 2:
+            part = _longest_waits(part, most, step, sample)
+        if len(part) <= left:
+            taken.append(part)
+            left -= len(part)
+    if len(taken) < len(steps):
+        sample.left_out.append(f"collectives are shown of {counted(len(taken), 'step')} of {len(steps)}: the median "
+                               "one, the slowest, and others as far as there is room")
+    return pl.concat(taken).sort("step", "collective", "rank", nulls_last=True)
+
+
+def _longest_waits(part: pl.DataFrame, most: int, step: int | None, sample: Sample) -> pl.DataFrame:
+    calls = part.group_by("collective").agg(pl.len(), pl.col("wait_ns").sum()).sort(
+        "wait_ns", "collective", descending=[True, False])
+    kept = calls.filter(pl.col("len").cum_sum() <= most)
+    where = "" if step is None else f" of step {step}"
+    sample.left_out.append(f"{len(kept)} of {len(calls)} collectives{where} are shown: those with the longest waits")
+    return part.filter(pl.col("collective").is_in(kept["collective"].implode()))
+
+
+def _groups(calls: pl.DataFrame) -> tuple[list[dict[str, Any]], list[int | None]]:
+    """Process groups by label, and the number of that of each call."""
+    keys, place = numbered(calls["group_key"])
+    first = {row["group_key"]: row for row in calls.unique("group_key", keep="first").select(
+        "group_key", "group", "group_description", "group_ranks").iter_rows(named=True)}
+    named = [first[key] for key in keys]
+    return [{"description": group_label(one["group"], one["group_description"], one["group_ranks"]),
+             "ranks": one["group_ranks"]} for one in named], place
+
+
+def _step(step: int | None, calls: pl.DataFrame, parts: pl.DataFrame,
+          windows: dict[int | None, tuple[int, int]]) -> dict[str, Any]:
+    is_step = pl.col("step").eq_missing(pl.lit(step, pl.Int64))
+    mine, rows = calls.filter(is_step).drop("step"), parts.filter(is_step)
+    start, end = windows.get(step) or rows.select(
+        pl.col("arrival_ns").min(), pl.max_horizontal("arrival_ns", "end_ns").max()).row(0)
+    place = dict(zip(mine["collective"].to_list(), range(len(mine)), strict=True))
+    return {
+        "step": step, "start_ns": start, "duration_ns": end - start, "calls": columns_of(mine),
+        "parts": columns_of(rows.select(
+            call=pl.col("collective").replace_strict(place, return_dtype=pl.Int64), rank="rank",
+            arrival_ns=pl.col("arrival_ns") - start, full_ns=pl.col("arrival_ns") + pl.col("wait_ns") - start,
+            end_ns=pl.col("end_ns") - start))}

@@ -1,0 +1,148 @@
+"""The document of a report: sections with the numbers that other commands print; docs/report.md describes the keys."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from distprof.merge.cost.bandwidth import bandwidths
+from distprof.merge.report.about import SIZES, about
+from distprof.merge.report.absent import AbsentError
+from distprof.merge.report.blame import blame, hang
+from distprof.merge.report.clock import clock
+from distprof.merge.report.collectives import collectives
+from distprof.merge.report.critical import critical_path
+from distprof.merge.report.findings import findings
+from distprof.merge.report.memory import memory
+from distprof.merge.report.modules import modules
+from distprof.merge.report.operators import operators
+from distprof.merge.report.sampling import Sample
+from distprof.merge.report.sources import Sources
+from distprof.merge.report.steps import heat_map, step_parts
+from distprof.merge.report.waits import waits
+from distprof.merge.run.open_run import NO_SIZES
+from distprof.merge.text.problems import sentences
+from distprof.merge.text.stats import mfu_line
+from distprof.merge.text.steps import step_line
+from distprof.merge.totals.description import problems_of
+
+FORMAT = 1
+"""Of the document."""
+SECTIONS: Mapping[str, Callable[[Sources, Sample], Any]] = {
+    "step_parts": step_parts, "heat_map": heat_map, "collectives": collectives,
+    "collective_kinds": lambda sources, _: _kinds(sources), "bandwidths": lambda sources, _: _bandwidths(sources),
+    "blame": lambda sources, _: blame(sources), "hang": lambda sources, _: hang(sources), "modules": modules,
+    "operators": operators, "memory": memory, "pipeline": lambda sources, _: _pipeline(sources), "waits": waits,
+    "critical_path": lambda sources, _: critical_path(sources), "clock": clock}
+"""Those that a run may lack."""
+NO_COLLECTIVE = "no collective was recorded: --steps trace=6 records those of a job of several ranks"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def document(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
+    """Everything that a report shows.
+
+    Args:
+        path: A run directory or traces of other programs; the merge of one.
+        *more: Further run directories of the same job.
+        sizes: Axis of the device mesh -> size, in place of what the run says.
+
+    Raises:
+        DataError: The run cannot be read.
+        UsageError: `sizes` do not make up the world.
+    """
+    sources = Sources(path, *more, sizes=sizes)
+    sample, absent = Sample(sources), dict[str, str]()
+    sections = {name: _section(build, name, sources, sample, absent) for name, build in SECTIONS.items()}
+    summary = sources.summary
+    found: dict[str, Any] = {
+        "format": FORMAT, "kind": "report", "run": about(sources), **{name: summary[name] for name in SIZES},
+        "totals": _totals(sources, absent), "step": _step(summary), "communication": _communication(summary, absent),
+        **sections}
+    found["findings"] = findings(found, sources)
+    return _clean({**found, "absent": absent, "left_out": sample.left_out, "missing": _missing(sources)})
+
+
+def _section(build: Callable[[Sources, Sample], Any], name: str, sources: Sources, sample: Sample,
+             absent: dict[str, str]) -> Any:
+    try:
+        return build(sources, sample)
+    except AbsentError as error:
+        absent[name] = str(error)
+        return None
+
+
+def _kinds(sources: Sources) -> list[dict[str, Any]]:
+    if not sources.comms.kinds:
+        raise AbsentError(NO_COLLECTIVE)
+    return [asdict(one) for one in sources.comms.kinds]
+
+
+def _bandwidths(sources: Sources) -> list[dict[str, Any]]:
+    if sources.comms.rows.is_empty():
+        raise AbsentError(NO_COLLECTIVE)
+    return bandwidths(sources.comms.rows).to_dicts()
+
+
+def _pipeline(sources: Sources) -> dict[str, Any]:
+    found: Mapping[str, Any] = sources.summary["communication"] or {}
+    pipeline: dict[str, Any] | None = found.get("pipeline")
+    if pipeline is None:
+        raise AbsentError("the job has no pipeline stages" if (sources.opened.topology.get("pp", 1)) < 2 else
+                          "what the stages of the pipeline spent their steps on is unknown: --steps trace=6 records it")
+    return pipeline
+
+
+def _totals(sources: Sources, absent: dict[str, str]) -> dict[str, Any] | None:
+    summary = sources.summary
+    if not sources.is_recorded:
+        absent["totals"] = "traces of another program do not tell parameters and FLOPs: distprof run records them"
+        return None
+    return {name: summary[name] for name in ("per_gpu", "model", "coverage_ratio", "uncounted_ops", "evaluation",
+                                             "slowest_rank")}
+
+
+def _step(summary: Mapping[str, Any]) -> dict[str, Any]:
+    step = summary["step"]
+    return {**step, "mfu_reason": None if step["mfu_basis"] is None else mfu_line(step),
+            "sentence": step_line(step["found"])}
+
+
+def _communication(summary: Mapping[str, Any], absent: dict[str, str]) -> dict[str, Any] | None:
+    found = summary["communication"]
+    if found is None:
+        absent["communication"] = NO_COLLECTIVE
+        return None
+    return {name: found[name] for name in ("steps", "waiting_ratio", "moving_ratio")}
+
+
+def _missing(sources: Sources) -> list[str]:
+    """What is incomplete or has to be kept in mind, as `comms` and `stats` say it."""
+    found = sources.comms
+    remarks = [*found.run.remarks, *(found.analysis.remarks if found.analysis is not None else ())]
+    return list(dict.fromkeys([*sentences(problems_of(found.run, found.clock)), *sentences(remarks)]))
+
+
+def _clean(found: dict[str, Any]) -> dict[str, Any]:
+    """The document as any JSON reader takes it: no NaN, and no half of a pair of surrogates in a name."""
+    try:
+        text = json.dumps(found, allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except ValueError:
+        cleaned: dict[str, Any] = _cleaned(found)
+        return cleaned
+    return found
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SURROGATE.sub(lambda half: f"\\u{ord(half.group()):04x}", value)
+    if isinstance(value, Mapping):
+        return {_cleaned(key): _cleaned(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(inner) for inner in value]
+    return None if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))) else value

@@ -1,0 +1,25 @@
+"""One finding of a report: a sentence with the section that has its evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["bad", "warn", "note", "good"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One sentence of the first screen."""
+
+    severity: Severity
+    text: str
+    section: str
+    """Key of the document."""
+    detail: str | None = None
+    """What else is known of it."""
+    rank: int | None = None
+    step: int | None = None
+    module: str | None = None
+    next: str | None = None
+    """The command that shows more."""

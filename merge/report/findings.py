@@ -1,0 +1,201 @@
+"""The first screen of a report: what matters about a run, in sentences, most important first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from distprof.contract.problems import RanksMissing, TopologyUncertain, Unfinished
+from distprof.merge.report.finding import Finding
+from distprof.merge.report.resource_findings import bandwidth, compilations, host_waits, memory_imbalance
+from distprof.merge.report.sources import Sources
+from distprof.merge.text.comms import dead_lines, mismatch_lines
+from distprof.merge.text.problems import sentence
+from distprof.merge.text.stats import NO_MFU, mfu_line, pipeline_line
+from distprof.terminal import quoted_all
+from distprof.units import counted, duration, percent, si
+
+MOST = 12
+WEIGHTS = {"bad": 0, "warn": 1, "note": 2, "good": 3}
+EXPOSED = 0.2
+"""Share of a step from which on exposed communication is a warning."""
+IMBALANCE = 1.2
+"""Time in forward and backward against the median rank, from which on a rank is named."""
+BUBBLE = 0.1
+UNCOUNTED = 0.01
+"""Share of the bytes moved from which on operators of unknown FLOPs are named."""
+SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What findings are made of."""
+
+    document: dict[str, Any]
+    sources: Sources
+
+    @property
+    def where(self) -> str:
+        """The run as an argument of a command."""
+        return quoted_all(self.sources.paths)
+
+
+def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]:
+    """At most `MOST`, those that something is wrong with first.
+
+    Args:
+        document: All other sections.
+        sources: The run.
+    """
+    facts = Facts(document, sources)
+    found = [one for look in (_hang, _dead, _missing, _mismatches, _late, _step, _imbalance, _bubble) for one in look(
+        facts)]
+    found += [*host_waits(document, facts.where), *compilations(document, facts.where), *bandwidth(document),
+              *memory_imbalance(document, facts.where), *_topology(facts), *_mfu(facts), *_uncounted(facts),
+              *_clock(facts), *_partial(facts)]
+    if not any(one.severity in ("bad", "warn") for one in found):
+        found.append(Finding(severity="good", section="step_parts",
+                             text="Nothing that was recorded stands out as wrong."))
+    ordered = sorted(found, key=lambda one: WEIGHTS[one.severity])
+    return [asdict(one) for one in ordered[:MOST]]
+
+
+def _hang(facts: Facts) -> Iterator[Finding]:
+    stuck = facts.document["hang"]
+    if stuck is not None and stuck["lines"]:
+        first, *more = stuck["lines"]
+        absent = [rank for one in stuck["hangs"] for rank in one["absent"]]
+        yield Finding(severity="bad", text=_capital(first), detail="\n".join(more) or None, section="hang",
+                      rank=absent[0] if len(absent) == 1 else None, next=f"distprof comms {facts.where}")
+
+
+def _dead(facts: Facts) -> Iterator[Finding]:
+    lines = list(dead_lines(facts.sources.run.problems))
+    if lines:
+        yield Finding(severity="bad", text=_capital(lines[0]), detail="\n".join(lines[1:SHOWN]) or None,
+                      section="missing")
+
+
+def _missing(facts: Facts) -> Iterator[Finding]:
+    for one in facts.sources.run.problems:
+        if isinstance(one, RanksMissing):
+            yield Finding(severity="bad", text=_capital(sentence(one)), section="missing",
+                          detail="Means and totals are of the ranks that are there.")
+
+
+def _mismatches(facts: Facts) -> Iterator[Finding]:
+    lines = list(mismatch_lines(facts.sources.comms))
+    if lines:
+        yield Finding(severity="bad", text=_capital(lines[0]), detail="\n".join(lines[1:SHOWN]) or None,
+                      section="collectives", next=f"distprof comms {facts.where}")
+
+
+def _late(facts: Facts) -> Iterator[Finding]:
+    blame = facts.document["blame"]
+    if blame is None:
+        return
+    certain = [one for one in blame["culprits"] if one["certain"]]
+    for one in certain[:SHOWN]:
+        step = one["late_steps"][0]
+        where = one["causes"][0]["where"] if one["causes"] else None
+        yield Finding(severity="bad", text=one["sentence"], detail="\n".join(one["more"]), section="blame",
+                      rank=one["rank"], step=step, module=where,
+                      next=f"distprof comms --timeline --step {step} {facts.where}")
+    if not certain and blame["lines"]:
+        first, *more = blame["lines"]
+        good = not blame["culprits"] and blame["blind"] is None and bool(facts.sources.comms.steps)
+        yield Finding(severity="good" if good else "note", text=_capital(first), detail="\n".join(more) or None,
+                      section="blame")
+
+
+def _step(facts: Facts) -> Iterator[Finding]:
+    """Its time, and the communication in which nothing is computed."""
+    step, parts, split = (facts.document[name] for name in ("step", "step_parts", "communication"))
+    words = []
+    if step["time_ns"] is not None:
+        rate = "" if step["samples_per_second"] is None else f", {si(step['samples_per_second'])} samples/s"
+        words.append(f"A step takes {duration(step['time_ns'])}{rate}")
+    elif parts is not None:
+        words.append(f"A step takes {duration(parts['mean']['duration_ns'])} while the profiler records it")
+    exposed = None if split is None or split["waiting_ratio"] is None else (
+        split["waiting_ratio"] + split["moving_ratio"])
+    if exposed is not None:
+        words.append(f"{percent(exposed)} of it {'is' if words else 'of a step is'} exposed communication: "
+                     f"{percent(split['waiting_ratio'])} waiting for other ranks, {percent(split['moving_ratio'])} "
+                     "moving data")
+    if words:
+        yield Finding(severity="warn" if (exposed or 0) >= EXPOSED else "note", text=f"{'; '.join(words)}.",
+                      section="step_parts", next=f"distprof comms {facts.where}" if exposed else None)
+
+
+def _imbalance(facts: Facts) -> Iterator[Finding]:
+    """By the time pass, where no rank is blamed already."""
+    one, blame = facts.sources.summary["slowest_rank"], facts.document["blame"]
+    blamed = blame is not None and any(culprit["certain"] for culprit in blame["culprits"])
+    if one is not None and not blamed and (one["ratio_to_median"] or 0) >= IMBALANCE:
+        yield Finding(severity="note", section="step_parts", rank=one["rank"],
+                      text=f"Rank {one['rank']} took {one['ratio_to_median']:.2f} x as long as the median rank for "
+                           "forward and backward in the timed steps, waits for others included.")
+
+
+def _bubble(facts: Facts) -> Iterator[Finding]:
+    found = facts.document["pipeline"]
+    if found is not None:
+        yield Finding(severity="warn" if found["bubble_ratio"] >= BUBBLE else "note",
+                      text=f"{_capital(pipeline_line(found))}.", section="pipeline")
+
+
+def _topology(facts: Facts) -> Iterator[Finding]:
+    for one in facts.sources.run.problems:
+        if isinstance(one, TopologyUncertain):
+            yield Finding(severity="warn", text=f"{_capital(sentence(one))}.", section="topology",
+                          next=f"distprof report --dp N {facts.where}")
+            return
+    if facts.document["topology"] is None:
+        yield Finding(severity="note", section="topology",
+                      text="How the model was split over the ranks is not known: the traces do not state it.")
+
+
+def _mfu(facts: Facts) -> Iterator[Finding]:
+    step = facts.document["step"]
+    if step["mfu_basis"] is None:
+        return
+    hint = "distprof doctor --peak" if step["mfu_basis"]["code"] in NO_MFU and (
+        step["mfu_basis"]["code"] != "no_step") else None
+    yield Finding(severity="note", text=f"{mfu_line(step)}.", section="totals", next=hint)
+
+
+def _uncounted(facts: Facts) -> Iterator[Finding]:
+    totals = facts.document["totals"]
+    if totals is None or totals["coverage_ratio"] is None or 1 - totals["coverage_ratio"] < UNCOUNTED:
+        return
+    names = [one["op"].removeprefix("aten::") for one in totals["uncounted_ops"]]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    yield Finding(severity="warn", section="totals",
+                  text=f"FLOPs of {counted(len(names), 'operator')} are not counted, which move "
+                       f"{percent(1 - totals['coverage_ratio'])} of all bytes: {', '.join(names[:SHOWN])}{more}.")
+
+
+def _clock(facts: Facts) -> Iterator[Finding]:
+    """Clocks that are worse than what they are to show."""
+    counts, unsure_ns = facts.sources.comms.coverage, facts.sources.comms.clock.pair_uncertainty_ns()
+    if unsure_ns and 2 * counts.num_unsure > counts.num_spreads:
+        yield Finding(severity="warn", section="clock",
+                      text=f"Clocks of two ranks agree within {duration(unsure_ns)}, and {counts.num_unsure} of "
+                           f"{counts.num_spreads} arrival spreads are smaller: who came last is unknown there.")
+    elif unsure_ns is None and counts.num_spreads:
+        yield Finding(severity="warn", section="clock", text="Clocks of the ranks were never compared: waits and late "
+                                                              "ranks may be due to the clocks alone.")
+
+
+def _partial(facts: Facts) -> Iterator[Finding]:
+    found = [one for one in facts.sources.run.problems if isinstance(one, Unfinished) and one.status != "recording"]
+    if found:
+        more = f" ({counted(len(found) - 1, 'more rank')} likewise)" if len(found) > 1 else ""
+        yield Finding(severity="note", text=f"{_capital(sentence(found[0]))}{more}.", section="missing",
+                      rank=found[0].rank if len(found) == 1 else None)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

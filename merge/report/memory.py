@@ -1,0 +1,91 @@
+"""Memory: the peak of each rank, what was alive then, and how it came there."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.errors import DataError
+from distprof.merge.memory.grouping import grouped
+from distprof.merge.memory.peak import Peak
+from distprof.merge.memory.run_memory import RunMemory
+from distprof.merge.report.absent import AbsentError
+from distprof.merge.report.columns import Columns, columns_of, columns_of_rows
+from distprof.merge.report.sampling import Sample
+from distprof.merge.report.sources import Sources
+
+MOST_POINTS = 500
+MOST_TENSORS = 50
+OF_TENSOR = ("bytes", "category", "module", "op", "phase", "name", "shape", "dtype", "made_ns", "freed_ns")
+
+
+def memory(sources: Sources, sample: Sample) -> dict[str, Any]:
+    """Peaks, categories, curves and the largest tensors.
+
+    Raises:
+        AbsentError: No allocations were recorded.
+    """
+    try:
+        found = sources.memory
+    except DataError as error:
+        raise AbsentError("no allocations were recorded: "
+                          + ("--steps memory=1 records them" if sources.is_recorded else
+                             "torch.profiler records them with profile_memory=True")) from error
+    peaks = [peak for peak in found.peaks if peak.rank in set(sample.ranks)]
+    names = ("rank", "device", "peak_bytes", "time_ns", "before_bytes", "unknown_bytes", "unused_bytes",
+             "reserved_bytes")
+    by_rank = grouped(found.rows, found.peaks, ("category",))
+    return {
+        "ranks": columns_of_rows([{name: getattr(peak, name) for name in names} for peak in peaks], names),
+        "groups": columns_of(by_rank), "categories": _categories(peaks),
+        "timeline": _curves(found, sample), "at_peak": _tensors(peaks)}
+
+
+def _categories(peaks: list[Peak]) -> dict[str, Any]:
+    """Bytes of each category at the peak of each rank and device, in the order of `ranks`."""
+    sums = [dict(peak.alive.group_by("category").agg(pl.col("size_bytes").sum()).iter_rows()) for peak in peaks]
+    names = sorted({name for one in sums for name in one}, key=lambda name: -sum(one.get(name, 0) for one in sums))
+    return {"names": names, "by_rank": {name: [one.get(name, 0) for one in sums] for name in names}}
+
+
+def _curves(found: RunMemory, sample: Sample) -> dict[str, Any]:
+    """What was allocated over time on the device with the highest peak of some ranks."""
+    curves = dict[str, Any]()
+    for rank in sample.in_detail:
+        mine = [peak for peak in found.peaks if peak.rank == rank]
+        if mine:
+            peak = max(mine, key=lambda one: one.peak_bytes)
+            curves[str(rank)] = _curve(found.rows.filter(pl.col("rank") == rank, pl.col("device") == peak.device), peak)
+    return curves
+
+
+def _curve(rows: pl.DataFrame, peak: Peak) -> dict[str, Any]:
+    made, freed = rows.select("made_ns", "size_bytes"), rows.filter(pl.col("freed_ns").is_not_null()).select(
+        made_ns="freed_ns", size_bytes=-pl.col("size_bytes"))
+    changes = pl.concat([made, freed]).sort("made_ns", maintain_order=True)
+    times = changes["made_ns"].to_numpy()
+    held = changes["size_bytes"].cum_sum().to_numpy() + (peak.before_bytes or 0)
+    kept = _with_maxima(held)
+    begin = int(times[0]) if len(times) else 0
+    return {"device": peak.device, "start_ns": begin, "time_ns": (times[kept] - begin).tolist(),
+            "bytes": held[kept].tolist(), "at_peak_ns": peak.time_ns - begin}
+
+
+def _with_maxima(held: Any) -> Any:
+    """Places of at most `MOST_POINTS` values: the largest and the last of each of equal parts."""
+    if len(held) <= MOST_POINTS:
+        return np.arange(len(held))
+    edges = np.linspace(0, len(held), MOST_POINTS // 2 + 1).astype(int)
+    pairs = [(first + int(np.argmax(held[first:stop])), stop - 1) for first, stop in pairwise(edges) if stop > first]
+    return np.unique(np.array(pairs).ravel())
+
+
+def _tensors(peaks: list[Peak]) -> Columns:
+    """The largest of all ranks at their peaks."""
+    alive = [peak.alive.head(MOST_TENSORS).with_columns(rank=pl.lit(peak.rank, pl.Int64)) for peak in peaks]
+    table = pl.concat(alive).sort("size_bytes", descending=True, maintain_order=True).head(MOST_TENSORS)
+    return columns_of(table.rename({"size_bytes": "bytes", "module_path": "module"}).select(
+        "rank", "device", *OF_TENSOR))

@@ -1,0 +1,64 @@
+"""Operators by name and class of module, and the rates that bound them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from distprof.contract.summary import MfuBasis
+from distprof.errors import DataError
+from distprof.merge.operators.grouping import grouped
+from distprof.merge.operators.selection import Selection, selected
+from distprof.merge.report.absent import AbsentError
+from distprof.merge.report.sampling import Sample
+from distprof.merge.report.sources import Sources
+from distprof.merge.text.ops_json import ops_data
+from distprof.merge.text.stats import mfu_line, peak_words
+from distprof.peaks.published import device_peaks
+from distprof.units import counted
+
+BY = ("op", "class")
+MOST_ROWS = 300
+COLUMNS = ("op", "class", "type", "phase", "dtypes", "calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns",
+           "mean_ns", "min_ns", "max_ns", "share", "flops", "bytes", "flops_per_second", "bytes_per_second",
+           "flops_per_byte", "roofline_ratio", "bound", "num_ranks", "slowest_rank", "slowest_ratio", "slowest_p_value")
+
+
+def operators(sources: Sources, sample: Sample) -> dict[str, Any]:
+    """Those with most self time: on devices where anything ran on one, else on hosts.
+
+    Raises:
+        AbsentError: No rank has a timeline.
+    """
+    try:
+        found = sources.operators
+    except DataError as error:
+        raise AbsentError("no timeline was recorded: --steps trace=6 records one") from error
+    chosen = selected(found.rows, Selection())
+    table = grouped(chosen, BY)
+    if len(table) > MOST_ROWS:
+        sample.left_out.append(f"{counted(MOST_ROWS, 'row')} of {len(table)} of operators are shown: those with most "
+                               "self time")
+    data = ops_data(sources.opened, found, chosen, table.head(MOST_ROWS))
+    return {"by": list(BY), "ranks": data["ranks"], "steps": data["steps"], "columns": list(COLUMNS),
+            "rows": [[row[name] for name in COLUMNS] for row in data["ops"]],
+            "totals": data["totals"], "coverage": data["coverage"], **_rates(sources, chosen)}
+
+
+def _rates(sources: Sources, chosen: pl.DataFrame) -> dict[str, Any]:
+    """The peak that MFU rests on, and the bandwidth of that device."""
+    step = sources.summary["step"]
+    unknown: dict[str, Any] = {"peak_flops_per_second": None, "peak_bytes_per_second": None}
+    if step["mfu_basis"] is None or chosen["flops"].is_null().all():
+        return {**unknown, "peak_basis": "FLOPs of operators are unknown" if step["mfu_basis"] else None}
+    basis = msgspec.convert(step["mfu_basis"], MfuBasis)
+    if len(basis.peaks) != 1:
+        why = mfu_line(step) if not basis.peaks else "operators ran in several types, each with a peak of its own"
+        return {**unknown, "peak_basis": why}
+    one = basis.peaks[0]
+    device = None if one.device is None else device_peaks(one.device)
+    return {"peak_flops_per_second": one.flops_per_second,
+            "peak_bytes_per_second": None if device is None else device.bytes_per_second,
+            "peak_basis": peak_words(one)}

@@ -1,0 +1,82 @@
+"""Findings about hosts, networks, compilers and memory, from the sections of a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from distprof.merge.report.columns import rows_of
+from distprof.merge.report.finding import Finding
+from distprof.units import counted, duration, percent, size
+
+BLOCKED = 0.02
+"""Share of the steps from which on a line that waits is named."""
+SLOWER = 2.0
+"""How much slower collectives between hosts have to be to be named."""
+MEASURED = 5
+"""Collectives that a bandwidth has to rest on."""
+UNEVEN = 1.2
+"""Peak against the median rank, from which on a rank is named."""
+WAITS_FOR = {"device": "the device", "communication": "other ranks", "data": "data"}
+
+
+def host_waits(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """The line of the script, or the operator, that blocks most; not what waits for other ranks, which `comms` has."""
+    found = document["waits"]
+    if found is None:
+        return
+    worst = next((row for row in rows_of(found["rows"]) if row["waits_for"] in ("device", "data")), None)
+    if worst is None or (worst["step_ratio"] or 0) < BLOCKED:
+        return
+    line = "" if worst["file"] is None else f"{Path(worst['file']).name}:{worst['line']} "
+    yield Finding(severity="warn", section="waits", module=worst["module"], rank=worst["slowest_rank"],
+                  text=f"`{line}{worst['op'] or 'several operators'}` waits for {WAITS_FOR[worst['waits_for']]} in "
+                       f"{percent(worst['step_ratio'])} of the steps that were looked at "
+                       f"({counted(worst['blocking_calls'], 'call')}, {duration(worst['mean_ns'])} each).",
+                  next=f"distprof waits {where}" if line else "distprof run --steps sync=2 ...")
+
+
+def compilations(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """What torch.compile compiled again, and where graphs break."""
+    found = document["waits"]
+    totals = None if found is None else found["compilations"]["totals"]
+    if totals is not None and (totals["recompile"] or totals["graph_break"]):
+        yield Finding(severity="warn" if totals["recompile"] else "note", section="waits",
+                      text=f"torch.compile compiled {totals['recompile']} times again as guards failed, and graphs "
+                           f"broke {totals['graph_break']} times, on all ranks together; compiling took "
+                           f"{duration(totals['duration_ns'])}.", next=f"distprof waits {where}")
+
+
+def bandwidth(document: Mapping[str, Any]) -> Iterator[Finding]:
+    """An op that is much slower between hosts than within one, for like sizes."""
+    rows = [row for row in document["bandwidths"] or () if row["num_measured"] >= MEASURED and row["busbw_median"]]
+    for one in rows:
+        alike = [row for row in rows if row["between_hosts"] is False and row["op"] == one["op"]
+                 and row["size_bucket"] == one["size_bucket"]]
+        if one["between_hosts"] and alike:
+            inside = max(row["busbw_median"] for row in alike)
+            if inside >= SLOWER * one["busbw_median"]:
+                yield Finding(severity="note", section="bandwidths",
+                              text=f"{one['op']} of {size(one['size_bucket'])} reaches {_rate(one['busbw_median'])} "
+                                   f"between hosts, and {_rate(inside)} within one (busbw, median).")
+                return
+
+
+def memory_imbalance(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """A rank whose peak is well above the others'."""
+    found = document["memory"]
+    peaks = [] if found is None else [row for row in rows_of(found["ranks"]) if row["peak_bytes"]]
+    if len(peaks) < 2:
+        return
+    most, usual = max(peaks, key=lambda row: row["peak_bytes"]), median(row["peak_bytes"] for row in peaks)
+    if most["peak_bytes"] >= UNEVEN * usual:
+        yield Finding(severity="warn", section="memory", rank=most["rank"],
+                      text=f"Rank {most['rank']} has the highest peak of memory, {size(most['peak_bytes'])}: "
+                           f"{most['peak_bytes'] / usual:.2f} x that of the median rank.",
+                      next=f"distprof memory --rank {most['rank']} {where}")
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:.3g} GB/s"

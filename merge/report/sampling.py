@@ -1,0 +1,86 @@
+"""Which ranks and steps a report shows where there are too many, and what it says about the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import polars as pl
+
+from distprof.merge.report.sources import Sources
+from distprof.merge.run.group_ranks import with_lists
+from distprof.units import counted, spans
+
+MOST_RANKS = 64
+"""Ranks up to which each one is shown."""
+IN_DETAIL = 8
+"""Ranks of which modules and memory are shown one by one."""
+
+
+@dataclass
+class Sample:
+    """The ranks that are shown, and sentences about what is not."""
+
+    sources: Sources
+    left_out: list[str] = field(default_factory=list)
+    """What the report groups or samples, with numbers."""
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """All, or those that matter most."""
+        every = [rank.number for rank in self.sources.opened.ranks]
+        if len(every) <= MOST_RANKS:
+            return every
+        shown = sorted(self._first(MOST_RANKS, every))
+        self.left_out.append(
+            f"{len(shown)} of {len(every)} ranks are shown one by one ({spans(shown)}): those that delay the job, the "
+            "slowest, the fastest and the median one, one of each process group, and others at even distances; means "
+            "are over all ranks")
+        return shown
+
+    @cached_property
+    def in_detail(self) -> list[int]:
+        """At most `IN_DETAIL` of them."""
+        every = [rank.number for rank in self.sources.opened.ranks]
+        shown = sorted(self._first(IN_DETAIL, every))
+        if len(shown) < len(every):
+            self.left_out.append(f"modules and memory are shown of {counted(len(shown), 'rank')} one by one "
+                                 f"({spans(shown)}), and of the mean of all {len(every)}")
+        return shown
+
+    def _first(self, number: int, every: Sequence[int]) -> set[int]:
+        """So many ranks, those that matter most first."""
+        found = dict.fromkeys((*self._culprits(), *self._extremes(), every[0]))
+        groups = dict.fromkeys(self._of_groups())
+        found |= dict.fromkeys(_evenly(list(groups), number - len(found)))
+        found |= dict.fromkeys(_evenly([rank for rank in every if rank not in found], number - len(found)))
+        return set(list(found)[:number])
+
+    def _culprits(self) -> Iterable[int]:
+        analysis = self.sources.comms.analysis
+        return () if analysis is None else (one.rank for one in analysis.culprits if one.certain)
+
+    def _extremes(self) -> Iterable[int]:
+        """The slowest, the fastest and the median rank."""
+        by_time = self._durations().sort("duration_ns", "rank")["rank"].to_list()
+        return (by_time[-1], by_time[0], by_time[len(by_time) // 2]) if by_time else ()
+
+    def _durations(self) -> pl.DataFrame:
+        windows = self.sources.tables.steps if self.sources.is_recorded else self.sources.program[0].windows
+        return windows.filter(pl.col("pass") != "wait").group_by("rank").agg(pl.col("duration_ns").mean())
+
+    def _of_groups(self) -> Iterable[int]:
+        """One rank of each process group."""
+        rows = self.sources.comms.rows
+        if rows.is_empty():
+            return ()
+        lists = with_lists(rows.select("group_ranks").unique())["group_ranks"].drop_nulls().to_list()
+        return (min(ranks) for ranks in sorted(lists, key=len, reverse=True) if ranks)
+
+
+def _evenly(values: Sequence[int], number: int) -> Sequence[int]:
+    """At most so many of the values, at even distances."""
+    if len(values) <= number:
+        return values
+    return [values[index * len(values) // number] for index in range(max(number, 0))]

@@ -1,0 +1,161 @@
+"""A run that is opened once, and what commands work out of it, each once, when a section first asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.tables import MODULES, STEPS
+from distprof.errors import DataError
+from distprof.merge.cost.measured_run import MeasuredRun, measured_run
+from distprof.merge.critical.critical_path import CriticalPath, critical_path
+from distprof.merge.critical.replayable import Replayable, checked, chosen_steps
+from distprof.merge.memory.run_memory import RunMemory, run_memory
+from distprof.merge.operators.run_operators import RunOperators, run_operators
+from distprof.merge.program.job import Job
+from distprof.merge.program.run_program import RunProgram, run_program
+from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
+from distprof.merge.run.merged import is_merge, origin_of
+from distprof.merge.run.open_run import NO_SIZES, open_run
+from distprof.merge.run.run_model import Run
+from distprof.merge.run.tables import Loaded, RecordedTables, read_table, read_tables
+from distprof.merge.totals.findings import Findings, findings
+from distprof.merge.totals.modules import reduce_modules
+from distprof.merge.totals.summary import reduce
+from distprof.merge.waits.run_waits import RunWaits, run_waits
+
+
+class Sources:
+    """What is known of a run."""
+
+    def __init__(self, path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES) -> None:
+        """Opens it.
+
+        Args:
+            path: A run directory or traces of other programs; the merge of one.
+            *more: Further run directories of the same job.
+            sizes: Axis of the device mesh -> size, in place of what the run says.
+
+        Raises:
+            DataError: It cannot be read.
+            UsageError: `sizes` do not make up the world.
+        """
+        self.paths = (path, *more) if more else origin_of(path)
+        if self.paths == (path,) and is_merge(path):
+            raise DataError(f"expected a run with its ranks in {path}, found a merge alone",
+                            hint="give the run directory that it was made of")
+        self._sizes = sizes
+        self.opened = open_run(*self.paths, sizes=sizes)
+
+    @property
+    def run(self) -> Run:
+        """With all that reading it has found out."""
+        return self.comms.run
+
+    @property
+    def is_recorded(self) -> bool:
+        """False for traces of other programs."""
+        return self.opened.kind == "distprof"
+
+    @cached_property
+    def measured(self) -> MeasuredRun:
+        """On one clock, with its collectives."""
+        return measured_run(self.opened)
+
+    @cached_property
+    def recorded_steps(self) -> Loaded | None:
+        """`STEPS`; None for traces of other programs."""
+        return read_table(self.opened, STEPS) if self.is_recorded else None
+
+    @cached_property
+    def tables(self) -> RecordedTables:
+        """What totals are made of."""
+        return read_tables(self.opened, self.recorded_steps)
+
+    @cached_property
+    def program(self) -> tuple[RunProgram, Job]:
+        """What ranks did, and the graph of it."""
+        assert self.measured.collectives is not None
+        steps = None if self.recorded_steps is None else self.recorded_steps.rows
+        found = run_program(self.measured.run, self.measured.clock, self.measured.collectives, steps)
+        return found, found.job()
+
+    @cached_property
+    def comms(self) -> Findings:
+        """What `distprof comms` shows."""
+        assert self.measured.collectives is not None
+        program = None if self.measured.collectives.is_empty() else self.program
+        return findings(self.measured, self.recorded_steps, program=program)
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any]:
+        """What `distprof stats` shows; from a merge that is up to date."""
+        found = None if self._sizes else summary_of_merge(self.paths)
+        if found is not None:
+            return found
+        tables = self.tables
+        return reduce(self.measured.noting(tables.problems), tables, analysis=self.comms.analysis)[0]
+
+    @cached_property
+    def modules(self) -> pl.DataFrame:
+        """Modules reduced over ranks; from a merge that is up to date."""
+        found = None if self._sizes else modules_of_merge(self.paths)
+        return reduce_modules(self.opened, self.tables.modules) if found is None else found
+
+    @cached_property
+    def modules_of_ranks(self) -> pl.DataFrame:
+        """`MODULES` of every rank."""
+        return read_table(self.opened, MODULES).rows
+
+    @cached_property
+    def operators(self) -> RunOperators:
+        """What `distprof ops` shows.
+
+        Raises:
+            DataError: No rank has a timeline.
+        """
+        return run_operators(self.opened, tables=self.tables if self.is_recorded else None)
+
+    @cached_property
+    def memory(self) -> RunMemory:
+        """What `distprof memory` shows.
+
+        Raises:
+            DataError: No rank has allocations.
+        """
+        return run_memory(self.opened)
+
+    @cached_property
+    def waits(self) -> RunWaits:
+        """What `distprof waits` shows.
+
+        Raises:
+            DataError: Nothing shows waits.
+        """
+        return run_waits(self.opened)
+
+    @cached_property
+    def replayable(self) -> Replayable:
+        """What `distprof critical-path` is made of.
+
+        Raises:
+            DataError: The ranks cannot be put into one graph.
+        """
+        measured = self.measured
+        if self.recorded_steps is not None:
+            measured = measured.noting(self.recorded_steps.problems)
+        return checked(measured, *self.program)
+
+    @cached_property
+    def critical_path(self) -> CriticalPath:
+        """The longest chains of steps with a timeline.
+
+        Raises:
+            DataError: See `replayable`.
+        """
+        found = self.replayable
+        return critical_path(found.program, found.job, chosen_steps(found, ()))

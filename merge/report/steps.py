@@ -1,0 +1,92 @@
+"""What ranks spent their steps on: parts of a step of each rank, and a cell for each step of each rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.passes import ARRIVALS, TRACE
+from distprof.merge.activity.breakdown import PARTS, mean_steps
+from distprof.merge.report.absent import AbsentError
+from distprof.merge.report.columns import columns_of, columns_of_rows
+from distprof.merge.report.sampling import Sample
+from distprof.merge.report.sources import Sources
+from distprof.merge.totals.totals import per_rank
+from distprof.units import counted
+
+OF_TRACE = tuple(f"{part}_ns" for part in PARTS)
+MORE_OF_TRACE = ("message_waiting_ns", "overlapped_ns", "overlap_ratio")
+OF_TIME = ("before_forward_ns", "fwd_ns", "bwd_ns", "optimizer_ns", "other_ns")
+TIMED = ("time", TRACE, ARRIVALS)
+"""Passes whose steps last as long as those of the job, or nearly."""
+MOST_CELLS = 20_000
+
+
+def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
+    """The mean step of each rank: with a timeline as `comms` splits it, else by the time pass.
+
+    Raises:
+        AbsentError: There is neither.
+    """
+    analysis = sources.comms.analysis
+    if analysis is not None and not analysis.breakdown.is_empty():
+        rows = mean_steps(analysis.breakdown.filter(pl.col("rank").is_in(sample.ranks)))
+        return {"source": "trace", "parts": list(OF_TRACE), "steps": analysis.steps,
+                "by_rank": columns_of_rows(rows, ("rank", "duration_ns", *OF_TRACE, *MORE_OF_TRACE)),
+                "mean": _mean(mean_steps(analysis.breakdown), ("duration_ns", *OF_TRACE, *MORE_OF_TRACE))}
+    if sources.is_recorded:
+        ranks = per_rank(sources.run, sources.tables).filter(pl.col("step_ns").is_not_null())
+        if not ranks.is_empty():
+            return _of_time_pass(sources, ranks, sample)
+    raise AbsentError("what a step is spent on is unknown: no step was timed; --steps time=3,trace=6 records that")
+
+
+def _of_time_pass(sources: Sources, ranks: pl.DataFrame, sample: Sample) -> dict[str, Any]:
+    known = OF_TIME[:-1]
+    split = ranks.select("rank", pl.col("step_ns").alias("duration_ns"), pl.col(known).fill_null(0)).with_columns(
+        other_ns=pl.col("duration_ns") - pl.sum_horizontal(known))
+    steps = sources.tables.steps.filter(pl.col("pass") == "time")["step"].unique().sort().to_list()
+    return {"source": "time", "parts": list(OF_TIME), "steps": steps,
+            "by_rank": columns_of(split.filter(pl.col("rank").is_in(sample.ranks))),
+            "mean": _mean(split.to_dicts(), ("duration_ns", *OF_TIME))}
+
+
+def _mean(rows: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, float | None]:
+    """Over all ranks, also those that are not shown."""
+    return pl.DataFrame(rows, infer_schema_length=None).select(pl.col(names).mean()).row(0, named=True)
+
+
+def heat_map(sources: Sources, sample: Sample) -> dict[str, Any]:
+    """Every recorded step of the ranks that are shown.
+
+    Raises:
+        AbsentError: No step is known.
+    """
+    windows = sources.tables.steps if sources.is_recorded else sources.program[0].windows
+    cells = windows.filter(pl.col("pass").is_in(TIMED), pl.col("rank").is_in(sample.ranks)).select(
+        "rank", "step", "pass", "duration_ns")
+    if cells.is_empty():
+        raise AbsentError("no step was timed: --steps time=3,trace=6,arrivals=20 records some")
+    analysis = sources.comms.analysis
+    split = None if analysis is None else analysis.breakdown.select("rank", "step", "waiting_ns", "compute_ns")
+    cells = _of_some_steps(cells, sample)
+    if split is None:
+        cells = cells.with_columns(waiting_ns=None, compute_ns=None)
+    else:
+        cells = cells.join(split, on=("rank", "step"), how="left", maintain_order="left")
+    program = sources.program[0]
+    counted_in = [*program.traced, *program.arrivals]
+    return {"by": columns_of(cells.with_columns(
+        counted=(pl.col("pass") == "time") | pl.col("step").is_in(counted_in)).sort("step", "rank"))}
+
+
+def _of_some_steps(cells: pl.DataFrame, sample: Sample) -> pl.DataFrame:
+    steps = cells["step"].unique().sort()
+    most = max(MOST_CELLS // max(cells["rank"].n_unique(), 1), 1)
+    if len(steps) <= most:
+        return cells
+    chosen = steps.gather([index * len(steps) // most for index in range(most)])
+    sample.left_out.append(f"the map of ranks and steps shows {counted(most, 'step')} of {len(steps)}, at even "
+                           "distances")
+    return cells.filter(pl.col("step").is_in(chosen.implode()))
