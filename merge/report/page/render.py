@@ -46,7 +46,7 @@ def page(document: Document) -> str:
     return _environment().get_template("page.html").render(
         page=document, data=_embedded(document), style=_text("style.css"), script=_script(), facts=list(_facts(document)),
         figures=list(_figures(document)), sections=shown, titles={one.id: one.title for one in shown},
-        shown_ids=[one.id for one in shown if not one.absent], totals=list(_totals(document)), severities=SEVERITIES,
+        shown_ids=[one.id for one in shown if not one.absent], not_recorded=[one for one in shown if one.absent], totals=list(_totals(document)), severities=SEVERITIES,
         longest_stage=_longest_stage(document))
 
 

@@ -18,6 +18,7 @@ class Section:
         needs: Keys of the document of which one must be there; without any the section always is.
         template: What of it is plain HTML.
         view: The function of `scripts/views.js` that draws the rest.
+        always: Shown even without data, with the reason.
         absent: Why there is nothing to show.
     """
 
@@ -27,6 +28,7 @@ class Section:
     needs: tuple[str, ...] = ()
     template: str | None = None
     view: str | None = None
+    always: bool = True
     absent: str | None = None
 
 
@@ -41,7 +43,7 @@ SECTIONS = (
     Section(id="modules", title="Modules", about="What modules of the model take, with all that is inside them, per GPU.", needs=("modules",), view="modules"),
     Section(id="operators", title="Operators", about="Operators that take most time, over all ranks and traced steps.", needs=("operators",), view="operators"),
     Section(id="memory", title="Memory", about="Bytes allocated in the step that was recorded for it.", needs=("memory",), view="memory"),
-    Section(id="pipeline", title="Pipeline", about="Stages of the pipeline: work, and waiting for messages.", needs=("pipeline",), template="sections/pipeline.html"),
+    Section(id="pipeline", title="Pipeline", about="Stages of the pipeline: work, and waiting for messages.", needs=("pipeline",), always=False, template="sections/pipeline.html"),
     Section(id="waits", title="Host waits", about="Where Python stood still until a device, a file or another process was done.", needs=("waits",), view="waits"),
     Section(id="critical_path", title="Critical path", about="The longest chain of work and communication over all ranks: only what lies on it makes a step longer.",
             needs=("critical_path",), view="critical_path"),
@@ -56,6 +58,8 @@ def sections(document: Mapping[str, Any]) -> Iterator[Section]:
     for section in SECTIONS:
         if not section.needs or any(document[key] for key in section.needs):
             yield section
+        elif not section.always:
+            continue
         elif why := next((document["absent"][key] for key in section.needs if key in document["absent"]), None):
             yield _without_data(section, why)
 

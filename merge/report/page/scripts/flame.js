@@ -10,8 +10,6 @@ const TINTS = ["#8fb8ee", "#f0b48a", "#9ed3b1", "#d3b0e6", "#e9cf7c", "#8fd0d6",
 function moduleFlame({ tree, of_ranks: ofRanks }) {
   const rows = rowsOf(tree), children = rows.map(() => []);
   rows.forEach((row, index) => row.parent >= 0 && children[row.parent].push(index));
-  const naturally = (a, b) => rows[a].path.localeCompare(rows[b].path, "en", { numeric: true });
-  children.forEach(list => list.sort(naturally));
   const roots = rows.flatMap((row, index) => row.parent < 0 ? [index] : []);
   const state = { metric: null, rank: "mean", up: false, root: null, words: "" };
   const holder = el("div", { class: "flame" }), path = el("span", { class: "name" }), caption = el("figcaption", { "aria-live": "polite" });

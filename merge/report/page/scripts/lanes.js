@@ -1,7 +1,7 @@
 // Swim lanes: the collectives of one step, one band a rank; waiting from the arrival until the last rank is there, then moving.
 const LANE = 13, MOST_LANES = 4, GAP = 6, LABEL = 62, AXIS = 20;
 
-function swimLanes({ steps, ops, groups, modules }) {
+function swimLanes({ steps, ops, groups, modules }, usual) {
   const state = { step: 0, from: 0, to: 1, chosen: -1 };
   const canvas = el("canvas"), holder = el("div", {}, canvas), below = el("div");
   const { figure: view, say } = chart(holder, "Timeline of collectives by rank",
@@ -36,12 +36,20 @@ function swimLanes({ steps, ops, groups, modules }) {
   holder.addEventListener("keydown", event => { if (keys[event.key]) { event.preventDefault(); keys[event.key](); } });
   dragging(canvas, state, { move, zoom, hit: (x, y) => { const index = hitLane(laid, x, y); if (index !== null) { state.chosen = index; redraw(); tell(laid.parts[index]); } } });
   whenResized(holder, redraw);
-  show(0);
   const step = choice("step", steps.map((each, index) => [index, `${each.step} (${shown(each.duration_ns, "ns")})`]), value => show(Number(value)));
+  step.select.value = middleStep(steps, usual);
+  show(middleStep(steps, usual));
   const button = (label, text, press) => el("button", { type: "button", "aria-label": label, click: press }, text);
   return [el("div", { class: "controls" }, step.label, button("zoom in", "+", () => zoom(.5)), button("zoom out", "\u2212", () => zoom(2)),
     button("show the whole step", "whole step", () => move(0, 1)),
     legend([["waiting for the last rank", "var(--waiting)"], ["moving data", "var(--moving)"], ["no clock or no end", "var(--other)"]])), view, below];
+}
+
+/** The step of median length: the one to look at first. Steps in which the profiler warms up are not `usual`. */
+function middleStep(steps, usual) {
+  const indices = steps.map((_, index) => index), known = indices.filter(index => !usual || usual.includes(steps[index].step));
+  const sorted = (known.length ? known : indices).sort((a, b) => steps[a].duration_ns - steps[b].duration_ns);
+  return sorted[Math.floor(sorted.length / 2)];
 }
 
 /** Parts of a step with the lane of its rank that each lies in: calls in flight together lie below each other. */

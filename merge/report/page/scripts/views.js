@@ -1,16 +1,13 @@
 // One function a section: what of the document it shows, in which charts and tables.
 const VIEWS = {
   steps: page => [...page.step_parts ? stepParts(page.step_parts) : [], ...page.heat_map ? heatMap(page.heat_map) : []],
-  collectives: page => [...page.collectives.steps.length ? swimLanes(page.collectives) : [],
+  collectives: page => [...page.collectives.steps.length ? swimLanes(page.collectives, page.step_parts?.steps) : [],
     ...page.collective_kinds?.length ? [el("h3", {}, "By operation and group"), collectiveKinds(page.collective_kinds)] : []],
   bandwidths: page => bandwidthView(page.bandwidths),
   modules: page => moduleFlame(page.modules),
   operators: page => operatorView(page.operators),
   memory: page => memoryView(page.memory),
-  waits: page => [table([{ key: "op", label: "operator", kind: "name" }, { key: "file", label: "file", kind: "name" }, { key: "line", label: "line", kind: "number" },
-    { key: "module", label: "module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, { key: "rank", label: "rank", kind: "number" },
-    { key: "calls", label: "calls", kind: "number" }, { key: "blocked_ns", label: "blocked", kind: "ns" }, { key: "longest_ns", label: "longest", kind: "ns" }],
-  rowsOf(page.waits), { sort: "blocked_ns", caption: "what blocks the host" })],
+  waits: page => waitsView(page.waits),
   critical_path: page => criticalView(page.critical_path),
   clock: page => [table([{ key: "rank", label: "rank", kind: "number" }, { key: "host", label: "host", kind: "name" }, { key: "offset_ns", label: "offset", kind: "ns" },
     { key: "drift_ppm", label: "drift, ppm", kind: "number" }, { key: "uncertainty_ns", label: "uncertain by", kind: "ns" }], rowsOf(page.clock.ranks), { caption: "clocks of ranks", tall: true })],
@@ -34,10 +31,11 @@ function bandwidthView(rows) {
     { key: "busbw_median", label: "bus, median", kind: "byte_rate" }, { key: "busbw_max", label: "bus, most", kind: "byte_rate" }], rows, "bandwidth by size")];
 }
 
-const OPERATOR_COLUMNS = { op: ["operator", "name"], module: ["module", "name"], phase: ["phase", "text"], self_device_ns: ["device, itself", "ns"], self_host_ns: ["host, itself", "ns"],
-  share: ["share", "ratio"], calls: ["calls", "number"], mean_ns: ["mean", "ns"], max_ns: ["longest", "ns"], host_ns: ["host, with callees", "ns"], flops: ["FLOPs", "flops"],
-  flops_per_second: ["rate", "flop_rate"], bytes_per_second: ["bandwidth", "byte_rate"], flops_per_byte: ["FLOP/byte", "number"], roofline_ratio: ["of the roof", "ratio"], verdict: ["bound by", "text"],
-  class: ["class", "name"], type: ["type", "text"], shapes: ["shapes", "text"] };
+const OPERATOR_COLUMNS = { op: ["operator", "name"], class: ["class", "name"], module: ["module", "name"], phase: ["phase", "text"], self_device_ns: ["device, itself", "ns"],
+  self_host_ns: ["host, itself", "ns"], share: ["share", "ratio"], calls: ["calls", "number"], mean_ns: ["mean", "ns"], max_ns: ["longest", "ns"], device_ns: ["device, with callees", "ns"],
+  host_ns: ["host, with callees", "ns"], flops: ["FLOPs", "flops"], flops_per_second: ["rate", "flop_rate"], bytes_per_second: ["bandwidth", "byte_rate"], flops_per_byte: ["FLOP/byte", "number"],
+  roofline_ratio: ["of the roof", "ratio"], bound: ["bound by", "text"], slowest_rank: ["slowest rank", "number"], slowest_ratio: ["by", "number"], slowest_p_value: ["p", "small"],
+  type: ["type", "text"], dtypes: ["types of inputs", "text"], shapes: ["shapes of inputs", "text"] };
 
 function operatorView({ columns, rows, peak_flops_per_second: peak, peak_bytes_per_second: bandwidth, peak_basis: basis }) {
   const objects = rows.map(row => Object.fromEntries(columns.map((name, index) => [name, row[index]])));
@@ -48,7 +46,7 @@ function operatorView({ columns, rows, peak_flops_per_second: peak, peak_bytes_p
     size: 3 + 11 * Math.sqrt((row[time] || 0) / most), colour: tint(row.op), text: `${shown(row.op)}${row.module ? ` in ${shown(row.module)}` : ""}: ${shown(row.flops_per_second, "flop_rate")} `
       + `at ${row.flops_per_byte.toFixed(2)} FLOP/byte, ${shown(row[time], "ns")} in all, ${row.calls} calls` }));
   const roof = (from = 1, to = 1e6) => !peak ? [] : bandwidth ? [[[from, Math.min(peak, from * bandwidth)], [peak / bandwidth, peak], [to, peak]]] : [[[from, peak], [to, peak]]];
-  return [table(used.map(key => ({ key, label: OPERATOR_COLUMNS[key][0], kind: OPERATOR_COLUMNS[key][1] })), objects, { sort: time, filter: "find operator or module", tall: true, caption: "" }),
+  return [table(used.map(key => ({ key, label: OPERATOR_COLUMNS[key][0], kind: OPERATOR_COLUMNS[key][1] })), objects, { sort: time, filter: "find operator or class", tall: true, caption: "" }),
     ...points.length ? [el("h3", {}, "Roofline"), el("p", { class: "soft" }, basis ? shown(basis) : "No peak of this device is known: dots stand without a roof."),
       scatter(points, { label: "Roofline of operators", across: "FLOP per byte", up: "FLOP/s", xKind: "number", yKind: "flop_rate", lines: roof })] : []];
 }
@@ -63,10 +61,19 @@ function memoryView({ ranks, categories, timeline, at_peak: atPeak }) {
       { key: "shape", label: "shape", kind: "text" }, { key: "category", label: "is", kind: "text" }, { key: "made_ns", label: "made at", kind: "ns" }], rowsOf(atPeak), { sort: "bytes", tall: true, caption: "largest tensors at the peak" })] : []];
 }
 
+function waitsView({ rows, steps }) {
+  const blocking = rowsOf(rows);
+  if (!blocking.length) return [el("p", {}, `Nothing was seen to block the host in the ${steps.length} steps that were looked at.`)];
+  return [table([{ key: "op", label: "operator", kind: "name" }, { key: "file", label: "file", kind: "name" }, { key: "line", label: "line", kind: "number" },
+    { key: "module", label: "module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, { key: "rank", label: "rank", kind: "number" },
+    { key: "calls", label: "calls", kind: "number" }, { key: "blocked_ns", label: "blocked", kind: "ns" }, { key: "longest_ns", label: "longest", kind: "ns" }],
+  blocking, { sort: "blocked_ns", caption: "what blocks the host" })];
+}
+
 function criticalView({ by_rank: byRank, by_module: byModule, by_op: byOp }) {
   const time = { key: "time_ns", label: "on the path, a step", kind: "ns" }, ratio = { key: "ratio", label: "share", kind: "ratio" };
   return [el("div", { class: "two" },
-    table([{ key: "rank", label: "rank", kind: "number" }, time, ratio], byRank, { sort: "time_ns", caption: "by rank", tall: true }),
-    table([{ key: "module", label: "module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, time, ratio], byModule, { sort: "time_ns", caption: "by module", tall: true }),
-    table([{ key: "op", label: "operator", kind: "name" }, time, ratio], byOp, { sort: "time_ns", caption: "by operator", tall: true }))];
+    table([{ key: "rank", label: "rank", kind: "number" }, time, ratio], rowsOf(byRank), { sort: "time_ns", caption: "by rank", tall: true }),
+    table([{ key: "module", label: "module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, time, ratio], rowsOf(byModule), { sort: "time_ns", caption: "by module", tall: true }),
+    table([{ key: "op", label: "operator", kind: "name" }, time, ratio], rowsOf(byOp), { sort: "time_ns", caption: "by operator", tall: true }))];
 }

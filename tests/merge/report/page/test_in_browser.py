@@ -111,7 +111,7 @@ def test_tables_are_sorted_and_searched(opened: Any) -> None:
     operators.get_by_role("button", name="calls").click()
     operators.get_by_role("button", name="calls").click()
     assert first.inner_text() == "aten::copy_"
-    page.get_by_role("searchbox", name="find operator or module").fill("head")
+    page.get_by_role("searchbox", name="find operator or class").fill("head")
     assert operators.locator("tbody tr").count() == 1
 
 
