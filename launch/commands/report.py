@@ -20,10 +20,15 @@ from distprof.terminal import show
 @click.option("--markdown", "form", flag_value="markdown",
               help="Print the findings as Markdown, for a pull request or a chat.")
 @click.option("--force", is_flag=True, help="Replace an earlier page.")
+@click.option("--peak", default=None, type=float, metavar="FLOP/S",
+              help="Peak rate of each rank's device, such as 1.2e12, for MFU and roofline.  [default: the published "
+                   "rate]")
+@click.option("--bandwidth", default=None, type=float, metavar="BYTES/S",
+              help="Bandwidth of its memory.  [default: the published one]")
 @mesh_sizes
 @ATTEMPT
-def report(runs: tuple[Path, ...], *, out: Path | None, form: str | None, force: bool, attempt: int | None,
-           **sizes: int | None) -> None:
+def report(runs: tuple[Path, ...], *, out: Path | None, form: str | None, force: bool, peak: float | None,
+           bandwidth: float | None, attempt: int | None, **sizes: int | None) -> None:
     """Write a page with all findings about RUN, for any browser.
 
     It is one file that needs no network. RUN is a run directory, or traces that torch.profiler wrote. Several RUNs are
@@ -36,6 +41,8 @@ def report(runs: tuple[Path, ...], *, out: Path | None, form: str | None, force:
 
     reuse_memory()
     from distprof.merge.commands.report import report as report_of
+    from distprof.merge.report.sources import Given
     from distprof.merge.run.attempts import of_attempt
 
-    show(report_of(*of_attempt(runs, attempt), form=form or "html", out=out, force=force, sizes=given_sizes(sizes)))
+    given = Given(sizes=given_sizes(sizes), peak=peak, bandwidth=bandwidth)
+    show(report_of(*of_attempt(runs, attempt), form=form or "html", out=out, force=force, given=given))

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from distprof.contract.paths import MERGED
-from distprof.errors import OutputError
+from distprof.errors import OutputError, UsageError
 from distprof.files import told, write_whole
 from distprof.merge.report.document import document
+from distprof.merge.report.sources import MEASURED, Given
 from distprof.merge.run.discovery import is_recorded
 from distprof.merge.run.merged import is_merge
-from distprof.merge.run.open_run import NO_SIZES
 
 REPORT_HTML = "report.html"
 
 
 def report(path: Path, *more: Path, form: str = "html", out: Path | None = None, force: bool = False,
-           sizes: Mapping[str, int] = NO_SIZES) -> str:
+           given: Given = MEASURED) -> str:
     """Writes the page, or gives the document or the findings as text.
 
     Args:
@@ -27,26 +28,29 @@ def report(path: Path, *more: Path, form: str = "html", out: Path | None = None,
         form: html, json or markdown.
         out: Where the page goes; into the merge of the run, or the run itself, where it is not given.
         force: Replace an earlier file.
-        sizes: Axis of the device mesh -> size, in place of what the run says.
+        given: What the user knows better.
 
     Raises:
         DataError: The run cannot be read.
         OutputError: The file exists, or cannot be written.
-        UsageError: `sizes` do not make up the world.
+        UsageError: The sizes given do not make up the world, or a rate is no positive number.
     """
+    for option, rate in (("--peak", given.peak), ("--bandwidth", given.bandwidth)):
+        if rate is not None and not (math.isfinite(rate) and rate > 0):
+            raise UsageError(f"expected a positive number for {option}, found {rate}")
     if form == "json":
-        return json.dumps(document(path, *more, sizes=sizes), separators=(",", ":"))
+        return json.dumps(document(path, *more, given=given), separators=(",", ":"))
     if form == "markdown":
         from distprof.merge.text.report_markdown import render
 
-        return render(document(path, *more, sizes=sizes))
+        return render(document(path, *more, given=given))
     place = out if out is not None else place_of((path, *more))
     if place.exists() and not force:
         raise OutputError(f"expected a new file, found {place}", hint="--force replaces it, --out FILE.html chooses "
                                                                       "another")
     from distprof.merge.report.page.render import page
 
-    text = page(document(path, *more, sizes=sizes))
+    text = page(document(path, *more, given=given))
     with told(place):
         place.absolute().parent.mkdir(parents=True, exist_ok=True)
         write_whole(place, lambda temporary: temporary.write_text(text, encoding="utf-8"))

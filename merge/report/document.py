@@ -21,10 +21,9 @@ from distprof.merge.report.memory import memory
 from distprof.merge.report.modules import modules
 from distprof.merge.report.operators import operators
 from distprof.merge.report.sampling import Sample
-from distprof.merge.report.sources import Sources
+from distprof.merge.report.sources import MEASURED, Given, Sources
 from distprof.merge.report.steps import heat_map, step_parts
 from distprof.merge.report.waits import waits
-from distprof.merge.run.open_run import NO_SIZES
 from distprof.merge.text.problems import sentences
 from distprof.merge.text.stats import mfu_line
 from distprof.merge.text.steps import step_line
@@ -43,19 +42,19 @@ NO_COLLECTIVE = "no collective was recorded: --steps trace=6 records those of a 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def document(path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
+def document(path: Path, *more: Path, given: Given = MEASURED) -> dict[str, Any]:
     """Everything that a report shows.
 
     Args:
         path: A run directory or traces of other programs; the merge of one.
         *more: Further run directories of the same job.
-        sizes: Axis of the device mesh -> size, in place of what the run says.
+        given: What the user knows better.
 
     Raises:
         DataError: The run cannot be read.
-        UsageError: `sizes` do not make up the world.
+        UsageError: The sizes given do not make up the world.
     """
-    sources = Sources(path, *more, sizes=sizes)
+    sources = Sources(path, *more, given=given)
     sample, absent = Sample(sources), dict[str, str]()
     sections = {name: _section(build, name, sources, sample, absent) for name, build in SECTIONS.items()}
     summary = sources.summary

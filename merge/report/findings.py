@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from distprof.contract.problems import RanksMissing, TopologyUncertain, Unfinished
+from distprof.contract.problems import RankFailed, RanksMissing, TopologyUncertain, Unfinished
+from distprof.merge.activity.activities import OF_MODULES
 from distprof.merge.report.finding import Finding
 from distprof.merge.report.resource_findings import bandwidth, compilations, host_waits, memory_imbalance
 from distprof.merge.report.sources import Sources
 from distprof.merge.text.comms import dead_lines, mismatch_lines
+from distprof.merge.text.culprits import NEEDED
 from distprof.merge.text.problems import sentence
 from distprof.merge.text.stats import NO_MFU, mfu_line, pipeline_line
 from distprof.terminal import quoted_all
@@ -49,16 +51,23 @@ def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]
         sources: The run.
     """
     facts = Facts(document, sources)
-    found = [one for look in (_hang, _dead, _missing, _mismatches, _late, _step, _imbalance, _bubble) for one in look(
+    found = [one for look in (_dead, _hang, _missing, _mismatches, _late, _step, _imbalance, _bubble) for one in look(
         facts)]
     found += [*host_waits(document, facts.where), *compilations(document, facts.where), *bandwidth(document),
               *memory_imbalance(document, facts.where), *_topology(facts), *_mfu(facts), *_uncounted(facts),
               *_clock(facts), *_partial(facts)]
-    if not any(one.severity in ("bad", "warn") for one in found):
+    if not any(one.severity in ("bad", "warn") for one in found) and _was_seen(facts):
         found.append(Finding(severity="good", section="step_parts",
-                             text="Nothing that was recorded stands out as wrong."))
+                             text="Nothing that was recorded stands out as wrong"))
     ordered = sorted(found, key=lambda one: WEIGHTS[one.severity])
-    return [asdict(one) for one in ordered[:MOST]]
+    return [asdict(replace(one, text=_sentence(one.text))) for one in ordered[:MOST]]
+
+
+def _was_seen(facts: Facts) -> bool:
+    """Whether what usually goes wrong would have been seen."""
+    blame = facts.document["blame"]
+    return blame is not None and blame["blind"] is None and not facts.sources.run.problems and len(
+        facts.sources.comms.steps) >= NEEDED
 
 
 def _hang(facts: Facts) -> Iterator[Finding]:
@@ -66,28 +75,30 @@ def _hang(facts: Facts) -> Iterator[Finding]:
     if stuck is not None and stuck["lines"]:
         first, *more = stuck["lines"]
         absent = [rank for one in stuck["hangs"] for rank in one["absent"]]
-        yield Finding(severity="bad", text=_capital(first), detail="\n".join(more) or None, section="hang",
+        is_known = any(isinstance(one, RankFailed) for one in facts.sources.run.problems)
+        yield Finding(severity="bad" if stuck["hangs"] or not is_known else "note", text=first,
+                      detail="\n".join(more) or None, section="hang",
                       rank=absent[0] if len(absent) == 1 else None, next=f"distprof comms {facts.where}")
 
 
 def _dead(facts: Facts) -> Iterator[Finding]:
     lines = list(dead_lines(facts.sources.run.problems))
     if lines:
-        yield Finding(severity="bad", text=_capital(lines[0]), detail="\n".join(lines[1:SHOWN]) or None,
+        yield Finding(severity="bad", text=lines[0], detail="\n".join(lines[1:SHOWN]) or None,
                       section="missing")
 
 
 def _missing(facts: Facts) -> Iterator[Finding]:
     for one in facts.sources.run.problems:
         if isinstance(one, RanksMissing):
-            yield Finding(severity="bad", text=_capital(sentence(one)), section="missing",
+            yield Finding(severity="bad", text=sentence(one), section="missing",
                           detail="Means and totals are of the ranks that are there.")
 
 
 def _mismatches(facts: Facts) -> Iterator[Finding]:
     lines = list(mismatch_lines(facts.sources.comms))
     if lines:
-        yield Finding(severity="bad", text=_capital(lines[0]), detail="\n".join(lines[1:SHOWN]) or None,
+        yield Finding(severity="bad", text=lines[0], detail="\n".join(lines[1:SHOWN]) or None,
                       section="collectives", next=f"distprof comms {facts.where}")
 
 
@@ -98,14 +109,14 @@ def _late(facts: Facts) -> Iterator[Finding]:
     certain = [one for one in blame["culprits"] if one["certain"]]
     for one in certain[:SHOWN]:
         step = one["late_steps"][0]
-        where = one["causes"][0]["where"] if one["causes"] else None
+        where = next((why["where"] for why in one["causes"][:1] if why["kind"] in OF_MODULES), None)
         yield Finding(severity="bad", text=one["sentence"], detail="\n".join(one["more"]), section="blame",
                       rank=one["rank"], step=step, module=where,
                       next=f"distprof comms --timeline --step {step} {facts.where}")
     if not certain and blame["lines"]:
         first, *more = blame["lines"]
         good = not blame["culprits"] and blame["blind"] is None and bool(facts.sources.comms.steps)
-        yield Finding(severity="good" if good else "note", text=_capital(first), detail="\n".join(more) or None,
+        yield Finding(severity="good" if good else "note", text=first, detail="\n".join(more) or None,
                       section="blame")
 
 
@@ -121,11 +132,11 @@ def _step(facts: Facts) -> Iterator[Finding]:
     exposed = None if split is None or split["waiting_ratio"] is None else (
         split["waiting_ratio"] + split["moving_ratio"])
     if exposed is not None:
-        words.append(f"{percent(exposed)} of it {'is' if words else 'of a step is'} exposed communication: "
+        words.append(f"{percent(exposed)} of a traced step is exposed communication: "
                      f"{percent(split['waiting_ratio'])} waiting for other ranks, {percent(split['moving_ratio'])} "
                      "moving data")
     if words:
-        yield Finding(severity="warn" if (exposed or 0) >= EXPOSED else "note", text=f"{'; '.join(words)}.",
+        yield Finding(severity="warn" if (exposed or 0) >= EXPOSED else "note", text="; ".join(words),
                       section="step_parts", next=f"distprof comms {facts.where}" if exposed else None)
 
 
@@ -143,13 +154,13 @@ def _bubble(facts: Facts) -> Iterator[Finding]:
     found = facts.document["pipeline"]
     if found is not None:
         yield Finding(severity="warn" if found["bubble_ratio"] >= BUBBLE else "note",
-                      text=f"{_capital(pipeline_line(found))}.", section="pipeline")
+                      text=pipeline_line(found), section="pipeline")
 
 
 def _topology(facts: Facts) -> Iterator[Finding]:
     for one in facts.sources.run.problems:
         if isinstance(one, TopologyUncertain):
-            yield Finding(severity="warn", text=f"{_capital(sentence(one))}.", section="topology",
+            yield Finding(severity="warn", text=sentence(one), section="topology",
                           next=f"distprof report --dp N {facts.where}")
             return
     if facts.document["topology"] is None:
@@ -163,7 +174,7 @@ def _mfu(facts: Facts) -> Iterator[Finding]:
         return
     hint = "distprof doctor --peak" if step["mfu_basis"]["code"] in NO_MFU and (
         step["mfu_basis"]["code"] != "no_step") else None
-    yield Finding(severity="note", text=f"{mfu_line(step)}.", section="totals", next=hint)
+    yield Finding(severity="note", text=mfu_line(step), section="totals", next=hint)
 
 
 def _uncounted(facts: Facts) -> Iterator[Finding]:
@@ -193,9 +204,10 @@ def _partial(facts: Facts) -> Iterator[Finding]:
     found = [one for one in facts.sources.run.problems if isinstance(one, Unfinished) and one.status != "recording"]
     if found:
         more = f" ({counted(len(found) - 1, 'more rank')} likewise)" if len(found) > 1 else ""
-        yield Finding(severity="note", text=f"{_capital(sentence(found[0]))}{more}.", section="missing",
+        yield Finding(severity="note", text=f"{sentence(found[0])}{more}", section="missing",
                       rank=found[0].rank if len(found) == 1 else None)
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _sentence(text: str) -> str:
+    """With a capital in front and a full stop behind."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

@@ -59,6 +59,6 @@ def _rates(sources: Sources, chosen: pl.DataFrame) -> dict[str, Any]:
         return {**unknown, "peak_basis": why}
     one = basis.peaks[0]
     device = None if one.device is None else device_peaks(one.device)
-    return {"peak_flops_per_second": one.flops_per_second,
-            "peak_bytes_per_second": None if device is None else device.bytes_per_second,
+    bandwidth = sources.given.bandwidth or (None if device is None else device.bytes_per_second)
+    return {"peak_flops_per_second": one.flops_per_second, "peak_bytes_per_second": bandwidth,
             "peak_basis": peak_words(one)}

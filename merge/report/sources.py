@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
 from distprof.merge.run.merged import is_merge, origin_of
-from distprof.merge.run.open_run import NO_SIZES, open_run
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import Loaded, RecordedTables, read_table, read_tables
 from distprof.merge.totals.findings import Findings, findings
@@ -29,27 +30,42 @@ from distprof.merge.totals.summary import reduce
 from distprof.merge.waits.run_waits import RunWaits, run_waits
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a user knows better than the run."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Axis of the device mesh -> size."""
+    peak: float | None = None
+    """FLOP/s of each rank's device."""
+    bandwidth: float | None = None
+    """Bytes/s of its memory."""
+
+
+MEASURED = Given()
+
+
 class Sources:
     """What is known of a run."""
 
-    def __init__(self, path: Path, *more: Path, sizes: Mapping[str, int] = NO_SIZES) -> None:
+    def __init__(self, path: Path, *more: Path, given: Given = MEASURED) -> None:
         """Opens it.
 
         Args:
             path: A run directory or traces of other programs; the merge of one.
             *more: Further run directories of the same job.
-            sizes: Axis of the device mesh -> size, in place of what the run says.
+            given: What the user knows better.
 
         Raises:
             DataError: It cannot be read.
-            UsageError: `sizes` do not make up the world.
+            UsageError: The sizes given do not make up the world.
         """
         self.paths = (path, *more) if more else origin_of(path)
         if self.paths == (path,) and is_merge(path):
             raise DataError(f"expected a run with its ranks in {path}, found a merge alone",
                             hint="give the run directory that it was made of")
-        self._sizes = sizes
-        self.opened = open_run(*self.paths, sizes=sizes)
+        self.given = given
+        self.opened = open_run(*self.paths, sizes=given.sizes)
 
     @property
     def run(self) -> Run:
@@ -94,16 +110,17 @@ class Sources:
     @cached_property
     def summary(self) -> Mapping[str, Any]:
         """What `distprof stats` shows; from a merge that is up to date."""
-        found = None if self._sizes else summary_of_merge(self.paths)
+        found = None if self.given.sizes or self.given.peak is not None else summary_of_merge(self.paths)
         if found is not None:
             return found
         tables = self.tables
-        return reduce(self.measured.noting(tables.problems), tables, analysis=self.comms.analysis)[0]
+        return reduce(self.measured.noting(tables.problems), tables, peak=self.given.peak,
+                      analysis=self.comms.analysis)[0]
 
     @cached_property
     def modules(self) -> pl.DataFrame:
         """Modules reduced over ranks; from a merge that is up to date."""
-        found = None if self._sizes else modules_of_merge(self.paths)
+        found = None if self.given.sizes else modules_of_merge(self.paths)
         return reduce_modules(self.opened, self.tables.modules) if found is None else found
 
     @cached_property
@@ -118,7 +135,8 @@ class Sources:
         Raises:
             DataError: No rank has a timeline.
         """
-        return run_operators(self.opened, tables=self.tables if self.is_recorded else None)
+        rates = (self.given.peak, self.given.bandwidth)
+        return run_operators(self.opened, rates, tables=self.tables if self.is_recorded else None)
 
     @cached_property
     def memory(self) -> RunMemory:
