@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import polars as pl
+
 from distprof.contract.problems import RankFailed, RanksMissing, TopologyUncertain, Unfinished
 from distprof.merge.activity.activities import OF_MODULES
 from distprof.merge.report.finding import Finding
@@ -82,9 +84,11 @@ def _hang(facts: Facts) -> Iterator[Finding]:
 
 
 def _dead(facts: Facts) -> Iterator[Finding]:
-    lines = list(dead_lines(facts.sources.run.problems))
+    problems = facts.sources.run.problems
+    lines = list(dead_lines(problems))
     if lines:
-        yield Finding(severity="bad", text=lines[0], detail="\n".join(lines[1:SHOWN]) or None,
+        first = next((one.rank for one in problems if isinstance(one, RankFailed | Unfinished)), None)
+        yield Finding(severity="bad", rank=first, text=lines[0], detail="\n".join(lines[1:SHOWN]) or None,
                       section="missing")
 
 
@@ -141,13 +145,19 @@ def _step(facts: Facts) -> Iterator[Finding]:
 
 
 def _imbalance(facts: Facts) -> Iterator[Finding]:
-    """By the time pass, where no rank is blamed already."""
+    """A rank that is slow in each step of the time pass, where nothing else shows who is late."""
     one, blame = facts.sources.summary["slowest_rank"], facts.document["blame"]
-    blamed = blame is not None and any(culprit["certain"] for culprit in blame["culprits"])
-    if one is not None and not blamed and (one["ratio_to_median"] or 0) >= IMBALANCE:
+    judged = blame is not None and blame["blind"] is None
+    if one is None or judged or (one["ratio_to_median"] or 0) < IMBALANCE:
+        return
+    work = pl.col("fwd_ns") + pl.col("bwd_ns").fill_null(0)
+    timed = facts.sources.tables.steps.filter(pl.col("pass") == "time").select(
+        "rank", "step", ratio=work / work.median().over("step")).drop_nulls()
+    mine = timed.filter(pl.col("rank") == one["rank"])["ratio"]
+    if timed["rank"].n_unique() >= NEEDED and len(mine) >= NEEDED and (mine >= IMBALANCE).all():
         yield Finding(severity="note", section="step_parts", rank=one["rank"],
                       text=f"Rank {one['rank']} took {one['ratio_to_median']:.2f} x as long as the median rank for "
-                           "forward and backward in the timed steps, waits for others included.")
+                           f"forward and backward, in each of {len(mine)} timed steps, waits for others included")
 
 
 def _bubble(facts: Facts) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ def distprof(*arguments: object, cwd: Path | None = None, **environ: str):
     What only reads a run is called in this process: to start Python and import what it needs takes longer than it does.
     """
     words = [str(argument) for argument in arguments]
-    if words[0] in ("merge", "stats", "comms", "critical-path", "whatif") and cwd is None and not environ:
+    if words[0] in ("merge", "report", "stats", "comms", "critical-path", "whatif") and cwd is None and not environ:
         return called(*words)
     return subprocess.run([sys.executable, "-m", "distprof", *words], cwd=cwd, timeout=PATIENCE_S,
                           capture_output=True, text=True, env=clean_environ() | environ, check=False)
