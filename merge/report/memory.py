@@ -46,7 +46,8 @@ def memory(sources: Sources, sample: Sample) -> dict[str, Any]:
 
 def _categories(peaks: list[Peak]) -> dict[str, Any]:
     """Bytes of each category at the peak of each rank and device, in the order of `ranks`."""
-    sums = [dict(peak.alive.group_by(pl.col("category").fill_null("unknown")).agg(pl.col("size_bytes").sum()).iter_rows()) for peak in peaks]
+    category, size = pl.col("category").fill_null("unknown"), pl.col("size_bytes").sum()
+    sums = [dict(peak.alive.group_by(category).agg(size).iter_rows()) for peak in peaks]
     names = sorted({name for one in sums for name in one}, key=lambda name: -sum(one.get(name, 0) for one in sums))
     return {"names": names, "by_rank": {name: [one.get(name, 0) for one in sums] for name in names}}
 

@@ -6,6 +6,8 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ def chromium() -> str:
 
 
 @contextmanager
-def started_browser() -> Iterator[object]:
+def started_browser() -> Iterator[Any]:
     """A browser without a window: playwright's `Browser`."""
     path = chromium()
     from playwright.sync_api import sync_playwright
@@ -34,3 +36,31 @@ def started_browser() -> Iterator[object]:
             yield browser
         finally:
             browser.close()
+
+
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+
+class Opened:
+    """A report in the browser, drawn, with what it asked for and complained of."""
+
+    def __init__(self, browser: Any, file: Path, **context: Any) -> None:
+        self.page = browser.new_context(**context).new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+        self.page.wait_for_selector("html[data-drawn=yes]")
+
+    def close(self) -> None:
+        """Closes it; fails where it complained, or asked for anything but its own file."""
+        self.page.context.close()
+        assert self.complaints == []
+        assert [url for url in self.requests if not url.startswith(("file:", "data:"))] == []
+
+    def unfold(self) -> None:
+        """Opens what is folded away."""
+        self.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")

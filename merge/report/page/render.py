@@ -43,23 +43,44 @@ def page(document: Document) -> str:
         document: As `distprof report --json` prints it.
     """
     shown = list(sections(document))
-    return _environment().get_template("page.html").render(
-        page=document, data=_embedded(document), style=_text("style.css"), script=_script(), facts=list(_facts(document)),
-        figures=list(_figures(document)), sections=shown, titles={one.id: one.title for one in shown},
-        shown_ids=[one.id for one in shown if not one.absent], not_recorded=[one for one in shown if one.absent], totals=list(_totals(document)), severities=SEVERITIES,
-        longest_stage=_longest_stage(document))
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            page=document,
+            data=_embedded(document),
+            style=_text("style.css"),
+            script=_script(),
+            facts=list(_facts(document)),
+            figures=list(_figures(document)),
+            sections=shown,
+            titles={one.id: one.title for one in shown},
+            shown_ids=[one.id for one in shown if not one.absent],
+            not_recorded=[one for one in shown if one.absent],
+            totals=list(_totals(document)),
+            severities=SEVERITIES,
+            longest_stage=_longest_stage(document),
+        )
+    )
 
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     environment.filters["visible"] = visible
-    environment.globals |= {"duration": duration, "percent": percent, "probability": _probability, "factor": "{:.2f} x".format}
+    environment.globals |= {
+        "duration": duration,
+        "percent": percent,
+        "probability": _probability,
+        "factor": "{:.2f} x".format,
+    }
     return environment
 
 
 def _text(name: str) -> Markup:
-    return Markup((FOLDER / name).read_text("utf-8"))  # noqa: S704  our own file
+    return Markup((FOLDER / name).read_text("utf-8"))
 
 
 def _script() -> Markup:
@@ -71,7 +92,7 @@ def _script() -> Markup:
 def _embedded(document: Document) -> Markup:
     """The document as JSON that ends no script element and opens no comment, whatever names it holds."""
     text = _UNSAFE.sub(lambda found: f"\\u{ord(found.group()):04x}", msgspec.json.encode(document).decode())
-    return Markup(text)  # noqa: S704  escaped above
+    return Markup(text)
 
 
 def _facts(document: Document) -> Iterator[str]:
@@ -107,8 +128,13 @@ def _figures(document: Document) -> Iterator[Figure]:
 
 
 QUANTITIES: tuple[tuple[str, str], ...] = (
-    ("params", "parameters"), ("stored_params", "stored parameters"), ("fwd_macs", "forward MACs"), ("fwd_flops", "forward FLOPs"),
-    ("bwd_flops", "backward FLOPs"), ("recompute_flops", "recomputed FLOPs"))
+    ("params", "parameters"),
+    ("stored_params", "stored parameters"),
+    ("fwd_macs", "forward MACs"),
+    ("fwd_flops", "forward FLOPs"),
+    ("bwd_flops", "backward FLOPs"),
+    ("recompute_flops", "recomputed FLOPs"),
+)
 
 
 def _totals(document: Document) -> Iterator[tuple[str, Kind, Mapping[str, Any], Any, Any]]:
@@ -116,7 +142,13 @@ def _totals(document: Document) -> Iterator[tuple[str, Kind, Mapping[str, Any], 
     totals = document["totals"] or {"per_gpu": {}, "model": {}}
     for key, name in QUANTITIES:
         if per_gpu := totals["per_gpu"].get(key):
-            yield name, si, per_gpu, totals["model"].get(key), totals["model"].get("unique_params") if key == "params" else None
+            yield (
+                name,
+                si,
+                per_gpu,
+                totals["model"].get(key),
+                totals["model"].get("unique_params") if key == "params" else None,
+            )
 
 
 def _longest_stage(document: Document) -> float:
@@ -126,5 +158,3 @@ def _longest_stage(document: Document) -> float:
 
 def _probability(p_value: float) -> str:
     return "< 0.0001" if p_value < 1e-4 else f"{p_value:.4f}"
-
-

@@ -31,7 +31,7 @@ const textual = column => column.kind === "name" || column.kind === "text";
 function line(columns, row) {
   return el("tr", {}, columns.map((column, index) => {
     const value = row[column.key];
-    const content = textual(column) ? shown(value) : figure(value, column.kind);
+    const content = column.key === "module" && value === "" ? "(root)" : textual(column) ? shown(value) : figure(value, column.kind);
     return index === 0 ? el("th", { scope: "row", class: column.kind === "name" ? "name" : null }, content)
       : el("td", { class: column.kind === "name" ? "name" : textual(column) ? "text" : null }, content);
   }));

@@ -57,8 +57,9 @@ function memoryView({ ranks, categories, timeline, at_peak: atPeak }) {
       ...(categories?.names || []).map(name => ({ key: `category ${name}`, label: `${name} at the peak`, kind: "bytes" }))],
     rowsOf(ranks).map((row, index) => ({ ...row, ...Object.fromEntries((categories?.names || []).map(name => [`category ${name}`, categories.by_rank[name]?.[index]])) })),
     { caption: "memory of ranks", tall: true }),
-    ...atPeak && rowsOf(atPeak).length ? [el("h3", {}, "Alive at the peak"), table([{ key: "bytes", label: "bytes", kind: "bytes" }, { key: "rank", label: "rank", kind: "number" }, { key: "module", label: "module", kind: "name" },
-      { key: "shape", label: "shape", kind: "text" }, { key: "category", label: "is", kind: "text" }, { key: "made_ns", label: "made at", kind: "ns" }], rowsOf(atPeak), { sort: "bytes", tall: true, caption: "largest tensors at the peak" })] : []];
+    ...atPeak && rowsOf(atPeak).length ? [el("h3", {}, "Alive at the peak"), table([{ key: "bytes", label: "bytes", kind: "bytes" }, { key: "rank", label: "rank", kind: "number" }, { key: "category", label: "is", kind: "text" },
+      { key: "module", label: "made in module", kind: "name" }, { key: "phase", label: "phase", kind: "text" }, { key: "op", label: "by operator", kind: "name" }, { key: "name", label: "name", kind: "name" }],
+    rowsOf(atPeak), { sort: "bytes", tall: true, caption: "largest tensors at the peak" })] : []];
 }
 
 function waitsView({ rows, steps }) {

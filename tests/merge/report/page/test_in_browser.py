@@ -1,64 +1,26 @@
-"""The page in a real Chromium: drawn without errors or requests, readable narrow and wide, by keyboard and screen reader."""
+"""The page in a real Chromium: no errors, no requests, readable narrow and wide, by keyboard and screen reader."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.merge.report.page.test_page import HOSTILE, with_names
-from tests.support.browser import started_browser
-from tests.support.report_documents import bare_document, document
 
 from distprof.merge.report.page import render
+from support.browser import PHONE, WIDE, Opened
+from support.report_documents import HOSTILE, bare_document, differences, document, numbers, with_names
 
 pytestmark = pytest.mark.job
-SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with started_browser() as browser:
-        yield browser
-
-
-class Opened:
-    """A page in the browser, with what it asked for and complained of."""
-
-    def __init__(self, browser: Any, file: Path, **context: Any) -> None:
-        self.page = browser.new_context(**context).new_page()
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.as_uri())
-        self.page.wait_for_selector("html[data-drawn=yes]")
-
-
-@pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    pages: list[Opened] = []
-
-    def open_page(made: dict[str, Any], **context: Any) -> Opened:
-        file = tmp_path / "report.html"
-        file.write_text(render.page(made), "utf-8")
-        pages.append(Opened(browser, file, **context))
-        return pages[-1]
-
-    yield open_page
-    for one in pages:
-        assert one.complaints == []
-        assert [url for url in one.requests if not url.startswith(("file:", "data:"))] == []
-        one.page.context.close()
+SIZES = {"wide": WIDE, "phone": PHONE}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("made", [document(), bare_document(), with_names(document(), HOSTILE)], ids=["whole", "bare", "hostile"])
+@pytest.mark.parametrize(
+    "made", [document(), bare_document(), with_names(document(), HOSTILE)], ids=["whole", "bare", "hostile"]
+)
 def test_it_is_drawn_and_nothing_sticks_out(opened: Any, made: dict[str, Any], size: str, scheme: str) -> None:
     page = opened(made, viewport=SIZES[size], color_scheme=scheme).page
     assert page.locator("text=could not be drawn").count() == 0
@@ -71,7 +33,9 @@ def test_axe_finds_nothing(browser: Any, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text(render.page(document()), "utf-8")
     for scheme in ("light", "dark"):
-        opened = Opened(browser, file, viewport=SIZES["wide"], color_scheme=scheme, bypass_csp=True)  # for axe's own script
+        opened = Opened(
+            browser, file, viewport=WIDE, color_scheme=scheme, bypass_csp=True
+        )  # for axe's own script
         opened.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
         found = axe.Axe().run(opened.page).response["violations"]
         assert [(one["id"], [node["target"] for node in one["nodes"]][:3]) for one in found] == []
@@ -80,31 +44,17 @@ def test_axe_finds_nothing(browser: Any, tmp_path: Path) -> None:
 
 def test_numbers_drawn_are_those_of_the_document(opened: Any) -> None:
     made = document()
-    page = opened(made, viewport=SIZES["wide"]).page
+    page = opened(made, viewport=WIDE).page
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     values = page.eval_on_selector_all("[data-view] data", "all => all.map(one => Number(one.value))")
-    known = set(map(float, _numbers(made))) | _differences(made)
+    known = set(map(float, numbers(made))) | differences(made)
     assert len(values) > 100 and {value for value in values if value not in known} == set()
 
 
-def _numbers(value: Any) -> Iterator[float]:
-    if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _numbers(each)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield value
-
-
-def _differences(made: dict[str, Any]) -> set[float]:
-    """Waiting and moving of collectives: the parts between arrival, the last arrival and the end."""
-    parts = [step["parts"] for step in made["collectives"]["steps"]]
-    pairs = [(part[start][row], part[end][row]) for part in parts for start, end in (("arrival_ns", "full_ns"), ("full_ns", "end_ns"))
-             for row in range(len(part["call"]))]
-    return {float(end - start) for start, end in pairs if start is not None and end is not None}
 
 
 def test_tables_are_sorted_and_searched(opened: Any) -> None:
-    page = opened(document(), viewport=SIZES["wide"]).page
+    page = opened(document(), viewport=WIDE).page
     operators = page.locator("#operators table").first
     first = operators.locator("tbody th").first
     assert first.inner_text() == "aten::mm"
@@ -116,7 +66,7 @@ def test_tables_are_sorted_and_searched(opened: Any) -> None:
 
 
 def test_modules_are_found_entered_and_shown_of_one_rank(opened: Any) -> None:
-    page = opened(document(), viewport=SIZES["wide"]).page
+    page = opened(document(), viewport=WIDE).page
     flame = page.locator(".flame")
     box = flame.get_by_role("button", name="mlp, MLP: ")
     assert "5.00 ms" in box.get_attribute("aria-label")
@@ -135,19 +85,24 @@ def test_modules_are_found_entered_and_shown_of_one_rank(opened: Any) -> None:
 
 
 def test_collectives_are_read_by_keyboard(opened: Any) -> None:
-    page = opened(document(), viewport=SIZES["wide"]).page
+    page = opened(document(), viewport=WIDE).page
     lanes = page.locator("#collectives figure")
     lanes.locator("[tabindex]").first.focus()
     page.keyboard.press("ArrowRight")
     said = lanes.locator("figcaption").inner_text()
-    assert "rank 0: all_reduce" in said and "waited 3.00 ms" in said and "last to arrive: rank 1" in said and "in mlp" in said
+    assert (
+        "rank 0: all_reduce" in said
+        and "waited 3.00 ms" in said
+        and "last to arrive: rank 1" in said
+        and "in mlp" in said
+    )
     page.get_by_label("step", exact=True).select_option("1")
     page.keyboard.press("Tab")
     assert "Point at a call" in lanes.locator("figcaption").inner_text()
 
 
 def test_the_heat_map_is_read_by_keyboard(opened: Any) -> None:
-    page = opened(document(), viewport=SIZES["wide"]).page
+    page = opened(document(), viewport=WIDE).page
     chart = page.locator("#steps figure")
     chart.locator("[tabindex]").first.focus()
     page.keyboard.press("ArrowDown")
@@ -155,7 +110,7 @@ def test_the_heat_map_is_read_by_keyboard(opened: Any) -> None:
 
 
 def test_the_theme_can_be_switched_and_it_prints(opened: Any, tmp_path: Path) -> None:
-    page = opened(document(), viewport=SIZES["wide"], color_scheme="light").page
+    page = opened(document(), viewport=WIDE, color_scheme="light").page
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.get_by_role("button", name="Switch between light and dark").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
@@ -175,15 +130,27 @@ def test_without_scripts_findings_and_totals_are_there(opened: Any, browser: Any
 def test_a_document_of_1024_ranks_is_drawn(opened: Any) -> None:
     made = document()
     ranks = list(range(64))
-    made["heat_map"]["by"] = {"rank": [rank for rank in ranks for _ in range(16)], "step": list(range(16)) * 64, "pass": ["trace"] * 1024,
-                              **{key: [1_000_000 + 10 * cell for cell in range(1024)] for key in ("duration_ns", "waiting_ns", "compute_ns")}}
+    made["heat_map"]["by"] = {
+        "rank": [rank for rank in ranks for _ in range(16)],
+        "step": list(range(16)) * 64,
+        "pass": ["trace"] * 1024,
+        **{key: [1_000_000 + 10 * cell for cell in range(1024)] for key in ("duration_ns", "waiting_ns", "compute_ns")},
+    }
     calls, parts = 300, 300 * 64
     step = made["collectives"]["steps"][0]
-    step["calls"] = {"collective": list(range(calls)), **{key: [0] * calls for key in ("op", "group", "module", "late_rank")}, "size_bytes": [4096] * calls}
-    step["parts"] = {"call": [part // 64 for part in range(parts)], "rank": [part % 64 for part in range(parts)],
-                     "arrival_ns": [30_000 * (part // 64) for part in range(parts)], "full_ns": [30_000 * (part // 64) + 9_000 for part in range(parts)],
-                     "end_ns": [30_000 * (part // 64) + 20_000 for part in range(parts)]}
+    step["calls"] = {
+        "collective": list(range(calls)),
+        **{key: [0] * calls for key in ("op", "group", "module", "late_rank")},
+        "size_bytes": [4096] * calls,
+    }
+    step["parts"] = {
+        "call": [part // 64 for part in range(parts)],
+        "rank": [part % 64 for part in range(parts)],
+        "arrival_ns": [30_000 * (part // 64) for part in range(parts)],
+        "full_ns": [30_000 * (part // 64) + 9_000 for part in range(parts)],
+        "end_ns": [30_000 * (part // 64) + 20_000 for part in range(parts)],
+    }
     made["world_size"], made["left_out"] = 1024, ["64 of 1024 ranks are shown"]
-    opened_page = opened(made, viewport=SIZES["wide"])
+    opened_page = opened(made, viewport=WIDE)
     assert len(json.dumps(made)) < 5_000_000
     assert "64 of 1024 ranks are shown" in opened_page.page.locator("#missing").inner_text()

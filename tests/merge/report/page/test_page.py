@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.perfetto import NODE
-from tests.support.report_documents import bare_document, document
 
 from distprof.merge.report.page import render
-
-HOSTILE = "</script><script>alert(1)</script><!--\"'&\n\u202e\u2028 {{ 7 * 7 }}"
+from support.perfetto import NODE
+from support.report_documents import HOSTILE, bare_document, document, numbers, with_names
 
 
 class Tags(HTMLParser):
@@ -36,17 +34,9 @@ class Tags(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def with_names(value: Any, name: str) -> Any:
-    """The document with every name that comes from outside replaced."""
-    kept = {"source", "parts", "section", "severity", "columns", "pass", "method", "kind"}
-    if isinstance(value, dict):
-        return {key: each if key in kept else with_names(each, name) for key, each in value.items()}
-    if isinstance(value, list):
-        return [with_names(each, name) for each in value]
-    return name if isinstance(value, str) else value
-
-
-@pytest.mark.parametrize("made", [document(), bare_document(), with_names(document(), HOSTILE)], ids=["whole", "bare", "hostile"])
+@pytest.mark.parametrize(
+    "made", [document(), bare_document(), with_names(document(), HOSTILE)], ids=["whole", "bare", "hostile"]
+)
 def test_the_page_holds_the_document_and_loads_nothing(made: dict[str, Any]) -> None:
     text = render.page(made)
     tags = Tags(text)
@@ -63,24 +53,21 @@ def test_names_stay_text() -> None:
     text = render.page(with_names(document(), HOSTILE))
     assert "alert(1)</script>" not in text and "\u202e" not in text and "\u2028" not in text
     assert "{{ 7 * 7 }}" in text
-    title = "".join(Tags(text).texts[: Tags(text).texts.index(next(one for one in Tags(text).texts if "distprof report" in one)) + 1])
+    title = "".join(
+        Tags(text).texts[
+            : Tags(text).texts.index(next(one for one in Tags(text).texts if "distprof report" in one)) + 1
+        ]
+    )
     assert r"\n\u202e\u2028" in title
 
 
 def test_every_number_on_the_static_page_is_in_the_document() -> None:
     made = document()
-    known = {json.dumps(number) for number in _numbers(made)}
+    known = {json.dumps(number) for number in numbers(made)}
     values = [attributes["value"] for attributes in Tags(render.page(made)).named("data")]
     assert len(values) > 20
     assert {value for value in values if value not in known} == set()
 
-
-def _numbers(value: Any) -> list[float]:
-    if isinstance(value, dict):
-        return [number for each in value.values() for number in _numbers(each)]
-    if isinstance(value, list):
-        return [number for each in value for number in _numbers(each)]
-    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
 def test_sections_without_data_say_why_or_are_left_out() -> None:
@@ -106,7 +93,7 @@ def test_units_of_the_script_are_those_of_the_terminal() -> None:
 
     values = [0, 1, 12.5, 999, 999.994, 999.996, 1000, 123456, 1057536, 1e12, 3.2e15, -5e6]
     script = (Path(render.__file__).parent / "scripts" / "format.js").read_text()
-    code = f"{script}\nconst all = {json.dumps(values)};" + """
-    console.log(JSON.stringify(all.map(one => [shown(one, "ns"), shown(one, "bytes"), shown(one, "count"), shown(one / 1000, "ratio")])));"""
+    kinds = '["ns", "bytes", "count"].map(kind => shown(one, kind)).concat(shown(one / 1000, "ratio"))'
+    code = f"{script}\nconsole.log(JSON.stringify({json.dumps(values)}.map(one => {kinds})));"
     done = subprocess.run([str(NODE), "-e", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [[duration(one), size(one), si(one), percent(one / 1000)] for one in values]
