@@ -101,7 +101,7 @@ def _step(step: int | None, calls: pl.DataFrame, parts: pl.DataFrame,
     is_step = pl.col("step").eq_missing(pl.lit(step, pl.Int64))
     mine, rows = calls.filter(is_step).drop("step"), parts.filter(is_step)
     start, end = windows.get(step) or rows.select(
-        pl.col("arrival_ns").min(), pl.max_horizontal("arrival_ns", "end_ns").max()).row(0)
+        start=pl.col("arrival_ns").min(), end=pl.max_horizontal("arrival_ns", "end_ns").max()).row(0)
     place = dict(zip(mine["collective"].to_list(), range(len(mine)), strict=True))
     return {
         "step": step, "start_ns": start, "duration_ns": end - start, "calls": columns_of(mine),

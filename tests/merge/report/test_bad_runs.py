@@ -1,0 +1,215 @@
+"""Reports of runs that lack something: the document comes all the same, and names what is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import msgspec
+import pytest
+
+from distprof.contract import rank_json
+from distprof.contract.paths import RANK_JSON, RUN_JSON, STUCK_JSON, rank_folder
+from distprof.contract.rank_json import RankFailure, RankJson, RunJson
+from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
+from distprof.contract.tables import COLLECTIVES, EVENTS
+from support.hostile import FILE_NAME, NAME, judge
+from support.jobs import EXAMPLES, SCRIPTS, called, record_run, torchrun
+from support.kineto_files import DLRM, needs_shared
+from support.made_up_traces import folder, op
+from support.rank_traces import slice_of, strict, write_run
+from support.simulator.engine import Simulation
+from support.simulator.run_folder import Recorder
+from support.simulator.shapes import SHAPES, Plant, programs
+
+SECTIONS = {"step_parts", "heat_map", "collectives", "collective_kinds", "bandwidths", "blame", "hang", "modules",
+            "operators", "memory", "pipeline", "waits", "critical_path", "clock", "totals", "communication"}
+
+
+def document(*arguments):
+    """The JSON of a report, as a strict reader takes it; what is null says why."""
+    done = called("report", "--json", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = strict(done.stdout.encode())
+    assert {name for name in SECTIONS if found[name] is None} == set(found["absent"])
+    assert all(found["absent"].values())
+    assert 0 < len(found["findings"]) <= 12
+    assert {one["section"] for one in found["findings"]} <= {*SECTIONS, "missing", "topology"}
+    return found
+
+
+def simulated(path, *plants, ranks=4, steps=6, name="ddp"):
+    return Recorder().write(Simulation(programs(SHAPES[name], ranks, steps, 1, plants=plants, jitter=0.01), lanes=1),
+                            path / "run")
+
+
+def change(run, rank, **fields):
+    path = run / rank_folder(rank) / RANK_JSON
+    known = rank_json.read(path, RankJson)
+    rank_json.write(path, msgspec.structs.replace(known, **fields))
+
+
+def texts(found):
+    return [one["text"] for one in found["findings"]]
+
+
+def test_a_run_without_timeline(tmp_path):
+    run = simulated(tmp_path)
+    for events in run.glob(f"rank*/{EVENTS.file}"):
+        events.unlink()
+    found = document(run)
+    assert found["step_parts"] is None and "trace=6" in found["absent"]["step_parts"]
+    assert "trace=6" in found["absent"]["operators"]
+    assert len(found["collectives"]["steps"]) == 6
+    assert set(found["heat_map"]["by"]["waiting_ns"]) == {None}
+
+
+def test_a_run_without_time_pass(tmp_path):
+    found = document(simulated(tmp_path))
+    assert found["step"]["time_ns"] is None
+    assert any("while the profiler records it" in text for text in texts(found))
+
+
+@pytest.mark.job
+def test_a_run_with_a_time_pass_alone(tmp_path):
+    record_run(tmp_path / "run", 1, EXAMPLES / "train_ddp.py", "--steps", 4,
+               flags=("--steps", "wait=0,count=1,time=3,trace=0"))
+    found = document(tmp_path / "run")
+    assert found["step_parts"]["source"] == "time"
+    assert set(found["heat_map"]["by"]["pass"]) == {"time"}
+    row = {name: values[0] for name, values in found["step_parts"]["by_rank"].items()}
+    assert sum(row[name] for name in found["step_parts"]["parts"]) == pytest.approx(row["duration_ns"])
+    assert row["duration_ns"] == found["step"]["time_ns"]
+    assert found["collectives"] is None and found["modules"]["tree"]["path"][0] == ""
+
+
+def test_one_rank_alone(tmp_path):
+    found = document(simulated(tmp_path, ranks=1))
+    assert found["ranks"] == [0]
+    assert found["blame"]["blind"] == "one rank: nobody waits"
+    assert not any(one["severity"] in ("bad", "good") for one in found["findings"])
+
+
+def test_ranks_that_are_missing(tmp_path):
+    run = simulated(tmp_path)
+    shutil.rmtree(run / rank_folder(3))
+    found = document(run)
+    assert found["missing_ranks"] == [3]
+    assert found["findings"][0]["severity"] == "bad"
+    assert texts(found)[0] == "Rank 3 of 4 missing."
+    assert "rank 3 of 4 missing" in found["missing"]
+
+
+def test_a_run_without_collectives(tmp_path):
+    run = simulated(tmp_path)
+    for table in run.glob(f"rank*/{COLLECTIVES.file}"):
+        table.unlink()
+    found = document(run)
+    assert all("no collective was recorded" in found["absent"][name] for name in (
+        "collectives", "collective_kinds", "bandwidths", "blame", "communication"))
+    assert found["heat_map"] is not None
+
+
+def test_nothing_but_timelines(tmp_path):
+    found = document(write_run(tmp_path / "run", [slice_of("aten::mm", 1, 5, cat="cpu_op")], []))
+    assert [row[0] for row in found["operators"]["rows"]] == ["aten::mm"]
+    assert found["step_parts"] is None and found["heat_map"] is None
+
+
+def stuck(rank, number, *, over):
+    call = StuckCollective(number=number, name="gloo:all_reduce", op="all_reduce", point_to_point=False,
+                           state="scheduled", completed=over, input_sizes=[[3]], input_dtypes=["Float"],
+                           output_sizes=[[3]], output_dtypes=["Float"], called_ns=88 * 10**9)
+    group = StuckGroup(name="1", description="mesh_dp", backend="gloo", ranks=[0, 1], last_started=None,
+                       last_called=number, last_completed=number if over else None, collectives=[call])
+    frame = StackFrame(file="/home/me/train.py", line=57, function="load_batch")
+    thread = StuckThread(name="MainThread", native_id=1, main=True, frames=[frame])
+    return Stuck(format=1, rank=rank, world_size=2, time_ns=100 * 10**9, cause="signal", why="signal SIGTERM",
+                 waiting=not over, recording=True, step=5, pass_name="trace", phase=None, module_path=None,
+                 since_ns=None, groups=[group], open_calls=[], threads=[thread])
+
+
+def test_a_hang(tmp_path):
+    run = simulated(tmp_path, ranks=2)
+    for rank, call in enumerate((stuck(0, 42, over=False), stuck(1, 41, over=True))):
+        (run / rank_folder(rank) / STUCK_JSON).write_bytes(msgspec.json.encode(call))
+    found = document(run)
+    first = found["findings"][0]
+    assert (first["severity"], first["section"], first["rank"]) == ("bad", "hang", 1)
+    assert first["text"] == ("Stuck: rank 0 waits in all_reduce #42 of mesh_dp (0-1) for 12 s; rank 1 never entered: "
+                             "it is at train.py:57 in load_batch.")
+    comms = json.loads(called("comms", "--json", run).stdout)["stuck"]
+    assert {name: found["hang"][name] for name in comms} == comms
+
+
+def test_a_rank_that_was_killed(tmp_path):
+    run = simulated(tmp_path, ranks=2)
+    change(run, 1, status="recording")
+    rank_json.write(run / RUN_JSON, RunJson(run_id="simulated", world_size=2, exit_code=1, failed_rank=1,
+                                            failed_with=-9))
+    found = document(run)
+    assert texts(found)[0] == "Rank 1 failed first: it was ended by signal 9."
+    assert found["findings"][0]["rank"] == 1
+
+
+def test_the_exception_of_the_rank_that_failed_first(tmp_path):
+    run = simulated(tmp_path, ranks=2)
+    what = "ValueError in the script: bad sample 17 (train.py:9)"
+    change(run, 1, status="failed", why=f"{what} after 3 steps",
+           failure=RankFailure(what=what, at_ns=5, of_communication=False))
+    found = document(run)
+    assert found["findings"][0]["severity"] == "bad" and what in texts(found)[0]
+
+
+def test_traces_of_another_program(tmp_path):
+    run = folder(tmp_path / "traces" if (tmp_path / "traces").mkdir() is None else tmp_path,
+                 *([op("aten::mm", 10, 5), op("aten::add", 20 + rank, 5)] for rank in range(2)))
+    found = document(run)
+    assert found["run"]["foreign"] and found["totals"] is None and found["topology"] is None
+    assert {row[0] for row in found["operators"]["rows"]} == {"aten::mm", "aten::add"}
+    assert "profile_memory=True" in found["absent"]["memory"]
+
+
+@pytest.mark.job
+def test_real_traces_of_another_program(recordings):
+    out = recordings.get("plain", lambda out: torchrun(4, SCRIPTS / "plain_profiler.py", out))
+    found = document(out)
+    assert found["run"]["foreign"] and len(found["ranks"]) == 4
+    assert [one["op"] for one in found["collective_kinds"]] == ["all_reduce"]
+    comms = json.loads(called("comms", "--json", out).stdout)
+    assert [one["collective"] for one in comms["collectives"]] == [
+        call for step in found["collectives"]["steps"] for call in step["calls"]["collective"]]
+
+
+@needs_shared
+def test_traces_of_eight_gpus():
+    found = document(DLRM)
+    assert len(found["ranks"]) == 8 and found["operators"]["totals"]["self_device_ns"]
+    assert found["step_parts"]["source"] == "trace"
+
+
+def test_a_folder_without_a_run(tmp_path):
+    done = called("report", tmp_path)
+    assert done.returncode == 1 and "hint" in done.stderr and not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.sep != "/", reason="file names of other systems")
+@pytest.mark.parametrize("form", ["--json", "--markdown"])
+def test_hostile_names_are_text(tmp_path, form):
+    run = tmp_path / FILE_NAME
+    simulated(tmp_path, Plant(1, "forward", "layers.2", ns=30_000_000), steps=9).rename(run)
+    change(run, 0, device_name=NAME, host="<script>alert(1)</script>", topology_source=NAME)
+    change(run, 1, notes=[f"{NAME} | <img src=x>"])
+    done = called("report", form, run)
+    assert done.returncode == 0, done.stderr
+    done.stdout.encode()  # no half of a pair
+    if form == "--json":
+        found = strict(done.stdout.encode())
+        assert found["run"]["hosts"][0]["name"] == "<script>alert(1)</script>"
+        assert found["topology_source"] == NAME
+        json.dumps(found, ensure_ascii=False).encode()
+        assert "\\udcff" in found["run"]["title"]
+    else:
+        assert "<" not in done.stdout
+        judge(done.stdout.encode())

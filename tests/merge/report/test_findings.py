@@ -1,0 +1,140 @@
+"""Findings: what is said, what is not said where it may be wrong, and in which order."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pytest
+
+from distprof.merge.report.document import document
+from distprof.merge.report.finding import Finding
+from distprof.merge.report.resource_findings import bandwidth, compilations, host_waits, memory_imbalance
+from distprof.merge.text.report_markdown import plain, render
+from support.simulator.engine import Simulation
+from support.simulator.run_folder import Recorder
+from support.simulator.shapes import SHAPES, Plant, programs
+
+MS = 1_000_000
+LATE = Plant(2, "forward", "layers.1", ns=40 * MS)
+KIND = {"op": "all_reduce", "num_measured": 9, "size_bucket": 1 << 20, "group_description": "dp", "num_ranks": 4}
+
+
+def simulated(path, *plants, recorder=None, ranks=4, steps=9, name="ddp"):
+    job = programs(SHAPES[name], ranks, steps, 1, plants=plants, jitter=0.01)
+    return document((recorder or Recorder()).write(Simulation(job, lanes=1), path / "run"))
+
+
+def of(found, section):
+    return [one for one in found["findings"] if one["section"] == section]
+
+
+def test_the_late_rank_comes_first_with_its_module_and_cost(tmp_path):
+    found = simulated(tmp_path, LATE)
+    first = found["findings"][0]
+    assert (first["severity"], first["rank"], first["module"]) == ("bad", 2, "layers.1")
+    assert first["text"].startswith(found["blame"]["culprits"][0]["sentence"])
+    assert re.match(r"Rank 2 delays every step by \d\d\.\d ms \(\d\d\.\d %\): `layers\.1` forward takes ",
+                    first["text"])
+    assert first["detail"].startswith("Fixing it would bring the step from ")
+    assert f"--step {first['step']} " in first["next"]
+    assert not any(one["severity"] == "good" for one in found["findings"])
+
+
+def test_a_balanced_job_is_called_good_and_nobody_late(tmp_path):
+    found = simulated(tmp_path)
+    assert not any(one["severity"] == "bad" for one in found["findings"])
+    assert not any(re.search(r"Rank \d delays", one["text"]) for one in found["findings"])
+
+
+def test_a_delay_that_may_be_chance_is_in_doubt_as_comms_words_it(tmp_path):
+    found = simulated(tmp_path, Plant(2, "forward", "layers.1", ns=40 * MS, once=4))
+    said, = of(found, "blame")
+    assert said["severity"] == "note" and said["text"].startswith("No rank stands out: ")
+    assert all(one["sentence"] is None for one in found["blame"]["culprits"])
+
+
+def test_the_worst_is_said_first(tmp_path):
+    weights = ["bad", "warn", "note", "good"]
+    found = [one["severity"] for one in simulated(tmp_path, LATE)["findings"]]
+    assert found == sorted(found, key=weights.index)
+
+
+def test_clocks_that_are_worse_than_what_they_show(tmp_path):
+    found = simulated(tmp_path, recorder=Recorder(clock_off_ns={1: 5 * MS, 3: -7 * MS}), steps=4)
+    said, = of(found, "clock")
+    assert said["severity"] == "warn"
+    assert re.fullmatch(r"Clocks of two ranks agree within .+, and (\d+) of \1 arrival spreads are smaller: .+\.",
+                        said["text"])
+
+
+def waits(**row):
+    usual = {"waits_for": "device", "file": "/a/train.py", "line": 57, "op": "aten::item", "module": None,
+             "slowest_rank": 1, "step_ratio": 0.1, "blocking_calls": 8, "mean_ns": 2.5e6}
+    totals = {"recompile": 0, "graph_break": 0, "duration_ns": 0}
+    return {"waits": {"rows": {name: [value] for name, value in (usual | row).items()},
+                      "compilations": {"totals": totals}}}
+
+
+def test_a_line_that_waits_for_the_device():
+    said, = host_waits(waits(), "runs/a")
+    assert said.text == ("`train.py:57 aten::item` waits for the device in 10.0 % of the steps that were looked at (8 "
+                         "calls, 2.50 ms each).")
+    assert (said.severity, said.rank, said.next) == ("warn", 1, "distprof waits runs/a")
+
+
+@pytest.mark.parametrize("row", [{"step_ratio": 0.01}, {"step_ratio": None}, {"waits_for": "communication"}])
+def test_waits_that_are_short_or_for_other_ranks_are_not_named(row):
+    assert not list(host_waits(waits(**row), "runs/a"))
+
+
+def test_compilations_that_were_done_again():
+    document = waits()
+    document["waits"]["compilations"]["totals"] = {"recompile": 3, "graph_break": 1, "duration_ns": 4 * 10**9}
+    said, = compilations(document, "runs/a")
+    assert said.severity == "warn" and "3 times again" in said.text and "4.00 s" in said.text
+    assert not list(compilations(waits(), "runs/a"))
+
+
+def test_a_group_between_hosts_that_is_much_slower():
+    inside = {**KIND, "between_hosts": False, "busbw_median": 100e9}
+    between = {**KIND, "between_hosts": True, "busbw_median": 10e9}
+    said, = bandwidth({"bandwidths": [inside, between]})
+    assert said == Finding(severity="note", section="bandwidths",
+                           text="all_reduce of 1.05 MB reaches 10 GB/s between hosts, and 100 GB/s within one (busbw, "
+                                "median).")
+    for other in ({"busbw_median": 60e9}, {"size_bucket": 7}, {"num_measured": 2}, {"op": "broadcast"}):
+        assert not list(bandwidth({"bandwidths": [inside, between | other]}))
+    assert not list(bandwidth({"bandwidths": None}))
+
+
+def test_a_rank_with_more_memory_than_the_others():
+    def peaks(*sizes):
+        return {"memory": {"ranks": {"rank": list(range(len(sizes))), "peak_bytes": list(sizes)}}}
+
+    said, = memory_imbalance(peaks(100, 100, 100, 150), "runs/a")
+    assert said.rank == 3 and "1.50 x" in said.text
+    assert not list(memory_imbalance(peaks(100, 110, 105), "runs/a"))
+    assert not list(memory_imbalance(peaks(100), "runs/a"))
+    assert not list(memory_imbalance({"memory": None}, "runs/a"))
+
+
+def test_markdown_says_the_same(tmp_path):
+    found = simulated(tmp_path, LATE)
+    lines = render(found).splitlines()
+    assert lines[0] == "### run: 4 ranks = dp 4 x tp 1"
+    for one in found["findings"]:
+        assert any(unescape(line).replace("\\", "").endswith(one["text"]) for line in lines)
+    assert any(line.startswith("| waiting for other ranks | ") for line in lines)
+
+
+@pytest.mark.parametrize("name", [
+    "<script>alert(1)</script>", "a|b", "*x* _y_ `z` [a](b) ~~c~~", "@team #12 :tada: $x$", "two\nlines",
+    "\u202eturned", "&lt;", "back\\slash"])
+def test_names_are_text_in_markdown(name):
+    shown = plain(name)
+    assert not {"<", ">", "\n", "\u202e"} & set(shown)
+    bare = re.sub(r"\\.", "", shown)
+    assert not set("`*_[]#|~@$") & set(bare)
+    read = unescape(re.sub(r"\\([\\`*_\[\]#|~@$:])", r"\1", shown))
+    assert read == name.replace("\n", r"\n").replace("\u202e", r"\u202e")
