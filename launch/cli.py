@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> None:
     code = outcome if isinstance(outcome, int) else 1
     if not close_standard_output():
         code = code or 128 + signal.SIGPIPE
-    if argv is None and command == "merge" and "concurrent.futures.process" not in sys.modules:
+    if argv is None and command in ("merge", "report") and "concurrent.futures.process" not in sys.modules:
         os._exit(code)  # all files are written; a normal shutdown takes as long as merging a small run
     sys.exit(code)
 

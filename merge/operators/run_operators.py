@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from distprof.merge.operators.limits import with_limits
 from distprof.merge.operators.memory_changes import ChangesRead
 from distprof.merge.operators.merged_operators import merged_operators
 from distprof.merge.operators.rank_operators import SCHEMA, RankOperators, rank_operators
-from distprof.merge.operators.rank_timeline import Wanted, read_timeline
+from distprof.merge.operators.rank_timeline import RankTimeline, Wanted, read_timeline
 from distprof.merge.operators.shape_costs import WANTED, ShapeCoverage
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import RecordedTables, read_tables
@@ -46,7 +46,8 @@ class RunOperators:
 
 def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, None), *,
                   num_frames: int = 0, merge: Path | None = None,
-                  tables: RecordedTables | None = None) -> RunOperators:
+                  tables: RecordedTables | None = None,
+                  take: Callable[[Rank, RankTimeline], None] = lambda *_: None) -> RunOperators:
     """Reads the timelines of a run, or what a merge has of them.
 
     Args:
@@ -55,6 +56,7 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
         num_frames: Functions of Python in `stack`; 0 leaves it null.
         merge: A merge of the run that is elsewhere.
         tables: Of the run, where they were read already.
+        take: Gets each timeline that is read, from a thread of its own.
 
     Raises:
         DataError: No rank has one.
@@ -74,6 +76,7 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
             timeline = read_timeline(rank, memory, wanted)
         except DataError as error:
             return Unreadable(rank=rank.number, detail=str(error))
+        take(rank, timeline)
         rows = rank_operators(rank.number, timeline, _windows(tables, rank), num_frames=num_frames,
                               changes=memory.changes(timeline.base_ns), by_shapes=by_shapes)
         return rows, timeline.num_bad

@@ -28,16 +28,17 @@ from distprof.merge.text.problems import sentences
 from distprof.merge.text.stats import mfu_line
 from distprof.merge.text.steps import step_line
 from distprof.merge.totals.description import problems_of
+from distprof.threads import thread_pool
 
 FORMAT = 1
 """Of the document."""
 SECTIONS: Mapping[str, Callable[[Sources, Sample], Any]] = {
     "step_parts": step_parts, "heat_map": heat_map, "collectives": collectives,
     "collective_kinds": lambda sources, _: _kinds(sources), "bandwidths": lambda sources, _: _bandwidths(sources),
-    "blame": lambda sources, _: blame(sources), "hang": lambda sources, _: hang(sources), "modules": modules,
-    "operators": operators, "memory": memory, "pipeline": lambda sources, _: _pipeline(sources), "waits": waits,
-    "critical_path": lambda sources, _: critical_path(sources), "clock": clock}
-"""Those that a run may lack."""
+    "blame": lambda sources, _: blame(sources), "hang": lambda sources, _: hang(sources), "clock": clock,
+    "critical_path": lambda sources, _: critical_path(sources), "pipeline": lambda sources, _: _pipeline(sources),
+    "memory": memory, "modules": modules, "operators": operators, "waits": waits}
+"""Those that a run may lack; last those whose timelines are read beside the others."""
 NO_COLLECTIVE = "no collective was recorded: --steps trace=6 records those of a job of several ranks"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -55,6 +56,12 @@ def document(path: Path, *more: Path, given: Given = MEASURED) -> dict[str, Any]
         UsageError: The sizes given do not make up the world.
     """
     sources = Sources(path, *more, given=given)
+    with thread_pool(1) as beside:
+        beside.submit(sources.read_timelines)
+        return _document(sources)
+
+
+def _document(sources: Sources) -> dict[str, Any]:
     sample, absent = Sample(sources), dict[str, str]()
     sections = {name: _section(build, name, sources, sample, absent) for name, build in SECTIONS.items()}
     summary = sources.summary

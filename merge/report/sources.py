@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
-from distprof.contract.tables import MODULES, STEPS
+from distprof.contract.tables import MODULES, STEPS, WAITS
 from distprof.errors import DataError
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.critical.critical_path import CriticalPath, critical_path
 from distprof.merge.critical.replayable import Replayable, checked, chosen_steps
 from distprof.merge.memory.run_memory import RunMemory, run_memory
+from distprof.merge.operators.rank_timeline import RankTimeline
 from distprof.merge.operators.run_operators import RunOperators, run_operators
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
 from distprof.merge.run.merged import is_merge, origin_of
 from distprof.merge.run.open_run import open_run
-from distprof.merge.run.run_model import Run
+from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, RecordedTables, read_table, read_tables
 from distprof.merge.totals.findings import Findings, findings
 from distprof.merge.totals.modules import reduce_modules
 from distprof.merge.totals.summary import reduce
-from distprof.merge.waits.run_waits import RunWaits, run_waits
+from distprof.merge.waits.run_waits import RunWaits, TracedWaits, run_waits, waits_of_timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class Given:
 
 
 MEASURED = Given()
+Found = TypeVar("Found")
 
 
 class Sources:
@@ -128,45 +130,73 @@ class Sources:
         """`MODULES` of every rank."""
         return read_table(self.opened, MODULES).rows
 
-    @cached_property
+    @property
     def operators(self) -> RunOperators:
         """What `distprof ops` shows.
 
         Raises:
             DataError: No rank has a timeline.
         """
-        rates = (self.given.peak, self.given.bandwidth)
-        return run_operators(self.opened, rates, tables=self.tables if self.is_recorded else None)
+        return _there(self._operators[0])
 
-    @cached_property
+    @property
     def memory(self) -> RunMemory:
         """What `distprof memory` shows.
 
         Raises:
             DataError: No rank has allocations.
         """
-        return run_memory(self.opened)
+        return _there(self._memory)
 
-    @cached_property
+    @property
     def waits(self) -> RunWaits:
         """What `distprof waits` shows.
 
         Raises:
             DataError: Nothing shows waits.
         """
-        return run_waits(self.opened)
+        return _there(self._waits)
 
-    @cached_property
+    @property
     def replayable(self) -> Replayable:
         """What `distprof critical-path` is made of.
 
         Raises:
             DataError: The ranks cannot be put into one graph.
         """
+        return _there(self._replayable)
+
+    def read_timelines(self) -> None:
+        """Makes what takes longest, which needs nothing of the rest."""
+        assert self._operators and self._waits
+
+    @cached_property
+    def _operators(self) -> tuple[RunOperators | DataError, dict[int, TracedWaits]]:
+        """With the waits that the same timelines show."""
+        traced, rates = dict[int, TracedWaits](), (self.given.peak, self.given.bandwidth)
+
+        def take(rank: Rank, timeline: RankTimeline) -> None:
+            traced[rank.number] = waits_of_timeline(self.recorded_steps, rank, timeline)
+
+        found = _tried(lambda: run_operators(self.opened, rates, tables=self.tables if self.is_recorded else None,
+                                             take=take))
+        return found, traced
+
+    @cached_property
+    def _waits(self) -> RunWaits | DataError:
+        traced = {} if any(rank.has(WAITS) for rank in self.opened.ranks) else self._operators[1]
+        return _tried(lambda: run_waits(self.opened, traced=traced))
+
+    @cached_property
+    def _memory(self) -> RunMemory | DataError:
+        return _tried(lambda: run_memory(self.opened))
+
+    @cached_property
+    def _replayable(self) -> Replayable | DataError:
         measured = self.measured
         if self.recorded_steps is not None:
             measured = measured.noting(self.recorded_steps.problems)
-        return checked(measured, *self.program)
+        return _tried(lambda: checked(measured, *self.program))
 
     @cached_property
     def critical_path(self) -> CriticalPath:
@@ -177,3 +207,17 @@ class Sources:
         """
         found = self.replayable
         return critical_path(found.program, found.job, chosen_steps(found, ()))
+
+
+def _tried(work: Callable[[], Found]) -> Found | DataError:
+    """What is missing is looked for once."""
+    try:
+        return work()
+    except DataError as error:
+        return error
+
+
+def _there(found: Found | DataError) -> Found:
+    if isinstance(found, DataError):
+        raise found
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,9 +16,11 @@ from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import show_problems
 from distprof.merge.text.steps import evaluation_line, step_line
 from distprof.reporters.page import Page
-from distprof.reporters.tree_report import TreeReport
 from distprof.terminal import quoted, quoted_all
 from distprof.units import duration, percent, si
+
+if TYPE_CHECKING:
+    from distprof.reporters.tree_report import TreeReport  # with rich, which takes a while to import
 
 QUANTITY_NAMES = {
     "params": "params",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import polars as pl
@@ -12,7 +13,7 @@ from distprof.contract.passes import SYNC
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import COMPILATIONS, STEPS, WAITS
 from distprof.errors import DataError
-from distprof.merge.operators.rank_timeline import read_timeline
+from distprof.merge.operators.rank_timeline import RankTimeline, read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.waits.compilations import COMPILED, compiling_waits, empty_compilations
@@ -24,6 +25,9 @@ TRACE = "trace"
 AT_ONCE = 2
 """Timelines that are read side by side."""
 Source = Literal["sync pass", "timeline"]
+TracedWaits = tuple[pl.DataFrame, pl.DataFrame]
+"""Waits of a rank, and the queue of its device."""
+NOTHING_READ: Mapping[int, TracedWaits] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,32 +49,46 @@ class RunWaits:
     problems: Sequence[Unreadable]
 
 
-def run_waits(run: Run, *, queues: bool = False) -> RunWaits:
+def run_waits(run: Run, *, queues: bool = False, traced: Mapping[int, TracedWaits] = NOTHING_READ) -> RunWaits:
     """Reads the waits of a run.
 
     Args:
         run: The run.
         queues: Reads timelines for the queues of devices where they are not needed for waits.
+        traced: By rank, `waits_of_timeline` of timelines that were read already.
 
     Raises:
         DataError: The sync pass was not recorded, no rank has a timeline, and none compiled anything.
     """
     if run.kind == "traces":
-        return _of_timelines(run, None, empty_compilations(), [])
+        return _of_timelines(run, None, empty_compilations(), [], traced)
     steps, found, compiled = (read_table(run, table) for table in (STEPS, WAITS, COMPILATIONS))
     compilations = compiled.rows.select(COMPILED.keys())
     problems = [*steps.problems, *found.problems, *compiled.problems]
     if not found.ranks:
-        return _of_timelines(run, steps, compilations, problems)
+        return _of_timelines(run, steps, compilations, problems, traced)
     known = _steps(steps, SYNC)
-    each = _read_timelines(run, steps, problems) if queues else {}
+    each = _read_timelines(run, steps, problems, traced) if queues else {}
     return RunWaits(rows=pl.concat([found.rows.select(SCHEMA.keys()), compiling_waits(compilations, known)]),
                     steps=known, ranks=found.ranks, source="sync pass", compilations=compilations,
                     queues=_queues(each), problems=problems)
 
 
-def _of_timelines(run: Run, steps: Loaded | None, compilations: pl.DataFrame, problems: list[Unreadable]) -> RunWaits:
-    found = _read_timelines(run, steps, problems)
+def waits_of_timeline(steps: Loaded | None, rank: Rank, timeline: RankTimeline) -> TracedWaits:
+    """Waits and queue of a rank.
+
+    Args:
+        steps: `STEPS` of the run; None for traces of other programs.
+        rank: The rank.
+        timeline: Its slices.
+    """
+    windows = _windows(steps, rank)
+    return traced_waits(rank.number, timeline, windows), device_queue(rank.number, timeline, windows)
+
+
+def _of_timelines(run: Run, steps: Loaded | None, compilations: pl.DataFrame, problems: list[Unreadable],
+                  traced: Mapping[int, TracedWaits]) -> RunWaits:
+    found = _read_timelines(run, steps, problems, traced)
     if not found and compilations.is_empty():
         raise DataError(f"expected waits that the sync pass noted, or a timeline, in {run.path}, found neither",
                         hint="record it with --steps sync=2")
@@ -82,13 +100,12 @@ def _of_timelines(run: Run, steps: Loaded | None, compilations: pl.DataFrame, pr
                     problems=problems)
 
 
-def _read_timelines(run: Run, steps: Loaded | None,
-                    problems: list[Unreadable]) -> dict[int, tuple[pl.DataFrame, pl.DataFrame]]:
+def _read_timelines(run: Run, steps: Loaded | None, problems: list[Unreadable],
+                    known: Mapping[int, TracedWaits]) -> dict[int, TracedWaits]:
     """Waits and queue of each rank that has a timeline; those that cannot be read are added to the problems."""
-    def read(rank: Rank) -> tuple[pl.DataFrame, pl.DataFrame] | Unreadable:
+    def read(rank: Rank) -> TracedWaits | Unreadable:
         try:
-            timeline, windows = read_timeline(rank), _windows(steps, rank)
-            return traced_waits(rank.number, timeline, windows), device_queue(rank.number, timeline, windows)
+            return known[rank.number] if rank.number in known else waits_of_timeline(steps, rank, read_timeline(rank))
         except DataError as error:
             return Unreadable(rank=rank.number, detail=str(error))
 
@@ -99,7 +116,7 @@ def _read_timelines(run: Run, steps: Loaded | None,
     return {number: one for number, one in each.items() if not isinstance(one, Unreadable)}
 
 
-def _queues(found: Mapping[int, tuple[pl.DataFrame, pl.DataFrame]]) -> pl.DataFrame | None:
+def _queues(found: Mapping[int, TracedWaits]) -> pl.DataFrame | None:
     return pl.concat([queue for _, queue in found.values()]) if found else None
 
 
