@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +10,7 @@ import click
 from distprof.contract.mesh import GIVEN_AXES
 from distprof.ending import ended_by_signals
 from distprof.launch.options import ATTEMPT, STRICT, given_sizes, mesh_sizes
+from distprof.launch.progress import progress_bar
 from distprof.merge.chrome.formats import FORMATS
 from distprof.terminal import show
 
@@ -79,7 +77,7 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
     naming = Naming(pattern=rank_pattern, in_order=ranks_in_order)
     sizes = given_sizes({axis: chosen.pop(axis) for axis in GIVEN_AXES})
     options = _merge_options(**chosen)
-    with ended_by_signals(), _progress_bar("merging") as advance:
+    with ended_by_signals(), progress_bar("merging") as advance:
         text = merge_run(*runs, options=options, out=out, naming=naming, sizes=sizes, force=force, strict=strict,
                          progress=advance)
     show(text)
@@ -101,20 +99,3 @@ def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, 
         max_bytes=num_bytes(max_size, "--max-size") if max_size is not None else None, format=format_,
         align=align, collectives=collectives, operators=operators, critical_path=critical_path,
         tensor_bytes=num_bytes(tensors, "--tensors") if tensors is not None else None)
-
-
-@contextmanager
-def _progress_bar(what: str) -> Iterator[Callable[[float], None]]:
-    """Yields a function that takes the finished share, from 0 to 1; drawn on stderr if that is a terminal."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # takes a while to import
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-               TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=1.0)
-        yield lambda share: bar.update(task, completed=share)

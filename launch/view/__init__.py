@@ -1,0 +1,1 @@
+"""What `distprof view` does: the merged trace of a run in Perfetto, in a browser."""

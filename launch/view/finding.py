@@ -1,0 +1,107 @@
+"""The place of a finding: the slice in which a late rank loses most, in a step in which it is late."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from distprof.contract.paths import SUMMARY_JSON
+from distprof.errors import DataError, UsageError
+from distprof.launch.view.merged_trace import MergedTrace
+from distprof.launch.view.place import Place, slice_sql, sql_text
+from distprof.launch.view.steps import TracedSteps
+from distprof.merge.activity.markers import DATA, OPTIMIZER
+from distprof.merge.blame.culprits import Cause, Culprit
+from distprof.merge.text.culprits import culprit_lines, lines_of_summary
+from distprof.terminal import quoted
+
+
+def place_of_finding(trace: MergedTrace, steps: TracedSteps, number: int) -> Place:
+    """Where the N-th culprit of `distprof comms` is late.
+
+    Raises:
+        DataError: None is named, or its rank is not in the trace.
+        UsageError: There are fewer.
+    """
+    one = _culprit(trace, number)
+    if one.rank not in steps.ranks:
+        raise DataError(f"expected rank {one.rank}, of finding {number}, in {trace.file}, found it left out",
+                        hint=f"distprof merge --force {quoted(trace.run)}")
+    lines = list(culprit_lines([one], steps.ranks))
+    found = _longest(steps, one)
+    if found is None:
+        return Place(title=f"finding {number}: rank {one.rank}", sentences=tuple(lines), ranks=(one.rank,),
+                     selected_ns=steps.first(one.rank))
+    step, name, start_ns, end_ns = found
+    title = f"finding {number}: rank {one.rank}, step {step}"
+    mark = slice_sql(f"step {step}", (start_ns, end_ns)) if name is None else _named_sql(one.rank, name)
+    return Place(title=title, sentences=(*lines, f"Shown: {name or 'all of it'} in step {step} of rank {one.rank}"),
+                 span_ns=steps.with_margin(steps.span(step)), selected_ns=(start_ns, end_ns), ranks=(one.rank,),
+                 marked=((f"finding {number}: {name or 'work'} of rank {one.rank}", mark),))
+
+
+def _culprit(trace: MergedTrace, number: int) -> Culprit:
+    """From the summary of the merge."""
+    file = trace.folder / SUMMARY_JSON
+    try:
+        summary: dict[str, Any] = json.loads(file.read_bytes())
+        communication = summary["communication"]
+        every = msgspec.convert(communication["culprits"], list[Culprit]) if communication else []
+    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+        raise DataError(f"expected a summary of this version in {file}, found another",
+                        hint=f"distprof merge --force {quoted(trace.run)}") from error
+    certain = [one for one in every if one.certain]
+    if not certain:
+        why = next(lines_of_summary(communication, summary["ranks"]), None) if communication else None
+        raise DataError(f"expected a late rank for --finding, found none: {why or 'no communication was recorded'}",
+                        hint=f"distprof comms {quoted(trace.run)}")
+    if number > len(certain):
+        raise UsageError(f"expected a number from 1 to {len(certain)} for --finding, found {number}",
+                         hint=f"distprof comms {quoted(trace.run)} names the late ranks in this order")
+    return certain[number - 1]
+
+
+def _longest(steps: TracedSteps, one: Culprit) -> tuple[int, str | None, int, int] | None:
+    """Step, name, start and end of its longest slice of what makes it late, or of its longest step in which it is late.
+
+    None where the trace shows no such step.
+    """
+    late = steps.rows.filter(pl.col("rank") == one.rank, pl.col("step").is_in(one.late_steps))
+    length = pl.col("end_ns") - pl.col("start_ns")
+    for cause in one.causes[:1]:
+        if (names := _names(cause)) is not None:
+            slices = steps.events.filter(
+                pl.col("rank") == one.rank, pl.col("category") == "user_annotation", names).collect()
+            slices = slices.join(late, on="step", how="semi").sort(length, descending=True)
+            if not slices.is_empty():
+                step, name, start_ns, end_ns = slices.select("step", "name", "start_ns", "end_ns").row(0)
+                return step, name, start_ns, end_ns
+    if late.is_empty():
+        return None
+    step, start_ns, end_ns = late.sort(length, descending=True).select("step", "start_ns", "end_ns").row(0)
+    return step, None, start_ns, end_ns
+
+
+def _names(cause: Cause) -> pl.Expr | None:
+    """Which slices show a cause; None where no single one does."""
+    name = pl.col("name")
+    if cause.kind in ("forward", "recompute") and cause.where is not None:
+        return name.str.starts_with(f"{cause.where or 'model'} [")
+    if cause.kind == "annotation" and cause.where is not None:
+        return name == cause.where
+    if cause.kind == "data":
+        return name.str.starts_with(DATA)
+    if cause.kind == "optimizer":
+        return name.str.starts_with(OPTIMIZER[0])
+    return None
+
+
+def _named_sql(rank: int, name: str) -> str:
+    """SQL of all slices of a name on a rank."""
+    return ("SELECT slice.ts AS ts, slice.dur AS dur, slice.name AS name FROM slice "
+            "JOIN thread_track ON slice.track_id = thread_track.id JOIN thread USING (utid) "
+            f"JOIN process USING (upid) WHERE slice.name = {sql_text(name)} "
+            f"AND (process.name = 'rank {rank}' OR process.name GLOB 'rank {rank} *')")

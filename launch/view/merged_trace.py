@@ -1,0 +1,137 @@
+"""The trace that is shown: where the merge of a run lies, what its trace says of itself, how much text it is."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from distprof.contract.paths import MERGED, RANK_JSON, SUMMARY_JSON, TRACE_JSON, TRACE_TAR
+from distprof.errors import DataError
+from distprof.merge.run.discovery import is_recorded
+from distprof.terminal import quoted, say
+
+MOST_BYTES = 2_000_000_000
+"""Text of a trace beyond which browsers may run out of memory."""
+SAMPLE_BYTES = 2_000_000
+"""Compressed bytes from which the text of a large trace is estimated."""
+MEMBER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
+"""A gzip member of ours begins so: without a name and a time."""
+METADATA = b'\n],"metadata":'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedTrace:
+    """A merge with a trace."""
+
+    run: Path
+    """What the user named."""
+    folder: Path
+    """Of the merge."""
+    file: Path
+    """trace.json.gz, or trace.tar."""
+
+    @property
+    def is_archive(self) -> bool:
+        """True for an archive of the ranks' own traces, which Perfetto reads since version 58."""
+        return self.file.name == TRACE_TAR
+
+
+def merged_trace(run: Path, merge: Callable[[Path], None]) -> MergedTrace:
+    """The trace of a run, or of a merge.
+
+    Args:
+        run: A run directory, a folder of traces, or what `distprof merge --out` wrote.
+        merge: Merges a run that has no merge yet, into its `merged/`.
+
+    Raises:
+        DataError: It is no folder, or its merge has no trace.
+    """
+    if not run.exists():
+        raise DataError(f"expected a run directory or a merge, found nothing at {run}",
+                        hint="distprof run prints the directory it writes")
+    if not run.is_dir():
+        raise DataError(f"expected a run directory or a merge, found a file: {run}", hint=_folder_of(run))
+    is_merge = (run / SUMMARY_JSON).is_file() and not is_recorded(run)
+    folder = run if is_merge else run / MERGED
+    if not folder.exists():
+        say(f"{run} has no merge yet: writing {folder}, as `distprof merge {quoted(run)}` does")
+        merge(run)
+    elif not is_merge and _is_older(folder, run):
+        say(f"{folder} is older than the recording  hint: distprof merge --force {quoted(run)}")
+    for name in (TRACE_JSON, TRACE_TAR):
+        if (folder / name).is_file():
+            return MergedTrace(run=run, folder=folder, file=folder / name)
+    raise DataError(f"expected {TRACE_JSON} in {folder}, found none: no rank has a timeline, or the merge is damaged",
+                    hint=f"distprof merge --force {quoted(run)} says which")
+
+
+def _folder_of(file: Path) -> str:
+    """What to view instead of a file."""
+    if (file.parent / SUMMARY_JSON).is_file():
+        return f"distprof view {quoted(file.parent)}"
+    return f"distprof merge {quoted(file)} --out merged, then distprof view merged"
+
+
+def _is_older(folder: Path, run: Path) -> bool:
+    """True where a rank was recorded after the merge."""
+    try:
+        merged_ns = (folder / SUMMARY_JSON).stat().st_mtime_ns
+        return any(path.stat().st_mtime_ns > merged_ns for path in run.glob(f"rank*/{RANK_JSON}"))
+    except OSError:
+        return False
+
+
+def text_bytes(trace: Path) -> int:
+    """How much text a trace is; of a large one an estimate, by its first ranks."""
+    compressed = trace.stat().st_size
+    if trace.name == TRACE_TAR:
+        return compressed
+    found = 0
+    try:
+        with trace.open("rb") as raw, gzip.GzipFile(fileobj=raw) as file:
+            while raw.tell() < SAMPLE_BYTES and (read := file.read(1 << 20)):
+                found += len(read)
+            share = raw.tell() / compressed if raw.tell() < compressed else 1.0
+    except (OSError, EOFError, zlib.error):  # Perfetto says what is wrong with it
+        return found
+    return round(found / share)
+
+
+def trace_metadata(trace: Path) -> dict[str, Any]:
+    """What a merge says of itself in its trace: `origin_ns`, `ranks` and more.
+
+    It is the last gzip member of the file, so that nothing else has to be read.
+
+    Raises:
+        DataError: There is none.
+    """
+    import msgspec
+
+    size = trace.stat().st_size
+    with trace.open("rb") as file:
+        for wanted in chain((1 << power for power in range(16, size.bit_length(), 3)), (size,)):
+            file.seek(max(size - wanted, 0))
+            if (text := _last_member(file.read())) is not None:
+                found = msgspec.json.decode(text[len(METADATA):-2])
+                about: dict[str, Any] = found["distprof"]
+                return about
+    raise DataError(f"expected what distprof merge writes at the end of {trace}, found none",
+                    hint="merge again; --rank, --step and --finding need it")
+
+
+def _last_member(tail: bytes) -> bytes | None:
+    """The text of the last member if it begins in here and holds the metadata."""
+    at = tail.rfind(MEMBER)
+    while at >= 0:
+        try:
+            text = gzip.decompress(tail[at:])
+        except (OSError, EOFError, zlib.error):  # bytes that only look like a member
+            at = tail.rfind(MEMBER, 0, at)
+            continue
+        return text if text.startswith(METADATA) else None
+    return None

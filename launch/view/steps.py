@@ -1,0 +1,119 @@
+"""The steps that a merged trace shows: when they were on which rank, on the clock of the trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from distprof.contract.merged_tables import MERGED_EVENTS, MERGED_STEPS
+from distprof.errors import DataError, UsageError
+from distprof.launch.view.merged_trace import MergedTrace
+from distprof.launch.view.place import Span
+from distprof.merge.activity.markers import STEP
+from distprof.merge.run.tables import DAMAGE
+from distprof.terminal import quoted
+from distprof.units import spans
+
+MARGIN, WIDE_MARGIN = 0.05, 0.6
+"""Part of a span that is shown in front of it and behind it; wide where the span itself is selected: Perfetto 52 moves
+away from a selection that fills half of the window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedSteps:
+    """Steps of ranks."""
+
+    events: pl.LazyFrame
+    """`MERGED_EVENTS`: rank, step, name, category, start_ns and end_ns, on the clock of the trace."""
+    rows: pl.DataFrame
+    """rank, step, start_ns and end_ns of each step that has events, likewise."""
+    ranks: list[int]
+    """All that are in the trace."""
+    span_ns: Span
+    """From the first event to the end of the last one."""
+
+    @classmethod
+    def of(cls, trace: MergedTrace, origin_ns: int) -> TracedSteps:
+        """Reads the tables of a merge.
+
+        Args:
+            trace: Its trace.
+            origin_ns: The instant of the common clock that is 0 in the trace.
+
+        Raises:
+            DataError: They cannot be read.
+        """
+        try:
+            events = _events(trace, origin_ns)
+            there = events.select("rank", "step").unique().collect()
+            first, last = events.select(pl.col("start_ns").min(), pl.col("end_ns").max()).collect().row(0)
+            rows = _recorded(trace.folder, origin_ns)
+            if rows is None:
+                rows = _marked(events)
+        except DAMAGE as error:
+            raise DataError(f"expected tables beside {trace.file}, found: {str(error).splitlines()[0]}",
+                            hint=f"distprof merge --force {quoted(trace.run)}") from error
+        return cls(events=events, rows=rows.join(there, on=["rank", "step"], how="semi"),
+                   ranks=there["rank"].unique().sort().to_list(), span_ns=(first or 0, last or 0))
+
+    def check_rank(self, rank: int) -> None:
+        """Raises UsageError where a rank is not in the trace."""
+        if rank not in self.ranks:
+            raise UsageError(f"expected one of the ranks {spans(self.ranks) or '(none)'} for --rank, found {rank}",
+                             hint="the merge has these")
+
+    def span(self, step: int, rank: int | None = None) -> Span:
+        """When a step was, of one rank or from the first rank that began to the last one that ended.
+
+        Raises:
+            UsageError: The trace does not show it.
+        """
+        rows = self.rows if rank is None else self.rows.filter(pl.col("rank") == rank)
+        found = rows.filter(pl.col("step") == step)
+        if found.is_empty():
+            shown = spans(rows["step"].unique().sort().to_list()) or "(none)"
+            raise UsageError(f"expected one of the steps {shown} for --step, found {step}",
+                             hint="the timeline has these; distprof run --steps trace=N records more")
+        first, last = found.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+        return first, last
+
+    def first(self, rank: int | None) -> Span | None:
+        """The first step of a rank; None where steps were not marked."""
+        found = self.rows.filter(pl.col("rank") == rank).sort("start_ns").select("start_ns", "end_ns")
+        return None if found.is_empty() else (found.row(0)[0], found.row(0)[1])
+
+    def with_margin(self, span_ns: Span, margin: float = MARGIN) -> Span:
+        """A span with what lies around it; Perfetto takes none that leaves the trace."""
+        margin_ns = round(margin * (span_ns[1] - span_ns[0]))
+        return max(span_ns[0] - margin_ns, self.span_ns[0]), min(span_ns[1] + margin_ns, self.span_ns[1])
+
+
+def _events(trace: MergedTrace, origin_ns: int) -> pl.LazyFrame:
+    folder = trace.folder / MERGED_EVENTS.file
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        raise DataError(f"expected {MERGED_EVENTS.file} in {trace.folder}, found none: --rank, --step and --finding "
+                        "look there", hint=f"distprof merge --force {quoted(trace.run)}")
+    start_ns = (pl.col("start_ns") - origin_ns).clip(0)
+    return pl.scan_parquet(files, glob=False).select(
+        "rank", "step", pl.col("name", "category").cast(pl.String), start_ns,
+        end_ns=pl.col("start_ns") - origin_ns + pl.col("duration_ns").fill_null(0))
+
+
+def _recorded(folder: Path, origin_ns: int) -> pl.DataFrame | None:
+    """Steps that distprof recorded; None where it did not."""
+    file = folder / MERGED_STEPS.file
+    if not file.is_file():
+        return None
+    rows = pl.read_parquet(file, columns=["rank", "step", "start_ns", "end_ns"], glob=False)
+    cut = rows.with_columns((pl.col("start_ns", "end_ns") - origin_ns).clip(0))
+    return None if rows.is_empty() else cut
+
+
+def _marked(events: pl.LazyFrame) -> pl.DataFrame:
+    """Steps that torch.profiler marked, in traces of other programs."""
+    number = pl.col("name").str.strip_prefix(STEP).cast(pl.Int64, strict=False)
+    marked = events.filter(pl.col("name").str.starts_with(STEP))
+    return marked.select("rank", number.alias("step"), "start_ns", "end_ns").drop_nulls().collect()

