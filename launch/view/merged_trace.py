@@ -12,7 +12,6 @@ from typing import Any
 
 from distprof.contract.paths import MERGED, RANK_JSON, SUMMARY_JSON, TRACE_JSON, TRACE_TAR
 from distprof.errors import DataError
-from distprof.merge.run.discovery import is_recorded
 from distprof.terminal import quoted, say
 
 MOST_BYTES = 2_000_000_000
@@ -56,7 +55,7 @@ def merged_trace(run: Path, merge: Callable[[Path], None]) -> MergedTrace:
                         hint="distprof run prints the directory it writes")
     if not run.is_dir():
         raise DataError(f"expected a run directory or a merge, found a file: {run}", hint=_folder_of(run))
-    is_merge = (run / SUMMARY_JSON).is_file() and not is_recorded(run)
+    is_merge = _is_merge(run)
     folder = run if is_merge else run / MERGED
     if not folder.exists():
         say(f"{run} has no merge yet: writing {folder}, as `distprof merge {quoted(run)}` does")
@@ -68,6 +67,14 @@ def merged_trace(run: Path, merge: Callable[[Path], None]) -> MergedTrace:
             return MergedTrace(run=run, folder=folder, file=folder / name)
     raise DataError(f"expected {TRACE_JSON} in {folder}, found none: no rank has a timeline, or the merge is damaged",
                     hint=f"distprof merge --force {quoted(run)} says which")
+
+
+def _is_merge(folder: Path) -> bool:
+    if not (folder / SUMMARY_JSON).is_file():
+        return False
+    from distprof.merge.run.discovery import is_recorded  # takes a while
+
+    return not is_recorded(folder)
 
 
 def _folder_of(file: Path) -> str:

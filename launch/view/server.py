@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _found(self) -> Served | int:
         """What was asked for, or the code of an error. Whoever lacks the token learns nothing."""
-        if (self.headers.get("Host") or "").rpartition(":")[0] not in NAMES:
+        if (self.headers.get("Host") or "").partition(":")[0] not in NAMES:
             return 403
         name = self._name()
         found = self.server.files.get(name) if name is not None else None

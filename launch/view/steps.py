@@ -16,9 +16,9 @@ from distprof.merge.run.tables import DAMAGE
 from distprof.terminal import quoted
 from distprof.units import spans
 
-MARGIN, WIDE_MARGIN = 0.05, 0.6
-"""Part of a span that is shown in front of it and behind it; wide where the span itself is selected: Perfetto 52 moves
-away from a selection that fills half of the window."""
+MARGINS, WIDE_MARGINS = (0.05, 0.05), (0.5, 0.7)
+"""Parts of a span that are shown in front of it and behind it; wide where the span itself is selected: Perfetto 52 zooms
+out from a selection that fills half of the window or is in its middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +84,10 @@ class TracedSteps:
         found = self.rows.filter(pl.col("rank") == rank).sort("start_ns").select("start_ns", "end_ns")
         return None if found.is_empty() else (found.row(0)[0], found.row(0)[1])
 
-    def with_margin(self, span_ns: Span, margin: float = MARGIN) -> Span:
+    def with_margin(self, span_ns: Span, margins: tuple[float, float] = MARGINS) -> Span:
         """A span with what lies around it; Perfetto takes none that leaves the trace."""
-        margin_ns = round(margin * (span_ns[1] - span_ns[0]))
-        return max(span_ns[0] - margin_ns, self.span_ns[0]), min(span_ns[1] + margin_ns, self.span_ns[1])
+        before_ns, behind_ns = (round(margin * (span_ns[1] - span_ns[0])) for margin in margins)
+        return max(span_ns[0] - before_ns, self.span_ns[0]), min(span_ns[1] + behind_ns, self.span_ns[1])
 
 
 def _events(trace: MergedTrace, origin_ns: int) -> pl.LazyFrame:

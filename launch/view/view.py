@@ -96,8 +96,8 @@ def _warn_if_large(trace: MergedTrace) -> None:
     if (num_bytes := text_bytes(trace.file)) <= MOST_BYTES:
         return
     run = quoted(trace.run)
-    say(f"{trace.file} has about {size(num_bytes)} of text, more than many browsers can open  hint: choose, like "
-        f"distprof merge --force --ranks 0-7 --steps 12-13 --no-python-functions {run}, or --max-size 1GB")
+    say(f"{trace.file} has about {size(num_bytes)} of text, more than many browsers can open  hint: distprof merge "
+        f"--force --max-size 1GB {run} keeps what tells most; --ranks 0-7, --steps 12-13, --no-python-functions choose")
     if (program := next(filter(None, map(shutil.which, NATIVE)), None)) is not None:
         say(f"or without the browser's memory: {quoted(program)} --httpd {quoted(trace.file)}, then open {ONLINE} and "
             "take the trace that it found")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -28,10 +28,10 @@ def executable() -> str | None:
 
 
 @contextmanager
-def chromium(**options: Any) -> Iterator[Any]:
-    """A browser."""
+def chromium(*, more: Sequence[str] = ()) -> Iterator[Any]:
+    """A browser, with more flags."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright, \
-            playwright.chromium.launch(executable_path=executable(), args=FLAGS, **options) as browser:
+            playwright.chromium.launch(executable_path=executable(), args=[*FLAGS, *more]) as browser:
         yield browser
