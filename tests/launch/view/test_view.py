@@ -95,7 +95,8 @@ def test_a_merge_can_be_viewed_itself(merged, tmp_path):
 def test_a_run_without_a_merge_is_merged_first(run):
     done = called("view", run)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == (f"distprof: {run} has no merge yet: writing {run / 'merged'}, as `distprof merge {run}` does\n")
+    assert done.stderr == (f"distprof: {run} has no merge yet: writing {run / 'merged'}, as `distprof merge {run}` "
+                           "does\n")
     assert (run / "merged" / "summary.json").is_file()
 
 
@@ -109,9 +110,10 @@ def test_a_merge_that_is_older_than_its_ranks_is_shown_and_said(merged):
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda run: run / "nowhere", "expected a run directory or a merge, found nothing at {}  hint: distprof run prints"),
+    (lambda run: run / "nowhere",
+     "expected a run directory or a merge, found nothing at {}  hint: distprof run prints the directory it writes"),
     (lambda run: run / "rank00000" / "trace.json.gz",
-     "expected a run directory or a merge, found a file: {}  hint: distprof merge {} --out merged, then distprof view m"),
+     "expected a run directory or a merge, found a file: {}  hint: distprof merge {} --out merged, then distprof view"),
     (lambda run: run / "merged" / "trace.json.gz",
      "expected a run directory or a merge, found a file: {}  hint: distprof view {folder}")])
 def test_what_is_no_run_is_one_line(merged, make, message):
