@@ -63,6 +63,12 @@ def viewing(*arguments: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             process.kill()
 
 
+def open_page(page: Any, address: str) -> None:
+    """Does not wait for frames, which take long on a busy machine."""
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(address, wait_until="commit")
+
+
 def frame_of(page: Any) -> Any:
     """The frame with Perfetto's page."""
     return page.wait_for_selector("#perfetto").content_frame()
@@ -79,9 +85,9 @@ def test_without_a_network_all_ranks_are_shown_at_the_step_of_a_rank(ddp):
         refused: list[tuple[str, str | None]] = []
         page.context.on("request", lambda request: asked.append(request.url))
         page.context.on("requestfailed", lambda request: refused.append((request.url, request.failure)))
-        page.goto(address)
+        open_page(page, address)
         frame = frame_of(page)
-        frame.wait_for_function("window.app?.trace && window.waitForPerfettoIdle", timeout=PATIENCE_MS)
+        frame.wait_for_function("window.app?.trace && window.waitForPerfettoIdle")
         process.wait(PATIENCE_S)
         frame.evaluate("waitForPerfettoIdle()")
         assert [name.split(" |")[0] for name in frame.evaluate(NAMES)] == [f"rank {rank}" for rank in range(4)]
@@ -111,7 +117,7 @@ def online(browser: Any, address: str) -> Iterator[Any]:
     context.route(lambda url: not url.startswith("http://127.0.0.1:"), lambda route: route.abort())
     context.route("https://ui.perfetto.dev/**", lambda route: route.fulfill(body=STUB, content_type="text/html"))
     page = context.new_page()
-    page.goto(address)
+    open_page(page, address)
     yield page
     assert {url.partition("#")[0] for url in asked if not url.startswith(address)} <= {
         "https://ui.perfetto.dev/", "data:,", "https://ui.perfetto.dev/favicon.ico"}
@@ -130,7 +136,7 @@ def test_the_public_page_gets_the_trace_in_a_frame(ddp):
     with viewing(ddp, "--rank", 1) as (address, _), chromium(more=[FRAMES_HAVE_STORAGE]) as browser, \
             online(browser, address) as page:
         frame = frame_of(page)
-        frame.wait_for_function("window.posted", timeout=PATIENCE_MS)
+        frame.wait_for_function("window.posted")
         posted = frame.evaluate("posted")
         arguments = check(posted, address, trace)
         assert posted["isFramed"] and posted["title"] == f"{ddp.name}: rank 1"
@@ -142,12 +148,13 @@ def test_where_framed_pages_lack_storage_a_button_opens_a_tab(ddp):
     trace = ddp / "merged" / "trace.json.gz"
     with viewing(ddp) as (address, process), chromium(more=["--test-third-party-cookie-phaseout"]) as browser, \
             online(browser, address) as page:
-        page.get_by_text("Perfetto does not answer here").wait_for(timeout=PATIENCE_MS)
+        page.get_by_text("Perfetto does not answer here").wait_for()
         process.wait(PATIENCE_S)  # the page has the trace: the click may come late
         with page.expect_popup() as opened:
             page.click("#tab")
         tab = opened.value
-        tab.wait_for_function("window.posted", timeout=PATIENCE_MS)
+        tab.set_default_timeout(PATIENCE_MS)
+        tab.wait_for_function("window.posted")
         posted = tab.evaluate("posted")
         assert check(posted, address, trace) == {} and not posted["isFramed"]
         assert page.locator("#state").inner_text() == ""
@@ -159,6 +166,7 @@ def test_links_of_the_public_page_itself_read_the_trace_and_nothing_else_does(dd
     trace = ddp / "merged" / "trace.json.gz"
     with viewing(ddp) as (address, _), chromium() as browser:
         page = browser.new_context(permissions=["local-network-access"]).new_page()
+        page.set_default_timeout(PATIENCE_MS)
         page.route("https://**", lambda route: route.fulfill(body="<p>", content_type="text/html"))
         page.goto("https://evil.example/")
         assert page.evaluate(read, f"{address}trace.json.gz") is None
