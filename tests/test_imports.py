@@ -86,5 +86,6 @@ def test_the_wheel_holds_everything_under_distprof(tmp_path):
     names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
     packages = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
     assert packages == {"distprof", "distprof-start.pth", "distprof_start.py"}
-    for name in ("merge/run/run_model.py", "launch/worker.py", "launch/view/page.html", "contract/tables.py", "py.typed"):
+    for name in ("merge/run/run_model.py", "launch/worker.py", "launch/view/page.html", "contract/tables.py",
+                 "py.typed"):
         assert f"distprof/{name}" in names
