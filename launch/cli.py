@@ -20,8 +20,8 @@ from distprof.launch.limits import is_limited, reached
 from distprof.launch.standard_streams import close_standard_output, open_standard_streams, tell_errors_once
 from distprof.terminal import say
 
-ORDER = ("run", "merge", "report", "view", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "export",
-         "count", "profile", "reconcile", "doctor")
+ORDER = ("run", "merge", "report", "view", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits",
+         "export", "count", "profile", "reconcile", "doctor")
 """Order of commands in the help; others follow by name."""
 
 class Commands(click.Group):

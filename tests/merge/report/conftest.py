@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from distprof.merge.report.page import render
-from support.browser import Opened, started_browser
+from support.browser import Opened
+from support.chromium import chromium, why_not
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # playwright starts but one at a time
 def browser() -> Iterator[Any]:
-    """One for all tests."""
-    with started_browser() as browser:
+    """One for the tests of a file."""
+    if why := why_not():
+        pytest.skip(why)
+    with chromium() as browser:
         yield browser
 
 
