@@ -30,11 +30,9 @@ $(VENV)/.test: $(VENV)/.installed
 	DS_BUILD_OPS=0 $(PIP) install --no-deps --no-build-isolation deepspeed  # its setup imports torch
 	touch $@
 
-demo: $(VENV)/.installed ## record 4 ranks of examples/train_ddp.py, merge them, print the answer and write the report
+demo: $(VENV)/.installed ## record 4 ranks of examples/train_ddp.py, which ends with their merge, the answer and a report
 	$(BIN)/distprof run --force --out $(RUN) --nproc-per-node 4 examples/train_ddp.py
-	$(BIN)/distprof merge $(RUN)
-	$(BIN)/distprof stats $(RUN)
-	$(BIN)/distprof report $(RUN)
+	$(BIN)/distprof report --force $(RUN)
 
 lint: $(VENV)/.test ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .

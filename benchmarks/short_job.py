@@ -58,7 +58,8 @@ def short_job(ranks: int, rounds: int) -> None:
         flags = ["--nproc-per-node", str(ranks), str(script)]
         commands = {
             "plain": [sys.executable, "-m", "torch.distributed.run", "--standalone", *flags],
-            "recorded": [sys.executable, "-m", "distprof", "run", "--force", "--out", f"{folder}/run", *flags]}
+            "recorded": [sys.executable, "-m", "distprof", "run", "--no-merge", "--force", "--out",
+                         f"{folder}/run", *flags]}
         took: dict[str, list[Took]] = {name: [] for name in commands}
         for _ in range(rounds + 1):  # the first fills caches
             for name, command in commands.items():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
-import pkgutil
 import signal
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,8 +17,9 @@ from distprof.errors import DistprofError, Ended, UsageError
 from distprof.launch import commands
 from distprof.launch.guarded import Outcome, run_guarded
 from distprof.launch.limits import is_limited, reached
+from distprof.launch.next_commands import command_names
 from distprof.launch.standard_streams import close_standard_output, open_standard_streams, tell_errors_once
-from distprof.terminal import say
+from distprof.terminal import say, show
 
 ORDER = ("run", "merge", "report", "view", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits",
          "export", "count", "profile", "reconcile", "doctor")
@@ -31,8 +32,7 @@ class Commands(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        names = sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
-        return sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+        return sorted(command_names(), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
@@ -42,6 +42,8 @@ class Commands(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if ctx.resilient_parsing:  # the line is completed
+            return super().resolve_command(ctx, args)
         names = self.list_commands(ctx)
         if args[0] not in names:
             near = difflib.get_close_matches(args[0], names, n=1)
@@ -52,10 +54,11 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "--version", message="distprof %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
-def group(*, debug: bool) -> None:
+@click.pass_context
+def group(context: click.Context, *, debug: bool) -> None:
     """Find the rank and the layer that make a distributed PyTorch job slow.
 
     \b
@@ -63,9 +66,22 @@ def group(*, debug: bool) -> None:
     distprof merge runs/train-...               write one trace and reduced tables
     distprof stats runs/train-...               show the result on one screen
     distprof count models.py:build              count a model's FLOPs without a job
+
+    \b
+    Completion: eval "$(_DISTPROF_COMPLETE=bash_source distprof)"; zsh_source and fish_source likewise.
     """
     if debug:
         os.environ["DISTPROF_DEBUG"] = "1"
+    if context.invoked_subcommand is None:
+        _show_help(context)
+
+
+def _show_help(context: click.Context) -> None:
+    """The help, and what to do next in this folder."""
+    from distprof.launch.what_next import what_next
+
+    lines = what_next(Path())
+    show("\n".join((context.get_help(), "", "Next in this folder:", *(f"  {line}" for line in lines))))
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from distprof.contract import rank_json
 from distprof.contract.first_failure import first_failure, is_victim
 from distprof.contract.passes import EXECUTION
-from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.paths import RANK_JSON
+from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError, Ended, OutputError, UsageError
 from distprof.launch.deepspeed_config import REPORTED, FlopsProfilerSection, logger_notes, read_section
 from distprof.launch.job_arguments import (
@@ -32,16 +30,17 @@ from distprof.launch.job_arguments import (
     step_every,
     world_size,
 )
+from distprof.launch.job_end import finish
+from distprof.launch.job_progress import progress_shown
 from distprof.process import flight_recorder
 from distprof.process.topology import from_sizes
 from distprof.recording.asked_plan import VARIABLE as TOPICS
 from distprof.recording.asked_plan import asked_plan
-from distprof.recording.job.claim import about_run, join_or_make, locked
+from distprof.recording.job.claim import join_or_make
 from distprof.recording.plan import StepPlan
 from distprof.recording.run_directory import make_run_directory, new_run_id, this_launch
 from distprof.recording.steps.every import VARIABLE
-from distprof.terminal import quoted_all, relay, say
-from distprof.units import spans
+from distprof.terminal import relay, say
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -89,8 +88,9 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     if may_restart(args):
         # torch 2.13 gives the next attempt the store of the last one, where its ranks find addresses of dead ranks
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    code, failed = _launch(_with_worker(args), directory)
-    _finish(directory, started, code, failed)
+    with nullcontext() if args.no_progress else progress_shown(directory, known):
+        code, failed = _launch(_with_worker(args), directory)
+    finish(directory, started, code, failed, merges=is_one_node(args) and not args.no_merge)
     if section.enabled and write_report is not None and run_id == started.run_id:
         _report(write_report, directory, section)
     return code
@@ -159,6 +159,8 @@ def _launch(args: argparse.Namespace, directory: Path) -> tuple[int, dict[str, i
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import run as torchrun
 
+    # torchrun gives each rank one thread where nobody says otherwise, and five lines of warning about it
+    logging.getLogger("torch.distributed.run").addFilter(lambda record: "OMP_NUM_THREADS" not in str(record.msg))
     try:
         torchrun(args)
     except ChildFailedError as error:
@@ -208,37 +210,3 @@ def _recorded(directory: Path) -> list[RankJson]:
         with suppress(DataError):  # merging will say so
             found.append(rank_json.read(path, RankJson))
     return found
-
-
-def _finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, int]) -> None:
-    """Writes how the job ended into run.json; prints what was recorded and the next command."""
-    closed = list(directory.glob(f"rank?????/{RANK_JSON}"))
-    cut = list(directory.glob(f"rank?????{PARTIAL_SUFFIX}/{RANK_JSON}"))
-    about = _write_end(directory, started, code, failed)
-    of = f" of {about.world_size}" if about.world_size is not None else ""
-    unfinished = f", {len(cut)} unfinished" if cut else ""
-    done = f"{len(closed)}{of} ranks recorded{unfinished}."
-    if not closed and not cut:
-        say(done)
-        return
-    others = [one for one in about.directories if one.identity != about.directory_id]
-    where = "; ".join(f"ranks {spans(one.ranks)} in {', '.join(one.hosts)}:{one.path}" for one in others)
-    say(f"{done} {f'Others: {where}. Next, with copies of those:' if others else 'Next:'}",
-        f"    distprof merge {quoted_all([directory, *(one.path for one in others)])}")
-
-
-def _write_end(directory: Path, started: RunJson, code: int, failed: Mapping[str, int]) -> RunJson:
-    """Adds the end to run.json, which ranks and launchers of other nodes write as well; the first failure stays."""
-    def ended(about: RunJson) -> RunJson:
-        earlier = about.failed_ns is not None and about.failed_ns <= failed.get("failed_ns", about.failed_ns)
-        return replace(about, end_ns=time.time_ns(), exit_code=code or about.exit_code or 0,
-                       **({} if earlier else failed))
-
-    try:
-        with locked(directory):
-            about = ended(about_run(directory) or started)
-            rank_json.write(directory / RUN_JSON, about)
-    except OSError as error:  # the exit code stays that of the script
-        say(f"cannot write {directory / RUN_JSON}: {error.strerror}")
-        return started
-    return about

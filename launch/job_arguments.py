@@ -44,7 +44,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.usage = ("distprof run [--out DIR] [--steps PLAN] [--topics TOPICS] [torchrun flags] [-m] script "
                     "[script flags]")
     parser.description = "Start a script like torchrun does and record every rank. All flags of torchrun work."
-    group = parser.add_argument_group("recording")
+    add_recording_flags(parser.add_argument_group("recording"))
+    parser.error = _refuse  # type: ignore[method-assign]  # argparse would print the usage as well
+    return parser
+
+
+def add_recording_flags(group: argparse._ActionsContainer) -> None:
+    """Adds the flags that torchrun has not."""
     group.add_argument("--out", type=Path, default=None, metavar="DIR",
                        help="run directory (default: runs/<script>-<time>)")
     group.add_argument("--steps", default=None, metavar="PLAN",
@@ -62,14 +68,18 @@ def _parser() -> argparse.ArgumentParser:
                             "an iteration of the training loop, by the pattern in which its optimizers step)")
     group.add_argument("--config", type=Path, default=None, metavar="FILE",
                        help="DeepSpeed config; its flops_profiler section sets the first recorded step and the report")
+    group.add_argument("--no-merge", action="store_true",
+                       help="do not merge the ranks at the end; otherwise a job on one host ends with its merge, and "
+                            "the answer in ten lines")
+    group.add_argument("--no-progress", action="store_true",
+                       help="keep the last row of the terminal free; otherwise it shows the pass, the steps that are "
+                            "recorded, and the slowest rank")
     group.add_argument("--force", action="store_true", help="replace the run in --out")
     for axis in MESH_AXES:
         if not axis.is_part:
             group.add_argument(f"--{axis.name}", type=int, default=None, metavar="N",
                                help=f"{axis.title} size, for scripts without a DeviceMesh that names it")
     group.add_argument("--debug", action="store_true", help="show tracebacks of distprof's own errors")
-    parser.error = _refuse  # type: ignore[method-assign]  # argparse would print the usage as well
-    return parser
 
 
 def _refuse(message: str) -> NoReturn:

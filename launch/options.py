@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
+from distprof.launch.completion import run_directories
 
 TITLES = {axis.name: axis.title for axis in MESH_AXES}
-RUNS = click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+RUNS = click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path),
+                      shell_complete=run_directories)
 ATTEMPT = click.option("--attempt", type=click.IntRange(min=0), metavar="N",
                        help="Attempt of a job that torchrun restarted, from 0.  [default: the last one]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -28,7 +28,7 @@ def test_a_rank_that_dies_at_any_moment_leaves_a_run_that_can_be_read(tmp_path, 
     chance = random.Random(seed)
     out = tmp_path / "run"
     job = subprocess.Popen(
-        [sys.executable, "-m", "distprof", "run", "--out", out, "--nproc-per-node", "2", "--steps",
+        [sys.executable, "-m", "distprof", "run", "--no-merge", "--out", out, "--nproc-per-node", "2", "--steps",
          "wait=5,count=5,time=20,trace=20", SCRIPTS / "job.py", "fine", "400"],
         env=clean_environ(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while not list(out.glob("rank*")) and job.poll() is None:

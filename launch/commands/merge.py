@@ -9,7 +9,7 @@ import click
 
 from distprof.contract.mesh import GIVEN_AXES
 from distprof.ending import ended_by_signals
-from distprof.launch.options import ATTEMPT, STRICT, given_sizes, mesh_sizes
+from distprof.launch.options import ATTEMPT, RUNS, STRICT, given_sizes, mesh_sizes
 from distprof.launch.progress import progress_bar
 from distprof.merge.chrome.formats import FORMATS
 from distprof.terminal import show
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@RUNS
 @click.option("--ranks", metavar="0-7,64", help="Keep only these ranks.")
 @click.option("--steps", metavar="3,5-6", help="Keep only events of these steps.")
 @click.option("--window", metavar="1.2s:1.5s", help="Keep only events in this time, counted from the first event.")
@@ -54,12 +54,15 @@ if TYPE_CHECKING:
 @click.option("--operators", is_flag=True,
               help="Also add the operators of each rank up into a table: `distprof ops` then takes less than half the "
                    "time.")
+@click.option("--answer", is_flag=True,
+              help="Print the answer in ten lines in place of what was written: step time, MFU, communication, late "
+                   "ranks, what is missing.")
 @click.option("--force", is_flag=True, help="Replace an earlier merge.")
 @mesh_sizes
 @ATTEMPT
 @STRICT
 def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None, ranks_in_order: bool, force: bool,
-          strict: bool, attempt: int | None, **chosen: Any) -> None:
+          strict: bool, answer: bool, attempt: int | None, **chosen: Any) -> None:
     """Merge the ranks of RUN into one trace and reduced tables.
 
     RUN is a run directory, a folder of traces that torch.profiler wrote, or such traces and tar archives of them.
@@ -79,7 +82,7 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
     options = _merge_options(**chosen)
     with ended_by_signals(), progress_bar("merging") as advance:
         text = merge_run(*runs, options=options, out=out, naming=naming, sizes=sizes, force=force, strict=strict,
-                         progress=advance)
+                         brief=answer, progress=advance)
     show(text)
 
 

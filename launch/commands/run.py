@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from distprof.files import write_text
+from distprof.launch.completion import CompletedRun, files
 from distprof.terminal import show
 
 if TYPE_CHECKING:
     from distprof.launch.deepspeed_config import FlopsProfilerSection
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False,
-                                 "help_option_names": []}, add_help_option=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.command(cls=CompletedRun, context_settings={
+    "ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def run(arguments: tuple[str, ...]) -> None:
     """Record all ranks of a script; takes the flags of torchrun."""
     from distprof.launch.job import run_job

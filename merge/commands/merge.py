@@ -11,7 +11,7 @@ from pathlib import Path
 
 from distprof.contract.problems import Problem
 from distprof.ending import held, kill_workers
-from distprof.errors import Ended, IncompleteError
+from distprof.errors import DataError, Ended, IncompleteError
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.commands.merge_folder import beside, free, written_whole
@@ -31,7 +31,7 @@ SLOW = ("merging with the plain Python engine, many times slower than the compil
 
 def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = None, naming: Naming | None = None,
           sizes: Mapping[str, int] = NO_SIZES, force: bool = False, strict: bool = False,
-          progress: Progress = lambda _: None) -> str:
+          brief: bool = False, progress: Progress = lambda _: None) -> str:
     """Writes the merged trace and tables whole or not at all.
 
     Args:
@@ -42,15 +42,19 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         sizes: Axis of the device mesh -> size, in place of what the run says.
         force: Replace an earlier merge.
         strict: Fail where something is missing.
+        brief: Give the answer in ten lines instead of what was written.
         progress: Called with the share of the work that is done, from 0 to 1.
 
     Raises:
-        DataError: The run cannot be read.
+        DataError: The run cannot be read, or has no answer: it is of another program.
         OutputError: There is a merge already, or it cannot be written.
         UsageError: It takes `out`, or `naming` makes no sense.
         IncompleteError: Something is missing and `strict` is set; what there is was merged.
     """
     run = with_timelines(open_run(*paths, naming=naming, sizes=sizes))
+    if brief and run.kind != "distprof":
+        raise DataError(f"expected a run that distprof recorded in {run.path} for --answer, found traces of another "
+                        "program", hint="without --answer they are merged")
     merged = free(out if out is not None else beside(paths), paths, force=force)
     if not is_compiled():
         say(SLOW)
@@ -60,7 +64,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
 
         written = writing.write_merge(unpacked, reading, folder, options, progress)
     fail_if_incomplete(written.problems, strict=strict)
-    return writing.summary_text(written, merged)
+    return writing.answer_text(written) if brief else writing.summary_text(written, merged)
 
 
 @contextmanager

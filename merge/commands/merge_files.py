@@ -23,6 +23,7 @@ from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.timelines import timeline_pass
+from distprof.merge.text.answer import answer
 from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import sentences, show_problems
 from distprof.merge.totals.description import table_metadata, without_tables
@@ -43,6 +44,8 @@ class MergeResult:
     run: Run
     clock: Clock
     trace: MergedTrace | None
+    summary: dict[str, Any]
+    """summary.json."""
     problems: list[Problem]
     late: list[str]
     """Who made the others wait, in sentences; nothing where nobody stands out."""
@@ -83,8 +86,8 @@ def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOpti
     else:
         found = found.noting(tables.problems)
         summary = _write_tables(found, tables, folder)
-    return MergeResult(run=found.run, clock=found.clock, trace=trace, problems=from_json(Problem, summary["problems"]),
-                       late=_late(summary))
+    return MergeResult(run=found.run, clock=found.clock, trace=trace, summary=summary,
+                       problems=from_json(Problem, summary["problems"]), late=_late(summary))
 
 
 def _allocations(run: Run, options: MergeOptions) -> pl.DataFrame | None:
@@ -161,6 +164,14 @@ def _late(summary: dict[str, Any]) -> list[str]:
     from distprof.merge.text.culprits import lines_of_summary
 
     return list(lines_of_summary(found, summary["ranks"]))
+
+
+def answer_text(written: MergeResult) -> str:
+    """The answer in ten lines."""
+    page = Page()
+    for line in answer(written.summary):
+        page.line(line)
+    return page.text()
 
 
 def summary_text(written: MergeResult, merged: Path) -> str:

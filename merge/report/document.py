@@ -25,7 +25,7 @@ from distprof.merge.report.sources import MEASURED, Given, Sources
 from distprof.merge.report.steps import heat_map, step_parts
 from distprof.merge.report.waits import waits
 from distprof.merge.text.problems import sentences
-from distprof.merge.text.stats import mfu_line
+from distprof.merge.text.stats import mfu
 from distprof.merge.text.steps import step_line
 from distprof.merge.totals.description import problems_of
 from distprof.threads import thread_pool
@@ -114,7 +114,7 @@ def _totals(sources: Sources, absent: dict[str, str]) -> dict[str, Any] | None:
 
 def _step(summary: Mapping[str, Any]) -> dict[str, Any]:
     step = summary["step"]
-    return {**step, "mfu_reason": None if step["mfu_basis"] is None else mfu_line(step),
+    return {**step, "mfu_reason": None if step["mfu_basis"] is None else mfu(step),
             "sentence": step_line(step["found"])}
 
 

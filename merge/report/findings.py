@@ -16,7 +16,7 @@ from distprof.merge.report.sources import Sources
 from distprof.merge.text.comms import dead_lines, mismatch_lines
 from distprof.merge.text.culprits import NEEDED
 from distprof.merge.text.problems import sentence
-from distprof.merge.text.stats import NO_MFU, mfu_line, pipeline_line
+from distprof.merge.text.stats import NO_MFU, bubble, mfu
 from distprof.terminal import quoted_all
 from distprof.units import counted, duration, percent, si
 
@@ -164,7 +164,7 @@ def _bubble(facts: Facts) -> Iterator[Finding]:
     found = facts.document["pipeline"]
     if found is not None:
         yield Finding(severity="warn" if found["bubble_ratio"] >= BUBBLE else "note",
-                      text=pipeline_line(found), section="pipeline")
+                      text=bubble(found), section="pipeline")
 
 
 def _topology(facts: Facts) -> Iterator[Finding]:
@@ -184,7 +184,7 @@ def _mfu(facts: Facts) -> Iterator[Finding]:
         return
     hint = "distprof doctor --peak" if step["mfu_basis"]["code"] in NO_MFU and (
         step["mfu_basis"]["code"] != "no_step") else None
-    yield Finding(severity="note", text=mfu_line(step), section="totals", next=hint)
+    yield Finding(severity="note", text=mfu(step), section="totals", next=hint)
 
 
 def _uncounted(facts: Facts) -> Iterator[Finding]:

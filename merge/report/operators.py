@@ -15,7 +15,7 @@ from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.sampling import Sample
 from distprof.merge.report.sources import Sources
 from distprof.merge.text.ops_json import ops_data
-from distprof.merge.text.stats import mfu_line, peak_words
+from distprof.merge.text.stats import mfu, peak_words
 from distprof.peaks.published import device_peaks
 from distprof.units import counted
 
@@ -55,7 +55,7 @@ def _rates(sources: Sources, chosen: pl.DataFrame) -> dict[str, Any]:
         return {**unknown, "peak_basis": "FLOPs of operators are unknown" if step["mfu_basis"] else None}
     basis = msgspec.convert(step["mfu_basis"], MfuBasis)
     if len(basis.peaks) != 1:
-        why = mfu_line(step) if not basis.peaks else "operators ran in several types, each with a peak of its own"
+        why = mfu(step) if not basis.peaks else "operators ran in several types, each with a peak of its own"
         return {**unknown, "peak_basis": why}
     one = basis.peaks[0]
     device = None if one.device is None else device_peaks(one.device)

@@ -16,7 +16,7 @@ from distprof.units import percent
 NEEDED = 3
 """Steps that it takes to tell habit from chance."""
 CAUSES = 3
-"""Causes that are listed."""
+"""Causes of a culprit that are listed."""
 UNKNOWN = "what it did meanwhile is unknown"
 _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
@@ -27,17 +27,19 @@ _UNSEEN: Mapping[Blind, str] = {
 }
 
 
-def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None) -> Iterator[str]:
+def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None, *,
+                  num_causes: int = CAUSES) -> Iterator[str]:
     """Lines of each culprit: whom it delays, by how much and why, and what mending it would gain; or why none is named.
 
     Args:
         culprits: Those whose mending gains most first, each given that those in front of it are mended.
         ranks: All that were recorded.
         blind: Why delays could not be seen.
+        num_causes: Causes that are listed of each.
     """
     certain = [one for one in culprits if one.certain]
     for one in certain:
-        first, *others = lines_of(one, certain, ranks)
+        first, *others = lines_of(one, certain, ranks, num_causes=num_causes)
         yield first
         yield from (f"  {line}" for line in others)
     if certain:
@@ -50,17 +52,19 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
         yield from _doubt(culprits[0])
 
 
-def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int]) -> Iterator[str]:
+def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int], *,
+             num_causes: int = CAUSES) -> Iterator[str]:
     """Lines of one culprit.
 
     Args:
         one: It is certain.
         certain: All that are, it among them.
         ranks: All that were recorded.
+        num_causes: At most so many causes are named.
     """
     chance = "" if one.p_value is None else f"; {chance_words(one.p_value)}"
     yield f"{_delay(one, ranks)}{_hidden(one, certain)}: {cause(one.causes[0]) if one.causes else UNKNOWN}{chance}"
-    yield from (f"{cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:CAUSES])
+    yield from (f"{cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:num_causes])
     yield _gain(one, is_first=one is certain[0])
 
 
@@ -69,9 +73,11 @@ def unseen(blind: Blind) -> str:
     return _UNSEEN[blind]
 
 
-def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int]) -> Iterator[str]:
+def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *,
+                     num_causes: int = CAUSES) -> Iterator[str]:
     """The same from `communication` and `ranks` of `summary.json`."""
-    return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), ranks, communication["blind"])
+    return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), ranks, communication["blind"],
+                         num_causes=num_causes)
 
 
 def _doubt(one: Culprit) -> Iterator[str]:

@@ -101,14 +101,20 @@ def _foot(summary: Mapping[str, Any], paths: Sequence[Path], page: Page) -> None
 
 
 def _topology(summary: Mapping[str, Any], page: Page) -> None:
-    ranks = "1 rank" if summary["world_size"] == 1 else f"{summary['world_size']} ranks"
     if summary["topology"] is None:
-        page.line(f"{ranks}   mp_size and dp_size unknown: the traces do not state how the model was split")
+        page.line(f"{mesh(summary)}   mp_size and dp_size unknown: the traces do not state how the model was split")
     else:
-        axes = " x ".join(f"{axis} {size}" for axis, size in summary["topology"].items())
-        page.line(f"{ranks} = {axes}   mp_size {summary['mp_size']}, dp_size {summary['dp_size']}"
+        page.line(f"{mesh(summary)}   mp_size {summary['mp_size']}, dp_size {summary['dp_size']}"
                   f"   ({summary['topology_source']})")
     page.line()
+
+
+def mesh(summary: Mapping[str, Any]) -> str:
+    """`4 ranks = dp 2 x tp 2`."""
+    ranks = "1 rank" if summary["world_size"] == 1 else f"{summary['world_size']} ranks"
+    if summary["topology"] is None:
+        return ranks
+    return f"{ranks} = {' x '.join(f'{axis} {size}' for axis, size in summary['topology'].items())}"
 
 
 def _totals(summary: Mapping[str, Any], page: Page) -> None:
@@ -135,23 +141,28 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
     for line in (step_line(step["found"]), evaluation_line(summary["evaluation"])):
         if line is not None:
             page.line(line)
-    if step["time_ns"] is None:
-        page.line("step time unknown: no step of the time pass was recorded")
-        page.line()
-        return
-    flops = step["flops_per_second"]
-    rates = [f"step {duration(step['time_ns'])}"]
-    if step["samples_per_second"] is not None:
-        several = " (of the root module that gets most)" if (step["found"] or {}).get("rule") in SEVERAL else ""
-        rates.append(f"{si(step['samples_per_second'])} samples/s{several}")
-    if flops is not None:
-        rates.append(f"{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
-    page.line("   ".join(rates))
-    page.line(mfu_line(step))
+    page.line("   ".join(rates(summary)))
+    if step["time_ns"] is not None:
+        page.line(mfu(step))
     page.line()
 
 
-def mfu_line(step: Mapping[str, Any]) -> str:
+def rates(summary: Mapping[str, Any]) -> list[str]:
+    """`step 167.64 ms`, `190.88 samples/s`, `72.63 GFLOP/s (18.16 GFLOP/s per GPU)`, as far as they are known."""
+    step = summary["step"]
+    if step["time_ns"] is None:
+        return ["step time unknown: no step of the time pass was recorded"]
+    flops = step["flops_per_second"]
+    found = [f"step {duration(step['time_ns'])}"]
+    if step["samples_per_second"] is not None:
+        several = " (of the root module that gets most)" if (step["found"] or {}).get("rule") in SEVERAL else ""
+        found.append(f"{si(step['samples_per_second'])} samples/s{several}")
+    if flops is not None:
+        found.append(f"{si(flops, 'FLOP/s')} ({si(flops / summary['world_size'], 'FLOP/s')} per GPU)")
+    return found
+
+
+def mfu(step: Mapping[str, Any]) -> str:
     """`MFU 31.2 % = forward and backward FLOPs ...`, from `step` of `summary.json`."""
     basis = msgspec.convert(step["mfu_basis"], MfuBasis)
     if step["mfu"] is None:
@@ -186,16 +197,21 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
     if found is None:
         return
     if found["waiting_ratio"] is not None:
-        page.line(f"exposed communication: {percent(found['waiting_ratio'])} of a step waiting for other ranks, "
-                  f"{percent(found['moving_ratio'])} moving data")
+        page.line(exposed(found))
     if found["pipeline"] is not None:
-        page.line(pipeline_line(found["pipeline"]))
+        page.line(bubble(found["pipeline"]))
     for line in lines_of_summary(found, summary["ranks"]):
         page.line(line)
     page.line()
 
 
-def pipeline_line(found: Mapping[str, Any]) -> str:
+def exposed(found: Mapping[str, Any]) -> str:
+    """What of a step is communication in which nothing is computed, from `communication` of `summary.json`."""
+    return (f"exposed communication: {percent(found['waiting_ratio'])} of a step waiting for other ranks, "
+            f"{percent(found['moving_ratio'])} moving data")
+
+
+def bubble(found: Mapping[str, Any]) -> str:
     """`pipeline of 4 stages: 27.3 % of a step waiting for messages of other stages (bubble); work of a stage ...`."""
     work = {one["stage"]: one["work_ns"] for one in found["stages"]}
     least, most = min(work, key=work.__getitem__), max(work, key=work.__getitem__)

@@ -23,8 +23,8 @@ def test_torchrun_as_the_task_of_srun(python, tmp_path, cluster):
 
 
 def test_our_launcher_as_the_task_of_srun(python, tmp_path, cluster):
-    run_hooked("srun", "-n", 1, python, "-m", "distprof", "run", "--out", tmp_path / "run", "--steps", PLAN,
-               "--nproc-per-node", 2, JOB, "group", **cluster)
+    run_hooked("srun", "-n", 1, python, "-m", "distprof", "run", "--no-merge", "--out", tmp_path / "run", "--steps",
+               PLAN, "--nproc-per-node", 2, JOB, "group", **cluster)
     right_run(tmp_path / "run", macs=MACS)
 
 

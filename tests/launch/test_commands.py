@@ -8,7 +8,7 @@ import pytest
 from distprof.launch import commands
 from distprof.launch.cli import group, main
 
-NAMES = ("run", "merge", "view", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "export",
+NAMES = ("run", "merge", "report", "view", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "export",
          "count", "profile", "reconcile", "doctor")
 
 

@@ -139,7 +139,8 @@ def test_traces_of_others(traces, arguments):
 
 
 @pytest.mark.parametrize("arguments", [
-    ("stats",), ("stats", "--modules"), ("comms",), ("merge", "--force")], ids=lambda words: " ".join(words[:2]))
+    ("stats",), ("stats", "--modules"), ("comms",), ("merge", "--force"), ("merge", "--force", "--answer")],
+    ids=lambda words: " ".join(words[:3]))
 def test_runs_of_ours(run, arguments):
     assert "\\x1b[2J" in told(*arguments, run)
 

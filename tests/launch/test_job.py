@@ -59,6 +59,7 @@ def test_stdout_is_the_script_s_alone_and_stderr_has_its_lines(tmp_path):
     assert "distprof" not in ours.stdout
     added = [line for line in ours.stderr.splitlines() if "to stderr" not in line]
     assert all(line.startswith(("distprof: ", "    distprof merge ")) for line in added), added
+    assert not (tmp_path / "run" / "merged").exists(), "--no-merge"
     assert sum("to stderr" in line for line in ours.stderr.splitlines()) == 2
 
 

@@ -89,7 +89,8 @@ def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_
 
 def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(python, tmp_path):
     out = tmp_path / "run"
-    done = run_hooked(python, "-m", "distprof", "run", "--out", out, "--steps", PLAN, JOB, "spawn", free_port())
+    done = run_hooked(python, "-m", "distprof", "run", "--no-merge", "--out", out, "--steps", PLAN, JOB, "spawn",
+                      free_port())
     whole_run(out)
     assert "2 of 2 ranks recorded" in done.stderr, done.stderr
 

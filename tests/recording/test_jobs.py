@@ -101,6 +101,7 @@ def test_a_job_that_is_told_to_end_keeps_its_timeline(tmp_path, number, code):
     job.send_signal(number)
     _, told = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == code, told
+    assert not (out / "merged").exists() and f"    distprof merge {out}\n    distprof comms {out}\n" in told, told
     info = json.loads((out / "rank00000" / "rank.json").read_text())
     assert info["status"] == "partial" and "trace.json.gz" in info["files"], info
     assert json.loads(distprof("stats", "--json", merged(out)).stdout)["per_gpu"]["fwd_macs"]["mean"] == 32

@@ -35,11 +35,20 @@ def distprof(*arguments: object, cwd: Path | None = None, **environ: str):
     """Runs the command line and gives exit code, stdout and stderr.
 
     What only reads a run is called in this process: to start Python and import what it needs takes longer than it does.
+    What `run` records is not merged at its end, which takes time: `run_and_merge` does that.
     """
     words = [str(argument) for argument in arguments]
+    if words[0] == "run":
+        words.insert(1, "--no-merge")
     if words[0] in ("merge", "report", "stats", "comms", "critical-path", "whatif") and cwd is None and not environ:
         return called(*words)
     return subprocess.run([sys.executable, "-m", "distprof", *words], cwd=cwd, timeout=PATIENCE_S,
+                          capture_output=True, text=True, env=clean_environ() | environ, check=False)
+
+
+def run_and_merge(*arguments: object, **environ: str):
+    """`distprof run` with all that it does."""
+    return subprocess.run([sys.executable, "-m", "distprof", "run", *map(str, arguments)], timeout=PATIENCE_S,
                           capture_output=True, text=True, env=clean_environ() | environ, check=False)
 
 

@@ -30,9 +30,9 @@ class Job:
     def __init__(self, folder: Path, how: str, stop: int, **environ: str) -> None:
         self.out, self.mark = folder / "run", folder / "mark"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "distprof", "run", "--out", self.out, "--nproc-per-node", "2", "--steps", SHORT,
-             SCRIPTS / "stuck.py", how, str(stop), self.mark], env=clean_environ() | environ, stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, text=True)
+            [sys.executable, "-m", "distprof", "run", "--no-merge", "--out", self.out, "--nproc-per-node", "2",
+             "--steps", SHORT, SCRIPTS / "stuck.py", how, str(stop), self.mark],
+            env=clean_environ() | environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
     def over(self) -> None:
         """Whatever came of it, nothing is left."""

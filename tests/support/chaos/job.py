@@ -32,7 +32,7 @@ class ChaosJob:
         self.out, self.marks, self.ranks, self.launcher = folder / "disk" / "run", folder / "marks", ranks, launcher
         for path in (self.out.parent, self.marks):
             path.mkdir(parents=True, exist_ok=True)
-        start = ["distprof", "run", "--out", self.out, "--steps", PLAN] if launcher == "run" else [
+        start = ["distprof", "run", "--no-merge", "--out", self.out, "--steps", PLAN] if launcher == "run" else [
             "torch.distributed.run", "--standalone"]
         script = [SCRIPTS / "patient.py"] if environ.get("CHAOS_HANDLER") == "before" else []
         by_hand = [PLAN, self.out] if launcher == "torchrun" else []

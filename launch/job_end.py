@@ -1,0 +1,88 @@
+"""How a job ended: written into run.json, and said with the answer of its merge or the commands that come next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from distprof.contract import rank_json
+from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, TRACE_JSON
+from distprof.contract.rank_json import RanksDirectory, RunJson
+from distprof.launch.final_merge import final_merge
+from distprof.launch.next_commands import next_commands
+from distprof.recording.job.claim import about_run, locked
+from distprof.terminal import quoted, quoted_all, say
+from distprof.units import spans
+
+
+def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, int], *, merges: bool) -> None:
+    """Writes how the job ended into run.json, and says what was recorded: its answer, or the next command.
+
+    Args:
+        directory: The run directory.
+        started: What run.json held at the begin.
+        code: Exit code of the job; one that failed is not merged, which may take long.
+        failed: Fields of run.json on the rank that failed first.
+        merges: Whether ranks may be merged here and now.
+    """
+    about = _write_end(directory, started, code, failed)
+    closed, cut = (len(list(directory.glob(f"rank?????{suffix}/{RANK_JSON}"))) for suffix in ("", PARTIAL_SUFFIX))
+    of = f" of {about.world_size}" if about.world_size is not None else ""
+    done = f"{closed}{of} ranks recorded{f', {cut} unfinished' if cut else ''}."
+    others = [one for one in about.directories if one.identity != about.directory_id]
+    if not closed and not cut:
+        say(done)
+    elif merges and not code and not others:
+        say(f"{done} Merging; --no-merge leaves that out")
+        _merge(directory)
+    else:
+        _say_next(done, directory, others, has_failed=code != 0)
+
+
+def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, has_failed: bool) -> None:
+    """What to type where nothing is merged here."""
+    where = "; ".join(f"ranks {spans(one.ranks)} in {', '.join(one.hosts)}:{one.path}" for one in others)
+    following = [f"distprof merge {quoted_all([directory, *(one.path for one in others)])}"]
+    following += [f"distprof comms {quoted(directory)}"] if has_failed and not others else []
+    say(f"{done} {f'Others: {where}. Next, with copies of those:' if others else 'Next:'}", *_indented(following))
+
+
+def _merge(directory: Path) -> None:
+    """Merges and says the answer; where that fails, what to type."""
+    began = time.monotonic()
+    try:
+        answer = final_merge(directory)
+    except Exception as error:  # noqa: BLE001 (the exit code stays that of the script)
+        say(f"no merge: {error}")
+        return
+    if answer is None:
+        say("not merged. Next:", *_indented([f"distprof merge {quoted(directory)}"]))
+        return
+    merged = directory / MERGED
+    opened = f", whose {TRACE_JSON} opens in https://ui.perfetto.dev" if (merged / TRACE_JSON).is_file() else ""
+    say(f"merged in {time.monotonic() - began:.1f} s into {quoted(merged)}{opened}", *_indented(answer), "Next:",
+        *_indented(next_commands(directory)))
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _write_end(directory: Path, started: RunJson, code: int, failed: Mapping[str, int]) -> RunJson:
+    """Adds the end to run.json, which ranks and launchers of other nodes write as well; the first failure stays."""
+    def ended(about: RunJson) -> RunJson:
+        earlier = about.failed_ns is not None and about.failed_ns <= failed.get("failed_ns", about.failed_ns)
+        return replace(about, end_ns=time.time_ns(), exit_code=code or about.exit_code or 0,
+                       **({} if earlier else failed))
+
+    try:
+        with locked(directory):
+            about = ended(about_run(directory) or started)
+            rank_json.write(directory / RUN_JSON, about)
+    except OSError as error:  # the exit code stays that of the script
+        say(f"cannot write {directory / RUN_JSON}: {error.strerror}")
+        return started
+    return about

@@ -1,0 +1,54 @@
+"""The answer in ten lines: how fast the job is, what keeps it from being faster, what is missing; from the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from distprof.contract.problems import Problem, from_json
+from distprof.merge.text.culprits import lines_of_summary
+from distprof.merge.text.problems import sentences
+from distprof.merge.text.stats import bubble, exposed, mesh, mfu, rates
+
+LATE = 4
+"""Lines on late ranks; `distprof comms` has all."""
+MISSING = 2
+"""Lines on what is missing; `distprof stats` has all."""
+
+
+def answer(summary: Mapping[str, Any]) -> list[str]:
+    """Ten lines at most.
+
+    Args:
+        summary: `summary.json` of a run that distprof recorded.
+    """
+    lines = [f"{mesh(summary)}: {', '.join(rates(summary))}"]
+    if summary["step"]["time_ns"] is not None:
+        lines.append(mfu(summary["step"]))
+    return [*lines, *_communication(summary), *_missing(summary)]
+
+
+def _communication(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What of a step is exposed, and who is late and why."""
+    found = summary["communication"]
+    if found is None:
+        yield ("exposed communication: none, there is one rank" if summary["world_size"] == 1 else
+               "exposed communication unknown: distprof comms says why")
+        return
+    yield ("exposed communication unknown: no rank has steps and a timeline" if found["waiting_ratio"] is None else
+           exposed(found))
+    if found["pipeline"] is not None:
+        yield bubble(found["pipeline"])
+    lines = list(lines_of_summary(found, summary["ranks"], num_causes=1))
+    yield from lines[:LATE] if len(lines) <= LATE else (*lines[:LATE - 1], "  distprof comms says more about it")
+
+
+def _missing(summary: Mapping[str, Any]) -> Iterator[str]:
+    problems = from_json(Problem, summary["problems"])
+    if not problems:
+        yield "nothing is missing"
+    shown = MISSING if len(problems) <= MISSING else MISSING - 1
+    yield from (f"incomplete: {text}" for text in islice(sentences(problems), shown))
+    if len(problems) > shown:
+        yield f"incomplete: {len(problems) - shown} more, which distprof stats lists"

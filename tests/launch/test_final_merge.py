@@ -1,0 +1,103 @@
+"""The end of `distprof run`: its merge and answer, and what is said where there is none."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from distprof.contract import rank_json
+from distprof.launch.job_end import finish
+from distprof.recording.run_directory import this_launch
+from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, run_and_merge, wait_for
+from support.rank_traces import slice_of, write_run
+
+SHORT = ("--steps", "wait=1,count=1,time=1,trace=2,arrivals=0")
+
+
+@pytest.mark.job
+def test_a_job_ends_with_the_answer_and_the_next_commands(tmp_path):
+    out = tmp_path / "run"
+    done = run_and_merge("--out", out, "--nproc-per-node", 2, *SHORT, SCRIPTS / "job.py", "fine")
+    assert done.returncode == 0, done.stderr
+    assert "distprof" not in done.stdout and "ranks" not in done.stdout, "that is the script's"
+    said = done.stderr.splitlines()
+    began = next(index for index, line in enumerate(said) if line.startswith("distprof: merged in "))
+    following = said.index("Next:")
+    lines = [line.removeprefix("    ") for line in said[began + 1:following]]
+    assert 4 < len(lines) <= 10 and lines[0].startswith("2 ranks = dp 2: step "), done.stderr
+    assert lines[-1] == "nothing is missing"
+    assert len(said[following + 1:]) == 3
+    assert all(line.startswith("    distprof ") and line.endswith(str(out)) for line in said[following + 1:])
+    found = json.loads((out / "merged" / "summary.json").read_text())
+    assert found["ranks"] == [0, 1] and f"step {found['step']['time_ns'] / 1e6:.2f} ms" in lines[0]
+    assert (out / "merged" / "trace.json.gz").is_file()
+
+
+@pytest.mark.job
+def test_a_merge_that_fails_leaves_the_exit_code_to_the_script(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import os, pathlib, runpy, sys\n"
+        "notes = pathlib.Path(os.environ['DISTPROF_OUT'], 'merged', 'mine')\n"
+        "notes.parent.mkdir()\nnotes.touch()\n"  # nothing but a merge is replaced
+        f"sys.argv = ['job.py', 'fine']\nrunpy.run_path({str(SCRIPTS / 'job.py')!r}, run_name='__main__')\n")
+    out = tmp_path / "run"
+    done = run_and_merge("--out", out, *SHORT, tmp_path / "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "found other files at" in done.stderr and "distprof: not merged. Next:" in done.stderr
+    assert done.stderr.endswith(f"    distprof merge {out}\n") and "Traceback" not in done.stderr
+    assert [path.name for path in (out / "merged").iterdir()] == ["mine"]
+
+
+@pytest.mark.job
+def test_a_job_that_failed_is_not_merged(tmp_path):
+    out = tmp_path / "run"
+    done = run_and_merge("--out", out, "--nproc-per-node", 2, *SHORT, SCRIPTS / "job.py", "raises")
+    assert done.returncode == 1 and not (out / "merged").exists(), done.stderr
+    assert done.stderr.endswith(f"ranks recorded. Next:\n    distprof merge {out}\n    distprof comms {out}\n")
+
+
+@pytest.mark.job
+def test_a_signal_during_the_merge_ends_it_and_not_the_job(tmp_path):
+    (tmp_path / "waits.py").write_text(
+        "import sys\nfrom pathlib import Path\nfrom distprof.launch import final_merge\n"
+        "final_merge.MERGE = \"from pathlib import Path; import sys, time; "
+        "Path(sys.argv[-1], 'pid').write_text(str(__import__('os').getpid())); "
+        "Path(sys.argv[-1], 'begun').touch(); time.sleep(600)\"\n"
+        "print(final_merge.final_merge(Path(sys.argv[1])))\n")
+    job = subprocess.Popen([sys.executable, tmp_path / "waits.py", tmp_path], stdout=subprocess.PIPE, text=True,
+                           env=clean_environ())
+    wait_for(job, tmp_path / "begun")
+    job.send_signal(signal.SIGTERM)
+    out, _ = job.communicate(timeout=PATIENCE_S)
+    assert (job.returncode, out) == (0, "None\n")
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+
+
+@pytest.mark.job
+def test_each_rank_has_one_thread_as_with_torchrun_and_no_warning_says_so(tmp_path):
+    (tmp_path / "threads.py").write_text("import os\nos.write(1, (os.environ['OMP_NUM_THREADS'] + '\\n').encode())\n")
+    environ = {name: value for name, value in clean_environ().items() if name != "OMP_NUM_THREADS"}
+    told = [subprocess.run([sys.executable, "-m", *words, "--nproc-per-node", "2", tmp_path / "threads.py"],
+                           env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+            for words in (("torch.distributed.run", "--standalone"), ("distprof", "run", "--out", tmp_path / "run"))]
+    assert told[0].stdout == told[1].stdout
+    assert "OMP_NUM_THREADS" in told[0].stderr and "OMP_NUM_THREADS" not in told[1].stderr
+
+
+@pytest.mark.parametrize(("merges", "code", "others"), [(False, 0, False), (True, 1, False), (True, 0, True)])
+def test_what_is_not_merged_here_is_said_with_the_command(tmp_path, capfd, merges, code, others):
+    run = write_run(tmp_path / "run", [slice_of("a", 0, 1)], [slice_of("b", 0, 1)])
+    about = this_launch(run_id="made", plan="", world_size=4, sizes={})
+    elsewhere = rank_json.RanksDirectory(identity="x", path="/data/other", hosts=["host-b"], ranks=[2, 3])
+    rank_json.write(run / "run.json", replace(about, directories=[elsewhere] if others else []))
+    finish(run, about, code, {}, merges=merges)
+    said = capfd.readouterr().err.splitlines()
+    assert said[0].startswith("distprof: 2 of 4 ranks recorded.") and not (run / "merged").exists()
+    assert said[1] == f"    distprof merge {run}{' /data/other' if others else ''}"
+    assert said[2:] == ([f"    distprof comms {run}"] if code else [])

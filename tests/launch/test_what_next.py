@@ -1,0 +1,109 @@
+"""What `distprof` alone shows of the folder it is called in, and which commands come next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from distprof.contract import rank_json
+from distprof.launch import commands
+from distprof.launch.next_commands import next_commands
+from distprof.launch.what_next import what_next
+from distprof.recording.run_directory import this_launch
+from support.jobs import called
+from support.rank_traces import slice_of, write_run
+
+STARTED = this_launch(run_id="made", plan="", world_size=2, sizes={})
+
+
+def run_in(folder: Path, name: str = "runs/a", **about: object) -> Path:
+    """A run directory of two ranks; its run.json is as the launcher left it at the end."""
+    run = write_run(folder / name, [slice_of("a", 0, 1)], [slice_of("b", 0, 1)])
+    rank_json.write(run / "run.json", replace(STARTED, **{"end_ns": 1, "exit_code": 0, **about}))
+    return run
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def known(tmp_path, monkeypatch):
+    """Makes commands known by these names, beside those that are there."""
+    def add(*names: str) -> None:
+        (tmp_path / "more").mkdir()
+        for name in names:
+            (tmp_path / "more" / f"{name}.py").touch()
+        monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path / "more")])
+    return add
+
+
+def without(*names: str) -> list[str]:
+    """Next commands after a merge, as far as they are there."""
+    return [line.split()[1] for line in next_commands(Path("r"), but=names)]
+
+
+def test_an_empty_folder_has_the_first_command():
+    assert what_next(Path()) == ["distprof run --nproc-per-node 2 train.py    there is no run in this folder yet"]
+
+
+@pytest.mark.parametrize(("about", "line"), [
+    ({}, "distprof merge runs/a    2 ranks recorded, not merged"),
+    ({"exit_code": 3}, "distprof comms runs/a    the job ended with exit code 3"),
+    ({"end_ns": None, "exit_code": None}, "distprof merge runs/a    2 ranks recorded, not merged"),
+])
+def test_a_run_without_a_merge(tmp_path, about, line):
+    run_in(tmp_path, **about)
+    assert what_next(Path()) == [line]
+
+
+def test_a_job_that_records_still(tmp_path):
+    run = run_in(tmp_path, end_ns=None, exit_code=None)
+    (run / "rank00001").rename(run / "rank00001.partial")
+    assert what_next(Path()) == ["distprof comms runs/a    1 rank not finished: recording, or killed"]
+
+
+def test_a_merge_without_a_report_and_with_one(tmp_path, known):
+    known("report", "view")
+    run = run_in(tmp_path)
+    assert called("merge", run).returncode == 0
+    assert what_next(Path()) == ["distprof report runs/a    merged, without a report"]
+    (run / "merged" / "report.html").touch()
+    assert what_next(Path()) == ["distprof view runs/a    merged"]
+    os.utime(run / "rank00000" / "rank.json", ns=(2**62, 2**62))
+    assert what_next(Path()) == ["distprof merge --force runs/a    its merge is older than what was recorded"]
+
+
+def test_the_newest_runs_come_first_and_what_is_no_run_is_left_out(tmp_path):
+    for number in range(5):
+        run_in(tmp_path, f"{'runs/' if number % 2 else ''}run {number}", start_ns=number)
+    (tmp_path / "runs" / "other").mkdir()
+    (tmp_path / "runs" / "other" / "run.json").write_text("{}")
+    (tmp_path / "none").mkdir()
+    rank_json.write(tmp_path / "none" / "run.json", STARTED)
+    assert [line.split("    ")[0].strip() for line in what_next(Path())] == [
+        "distprof merge 'run 4'", "distprof merge 'runs/run 3'", "distprof merge 'run 2'"]
+
+
+def test_in_a_run_directory_it_is_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(run_in(tmp_path))
+    assert what_next(Path()) == ["distprof merge .    2 ranks recorded, not merged"]
+
+
+def test_distprof_alone_shows_the_help_and_this(tmp_path):
+    run_in(tmp_path)
+    done = called()
+    assert done.returncode == 0 and not done.stderr
+    assert "Commands:\n" in done.stdout and "_DISTPROF_COMPLETE=bash_source" in done.stdout
+    assert done.stdout.endswith("\nNext in this folder:\n  distprof merge runs/a    2 ranks recorded, not merged\n")
+    assert "Next in this folder" not in called("--help").stdout
+
+
+def test_only_commands_that_exist_come_next(known, monkeypatch):
+    assert without("report", "view") == ["comms", "stats", "critical-path"]
+    known("report", "view")
+    assert without() == ["report", "view", "comms"] and without("report") == ["view", "comms", "stats"]
