@@ -26,6 +26,8 @@ STUCK_JSON = "stuck.json"
 """State of a rank that hangs; contract/stuck.py has its type. Removed when the rank goes on."""
 MERGED = "merged"
 SUMMARY_JSON = "summary.json"
+REPORT_HTML = "report.html"
+"""The page of `distprof report`, in `merged/`, or in a run that was not merged."""
 PARTIAL_SUFFIX = ".partial"
 """Ends the name of a rank folder that is being written; a rank that died leaves it so."""
 

@@ -17,7 +17,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from distprof.contract import rank_json
-from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, STEP_LINES, rank_folder
+from distprof.contract.paths import (
+    MERGED,
+    PARTIAL_SUFFIX,
+    RANK_JSON,
+    REPORT_HTML,
+    RUN_JSON,
+    STEP_LINES,
+    rank_folder,
+)
 from distprof.contract.rank_json import RankJson, RunJson
 from distprof.contract.tables import STEPS, TAGS, Table, TableRow
 from distprof.errors import OutputError
@@ -101,6 +109,8 @@ def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
     for path in others:
         if path.is_dir() and (path.name in (MERGED, f".{MERGED}.tmp") or path.name.startswith(("rank", "attempt"))):
             shutil.rmtree(path)
+        elif path.name == REPORT_HTML:
+            path.unlink()
     (directory / RUN_JSON).unlink()  # last: until then the directory is known for a run
 
 

@@ -12,14 +12,14 @@ from glob import escape
 from pathlib import Path
 
 from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_OPERATORS, MERGED_STEPS
-from distprof.contract.paths import MERGED, SUMMARY_JSON
+from distprof.contract.paths import MERGED, REPORT_HTML, SUMMARY_JSON
 from distprof.ending import held, note
 from distprof.errors import LIMITS, OutputError, UsageError
 from distprof.files import hint_of, sync
 from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.run.discovery import is_recorded
 
-OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, MERGED_STEPS.file, "report.html",
+OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, MERGED_STEPS.file, REPORT_HTML,
                   MERGED_OPERATORS.file,
                   *(file for form in FORMATS.values() for file in form.files)))
 """What a merge holds."""

@@ -7,15 +7,13 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from distprof.contract.paths import MERGED
+from distprof.contract.paths import MERGED, REPORT_HTML
 from distprof.errors import OutputError, UsageError
 from distprof.files import told, write_whole
 from distprof.merge.report.document import document
 from distprof.merge.report.sources import MEASURED, Given
 from distprof.merge.run.discovery import is_recorded
 from distprof.merge.run.merged import is_merge
-
-REPORT_HTML = "report.html"
 
 
 def report(path: Path, *more: Path, form: str = "html", out: Path | None = None, force: bool = False,
