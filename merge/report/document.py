@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from distprof.contract.problems import Problem, Remark, from_json
 from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.report.about import SIZES, about
 from distprof.merge.report.absent import AbsentError
@@ -127,10 +128,12 @@ def _communication(summary: Mapping[str, Any], absent: dict[str, str]) -> dict[s
 
 
 def _missing(sources: Sources) -> list[str]:
-    """What is incomplete or has to be kept in mind, as `comms` and `stats` say it."""
-    found = sources.comms
-    remarks = [*found.run.remarks, *(found.analysis.remarks if found.analysis is not None else ())]
-    return list(dict.fromkeys([*sentences(problems_of(found.run, found.clock)), *sentences(remarks)]))
+    """What is incomplete or has to be kept in mind, as the other commands say it, each once."""
+    found, summary = sources.comms, sources.summary
+    remarks = [*found.run.remarks, *(found.analysis.remarks if found.analysis is not None else ()),
+               *from_json(Remark, summary["remarks"])]
+    problems = [*problems_of(found.run, found.clock), *from_json(Problem, summary["problems"]), *sources.unreadable]
+    return list(dict.fromkeys([*sentences(problems), *sentences(remarks)]))
 
 
 def _clean(found: dict[str, Any]) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def _topology(facts: Facts) -> Iterator[Finding]:
 
 def _mfu(facts: Facts) -> Iterator[Finding]:
     step = facts.document["step"]
-    if step["mfu_basis"] is None:
+    if step["mfu_basis"] is None or not facts.sources.is_recorded:
         return
     hint = "distprof doctor --peak" if step["mfu_basis"]["code"] in NO_MFU and (
         step["mfu_basis"]["code"] != "no_step") else None

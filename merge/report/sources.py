@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from distprof.contract.problems import Problem
 from distprof.contract.tables import MODULES, STEPS, WAITS
 from distprof.errors import DataError
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
@@ -165,6 +166,12 @@ class Sources:
             DataError: The ranks cannot be put into one graph.
         """
         return _there(self._replayable)
+
+    @property
+    def unreadable(self) -> list[Problem]:
+        """What could not be read of timelines, allocations and waits."""
+        found = (self._operators[0], self._memory, self._waits)
+        return [problem for one in found if not isinstance(one, DataError) for problem in one.problems]
 
     def read_timelines(self) -> None:
         """Makes what takes longest, which needs nothing of the rest."""

@@ -152,6 +152,14 @@ def test_json_stays_json(traces, run, command):
         assert NAME.startswith(json.loads(told(*command, "--json", traces))["run_id"])
 
 
+def test_reports(traces, run):
+    assert json.loads(told("report", "--json", run))["run"]["run_id"] == NAME
+    assert NAME.startswith(json.loads(told("report", "--json", traces))["run"]["run_id"])
+    for path in (traces, run):
+        lines = told("report", "--markdown", path).splitlines()
+        assert lines[0].startswith("### ") and not any(line.startswith("#") for line in lines[1:])
+
+
 @pytest.mark.parametrize(("arguments", "code"), [
     ((NAME,), 2), (("stats", f"--{NAME}"), 2), (("stats", FILE_NAME), 1), (("merge", NAME), 1),
     (("merge", FILE_NAME, "--rank-pattern", f"({NAME}"), 1), (("merge", FILE_NAME, "--steps", NAME), 2),

@@ -117,6 +117,13 @@ def test_nothing_but_timelines(tmp_path):
     assert found["step_parts"] is None and found["heat_map"] is None
 
 
+def test_a_damaged_timeline_is_named(tmp_path):
+    run = write_run(tmp_path / "run", [slice_of("aten::mm", 1, 5, cat="cpu_op")], "no trace")
+    found = document(run)
+    assert [row[0] for row in found["operators"]["rows"]] == ["aten::mm"]
+    assert any(text.startswith("rank 1: ") for text in found["missing"])
+
+
 def stuck(rank, number, *, over):
     call = StuckCollective(number=number, name="gloo:all_reduce", op="all_reduce", point_to_point=False,
                            state="scheduled", completed=over, input_sizes=[[3]], input_dtypes=["Float"],
