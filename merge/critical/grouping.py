@@ -51,13 +51,16 @@ def by_collective(path: CriticalPath, rows: pl.DataFrame) -> pl.DataFrame:
         path: The chains.
         rows: `MERGED_COLLECTIVES`.
     """
-    first = with_lists(rows.unique("collective", keep="first", maintain_order=True).select(
-        "collective", pl.col("op").cast(pl.String).alias("collective_op"), "group", "group_description", "group_ranks",
-        group_key().alias("key")))
-    first = first.with_columns(group=pl.Series([group_label(*one) for one in first.select(
+    linked = path.links.filter(pl.col("collective").is_not_null())
+    first = rows.filter(pl.col("collective").is_in(linked["collective"].unique().implode())).unique(
+        "collective", keep="first", maintain_order=True).select(
+        "collective", "group", "group_description", "group_ranks", pl.col("op").cast(pl.String).alias("collective_op"),
+        group_key().alias("key"))
+    groups = with_lists(first.unique("key", keep="first", maintain_order=True))
+    labels = groups.select("key", label=pl.Series([group_label(*one) for one in groups.select(
         "group", "group_description", "group_ranks").iter_rows()], dtype=pl.String))
-    named = path.links.filter(pl.col("collective").is_not_null()).join(
-        first.select("collective", "collective_op", "group"), on="collective", how="left")
+    named = linked.join(first.join(labels, on="key", how="left").select("collective", "collective_op", group="label"),
+                        on="collective", how="left")
     sums = [_NS.filter(pl.col("kind") == kind).sum().alias(f"{kind}_ns") for kind in KINDS[1:-1]]
     calls = pl.struct("step", "collective").n_unique() / max(len(path.steps), 1)
     return _of_step(path, named.group_by("collective_op", "group").agg(
