@@ -117,7 +117,7 @@ def _late(facts: Facts) -> Iterator[Finding]:
         yield Finding(severity="bad", text=one["sentence"], detail="\n".join(one["more"]), section="blame",
                       rank=one["rank"], step=step, module=where,
                       next=f"distprof comms --timeline --step {step} {facts.where}")
-    if not certain and blame["lines"]:
+    if not certain and blame["lines"] and len(facts.document["ranks"]) > 1:
         first, *more = blame["lines"]
         good = not blame["culprits"] and blame["blind"] is None and bool(facts.sources.comms.steps)
         yield Finding(severity="good" if good else "note", text=first, detail="\n".join(more) or None,
@@ -133,15 +133,21 @@ def _step(facts: Facts) -> Iterator[Finding]:
         words.append(f"A step takes {duration(step['time_ns'])}{rate}")
     elif parts is not None:
         words.append(f"A step takes {duration(parts['mean']['duration_ns'])} while the profiler records it")
-    exposed = None if split is None or split["waiting_ratio"] is None else (
+    exposed = None if split is None or split["waiting_ratio"] is None or len(facts.document["ranks"]) < 2 else (
         split["waiting_ratio"] + split["moving_ratio"])
     if exposed is not None:
-        words.append(f"{percent(exposed)} of a traced step is exposed communication: "
-                     f"{percent(split['waiting_ratio'])} waiting for other ranks, {percent(split['moving_ratio'])} "
-                     "moving data")
+        waiting, moving = (percent(split[f"{part}_ratio"]) for part in ("waiting", "moving"))
+        apart = f": {waiting} waiting for other ranks, {moving} moving data" if _is_matched(facts) else ""
+        words.append(f"{percent(exposed)} of a traced step is exposed communication{apart}")
     if words:
         yield Finding(severity="warn" if (exposed or 0) >= EXPOSED else "note", text="; ".join(words),
                       section="step_parts", next=f"distprof comms {facts.where}" if exposed else None)
+
+
+def _is_matched(facts: Facts) -> bool:
+    """Whether waiting can be told from moving: for a rank that is not known, waiting seems moving."""
+    counts = facts.sources.comms.coverage
+    return not facts.document["missing_ranks"] and 2 * counts.num_complete > counts.num_collectives
 
 
 def _imbalance(facts: Facts) -> Iterator[Finding]:

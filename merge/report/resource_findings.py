@@ -44,8 +44,8 @@ def compilations(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
     totals = None if found is None else found["compilations"]["totals"]
     if totals is not None and (totals["recompile"] or totals["graph_break"]):
         yield Finding(severity="warn" if totals["recompile"] else "note", section="waits",
-                      text=f"torch.compile compiled {totals['recompile']} times again as guards failed, and graphs "
-                           f"broke {totals['graph_break']} times, on all ranks together; compiling took "
+                      text=f"Guards of torch.compile failed {totals['recompile']} times, so that it compiled again, "
+                           f"and graphs broke {totals['graph_break']} times, on all ranks together; compiling took "
                            f"{duration(totals['duration_ns'])}.", next=f"distprof waits {where}")
 
 

@@ -89,6 +89,7 @@ def test_one_rank_alone(tmp_path):
     assert found["ranks"] == [0]
     assert found["blame"]["blind"] == "one rank: nobody waits"
     assert not any(one["severity"] in ("bad", "good") for one in found["findings"])
+    assert not any("communication" in text for text in texts(found))
 
 
 def test_ranks_that_are_missing(tmp_path):
@@ -99,6 +100,7 @@ def test_ranks_that_are_missing(tmp_path):
     assert found["findings"][0]["severity"] == "bad"
     assert texts(found)[0] == "Rank 3 of 4 missing."
     assert "rank 3 of 4 missing" in found["missing"]
+    assert not any("moving data" in text for text in texts(found)), "what others waited for it seems moving"
 
 
 def test_a_run_without_collectives(tmp_path):

@@ -92,7 +92,7 @@ def test_compilations_that_were_done_again():
     document = waits()
     document["waits"]["compilations"]["totals"] = {"recompile": 3, "graph_break": 1, "duration_ns": 4 * 10**9}
     said, = compilations(document, "runs/a")
-    assert said.severity == "warn" and "3 times again" in said.text and "4.00 s" in said.text
+    assert said.severity == "warn" and "failed 3 times" in said.text and "4.00 s" in said.text
     assert not list(compilations(waits(), "runs/a"))
 
 
