@@ -26,7 +26,7 @@ def about(sources: Sources) -> dict[str, Any]:
         "title": run.path.resolve().name, "run_id": run.run_id,
         "command": None if launch is None or not launch.argv else shlex.join(_script(launch.argv)),
         "started_ns": None if launch is None or not launch.start_ns else launch.start_ns,
-        "hosts": _hosts(run), "versions": {name: versions.get(name) for name in ("distprof", "torch", "python")},
+        "hosts": _hosts(run), "versions": dict(versions),
         "devices": sorted({rank.device_name for rank in run.ranks if rank.device_name is not None}),
         "foreign": not sources.is_recorded,
         "attempts": max((one.attempt for one in recorded), default=0) + 1}
