@@ -24,6 +24,9 @@ from distprof.terminal import say, show
 ORDER = ("run", "merge", "report", "view", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits",
          "export", "count", "profile", "reconcile", "doctor")
 """Order of commands in the help; others follow by name."""
+READING = ("merge", "report", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "export")
+"""Commands that read runs: nothing of theirs is left to do when Python ends."""
+
 
 class Commands(click.Group):
     """Finds `distprof NAME` as the click command `NAME` in `commands/NAME.py` and imports only that file.
@@ -100,8 +103,8 @@ def main(argv: list[str] | None = None) -> None:
     code = outcome if isinstance(outcome, int) else 1
     if not close_standard_output():
         code = code or 128 + signal.SIGPIPE
-    if argv is None and command in ("merge", "report") and "concurrent.futures.process" not in sys.modules:
-        os._exit(code)  # all files are written; a normal shutdown takes as long as merging a small run
+    if argv is None and command in READING and "concurrent.futures.process" not in sys.modules:
+        os._exit(code)  # all is written; a normal shutdown takes as long as merging a small run
     sys.exit(code)
 
 

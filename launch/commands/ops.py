@@ -72,9 +72,6 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
     from distprof.launch.merge_memory import reuse_memory
 
     reuse_memory()
-    from distprof.merge.commands.ops import OpsView, torch_ops
-    from distprof.merge.commands.ops import ops as ops_of
-    from distprof.merge.operators.selection import Selection
     from distprof.merge.run.attempts import of_attempt
 
     if as_torch:
@@ -82,9 +79,15 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
         if any(one is not None for one in others) or set(by) - {"shape", "stack"}:
             raise UsageError("expected --torch with --rank, --by shape, --by stack, --stack, --sort and --top alone, "
                              "found other options")
+        from distprof.merge.commands.torch_ops import torch_ops
+
         show(torch_ops(*of_attempt(runs, attempt), rank=ranks[0] if ranks else None, by_shape="shape" in by,
                        num_frames=num_frames if "stack" in by else 0, sort=sort, top=top))
         return
+    from distprof.merge.commands.ops import OpsView
+    from distprof.merge.commands.ops import ops as ops_of
+    from distprof.merge.operators.selection import Selection
+
     selection = Selection(
         types=types, op=op, module=module, dtype=dtype, ranks=ranks, steps=steps, phases=phases,
         min_ns=None if min_time is None else 1000 * min_time, max_ns=None if max_time is None else 1000 * max_time)

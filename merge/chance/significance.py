@@ -13,6 +13,8 @@ NUMBERS = 4_000_000
 AT_ONCE = 1_000_000
 AS_IS, CLIPPED = 0.8, 0.2
 """Parts of the probability of a false alarm that the two tests have."""
+FEW_RANKS = 8
+"""Up to so many, a product with zeros takes less time than looking values up."""
 CLEAR = 0.001
 """What is as improbable as it is, is not clipped."""
 
@@ -59,16 +61,18 @@ def chances(beyond: Any) -> Any:
         return None
     spread = beyond.std(axis=(0, 1))
     beyond = beyond / np.where(spread > 0, spread, 1)
-    rows = beyond.mean(axis=1).argmax(axis=0)
+    rows, num_kinds = beyond.mean(axis=1).argmax(axis=0), beyond.shape[2]
     most = np.quantile(beyond, 1 - 1 / beyond.shape[0], axis=(0, 1))
-    as_is, clipped = _any_kind(beyond, rows) / AS_IS, _any_kind(np.minimum(beyond, most), rows) / CLIPPED
-    return np.minimum(np.minimum(as_is, clipped), 1.0)
+    both = np.concatenate((beyond, np.minimum(beyond, most)), axis=2)  # ranks are dealt out once
+    largest, seen = _largest_means(both, _tries(beyond)), both.mean(axis=1)
+    as_is, clipped = (_any_kind(largest[:, half], seen[rows, half]) for half in (
+        np.arange(num_kinds), np.arange(num_kinds, 2 * num_kinds)))
+    return np.minimum(np.minimum(as_is / AS_IS, clipped / CLIPPED), 1.0)
 
 
-def _any_kind(beyond: Any, rows: Any) -> Any:
-    """How often any rank exceeds the others in any kind as much as one does in each; the rank of each kind."""
-    seen = beyond.mean(axis=1)[rows, np.arange(beyond.shape[2])]
-    most = _largest_means(beyond, _tries(beyond)).max(axis=1)
+def _any_kind(largest: Any, seen: Any) -> Any:
+    """How often the largest mean of any kind is at least what was seen in each."""
+    most = largest.max(axis=1)
     return (1 + (most[:, None] >= seen - 1e-9 * np.abs(seen)).sum(axis=0)) / (1 + len(most))
 
 
@@ -90,8 +94,21 @@ def _largest_means(beyond: Any, tries: int) -> Any:
     """The largest mean over steps that any rank has, of each kind, where ranks are permuted within steps."""
     random, found = np.random.default_rng(0), []
     each = max(AT_ONCE // beyond.size, 1)
-    steps = np.arange(beyond.shape[1])
+    means = _means_by_product if beyond.shape[0] <= FEW_RANKS else _means_by_place
     for start in range(0, tries, each):
         dealt = np.argsort(random.random((min(each, tries - start), *beyond.shape[:2])), axis=1)
-        found.append(beyond[dealt, steps].mean(axis=2).max(axis=1))
+        found.append(means(beyond, dealt).max(axis=1))
     return np.concatenate(found)
+
+
+def _means_by_place(beyond: Any, dealt: Any) -> Any:
+    """Means over steps of the values of the ranks that each rank is dealt."""
+    return beyond[dealt, np.arange(beyond.shape[1])].mean(axis=2)
+
+
+def _means_by_product(beyond: Any, dealt: Any) -> Any:
+    """The same as a product of matrices, with a 1 where a rank is dealt a value."""
+    num_ranks, num_steps, num_kinds = beyond.shape
+    chosen = (dealt[..., None] == np.arange(num_ranks)).reshape(-1, num_steps * num_ranks).astype(np.float64)
+    values = beyond.transpose(1, 0, 2).reshape(num_steps * num_ranks, num_kinds)
+    return (chosen @ values).reshape(len(dealt), num_ranks, num_kinds) / num_steps

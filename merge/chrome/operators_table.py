@@ -79,7 +79,8 @@ class OperatorTable:
         schema = schema_of(MERGED_OPERATORS, {**self._plan.table_metadata, ABOUT: json.dumps(about)})
         table = pa.Table.from_arrays([_array(field, calls, self._plan.tags) for field in schema], schema=schema)
         with self._path.open("wb") as file:  # arrow opens no path that is not UTF-8
-            pq.write_table(table, file, compression="lz4")
+            pq.write_table(table, file, compression="lz4", write_statistics=False,  # a rank's table is read as a whole
+                           use_dictionary=[field.name for field in schema if pa.types.is_dictionary(field.type)])
 
     def close(self) -> None:
         """The file is closed."""

@@ -23,7 +23,7 @@ from distprof.merge.clock.model import Clock, RankClock
 from distprof.merge.layout.event_selection import EventSelection
 from distprof.merge.layout.windows import Windows
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.timelines import timeline_pass
+from distprof.merge.run.timelines import steps_of_timeline
 from distprof.merge.scan.trace_file import TraceFile
 from distprof.merge.totals.description import table_metadata
 from distprof.units import size
@@ -145,7 +145,7 @@ def _tensors(allocations: pl.DataFrame | None, chosen: list[RankSurvey], selecti
 def _traced_steps(rank: Rank, recorded: pl.DataFrame | None) -> Sequence[tuple[int, int, int]] | None:
     if recorded is None:
         return None
-    steps = recorded.filter((recorded["pass"] == timeline_pass(rank)) & (recorded["rank"] == rank.number))
+    steps = steps_of_timeline(recorded, rank)
     return list(steps.select("start_ns", "end_ns", "step").iter_rows())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from distprof.merge.commands.dumps import dumps_alone, dumps_text
-from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.choice import Choice
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.run.open_run import NO_SIZES

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.critical.critical_path import critical_path
 from distprof.merge.critical.replayable import chosen_steps, open_replayable
 from distprof.merge.run.open_run import NO_SIZES

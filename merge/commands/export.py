@@ -10,7 +10,7 @@ from distprof.contract.problems import ExecutionTraces, Problem
 from distprof.errors import DataError, UsageError
 from distprof.files import told
 from distprof.merge.clock.model import UNSHIFTED, Clock
-from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.execution.chakra_export import sizes_of, write_chakra
 from distprof.merge.execution.chakra_nodes import ExportContext, Target, Written, chakra_nodes

@@ -17,6 +17,7 @@ from distprof.merge.commands.stats import stats
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.memory.run_memory import run_memory
 from distprof.merge.operators.merged_operators import run_of_merge
+from distprof.merge.operators.operator_rows import as_texts
 from distprof.merge.operators.run_operators import RunOperators, run_operators
 from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
@@ -59,7 +60,7 @@ class RunFrames:
             DataError: No rank has a timeline.
         """
         found = run_operators(self._run, num_frames=stack) if stack else self._operators
-        return found.rows.drop("squared_ns")
+        return as_texts(found.rows.drop("squared_ns"))
 
     def memory(self) -> pl.DataFrame:
         """Allocations of all ranks: those of the memory pass, or of a trace with `profile_memory=True`.

@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.contract.problems import Problem
 from distprof.errors import DataError, UsageError
-from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.snapshots import snapshots
 from distprof.merge.commands.table_files import write_parquet
 from distprof.merge.memory.grouping import grouped, longest_unused

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from distprof.contract.problems import Problem
 from distprof.ending import held, kill_workers
-from distprof.errors import DataError, Ended, IncompleteError
+from distprof.errors import DataError, Ended
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
+from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.merge_folder import beside, free, written_whole
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.ranking import Naming
@@ -21,7 +21,6 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.run.timelines import with_timelines
 from distprof.merge.scan.archives import unpack
 from distprof.merge.scan.engine import PLAIN, is_compiled
-from distprof.merge.text.problems import sentences
 from distprof.terminal import say
 
 EVERYTHING = MergeOptions()
@@ -97,10 +96,3 @@ def _unpacked(run: Run, folder: Path) -> Iterator[Run]:
             rank, trace=files.get(rank.trace, rank.trace)) for rank in run.ranks])
     finally:
         shutil.rmtree(unpacked)
-
-
-def fail_if_incomplete(problems: Sequence[Problem], *, strict: bool) -> None:
-    """Raises IncompleteError where something is missing and that matters."""
-    if strict and problems:
-        raise IncompleteError(f"incomplete: {'; '.join(sentences(problems))}",
-                              hint="without --strict this exits with 0")

@@ -12,21 +12,16 @@ import polars as pl
 
 from distprof.contract.problems import Problem
 from distprof.errors import DataError, UsageError
-from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.table_files import as_csv, write_parquet
 from distprof.merge.operators.grouping import grouped
 from distprof.merge.operators.merged_operators import run_of_merge
 from distprof.merge.operators.run_operators import run_operators
 from distprof.merge.operators.selection import Selection, selected
-from distprof.merge.operators.torch_averages import torch_averages
-from distprof.merge.operators.torch_session import read_session
 from distprof.merge.run.open_run import open_run
-from distprof.merge.run.timelines import with_timelines
 from distprof.merge.text.ops import OperatorsShown, render
 from distprof.merge.text.ops_json import ops_data
-from distprof.merge.text.torch_table import ROWS, SORTS, torch_table
 from distprof.reporters.page import Page
-from distprof.units import spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,37 +84,6 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
     shown = OperatorsShown(run=run, found=found, chosen=chosen, table=table, by=tuple(dict.fromkeys(view.by)),
                            top=view.top, paths=(path, *more), problems=problems)
     return render(shown, Page(), markdown=view.form == "markdown")
-
-
-def torch_ops(path: Path, *more: Path, rank: int | None, by_shape: bool, num_frames: int, sort: str | None,
-              top: int | None) -> str:
-    """Operators of one rank as torch.profiler prints them.
-
-    Args:
-        path: A run directory, traces of other programs, or a merge of them.
-        *more: Further run directories of the same job.
-        rank: Which; None: the only one.
-        by_shape: Keeps calls with other shapes apart.
-        num_frames: Keeps calls with other innermost frames of Python apart.
-        sort: What torch's table takes for `sort_by`.
-        top: Rows shown.
-
-    Raises:
-        DataError: The rank has no timeline.
-        UsageError: There is no such rank or order.
-    """
-    run = with_timelines(open_run(*run_of_merge(path, *more).paths))
-    traced = {one.number: one for one in run.ranks if one.trace is not None}
-    if rank is None and len(traced) > 1:
-        raise UsageError(f"expected --rank with --torch, found {len(traced)} ranks", hint="--torch --rank 0")
-    if rank is not None and rank not in traced:
-        raise UsageError(f"expected --rank of a rank with a timeline ({spans(sorted(traced))}), found {rank}")
-    if sort is not None and sort not in SORTS:
-        raise UsageError(f"expected one of {', '.join(SORTS)} for --sort with --torch, found {sort!r}")
-    if not traced:
-        raise DataError(f"expected a timeline in {run.path}, found none")
-    session = read_session(traced[min(traced) if rank is None else rank])
-    return torch_table(torch_averages(session, by_shape=by_shape, num_frames=num_frames), sort=sort, rows=top or ROWS)
 
 
 def _within(table: pl.DataFrame, selection: Selection) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distprof.contract.paths import FORMAT
-from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.table_files import write_parquet
 from distprof.merge.snapshot.find_snapshots import ranks_of
 from distprof.merge.snapshot.run_snapshots import TENSORS, OneDevice, RunSnapshots, run_snapshots

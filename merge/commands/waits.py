@@ -13,7 +13,7 @@ import polars as pl
 from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem
 from distprof.errors import UsageError
-from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.table_files import as_csv
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from distprof.errors import UsageError
-from distprof.merge.commands.merge import fail_if_incomplete
+from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.critical.replayable import Replayable, chosen_steps, open_replayable
 from distprof.merge.run.open_run import NO_SIZES
 from distprof.merge.text.whatif import WhatIfShown, render

@@ -46,7 +46,8 @@ def with_counts(rows: pl.DataFrame, ops: pl.DataFrame, steps: pl.DataFrame) -> t
         return rows, None
     rows = rows.drop("flops", "bytes")
     keyed = rows.with_columns(
-        tensors=_tensors(rows["shapes"]), phase=pl.col("phase").replace({None: "forward", "data": "forward"}))
+        pl.col("op", "module_path").cast(pl.String), tensors=_tensors(rows["shapes"]),
+        phase=pl.col("phase").cast(pl.String).replace({None: "forward", "data": "forward"}))
     per_call = ops.with_columns(tensors=_tensors(ops["shapes"])).group_by(_KEYS).agg(
         counted_calls=pl.col("calls").sum(), counted_flops=pl.col("flops").sum(),
         counted_bytes=pl.col("io_bytes").sum())
@@ -58,7 +59,7 @@ def with_counts(rows: pl.DataFrame, ops: pl.DataFrame, steps: pl.DataFrame) -> t
     share = pl.col("calls") / pl.col("counted_calls")
     is_timed = (pl.col("type") == TYPES[OPERATOR]) & pl.col("step").is_not_null()
     return found.with_columns(
-        phase=rows["phase"],
+        *rows.select("op", "module_path", "phase"),
         flops=pl.when(is_timed).then((pl.col("counted_flops") * share).round()).cast(pl.Int64),
         bytes=pl.when(is_timed).then((pl.col("counted_bytes") * share).round()).cast(pl.Int64),
     ).select(*rows.columns, "flops", "bytes"), Coverage(

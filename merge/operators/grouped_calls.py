@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 
 from distprof.merge.activity.markers import STEP
+from distprof.merge.operators.amounts import COSTS, MEMORY
 from distprof.merge.operators.device_times import launchers
 from distprof.merge.operators.memory_changes import MemoryChanges, changes_within
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.one_key import one_key, sorted_places
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, PYTHON, TYPES, RankTimeline
-from distprof.merge.operators.shape_costs import UNKNOWN, ShapeCosts, ShapeCoverage, shape_costs
+from distprof.merge.operators.shape_costs import UNKNOWN, ShapeCosts, shape_costs
+from distprof.merge.operators.shape_coverage import ShapeCoverage
 from distprof.merge.operators.shapes import strict, tensors_of
-
-COSTS = ("flops", "bytes")
-MEMORY = ("self_allocated_bytes", "allocated_bytes", "self_freed_bytes", "freed_bytes")
-"""Bytes of memory, where the timeline has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

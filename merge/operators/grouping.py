@@ -8,8 +8,9 @@ from difflib import get_close_matches
 import polars as pl
 
 from distprof.errors import UsageError
-from distprof.merge.operators.grouped_calls import MEMORY
+from distprof.merge.operators.amounts import MEMORY
 from distprof.merge.operators.limits import LATENCY_RATIO
+from distprof.merge.operators.operator_rows import as_texts
 from distprof.merge.operators.spread import spread
 
 BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name", "shape": "shapes",
@@ -75,8 +76,8 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.
     found = found.sort(order, descending=True, nulls_last=True, maintain_order=True)
     total = found[busy].sum()
     share = (pl.col(busy) / total) if total else pl.lit(None, pl.Float64)
-    return found.with_columns(share=share).with_columns(cumulative_share=pl.col("share").cum_sum()).select(
-        *KEYS, *NUMBERS, "bound")
+    return as_texts(found.with_columns(share=share).with_columns(cumulative_share=pl.col("share").cum_sum()).select(
+        *KEYS, *NUMBERS, "bound"))
 
 
 def _derived(found: pl.DataFrame, busy: str) -> pl.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import polars as pl
 from distprof.contract.merged_tables import MERGED_OPERATORS
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.errors import DataError
-from distprof.merge.operators.rank_operators import SCHEMA, RankOperators
-from distprof.merge.operators.shape_costs import ShapeCoverage
+from distprof.merge.operators.operator_rows import SCHEMA, RankOperators
+from distprof.merge.operators.shape_coverage import ShapeCoverage
 from distprof.merge.operators.source import ABOUT, Source
 from distprof.merge.run.run_model import Rank, Run
 
@@ -50,7 +49,7 @@ def run_of_merge(path: Path, *more: Path) -> Opened:
     return Opened(paths=tuple(runs), merge=path)
 
 
-def merged_operators(run: Run, folder: Path | None, *, by_shapes: bool) -> Mapping[int, Operators] | None:
+def merged_operators(run: Run, folder: Path | None, *, by_shapes: bool) -> dict[int, Operators] | None:
     """Those of all ranks with a timeline; None where a merge does not have them as the timelines are now.
 
     Args:

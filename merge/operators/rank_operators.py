@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from distprof.merge.operators.grouped_calls import COSTS, MEMORY, grouped_calls
+from distprof.merge.operators.amounts import COSTS, MEMORY
+from distprof.merge.operators.grouped_calls import grouped_calls
 from distprof.merge.operators.memory_changes import MemoryChanges
+from distprof.merge.operators.operator_rows import SCHEMA, RankOperators
 from distprof.merge.operators.rank_timeline import RankTimeline
-from distprof.merge.operators.shape_costs import UNKNOWN, ShapeCoverage
-
-KEYS = {"op": pl.String(), "type": pl.String(), "shapes": pl.String(), "dtypes": pl.String(),
-        "module_path": pl.String(), "class_name": pl.String(), "phase": pl.String(), "step": pl.Int64(),
-        "stream": pl.String(), "stack": pl.String(), "launched_by": pl.String()}
-"""What calls of a row share. `stream`: of a device; `launched_by`: the operator of a slice of a device, if known;
-`stack`: the functions of Python around the calls, innermost first, null where that was not asked for."""
-SUMS = ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns", "squared_ns")
-SCHEMA = {"rank": pl.Int64(), **KEYS, **dict.fromkeys(SUMS, pl.Int64()), "squared_ns": pl.Float64(),
-          "min_ns": pl.Int64(), "max_ns": pl.Int64(), **dict.fromkeys((*MEMORY, *COSTS), pl.Int64())}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOperators:
-    """What was found in a timeline."""
-
-    rows: pl.DataFrame
-    """`SCHEMA`: `calls`; times in ns, added up over calls, on the host and on a device, with and without what lies
-    inside; `squared_ns`, `min_ns` and `max_ns` of the calls' durations; memory, where the timeline has it; FLOPs and
-    bytes, where they follow from shapes. An operator that passes on to itself, with the same tensors, is one call."""
-    by_shapes: ShapeCoverage | None
-    """None where there are no shapes, or they were not asked."""
+from distprof.merge.operators.shape_costs import UNKNOWN
 
 
 def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, *,
@@ -60,5 +40,5 @@ def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[in
 
 def _word(numbers: Any, known: Sequence[str | None]) -> pl.Series:
     """Texts in place of numbers, null for -1."""
-    words = pl.Series([*known, None], dtype=pl.String)
+    words = pl.Series([*known, None], dtype=pl.String).cast(pl.Categorical)
     return words.gather(np.where(numbers < 0, len(known), numbers))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -12,19 +13,15 @@ from distprof.contract.problems import Unreadable
 from distprof.errors import DataError
 from distprof.merge.operators.counted import Coverage, with_counts
 from distprof.merge.operators.limits import with_limits
-from distprof.merge.operators.memory_changes import ChangesRead
 from distprof.merge.operators.merged_operators import merged_operators
-from distprof.merge.operators.rank_operators import SCHEMA, RankOperators, rank_operators
-from distprof.merge.operators.rank_timeline import RankTimeline, Wanted, read_timeline
-from distprof.merge.operators.shape_costs import WANTED, ShapeCoverage
+from distprof.merge.operators.operator_rows import SCHEMA
+from distprof.merge.operators.shape_coverage import ShapeCoverage
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import RecordedTables, read_tables
-from distprof.merge.run.timelines import timeline_pass, with_timelines
-from distprof.threads import thread_pool
+from distprof.merge.run.timelines import steps_of_timeline, with_timelines
 
-AT_ONCE = 2
-"""Ranks that are read side by side: their slices are in memory together."""
-Windows = Sequence[tuple[int, int, int]]
+if TYPE_CHECKING:
+    from distprof.merge.operators.rank_timeline import RankTimeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,49 +63,23 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
         tables = read_tables(run)
     traced = [rank for rank in run.ranks if rank.trace is not None]
     problems = list[Unreadable]() if tables is None else list(tables.problems)
-
     by_shapes = tables is None or tables.ops.is_empty()
-    wanted = Wanted(python=num_frames > 0, texts=WANTED if by_shapes else ())
+    found = merged_operators(run, merge, by_shapes=by_shapes) if not num_frames else None
+    if found is None:
+        from distprof.merge.operators.read_operators import read_operators  # takes a while
 
-    def read(rank: Rank) -> tuple[RankOperators, int] | Unreadable:
-        memory = ChangesRead()
-        try:
-            timeline = read_timeline(rank, memory, wanted)
-        except DataError as error:
-            return Unreadable(rank=rank.number, detail=str(error))
-        take(rank, timeline)
-        rows = rank_operators(rank.number, timeline, _windows(tables, rank), num_frames=num_frames,
-                              changes=memory.changes(timeline.base_ns), by_shapes=by_shapes)
-        return rows, timeline.num_bad
-
-    found: Mapping[int, tuple[RankOperators, int]]
-    found = (merged_operators(run, merge, by_shapes=by_shapes) if not num_frames else None) or {}
-    if not found:
-        with thread_pool(AT_ONCE) as executor:
-            each = dict(zip((rank.number for rank in traced), executor.map(read, traced), strict=True))
-        problems += [one for one in each.values() if isinstance(one, Unreadable)]
-        found = {number: one for number, one in each.items() if not isinstance(one, Unreadable)}
+        found, unreadable = read_operators(traced, tables, by_shapes=by_shapes, num_frames=num_frames, take=take)
+        problems += unreadable
     if not found:
         raise DataError(f"expected a timeline in {run.path}, found none",
                         hint="--steps trace=6 records one, and so does memory=3" if tables is not None else None)
     rows = pl.concat([pl.DataFrame(schema=SCHEMA), *(one.rows for one, _ in found.values())])
     coverage = None
     if tables is not None:
-        steps = pl.concat([_steps_of(tables, rank) for rank in traced]).group_by("rank").agg(steps=pl.len())
-        rows, coverage = with_counts(rows, tables.ops, steps)
+        steps = pl.concat([steps_of_timeline(tables.steps, rank) for rank in traced])
+        rows, coverage = with_counts(rows, tables.ops, steps.group_by("rank").agg(steps=pl.len()))
     told = [one.by_shapes for one, _ in found.values() if one.by_shapes is not None]
     rows = with_limits(rows, run.ranks, rates)
     return RunOperators(
         rows=rows, coverage=coverage, by_shapes=ShapeCoverage.of(told) if told else None, ranks=list(found),
         num_bad=sum(bad for _, bad in found.values()), problems=problems)
-
-
-def _windows(tables: RecordedTables | None, rank: Rank) -> Windows | None:
-    """Steps of the timeline of a rank; None where only its trace can tell."""
-    if tables is None:
-        return None
-    return [*_steps_of(tables, rank).select("start_ns", "end_ns", "step").iter_rows()]
-
-
-def _steps_of(tables: RecordedTables, rank: Rank) -> pl.DataFrame:
-    return tables.steps.filter(pl.col("pass") == timeline_pass(rank), pl.col("rank") == rank.number)

@@ -59,7 +59,7 @@ def selected(rows: pl.DataFrame, selection: Selection) -> pl.DataFrame:
                  fnmatch.fnmatchcase(path, selection.module)]
         conditions.append(pl.col("module_path").is_in(paths))
     if selection.dtype is not None:
-        conditions.append(pl.col("dtypes").str.contains(selection.dtype, literal=True))
+        conditions.append(pl.col("dtypes").cast(pl.String).str.contains(selection.dtype, literal=True))
     return rows.filter(conditions)
 
 

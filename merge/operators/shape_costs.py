@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.one_key import one_key
 from distprof.merge.operators.rank_timeline import OPERATOR, STRIDES, VALUES, RankTimeline
+from distprof.merge.operators.shape_coverage import ShapeCoverage
 from distprof.shape_formulas.traced_bytes import TRAFFIC
 from distprof.shape_formulas.traced_cost import FORMULAS, TracedCost, has_no_flops, is_whole, traced_cost
 
@@ -22,34 +23,6 @@ MOST_KEPT = 1 << 14
 NODE = re.compile(r"\w+Backward\d+|autograd::engine::.*")
 WANTED = (STRIDES, VALUES)
 """Texts that a timeline has to have for it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeCoverage:
-    """How far shapes tell the FLOPs of operators."""
-
-    host_ns: int = 0
-    """Self time on hosts of calls whose FLOPs are known, or part of those of a call around them."""
-    all_host_ns: int = 0
-    """Also of the others, but of none that only passes on to operators within."""
-    device_ns: int = 0
-    """The same on devices."""
-    all_device_ns: int = 0
-    unknown_calls: int = 0
-    calls_without_shapes: int = 0
-    """Those among them of which the trace has no shapes."""
-
-    @property
-    def ratio(self) -> float | None:
-        """Share of the time: on devices where anything ran on one. None where nothing ran."""
-        known, everything = (self.device_ns, self.all_device_ns) if self.all_device_ns else (
-            self.host_ns, self.all_host_ns)
-        return known / everything if everything else None
-
-    @classmethod
-    def of(cls, several: Sequence[ShapeCoverage]) -> ShapeCoverage:
-        """Of all ranks."""
-        return cls(**{one.name: sum(getattr(each, one.name) for each in several) for one in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from distprof.contract.passes import MEMORY, TRACE
 from distprof.contract.paths import MEMORY_JSON
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.scan.trace_file import TraceFile
+
+if TYPE_CHECKING:
+    import polars as pl  # a merge does not need it before its first pass
 
 
 def with_timelines(run: Run) -> Run:
@@ -19,6 +23,11 @@ def timeline_pass(rank: Rank) -> str:
     """The pass that recorded the timeline of a rank of `with_timelines`."""
     is_memory = rank.recorded is not None and (rank.trace is None or rank.trace.path.name == MEMORY_JSON)
     return MEMORY if is_memory else TRACE
+
+
+def steps_of_timeline(steps: pl.DataFrame, rank: Rank) -> pl.DataFrame:
+    """Rows of `STEPS` that the timeline of a rank covers."""
+    return steps.filter((steps["pass"] == timeline_pass(rank)) & (steps["rank"] == rank.number))
 
 
 def _of_memory(rank: Rank) -> Rank:

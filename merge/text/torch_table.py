@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.merge.operators.torch_averages import TorchAverages
+from distprof.merge.torch_table.averages import TorchAverages
 
 ROWS = 100
 LONGEST_NAME, LONGEST_SHAPES, LONGEST_FRAME, WIDTH, GAP = 55, 80, 75, 12, "  "

@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 import distprof
 from distprof.contract.merged_tables import MERGED_OPERATORS
 from distprof.contract.parquet import schema_of
-from distprof.merge.operators import run_operators as module
+from distprof.merge.operators import read_operators as module
 from support.jobs import called
 from support.kineto_files import DLRM, needs_shared
 from support.made_up_traces import folder, op

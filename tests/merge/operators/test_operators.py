@@ -12,7 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from distprof.merge.operators.grouping import grouped
-from distprof.merge.operators.rank_operators import SCHEMA
+from distprof.merge.operators.operator_rows import SCHEMA
 from distprof.merge.operators.run_operators import run_operators
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_tables

@@ -22,7 +22,7 @@ from distprof.merge.operators.shapes import tensors_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import RecordedTables, read_tables
-from distprof.merge.run.timelines import timeline_pass, with_timelines
+from distprof.merge.run.timelines import steps_of_timeline, timeline_pass, with_timelines
 from distprof.units import counted, percent, spans
 
 KEY = ("rank", "op", "type", "module_path", "phase", "shapes", "dtypes")
@@ -82,8 +82,7 @@ def _whole_operators(timeline: RankTimeline, known: Calls) -> RankTimeline:
 def _windows(tables: RecordedTables | None, rank: Rank) -> list[tuple[int, int, int]] | None:
     if tables is None:
         return None
-    steps = tables.steps.filter(pl.col("pass") == timeline_pass(rank), pl.col("rank") == rank.number)
-    return list(steps.select("start_ns", "end_ns", "step").iter_rows())
+    return list(steps_of_timeline(tables.steps, rank).select("start_ns", "end_ns", "step").iter_rows())
 
 
 def _with_counts(rows: pl.DataFrame, tables: RecordedTables | None, ranks: Sequence[Rank]) -> (

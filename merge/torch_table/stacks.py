@@ -9,8 +9,8 @@ import numpy as np
 from distprof.merge.activity.markers import AUTOGRAD
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.rank_timeline import OPERATOR, PYTHON, RUNTIME, RankTimeline
-from distprof.merge.operators.torch_session import FORWARD_THREAD, PYTHON_ID, PYTHON_PARENT, STACK
 from distprof.merge.scan.scanned_columns import NONE
+from distprof.merge.torch_table.session import FORWARD_THREAD, PYTHON_ID, PYTHON_PARENT, STACK
 
 UNSEEN = (("autograd/__init__", "_make_grads"), ("autograd/__init__", "backward"), ("torch/tensor", "backward"),
           ("_internal/common_utils", "prof_callable"), ("_internal/common_utils", "prof_func_call"),

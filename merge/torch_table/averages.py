@@ -14,9 +14,9 @@ from distprof.merge.operators.memory_changes import HOSTS, MEMORY, OUT_OF_MEMORY
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.rank_timeline import ANNOTATION, NUM_HOST, RankTimeline
 from distprof.merge.operators.shapes import tensors_and_scalars
-from distprof.merge.operators.torch_flops import torch_flops
-from distprof.merge.operators.torch_session import INPUTS, TorchSession
-from distprof.merge.operators.torch_stacks import Stack, TorchStacks
+from distprof.merge.torch_table.flop_estimates import torch_flops
+from distprof.merge.torch_table.session import INPUTS, TorchSession
+from distprof.merge.torch_table.stacks import Stack, TorchStacks
 
 WORK = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")
 """Collectives: as they may end on another thread, torch neither nests them nor gives them a self time."""

@@ -1,0 +1,16 @@
+"""`--strict`: what is missing is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distprof.contract.problems import Problem
+from distprof.errors import IncompleteError
+from distprof.merge.text.problems import sentences
+
+
+def fail_if_incomplete(problems: Sequence[Problem], *, strict: bool) -> None:
+    """Raises IncompleteError where something is missing and that matters."""
+    if strict and problems:
+        raise IncompleteError(f"incomplete: {'; '.join(sentences(problems))}",
+                              hint="without --strict this exits with 0")
