@@ -73,7 +73,9 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.
     found = _derived(found, busy).join(spread(rows, keys, busy), on=keys, how="left", nulls_equal=True,
                                        maintain_order="left")
     order = {"self": busy, **TORCH_SORTS}.get(column, column)
-    found = found.sort(order, descending=True, nulls_last=True, maintain_order=True)
+    kept = [name for name in (*KEYS, *NUMBERS, "bound") if name in found.columns]
+    found = found.select(*dict.fromkeys((*kept, order))).sort(order, descending=True, nulls_last=True,
+                                                              maintain_order=True)
     total = found[busy].sum()
     share = (pl.col(busy) / total) if total else pl.lit(None, pl.Float64)
     return as_texts(found.with_columns(share=share).with_columns(cumulative_share=pl.col("share").cum_sum()).select(

@@ -11,7 +11,7 @@ import polars as pl
 from distprof.merge.operators.amounts import COSTS, MEMORY
 from distprof.merge.operators.grouped_calls import grouped_calls
 from distprof.merge.operators.memory_changes import MemoryChanges
-from distprof.merge.operators.operator_rows import SCHEMA, RankOperators
+from distprof.merge.operators.operator_rows import KEYS, SCHEMA, RankOperators
 from distprof.merge.operators.rank_timeline import RankTimeline
 from distprof.merge.operators.shape_costs import UNKNOWN
 
@@ -30,7 +30,7 @@ def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[in
             timeline has the texts of `shape_costs.WANTED`.
     """
     calls = grouped_calls(timeline, windows, num_frames=num_frames, changes=changes, by_shapes=by_shapes)
-    words = {name: _word(calls.columns[name], known) for name, known in calls.words.items()}
+    words = {name: _word(calls.columns[name], known, KEYS[name]) for name, known in calls.words.items()}
     frame = pl.DataFrame({"rank": np.full(calls.num_rows, rank), **calls.columns, **words})
     return RankOperators(by_shapes=calls.by_shapes, rows=frame.with_columns(
         pl.when(pl.col("step") >= 0).then("step").alias("step"),
@@ -38,7 +38,7 @@ def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[in
     ).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items()))
 
 
-def _word(numbers: Any, known: Sequence[str | None]) -> pl.Series:
+def _word(numbers: Any, known: Sequence[str | None], kind: pl.DataType) -> pl.Series:
     """Texts in place of numbers, null for -1."""
-    words = pl.Series([*known, None], dtype=pl.String).cast(pl.Categorical)
+    words = pl.Series([*known, None], dtype=pl.String).cast(kind)
     return words.gather(np.where(numbers < 0, len(known), numbers))

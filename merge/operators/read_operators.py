@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 
 from distprof.contract.problems import Unreadable
@@ -18,6 +19,7 @@ from distprof.threads import thread_pool
 
 AT_ONCE = 2
 """Ranks that are read side by side: their slices are in memory together."""
+MANY_ROWS = 200_000
 Read = tuple[RankOperators, int]
 """Operators, and how many slices were left out."""
 Take = Callable[[Rank, RankTimeline], None]
@@ -55,5 +57,14 @@ def read_operators(ranks: Sequence[Rank], tables: RecordedTables | None, *, by_s
 
     with thread_pool(AT_ONCE) as executor:
         each = dict(zip((rank.number for rank in ranks), executor.map(read, ranks), strict=True))
+    if sum(len(one[0].rows) for one in each.values() if not isinstance(one, Unreadable)) > MANY_ROWS:
+        _return_memory()
     return ({number: one for number, one in each.items() if not isinstance(one, Unreadable)},
             [one for one in each.values() if isinstance(one, Unreadable)])
+
+
+def _return_memory() -> None:
+    """Gives the system back what timelines took: polars has an allocator of its own, which cannot use it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # musl has none
+        trim(0)

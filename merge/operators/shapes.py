@@ -12,9 +12,10 @@ MOST = 1 << 16
 def strict(text: str) -> str | None:
     """The text as JSON is usually written; None for what is none."""
     try:
-        return msgspec.json.encode(msgspec.json.decode(text)).decode().replace(",", ", ")
+        found = msgspec.json.encode(msgspec.json.decode(text)).decode().replace(",", ", ")
     except msgspec.DecodeError:
         return None
+    return text if found == text else found  # most are: in memory once
 
 
 @lru_cache(maxsize=MOST)

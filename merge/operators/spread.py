@@ -30,7 +30,7 @@ def spread(rows: pl.DataFrame, keys: Sequence[str], busy: str) -> pl.DataFrame:
         `slowest_p_value`: how likely some rank would be as slow in some group if all were equal. Null without three
         steps that all ranks have, and for groups that take little of the time.
     """
-    if "rank" in keys:
+    if "rank" in keys or rows["rank"].n_unique() < 2:
         return rows.select(keys).unique().with_columns(pl.lit(None, kind).alias(name) for name, kind in NAMES.items())
     in_steps = rows.group_by([*dict.fromkeys([*keys, "rank", "step"])]).agg(pl.col(busy).sum())
     each = in_steps.group_by([*keys, "rank"]).agg(pl.col(busy).sum()).sort("rank")

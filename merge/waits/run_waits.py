@@ -16,12 +16,12 @@ from distprof.errors import DataError
 from distprof.merge.operators.rank_timeline import RankTimeline, read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
+from distprof.merge.run.timelines import steps_of_timeline, with_timelines
 from distprof.merge.waits.compilations import COMPILED, compiling_waits, empty_compilations
 from distprof.merge.waits.queues import device_queue
 from distprof.merge.waits.traced_waits import SCHEMA, traced_waits
 from distprof.threads import thread_pool
 
-TRACE = "trace"
 AT_ONCE = 2
 """Timelines that are read side by side."""
 Source = Literal["sync pass", "timeline"]
@@ -60,6 +60,7 @@ def run_waits(run: Run, *, queues: bool = False, traced: Mapping[int, TracedWait
     Raises:
         DataError: The sync pass was not recorded, no rank has a timeline, and none compiled anything.
     """
+    run = with_timelines(run)
     if run.kind == "traces":
         return _of_timelines(run, None, empty_compilations(), [], traced)
     steps, found, compiled = (read_table(run, table) for table in (STEPS, WAITS, COMPILATIONS))
@@ -94,7 +95,7 @@ def _of_timelines(run: Run, steps: Loaded | None, compilations: pl.DataFrame, pr
                         hint="record it with --steps sync=2")
     known = pl.DataFrame(schema={"rank": pl.Int64, "step": pl.Int64, "duration_ns": pl.Int64})
     return RunWaits(rows=pl.concat([pl.DataFrame(schema=SCHEMA), *(waits for waits, _ in found.values())]),
-                    steps=known if steps is None else _steps(steps, TRACE),
+                    steps=known if steps is None else _steps_of_timelines(steps, run),
                     ranks=list(found) or compilations["rank"].unique().sort().to_list(),
                     source="timeline" if found else None, compilations=compilations, queues=_queues(found),
                     problems=problems)
@@ -124,8 +125,12 @@ def _steps(steps: Loaded, name: str) -> pl.DataFrame:
     return steps.rows.filter(pl.col("pass") == name).select("rank", "step", "duration_ns")
 
 
+def _steps_of_timelines(steps: Loaded, run: Run) -> pl.DataFrame:
+    each = (steps_of_timeline(steps.rows, rank) for rank in run.ranks if rank.trace is not None)
+    return pl.concat([steps.rows.clear(), *each]).select("rank", "step", "duration_ns")
+
+
 def _windows(steps: Loaded | None, rank: Rank) -> Sequence[tuple[int, int, int]] | None:
     if steps is None:
         return None
-    mine = steps.rows.filter(pl.col("pass") == TRACE, pl.col("rank") == rank.number)
-    return [(start, end, step) for start, end, step in mine.select("start_ns", "end_ns", "step").iter_rows()]
+    return list(steps_of_timeline(steps.rows, rank).select("start_ns", "end_ns", "step").iter_rows())

@@ -59,7 +59,34 @@ def test_a_trace_of_another_program(tmp_path):
     assert rows[0]["in_shapes"] == [[1, 3, 8, 8], [4, 3, 3, 3]] and rows[0]["computation"] is None
     assert [row["name"] for row in found(path, "--input-dtype", "Float16")["device"]] == ["aten::convolution"]
     assert [row["name"] for row in found(path, "--type", "aten::relu_")["device"]] == ["aten::relu_"]
-    assert "computation and memory unknown" in analyze([str(path)])
+    assert "tell FLOPs of 28.6 % of the time" in analyze([str(path)]), "the convolution lacks its stride"
+
+
+def test_a_trace_with_shapes_tells_computation(tmp_path):
+    """What lies in an operator that counts as a whole is its time."""
+    given = {"Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"]}
+    conv = {"Input Dims": [[1, 3, 8, 8], [4, 3, 3, 3], [], [], [], [], [], [], []],
+            "Input type": ["float", "float", "", "ScalarList", "ScalarList", "ScalarList", "Scalar", "ScalarList",
+                           "Scalar"],
+            "Concrete Inputs": ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1"]}
+    events = [event("aten::mm", 0, 10, **given), event("aten::convolution", 20, 10, **conv),
+              event("aten::mkldnn_convolution", 22, 7, **conv), event("aten::made_up", 40, 2)]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    rows = {row["name"]: row for row in found(path)["device"]}
+    assert rows.keys() == {"aten::mm", "aten::convolution", "aten::made_up"}
+    assert rows["aten::mm"]["computation"] == 48 and rows["aten::made_up"]["computation"] is None
+    assert rows["aten::convolution"]["computation"] == 2 * 36 * 4 * 27
+    assert rows["aten::convolution"]["time"] == pytest.approx(1e-5)
+    assert rows["aten::mm"]["flops"] == pytest.approx(48 / 1e-5)
+    theirs = json.loads(called("ops", "--json", path).stdout)
+    assert sum(row["computation"] or 0 for row in rows.values()) == theirs["totals"]["flops"]
+
+
+def test_without_shapes_computation_is_unknown(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event("aten::mm", 0, 10)]}))
+    assert "computation and memory unknown" in analyze([str(path)]) and found(path)["device"][0]["computation"] is None
 
 
 def test_types_have_the_words_of_megengine():

@@ -7,6 +7,7 @@ import json
 
 import polars as pl
 import pytest
+import torch
 
 import distprof
 from distprof.merge.waits.grouping import KEYS, NUMBERS
@@ -146,3 +147,19 @@ def test_waits_of_a_recorded_timeline_are_those_of_its_steps(ddp):
         pl.col("name") == "Work.wait", pl.col("step").is_not_null())
     mine = rows.filter(pl.col("op") == "Work.wait")
     assert mine["calls"].sum() == len(waits) and mine["blocked_ns"].sum() == waits["duration_ns"].sum()
+
+
+@pytest.mark.long
+def test_the_timeline_of_the_memory_pass_tells_waits_as_well(tmp_path):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with distprof.record(tmp_path / "run", steps="wait=2,count=0,time=0,trace=0,arrivals=0,memory=2"):
+        for _ in range(5):
+            loss = model(torch.randn(3, 4)).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()
+    found = json.loads(called("waits", "--json", tmp_path / "run").stdout)
+    assert found["source"] == "timeline" and found["steps"] == [2, 3] and found["totals"]["steps_ns"] > 0
+    assert {row["op"]: row["calls"] for row in found["waits"]} == {"aten::item": 2}

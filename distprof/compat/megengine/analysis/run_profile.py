@@ -14,10 +14,14 @@ from distprof.compat.megengine.analysis.profile import SCHEMA, Profile
 from distprof.compat.megengine.analysis.torch_types import dtype_of, type_of
 from distprof.errors import DataError
 from distprof.merge.operators.counted import Coverage, with_counts
+from distprof.merge.operators.grouped_calls import slice_costs
 from distprof.merge.operators.nesting import Nesting
+from distprof.merge.operators.operator_rows import RankOperators, as_texts
 from distprof.merge.operators.rank_operators import rank_operators
-from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, TYPES, RankTimeline, read_timeline
+from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, TYPES, RankTimeline, Wanted, read_timeline
 from distprof.merge.operators.selection import Selection, selected
+from distprof.merge.operators.shape_costs import WANTED
+from distprof.merge.operators.shape_coverage import ShapeCoverage
 from distprof.merge.operators.shapes import tensors_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
@@ -39,20 +43,25 @@ def read_profile(paths: Sequence[Path]) -> Profile:
     """
     run = with_timelines(open_run(*paths))
     tables = None if run.kind == "traces" else read_tables(run)
-    frames, bad = list[pl.DataFrame](), 0
+    by_shapes = tables is None or tables.ops.is_empty()
+    found, bad = list[RankOperators](), 0
     for rank in run.ranks:
         if rank.trace is not None:
-            timeline = read_timeline(rank)
+            timeline = read_timeline(rank, wanted=Wanted(texts=WANTED if by_shapes else ()))
             bad += timeline.num_bad
-            known = _counted(tables, rank)
-            frames.append(rank_operators(rank.number, _whole_operators(timeline, known), _windows(tables, rank)).rows)
-    if not frames:
+            whole = _whole_by_shapes(timeline) if by_shapes else _whole_operators(timeline, _counted(tables, rank))
+            found.append(rank_operators(rank.number, whole, _windows(tables, rank), by_shapes=by_shapes))
+    if not found:
         raise DataError(f"expected a timeline in {run.path}, found none",
                         hint="--steps trace=6 records one" if tables is not None else None)
-    rows, coverage = _with_counts(pl.concat(frames), tables, run.ranks)
+    rows, coverage = pl.concat([as_texts(one.rows) for one in found]), None
+    if tables is not None and not by_shapes:
+        rows, coverage = _with_counts(rows, tables, run.ranks)
+    told = [one.by_shapes for one in found if one.by_shapes is not None]
     if rows["step"].is_not_null().any():
         rows = rows.filter(pl.col("step").is_not_null())
-    return Profile(rows=_as_operators(selected(rows, Selection())), notes=list(_notes(run, rows, coverage, bad)))
+    notes = [*_notes(run, rows, coverage or (ShapeCoverage.of(told) if told else None), bad)]
+    return Profile(rows=_as_operators(selected(rows, Selection())), notes=notes)
 
 
 def _counted(tables: RecordedTables | None, rank: Rank) -> Calls:
@@ -79,16 +88,23 @@ def _whole_operators(timeline: RankTimeline, known: Calls) -> RankTimeline:
     return timeline.where(~(inside & is_operator))
 
 
+def _whole_by_shapes(timeline: RankTimeline) -> RankTimeline:
+    """The same where shapes tell FLOPs: without operators that are part of one whose FLOPs are known."""
+    costs = slice_costs(timeline, Nesting(timeline.thread, timeline.start_ns, timeline.end_ns,
+                                          held=timeline.type < NUM_HOST))
+    if costs is None:
+        return timeline
+    return timeline.where((timeline.type != OPERATOR) | ~costs.is_known | (costs.flops >= 0))
+
+
 def _windows(tables: RecordedTables | None, rank: Rank) -> list[tuple[int, int, int]] | None:
     if tables is None:
         return None
     return list(steps_of_timeline(tables.steps, rank).select("start_ns", "end_ns", "step").iter_rows())
 
 
-def _with_counts(rows: pl.DataFrame, tables: RecordedTables | None, ranks: Sequence[Rank]) -> (
+def _with_counts(rows: pl.DataFrame, tables: RecordedTables, ranks: Sequence[Rank]) -> (
         tuple[pl.DataFrame, Coverage | None]):
-    if tables is None:
-        return rows.with_columns(flops=pl.lit(None, pl.Int64), bytes=pl.lit(None, pl.Int64)), None
     passes = pl.DataFrame({"rank": [rank.number for rank in ranks], "pass": [timeline_pass(rank) for rank in ranks]},
                           schema={"rank": pl.Int64, "pass": pl.String})
     return with_counts(rows, tables.ops, tables.steps.join(passes, on=["rank", "pass"]).group_by("rank").agg(
@@ -147,7 +163,7 @@ def _dtypes(text: str) -> list[str]:
     return [dtype for one in found if isinstance(one, str) and (dtype := dtype_of(one)) is not None]
 
 
-def _notes(run: Run, rows: pl.DataFrame, coverage: Coverage | None, bad: int) -> Iterator[str]:
+def _notes(run: Run, rows: pl.DataFrame, coverage: Coverage | ShapeCoverage | None, bad: int) -> Iterator[str]:
     steps = rows["step"].drop_nulls().unique().sort().to_list()
     of_steps = f", mean of {counted(len(steps), 'step')} ({spans(steps)})" if len(steps) > 1 else ""
     yield f"an operator is all calls of a step with the same module, phase and shapes{of_steps}"
@@ -155,7 +171,10 @@ def _notes(run: Run, rows: pl.DataFrame, coverage: Coverage | None, bad: int) ->
     if not busy.any():
         yield "nothing ran on a device of its own: device times are those of the host"
     if coverage is None:
-        yield "computation and memory unknown: no step of the count pass was recorded"
+        yield "computation and memory unknown: no step of the count pass was recorded, and the trace has no shapes"
+    elif isinstance(coverage, ShapeCoverage):
+        told = "" if coverage.ratio is None else f", which tell FLOPs of {percent(coverage.ratio)} of the time"
+        yield f"computation and memory are from the shapes in the trace{told}"
     elif coverage.ratio is not None:
         yield f"computation and memory are from the count pass; operators have {percent(coverage.ratio)} of its FLOPs"
     if bad:
