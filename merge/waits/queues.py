@@ -39,7 +39,7 @@ def device_queue(rank: int, timeline: RankTimeline, windows: Windows | None) -> 
     sent, sent_ns, begin_ns = _commands(timeline, device[call >= 0], call[call >= 0])
     start_ns, end_ns = timeline.start_ns[device], timeline.end_ns[device]
     if windows is None:
-        first = min([*sent.tolist(), int(start_ns.min())])
+        first = int(np.concatenate((sent, start_ns)).min())
         windows = marked_steps(timeline) or [(first, int(end_ns.max()), 0)]
     waits = begin_ns > sent_ns
     rows = []

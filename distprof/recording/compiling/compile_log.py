@@ -89,7 +89,7 @@ class CompileLog:
     def forget(self) -> None:
         """In a forked child: what the parent compiled is not its own."""
         self.stop()
-        self._rows, self._modules, self._num_written = [], [], 0
+        self._rows, self._modules, self._num_written, self._num_left_out = [], [], 0, 0
 
     def rows(self) -> list[TableRow]:
         """Rows of compilations.parquet; modules have the paths that are known by now."""
