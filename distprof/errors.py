@@ -8,6 +8,8 @@
     +-- FormulaError        1   a FLOP formula that a user registered failed
     +-- ModelError          1   the user's model or its factory raised
     +-- IncompleteError     3   done, but parts of the run are missing (only under --strict)
+    +-- BeyondLimit         1   a change is beyond a limit of `diff --fail-if`
+    +-- CannotTell          3   whether it is, cannot be told
     Ended             128 + n   signal n ends the process
 """
 
@@ -65,6 +67,16 @@ class ModelError(DistprofError):
 
 class IncompleteError(DistprofError):
     """The work is done, but parts of the run are missing; raised under --strict only."""
+
+    exit_code = 3
+
+
+class BeyondLimit(DistprofError):
+    """A change is beyond a limit of `--fail-if`."""
+
+
+class CannotTell(DistprofError):
+    """Nobody can tell whether a change is beyond a limit of `--fail-if`."""
 
     exit_code = 3
 

@@ -21,10 +21,10 @@ from distprof.launch.next_commands import command_names
 from distprof.launch.standard_streams import close_standard_output, open_standard_streams, tell_errors_once
 from distprof.terminal import say, show
 
-ORDER = ("run", "merge", "report", "view", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits",
-         "export", "count", "profile", "reconcile", "doctor")
+ORDER = ("run", "merge", "report", "view", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
+         "waits", "export", "count", "profile", "reconcile", "doctor")
 """Order of commands in the help; others follow by name."""
-READING = ("merge", "report", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "export")
+READING = ("merge", "report", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "export")
 """Commands that read runs: nothing of theirs is left to do when Python ends."""
 
 

@@ -40,6 +40,10 @@ def test_reading_a_run_imports_no_torch(ddp, command):
     assert "torch" not in loaded(COMMAND, command, "--json", ddp)
 
 
+def test_comparing_runs_imports_no_torch(ddp):
+    assert "torch" not in loaded(COMMAND, "diff", ddp, ddp)
+
+
 def test_the_tree_of_modules_of_a_run_imports_no_torch(ddp):
     assert "torch" not in loaded(COMMAND, "stats", "--modules", ddp)
 
@@ -86,6 +90,7 @@ def test_the_wheel_holds_everything_under_distprof(tmp_path):
     names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
     packages = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
     assert packages == {"distprof", "distprof-start.pth", "distprof_start.py"}
-    for name in ("merge/run/run_model.py", "launch/worker.py", "launch/view/page.html", "contract/tables.py",
-                 "py.typed"):
+    for name in ("merge/run/run_model.py", "launch/worker.py", "contract/tables.py", "py.typed",
+                 "launch/view/page.html", "merge/text/difference.html.jinja", "merge/report/page/page.html",
+                 "merge/report/page/sections/findings.html", "merge/report/page/scripts/main.js"):
         assert f"distprof/{name}" in names

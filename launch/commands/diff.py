@@ -1,0 +1,98 @@
+"""`distprof diff`: what changed between two runs, by how much, and what of it is noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from distprof.errors import UsageError
+from distprof.launch.options import JSON, STRICT
+from distprof.terminal import show
+
+SEVERAL = ("--base", "--new")
+
+
+class SeveralValues(click.Command):
+    """Takes several values after one `--base` or `--new`: each further one gets the option in front of it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        repeated, option = list[str](), None
+        for place, word in enumerate(args):
+            if word.startswith("-"):
+                option = word if word in SEVERAL else None
+            elif option is not None and args[place - 1] != option:
+                repeated.append(option)
+            repeated.append(word)
+        return super().parse_args(ctx, repeated)
+
+
+@click.command(cls=SeveralValues)
+@click.argument("runs", nargs=-1, metavar="[A B]", type=click.Path(path_type=Path))
+@click.option("--base", multiple=True, metavar="RUN...", type=click.Path(path_type=Path),
+              help="Several runs in place of A. How much they differ is then the measure of noise.")
+@click.option("--new", multiple=True, metavar="RUN...", type=click.Path(path_type=Path),
+              help="Several runs in place of B.")
+@click.option("--fail-if", multiple=True, metavar="LIMIT",
+              help="Exit with 1 where a change is beyond a limit like 'step_time > 5 %', with 3 where one cannot tell. "
+                   "Can be repeated. Also cpu_time, a part of the step (data, forward, backward, optimizer, exposed, "
+                   "other), memory, params, flops, mfu, samples_per_second, modules.PATH, or a path into what "
+                   "stats --json and comms --json print.")
+@click.option("--noise", default=None, metavar="PERCENT",
+              help="Standard deviation that is assumed between single runs of one program.  [default: 1]")
+@click.option("--peak", default=None, type=float, metavar="FLOP/S",
+              help="Peak rate of each rank's device, for MFU.  [default: the published rate]")
+@click.option("--top", default=10, type=click.IntRange(min=1), metavar="N", show_default=True,
+              help="Rows of each table.")
+@click.option("--html", default=None, metavar="FILE", type=click.Path(path_type=Path),
+              help="Write a page that needs nothing else as well.")
+@click.option("--markdown", is_flag=True, help="Print Markdown, for a pull request.")
+@JSON
+@STRICT
+def diff(runs: tuple[Path, ...], *, base: tuple[Path, ...], new: tuple[Path, ...], fail_if: tuple[str, ...],
+         noise: str | None, peak: float | None, top: int, html: Path | None, markdown: bool, as_json: bool,
+         strict: bool) -> None:
+    """Show what changed between runs, and what of it is noise.
+
+    Step time, its parts, modules, operators, collectives, memory, counts, topology, versions. A and B are run
+    directories, or traces that torch.profiler wrote.
+
+    \b
+    distprof diff runs/a runs/b
+    distprof diff --base runs/a1 runs/a2 runs/a3 --new runs/b1 runs/b2
+    distprof diff --fail-if 'step_time > 5 %' --fail-if 'memory > 100 MB' runs/a runs/b
+    """
+    sides = _sides(runs, base, new)
+    if markdown and as_json:
+        raise UsageError("expected --markdown or --json, found both")
+    ratio = _ratio(noise)
+    from distprof.launch.merge_memory import reuse_memory
+
+    reuse_memory()
+    from distprof.merge.commands.diff import DiffView
+    from distprof.merge.commands.diff import diff as diff_of
+
+    view = DiffView(fail_if=fail_if, noise=ratio, peak=peak, top=top, html=html,
+                    form="json" if as_json else "markdown" if markdown else "text")
+    answer = diff_of(*sides, view, strict=strict)
+    show(answer.text)
+    if answer.error is not None:
+        raise answer.error
+
+
+def _sides(runs: tuple[Path, ...], base: tuple[Path, ...],
+           new: tuple[Path, ...]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    if base and new and not runs:
+        return base, new
+    if len(runs) == 2 and not base and not new:
+        return runs[:1], runs[1:]
+    raise UsageError(f"expected two runs, or --base and --new with one or more each, found {len(runs)} runs, "
+                     f"{len(base)} for --base and {len(new)} for --new",
+                     hint="distprof diff A B, or distprof diff --base A1 A2 --new B1 B2")
+
+
+def _ratio(noise: str | None) -> float | None:
+    try:
+        return None if noise is None else float(noise.strip().removesuffix("%")) / 100
+    except ValueError:
+        raise UsageError(f"expected a number of percent for --noise, found {noise!r}") from None

@@ -1,0 +1,171 @@
+"""The change of a quantity: by how much, how certain, and whether it is more than noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from distprof.merge.difference.bootstrap import Statistic, standard_errors
+from distprof.merge.difference.noise import Noise
+from distprof.merge.difference.samples import Samples
+from distprof.merge.difference.student import quantile, two_sided
+
+LEVEL = 0.01
+"""p below which something has changed; intervals hold with 1 - p."""
+UNEVEN = 0.5
+"""Standard deviation of what is divided out, as a part of it."""
+Verdict = Literal["changed", "noise", "same", "unknown", "added", "removed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Of one quantity."""
+
+    base: float | None
+    new: float | None
+    low: float | None = None
+    """Ends of the interval of the difference; None where nothing says how much it varies."""
+    high: float | None = None
+    p: float | None = None
+    """Probability of a difference like this between two runs of one program."""
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.base is None or self.new is None else self.new - self.base
+
+    @property
+    def ratio(self) -> float | None:
+        """The difference as a part of the base; None of nothing."""
+        return self._of_base(self.difference)
+
+    @property
+    def low_ratio(self) -> float | None:
+        return self._of_base(self.low)
+
+    @property
+    def high_ratio(self) -> float | None:
+        return self._of_base(self.high)
+
+    def _of_base(self, value: float | None) -> float | None:
+        return None if value is None or not self.base else value / abs(self.base)
+
+    @property
+    def is_exact(self) -> bool:
+        """True for what is counted, not measured."""
+        return self.low is not None and self.low == self.high
+
+    @property
+    def verdict(self) -> Verdict:
+        """What can be said."""
+        if self.base is None or self.new is None:
+            return "unknown" if self.base is None and self.new is None else "added" if self.base is None else "removed"
+        if self.is_exact:
+            return "same" if self.base == self.new else "changed"
+        if self.p is None:
+            return "unknown"
+        return "changed" if self.p < LEVEL else "noise"
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("base", "new", "difference", "ratio", "low", "high", "low_ratio", "high_ratio", "p", "verdict")
+        values = {name: getattr(self, name) for name in names}
+        return {name: None if isinstance(value, float) and not math.isfinite(value) else value
+                for name, value in values.items()}
+
+
+def exact(base: float | None, new: float | None) -> Change:
+    """Of something that is counted: it differs or it does not."""
+    difference = None if base is None or new is None else new - base
+    return Change(base=base, new=new, low=difference, high=difference, p=None)
+
+
+def inverse(change: Change, of: Change | None) -> Change:
+    """Of a rate, whose error is that of the time that it is divided by."""
+    if change.difference is None or of is None or of.low_ratio is None or of.high_ratio is None or of.ratio is None:
+        return replace(change, low=None, high=None, p=None)
+    assert change.base is not None
+    low, high = ((1 + of.ratio) / (1 + end) if end > -1 else math.inf for end in (of.high_ratio, of.low_ratio))
+    assert change.new is not None
+    ends = sorted(change.new * one - change.base for one in (low, high))
+    return replace(change, low=ends[0], high=ends[1], p=of.p)
+
+
+def between_runs(base: Sequence[float], new: Sequence[float]) -> Change:
+    """Of a number that each run has once; of two runs nothing says how much it varies."""
+    if len(base) + len(new) <= 2:
+        return Change(base=base[0], new=new[0])
+    values = np.array([[value] for value in (*base, *new)])
+    errors, freedom = _between_runs(values, len(base))
+    return _change(float(np.mean(base)), float(np.mean(new)), errors[0], freedom[0], 1)
+
+
+def changes(base: Sequence[Samples], new: Sequence[Samples], statistic: Statistic, noise: Noise, *,
+            scales: Any = None, waits: Sequence[Hashable] = (),
+            step_ns: Sequence[float] | None = None) -> dict[Hashable, Change]:
+    """Changes of all items; intervals and p hold for all of them together.
+
+    Args:
+        base: Of each run, with the same items.
+        new: Likewise.
+        statistic: What is taken of the steps.
+        noise: What runs differ by.
+        scales: Of each run of both sides, what its times are divided by first.
+        waits: Items that last as long as others take: they vary like the step, not like themselves.
+        step_ns: The mean step of each run, where there are any.
+    """
+    runs = [*base, *new]
+    items, number = runs[0].items, max(len(runs[0].items), 1)
+    factors = np.ones(len(runs)) if scales is None else np.asarray(scales, float)
+    steps = [one.by_step / factor for one, factor in zip(runs, factors, strict=True)]
+    values = np.stack([statistic(one) for one in steps])
+    if noise.is_measured:
+        errors, freedom = _between_runs(values, len(base))
+    else:
+        vary = np.abs(values)
+        for column, item in enumerate(items):
+            if step_ns is not None and item in waits:
+                vary[:, column] = np.maximum(vary[:, column], step_ns)
+        queued = np.array(noise.by_queue)[:, None] * vary
+        # what a machine does to all items it does not do to each to the same degree
+        uneven = UNEVEN * np.abs(factors - 1)[:, None] * values
+        each = [standard_errors(one, statistic, run.alike) for one, run in zip(steps, runs, strict=True)]
+        errors, freedom = _within_runs(each, (noise.assumed * values) ** 2 + queued ** 2 + uneven ** 2)
+    before, after = values[:len(base)].mean(axis=0), values[len(base):].mean(axis=0)
+    return {item: _change(before[index], after[index], errors[index], freedom[index], number)
+            for index, item in enumerate(items)}
+
+
+def _between_runs(values: Any, num_base: int) -> tuple[Any, Any]:
+    """Errors of the difference from the scatter of runs, with its degrees of freedom."""
+    sides = values[:num_base], values[num_base:]
+    freedom = len(values) - 2
+    squares = sum(((side - side.mean(axis=0)) ** 2).sum(axis=0) for side in sides)
+    return (np.sqrt(squares / freedom * (1 / len(sides[0]) + 1 / len(sides[1]))),
+            np.full(values.shape[1], float(freedom)))
+
+
+def _within_runs(scatter: Sequence[tuple[Any, float]], assumed: Any) -> tuple[Any, Any]:
+    """Errors from those of each run, and from what runs are assumed to vary by: squares, shape (runs, items)."""
+    squares, scattered = assumed.sum(axis=0), np.zeros(assumed.shape[1])
+    for errors, freedom in scatter:
+        squares = squares + errors ** 2
+        scattered += errors ** 4 / freedom if freedom > 0 else np.inf
+    with np.errstate(divide="ignore", invalid="ignore"):  # Welch and Satterthwaite: what is assumed is taken as known
+        freedom_of = np.where(scattered > 0, squares ** 2 / scattered, np.inf)
+    return np.sqrt(squares), np.nan_to_num(freedom_of, nan=0.0, posinf=1e9)
+
+
+def _change(base: float, new: float, error: float, freedom: float, number: int) -> Change:
+    base, new, error = float(base), float(new), float(error)
+    difference = new - base
+    if not math.isfinite(error) or freedom < 1:
+        return Change(base=base, new=new)
+    beyond = abs(difference) / error if error else (math.inf if difference else 0.0)
+    half = quantile(LEVEL / number, freedom) * error if error else 0.0
+    low = difference - half
+    # what is measured here is never below 0
+    return Change(base=base, new=new, low=max(low, -base) if base > 0 and new >= 0 else low, high=difference + half,
+                  p=min(number * two_sided(beyond, freedom), 1.0))

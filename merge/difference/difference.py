@@ -1,0 +1,252 @@
+"""All that differs between two runs, or two sets of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.difference.attribution import Table, items_table, parts_table
+from distprof.merge.difference.bootstrap import mean
+from distprof.merge.difference.change import Change, between_runs, changes, exact, inverse
+from distprof.merge.difference.facts import Fact, Note, facts_of, notes_of
+from distprof.merge.difference.noise import BETWEEN_RUNS, Noise
+from distprof.merge.difference.observed import PASSES, Observed
+from distprof.merge.difference.pairing import Pairing, modules_in, paired
+from distprof.merge.difference.samples import Samples
+
+ENOUGH_STEPS = 10
+"""A pass with fewer steps is passed over for one with more."""
+COUNTS = ("params", "stored_params", "fwd_flops", "bwd_flops", "recompute_flops")
+"""Counts of the model that are compared."""
+RATES = ("samples_per_second", "flops_per_second", "mfu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Between the runs of two sides."""
+
+    base: Sequence[Observed]
+    new: Sequence[Observed]
+    assumed: float = BETWEEN_RUNS
+    """Standard deviation between runs where they do not measure it, as a part of what is measured."""
+
+    @property
+    def runs(self) -> list[Observed]:
+        """Of both sides."""
+        return [*self.base, *self.new]
+
+    @cached_property
+    def noise(self) -> Noise:
+        """What runs differ by themselves."""
+        base, new = ([run.queued_ratio for run in side] for side in (self.base, self.new))
+        return Noise(assumed=self.assumed, base_queued=base, new_queued=new)
+
+    @cached_property
+    def step_pass(self) -> str | None:
+        """The pass that step times are taken from; None where no pass is in all runs."""
+        each = {kind: min(_num_steps(run, kind) for run in self.runs) for kind in PASSES}
+        best = max(PASSES, key=lambda kind: min(each[kind], ENOUGH_STEPS))  # the first of several
+        return best if each[best] else None
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of that pass that the run with the fewest has."""
+        return min(_num_steps(run, self.step_pass) for run in self.runs) if self.step_pass else 0
+
+    @cached_property
+    def step(self) -> Change | None:
+        """The time of a step; None where no pass is in all runs."""
+        return self.of_steps("duration_ns")
+
+    @cached_property
+    def cpu(self) -> Change | None:
+        """Time of a step for which the thread of the steps was on a processor; None where that is not known."""
+        return self.of_steps("cpu_ns")
+
+    def of_steps(self, column: str, kind: str | None = None) -> Change | None:
+        """The change of a column of the steps table, in a pass or in that of step times; None where it is not known."""
+        kind = kind or self.step_pass
+        if kind is None:
+            return None
+        sides = [[run.step_samples(kind, column) for run in side] for side in (self.base, self.new)]
+        base, new = ([one for one in side if one is not None] for side in sides)
+        if len(base) < len(self.base) or len(new) < len(self.new):
+            return None
+        return changes(base, new, mean, self.noise.on_core if column == "cpu_ns" else self.noise)["step"]
+
+    @cached_property
+    def parts_from(self) -> str | None:
+        """trace or time: the pass that parts are from; None where no pass with parts is in all runs."""
+        if all(run.has_timeline for run in self.runs):
+            return "trace"
+        return "time" if all(run.timed_parts is not None for run in self.runs) else None
+
+    @cached_property
+    def parts(self) -> Table | None:
+        """Parts of the step, which add up to its difference with a rest."""
+        if self.parts_from is None or self.step is None:
+            return None
+        base, new = ([found for run in side if (found := run.parts if self.parts_from == "trace" else run.timed_parts)]
+                     for side in (self.base, self.new))
+        return parts_table(base, new, self.noise, self.step.difference or 0.0)
+
+    @cached_property
+    def pairing(self) -> Pairing:
+        """Modules of the base and of the new side, by the first run of each."""
+        return paired(modules_in(self.base[0]), modules_in(self.new[0]))
+
+    @cached_property
+    def modules(self) -> Table | None:
+        """Modules, which with a rest add up to what forward and backward changed by; None without a timeline."""
+        if self.parts_from != "trace" or not all(run.has_modules for run in self.runs):
+            return None
+        names = self.pairing.to_base
+        new = [_renamed(run.module_times, names) for run in self.new]
+        explained = sum(row.change.difference or 0.0 for row in self.parts.rows
+                        if row.item in ("forward", "backward", "evaluation")) if self.parts is not None else None
+        return items_table([run.module_times for run in self.base], new, self.noise, has_common=True,
+                           difference_ns=explained, counted=self.own_flops)
+
+    @cached_property
+    def module_flops(self) -> Mapping[str, Change]:
+        """FLOPs of a step of modules that both sides have, with what lies inside, by the path in the base."""
+        return self._of_modules(*(_module_flops(side[0]) for side in (self.base, self.new)))
+
+    @cached_property
+    def own_flops(self) -> Mapping[str, Change]:
+        """The same without what lies inside."""
+        return self._of_modules(*(_own(_module_flops(side[0])) for side in (self.base, self.new)))
+
+    def _of_modules(self, base: Mapping[str, float], new: Mapping[str, float]) -> dict[str, Change]:
+        return {path: exact(base[path], new[other]) for path, other in self.pairing.pairs.items()
+                if path in base and other in new}
+
+    @cached_property
+    def operators(self) -> Table | None:
+        """Operators by their own time."""
+        if self.parts_from != "trace":
+            return None
+        base, new = ([found for run in side if (found := run.operators)] for side in (self.base, self.new))
+        if len(base) < len(self.base) or len(new) < len(self.new):
+            return None
+        return items_table(base, new, self.noise, has_common=True)
+
+    @cached_property
+    def collectives(self) -> Table | None:
+        """Time in collectives by op and group."""
+        base, new = ([found[0] for run in side if (found := run.collectives)] for side in (self.base, self.new))
+        if len(base) < len(self.base) or len(new) < len(self.new):
+            return None
+        steps = [float(run.parts.by_step.sum(axis=1).mean()) for run in self.runs]
+        return items_table(base, new, self.noise, has_common=False, step_ns=steps)
+
+    @cached_property
+    def collective_counts(self) -> Mapping[tuple[str, str, str], Change]:
+        """Calls and bytes of a rank and step, by op, group and quantity."""
+        if self.collectives is None:
+            return {}
+        sides = [[_counts(run) for run in side] for side in (self.base, self.new)]
+        keys = dict.fromkeys(key for side in sides for counts in side for key in counts)
+        return {key: exact(*(_mean([counts.get(key) for counts in side]) for side in sides)) for key in keys}
+
+    @cached_property
+    def counts(self) -> Mapping[str, Change]:
+        """Parameters and FLOPs of the model, as counted; and memory."""
+        found = {name: exact(*self.of_summaries("model", name)) for name in COUNTS}
+        return {**found, "flops": exact(*self._of_both(_flops)), "param_bytes": exact(*self._of_both(_param_bytes)),
+                "peak_bytes": exact(*self._of_both(lambda run: run.peak_bytes))}
+
+    @cached_property
+    def rates(self) -> Mapping[str, Change]:
+        """What is so much a second; its error is that of the step of the time pass."""
+        of = self.of_steps("duration_ns", "time")
+        return {name: self._rate(name, of) for name in RATES}
+
+    def _rate(self, name: str, of: Change | None) -> Change:
+        each = [[run.summary["step"][name] for run in side] for side in (self.base, self.new)]
+        if self.noise.is_measured and None not in (*each[0], *each[1]):
+            return between_runs(*each)
+        return inverse(exact(*map(_mean, each)), of)
+
+    @cached_property
+    def facts(self) -> list[Fact]:
+        """What the runs are."""
+        return facts_of(self.base, self.new)
+
+    @cached_property
+    def notes(self) -> list[Note]:
+        """What cannot be compared."""
+        return notes_of(self.base, self.new, self.pairing)
+
+    def of_summaries(self, *path: str) -> tuple[float | None, float | None]:
+        """A value of `stats --json` on both sides, the mean of several runs."""
+        def value(run: Observed) -> float | None:
+            found: Any = run.summary
+            for key in path:
+                found = None if found is None else found.get(key)
+            return None if found is None else float(found)
+
+        return self._of_both(value)
+
+    def _of_both(self, value: Any) -> tuple[float | None, float | None]:
+        base, new = (_mean([value(run) for run in side]) for side in (self.base, self.new))
+        return base, new
+
+
+def _num_steps(run: Observed, kind: str | None) -> int:
+    return 0 if kind is None else int(run.steps_of(kind)["step"].n_unique())
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def _renamed(samples: Samples, names: Mapping[str, str]) -> Samples:
+    """Modules under the names of the base; a name that stands for another module there is marked."""
+    taken = set(names.values())
+    items: Sequence[Any] = samples.items
+    renamed = [(None if path is None else names.get(path, f"{path} (new)" if path in taken else path), side)
+               for path, side in items]
+    return replace(samples, items=renamed)
+
+
+def _module_flops(run: Observed) -> dict[str, float]:
+    if run.tables is None:
+        return {}
+    flops = pl.sum_horizontal("fwd_flops_mean", "bwd_flops_mean", "recompute_flops_mean")
+    known = run.modules.filter(pl.col("fwd_flops_mean").is_not_null())
+    return dict(known.select("module_path", flops).unique("module_path", keep="first").iter_rows())
+
+
+def _own(flops: Mapping[str, float]) -> dict[str, float]:
+    """Without those of the modules right below."""
+    found = dict(flops)
+    for path, number in flops.items():
+        parent = path.rpartition(".")[0]
+        if path and parent in found:
+            found[parent] -= number
+    return found
+
+
+def _flops(run: Observed) -> float | None:
+    found = [run.summary["model"][name] for name in ("fwd_flops", "bwd_flops", "recompute_flops")]
+    return None if None in found else float(sum(found))
+
+
+def _param_bytes(run: Observed) -> float | None:
+    """Of the rank that holds most."""
+    found = [rank.recorded.params.param_bytes for rank in run.run.ranks
+             if rank.recorded is not None and rank.recorded.params is not None]
+    return float(max(found)) if found else None
+
+
+def _counts(run: Observed) -> dict[tuple[str, str, str], float]:
+    assert run.collectives is not None
+    return {(op, group, name): float(value) for op, group, *values in run.collectives[1].iter_rows()
+            for name, value in zip(("calls", "size_bytes"), values, strict=True)}

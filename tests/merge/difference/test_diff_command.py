@@ -1,0 +1,239 @@
+"""`distprof diff` on the command line: what it finds and prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from support.differing_runs import simulated
+from support.jobs import called
+from support.simulator.run_folder import BEGAN_NS
+
+SLOW = "layers.3"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def base(folder) -> Path:
+    return simulated(folder / "base", 1)
+
+
+@pytest.fixture(scope="module")
+def same(folder) -> Path:
+    """The same job once more."""
+    return simulated(folder / "same", 2)
+
+
+@pytest.fixture(scope="module")
+def slow(folder) -> Path:
+    """Forward of one of six layers, and the step, take 3 ms longer."""
+    return simulated(folder / "slow", 3, slow=SLOW, ns=3_000_000)
+
+
+def diff(*arguments: object) -> dict:
+    done = called("diff", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_became_slower_is_named_first(base, slow):
+    found = diff(base, slow)
+    assert found["step_time"]["verdict"] == "changed"
+    assert found["step_time"]["low"] < 3e6 < found["step_time"]["high"]
+    assert found["parts"]["rows"][0]["part"] == "forward"
+    assert found["modules"]["rows"][0]["module"] == SLOW
+    assert found["modules"]["rows"][0]["sides"]["forward"] == pytest.approx(3e6, rel=0.05)
+    assert [row["module"] for row in found["modules"]["rows"] if row["change"]["verdict"] == "changed"] == [SLOW]
+
+
+@pytest.mark.parametrize("seed", [20, pytest.param(range(21, 30), marks=pytest.mark.stress)])
+def test_a_module_that_takes_a_fifth_longer_is_named_first(tmp_path, seed):
+    """By its time alone: nothing is counted here."""
+    for number in [seed] if isinstance(seed, int) else seed:
+        other = simulated(tmp_path / f"slow{number}", 100 + number, slow=SLOW, factor=1.2,
+                          kinds=("forward", "backward"))
+        found = diff(simulated(tmp_path / f"base{number}", number), other)
+        assert found["modules"]["rows"][0]["module"] == SLOW
+        assert found["modules"]["rows"][0]["change"]["ratio"] == pytest.approx(0.2, abs=0.05)
+        assert found["modules"]["rows"][0]["beyond_common"]["verdict"] == "changed"
+        assert {row["beyond_common"]["verdict"] for row in found["modules"]["rows"][1:]} == {"noise"}
+
+
+def test_the_same_job_did_not_change(base, same):
+    found = diff(base, same)
+    assert found["step_time"]["verdict"] == "noise"
+    assert {row["beyond_common"]["verdict"] for what in ("parts", "modules", "collectives")
+            for row in found[what]["rows"]} <= {"noise", "same"}
+    assert "no difference beyond noise" in called("diff", base, same).stdout
+
+
+@pytest.mark.parametrize("other", ["same", "slow"])
+def test_parts_add_up_to_the_change_of_the_step(base, other, request):
+    found = diff(base, request.getfixturevalue(other))
+    for table in ("parts", "modules", "collectives"):
+        rows = found[table]["rows"]
+        assert sum(row["change"]["difference"] for row in rows) + found[table]["rest_ns"] == pytest.approx(
+            found[table]["difference_ns"], abs=1)
+    assert found["parts"]["difference_ns"] == found["step_time"]["difference"]
+    assert abs(found["parts"]["rest_ns"]) < 1  # parts and steps are of one pass here
+    of_modules = sum(row["change"]["difference"] for row in found["parts"]["rows"]
+                     if row["part"] in ("forward", "backward"))
+    assert found["modules"]["difference_ns"] == pytest.approx(of_modules)
+
+
+def test_both_directions_agree(base, slow):
+    there, back = diff(base, slow), diff(slow, base)
+    assert there["step_time"]["difference"] == pytest.approx(-back["step_time"]["difference"])
+    assert "faster: -" in called("diff", slow, base).stdout and "slower: +" in called("diff", base, slow).stdout
+
+
+def test_what_all_modules_have_in_common_is_told_apart(folder, base):
+    """A machine on which all takes a quarter longer."""
+    other = simulated(folder / "elsewhere", 4)
+    _stretch(other, 1.25)
+    found = diff(base, other)
+    assert found["modules"]["common"] == pytest.approx(1.25, rel=0.02)
+    assert {row["beyond_common"]["verdict"] for row in found["modules"]["rows"]} == {"noise"}
+    assert found["step_time"]["verdict"] == "changed"
+
+
+def _stretch(run: Path, factor: float) -> None:
+    """All times of a run since its begin."""
+    for file in run.glob("rank*/*.parquet"):
+        table = pl.read_parquet(file)
+        names = [name for name in table.columns if name.endswith("_ns")]
+        later = {name: pl.col(name) - pl.when(pl.col(name) > BEGAN_NS // 2).then(BEGAN_NS).otherwise(0)
+                 for name in names}
+        table.with_columns((pl.col(name) + (ns * (factor - 1)).cast(pl.Int64)).alias(name)
+                           for name, ns in later.items()).write_parquet(file)
+
+
+def test_several_runs_a_side_measure_the_noise(folder, base, same, slow):
+    more = simulated(folder / "slow2", 5, slow=SLOW, ns=3_000_000)
+    found = diff("--base", base, same, "--new", slow, more)
+    assert found["noise"]["measured"] and [len(found[side]) for side in ("base", "new")] == [2, 2]
+    assert found["step_time"]["verdict"] == "changed" and found["modules"]["rows"][0]["module"] == SLOW
+    text = called("diff", "--base", base, same, "--new", slow, more).stdout
+    assert "the 2 + 2 runs differ within their sides" in text
+
+
+@pytest.mark.parametrize(("limits", "code", "words"), [
+    (["step_time > 5 %"], 1, "step_time changed by +14"),
+    (["step_time > 30 %"], 0, "within the limit step_time > 30 %"),
+    (["step_time > 2 ms"], 1, "step_time changed by +2.97 ms [+2."),
+    (["forward > 40 %"], 1, "forward changed by +50 % [+4"),
+    (["backward > 20 %", "step_time>5%"], 1, "beyond the limit step_time>5%"),
+    (["modules.layers.3 > 20 %"], 1, "modules.layers.3 changed by"),
+    (["modules.layers.2 > 20 %"], 0, "modules.layers.2 changed by"),
+    (["step_time < -5 %"], 0, "within the limit step_time < -5 %"),
+    (["mfu < -5 %"], 3, "mfu < -5 %: cannot tell: mfu is not known on both sides"),
+    (["memory > 5 %"], 3, "memory is not known on both sides"),
+    (["step_time > 0.1 %", "memory > 1 B"], 1, "beyond the limit step_time > 0.1 %"),
+    (["kinds.0.calls_per_step > 0"], 0, "within"),
+    (["kinds.0.wait_ns > 1 ms"], 3, "one run a side does not show how much it varies"),
+    (["communication.waiting_ratio > 50 %"], 3, "cannot tell"),
+    (["coverage.num_collectives > 10 %"], 0, "within")])
+def test_limits(base, slow, limits, code, words):
+    done = called("diff", *(word for limit in limits for word in ("--fail-if", limit)), base, slow)
+    said = done.stderr if code else done.stdout
+    assert done.returncode == code and words in said, (done.stdout, done.stderr)
+    assert len(done.stderr.splitlines()) == bool(code)
+    outcomes = [one["outcome"] for one in json.loads(called(
+        "diff", "--json", *(word for limit in limits for word in ("--fail-if", limit)), base, slow).stdout)["limits"]]
+    assert ("beyond" in outcomes) == (code == 1)
+
+
+def test_an_interval_that_is_too_wide_is_not_judged(base, same):
+    """With 1 % between runs, nobody can tell a tenth of a percent."""
+    done = called("diff", "--fail-if", "step_time > 0.1 %", base, same)
+    assert done.returncode == 3 and "half of the interval is wider than the limit" in done.stderr
+    assert called("diff", "--noise", "0.01", "--fail-if", "step_time > 5 %", base, same).returncode == 0
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["A"], "expected two runs, or --base and --new"),
+    (["A", "B", "A"], "found 3 runs"),
+    (["--base", "A"], "1 for --base and 0 for --new"),
+    (["A", "B", "--fail-if", "step_time"], "expected a limit like 'step_time > 5 %'"),
+    (["A", "B", "--fail-if", "step_time > 5 parsecs"], "expected a limit like"),
+    (["A", "B", "--fail-if", "step_time > 5 MB"], "expected a change of step_time in % or in ns, us, ms or s"),
+    (["A", "B", "--fail-if", "memory > 5 s"], "in B, KB, MB or GB"),
+    (["A", "B", "--fail-if", "speed > 5 %"], "expected a quantity for --fail-if, found 'speed'"),
+    (["A", "B", "--fail-if", "step > 5 %"], "expected a quantity for --fail-if, found 'step'"),
+    (["A", "B", "--noise", "much"], "expected a number of percent for --noise"),
+    (["A", "B", "--noise", "-1"], "expected a positive number for --noise"),
+    (["A", "B", "--json", "--markdown"], "expected --markdown or --json")])
+def test_what_is_asked_wrongly_is_one_line(base, same, arguments, words):
+    done = called("diff", *({"A": base, "B": same}.get(word, word) for word in arguments))
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_what_is_no_run_is_one_line(base, tmp_path):
+    done = called("diff", base, tmp_path / "nothing")
+    assert done.returncode == 1 and "nothing" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+class Cells(HTMLParser):
+    """Tags of a page, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags, self.said, self.links = [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.links += [value for name, value in attributes if name in ("src", "href", "srcset", "action")]
+
+    def handle_data(self, data):
+        self.said.append(data)
+
+
+@pytest.fixture(scope="module")
+def hostile(folder) -> list[Path]:
+    """Runs whose folders are called like an attack."""
+    return [simulated(folder / f"<script>alert({seed})</script>|`@all`\u202e_*[x](y)", seed, ranks=2)
+            for seed in (7, 8)]
+
+
+def test_the_page_needs_nothing_else_and_escapes_names(hostile, tmp_path):
+    done = called("diff", "--html", tmp_path / "page.html", "--fail-if", "step_time > 50 %", *hostile)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    page = Cells(text)
+    assert "script" not in page.tags and not page.links and "url(" not in text and "\u202e" not in text
+    assert "<script>alert(7)" in "".join(page.said)
+    assert "within the limit step_time > 50 %" in "".join(page.said) and len(text) < 50_000
+    assert page.tags.count("table") >= 3
+
+
+def test_markdown_escapes_names(hostile):
+    done = called("diff", "--markdown", *hostile)
+    assert done.returncode == 0, done.stderr
+    body = re.sub(r"</?(details|summary)>", "", done.stdout)
+    assert not re.search(r"[<>@`\u202e]", body) and "[x]" not in body and "&#60;script&#62;alert(7)" in body
+    tables = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    header = next(line for line in tables if line.startswith("| part of a step"))
+    assert len(tables) > 10 and header.count("|") == 7 == tables[tables.index(header) + 1].count("|")
+
+
+def test_names_of_modules_are_text(folder, tmp_path):
+    runs = [simulated(folder / f"named{seed}", seed, ranks=2) for seed in (9, 10)]
+    for file in (file for run in runs for file in run.glob("rank*/events.parquet")):
+        table = pl.read_parquet(file)
+        table.with_columns(pl.col("name").cast(pl.String).str.replace(
+            "layers.2 [", "<img src=x onerror=y>|\u202e [", literal=True)).write_parquet(file)
+    text = called("diff", "--html", tmp_path / "page.html", *runs).stdout
+    assert "<img src=x onerror=y>|\\u202e" in text and "\u202e" not in text
+    page = Cells((tmp_path / "page.html").read_text())
+    assert "img" not in page.tags and "<img src=x onerror=y>|\\u202e" in "".join(page.said)
+    assert "&#60;img src=x onerror=y&#62;&#124;" in called("diff", "--markdown", *runs).stdout

@@ -1,0 +1,66 @@
+"""Pairs of simulated runs with a known difference between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from distprof.merge.difference.bootstrap import mean
+from distprof.merge.difference.change import Change, changes
+from distprof.merge.difference.noise import BETWEEN_RUNS, Noise
+from distprof.merge.difference.samples import Samples
+from support.simulator.engine import Simulation
+from support.simulator.run_folder import Recorder
+from support.simulator.shapes import SHAPES, Plant, programs
+
+
+def simulated(folder: Path, seed: int, *, ranks: int = 4, steps: int = 15, slow: str = "layers.3", ns: int = 0,
+              factor: float = 1.0, kinds: Sequence[str] = ("forward",), shape: str = "ddp") -> Path:
+    """A run in which a module takes longer on every rank: `factor` times as long, and `ns` more."""
+    plants = tuple(Plant(rank, kind, slow, ns, factor=factor) for rank in range(ranks) for kind in kinds
+                   if ns or factor != 1)
+    run = Recorder().write(Simulation(programs(SHAPES[shape], ranks, steps, seed, plants=plants)), folder)
+    for about in run.glob("rank*/rank.json"):
+        about.write_text(json.dumps(json.loads(about.read_text()) | {"run_id": folder.name}))
+    return run
+
+
+def series(random: np.random.Generator, *, steps: int, alike: float, scatter: float, between: float,
+           level: float = 1.0) -> Samples:
+    """Step times of two ranks in ms: each is like the one before it, and the run as a whole differs from others.
+
+    Args:
+        random: Where numbers come from.
+        steps: How many.
+        alike: Correlation of a step with the one before it.
+        scatter: Standard deviation of steps, as a part of the step.
+        between: That of runs.
+        level: The true step.
+    """
+    noise = np.zeros(steps)
+    noise[0] = random.normal()
+    for step in range(1, steps):
+        noise[step] = alike * noise[step - 1] + np.sqrt(1 - alike ** 2) * random.normal()
+    own = random.normal(size=(steps, 2)) * scatter / 4
+    run = level * (1 + between * random.normal())
+    return Samples(items=["step"], values=(run * (1 + scatter * noise[:, None] + own))[:, :, None] * 1e6)
+
+
+def change_of(base: Sequence[Samples], new: Sequence[Samples], assumed: float = BETWEEN_RUNS) -> Change:
+    """Of the step."""
+    noise = Noise(assumed=assumed, base_queued=[None] * len(base), new_queued=[None] * len(new))
+    return changes(base, new, mean, noise)["step"]
+
+
+def changed_ratio(pairs: int, *, seed: int = 0, runs: tuple[int, int] = (1, 1), level: float = 1.0,
+                  **kinds: float) -> float:
+    """Part of so many pairs of sides that are called changed, of which the second has another level."""
+    random, found = np.random.default_rng(seed), 0
+    for _ in range(pairs):
+        sides = [[series(random, level=one, **kinds) for _ in range(number)]
+                 for one, number in zip((1.0, level), runs, strict=True)]
+        found += change_of(*sides).verdict == "changed"
+    return found / pairs
