@@ -13,6 +13,7 @@ import polars as pl
 from distprof.errors import UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.critical.replayable import Replayable, chosen_steps, open_replayable
+from distprof.merge.execution.first_uses import uses_of
 from distprof.merge.run.open_run import NO_SIZES
 from distprof.merge.text.whatif import WhatIfShown, render
 from distprof.merge.totals.description import described, problems_of
@@ -47,13 +48,15 @@ def whatif(path: Path, *more: Path, changes: Changes, view: WhatIfView, strict: 
         sizes: Axis of the device mesh -> size, in place of what the run says.
 
     Raises:
-        DataError: The run cannot be read, its ranks cannot be put into one graph, or sizes are not known.
+        DataError: The run cannot be read, its ranks cannot be put into one graph, or sizes or who uses what are not
+            known.
         UsageError: What is to be changed, or a step, is not there; or nothing is to be changed, or one thing twice.
         IncompleteError: Something is missing and `strict` is set.
     """
     if changes == Changes():
         raise UsageError("expected something to change, found nothing",
-                         hint="--scale 'module=layers.1: 0.5', --no-stragglers, --free-communication or --bandwidth 2x")
+                         hint="--scale 'module=layers.1: 0.5', --no-stragglers, --free-communication, --bandwidth 2x "
+                              "or --defer-waits")
     if changes.free_communication and changes.bandwidth is not None:
         raise UsageError("expected --free-communication or --bandwidth, found both",
                          hint="what takes no time has no bandwidth")
@@ -62,7 +65,8 @@ def whatif(path: Path, *more: Path, changes: Changes, view: WhatIfView, strict: 
     fail_if_incomplete(problems, strict=strict)
     coordinates = {rank.number: rank.coordinates for rank in found.run.ranks if rank.coordinates is not None}
     prediction = predict(found.program, found.job, changes, _steps(found, changes, view.steps), coordinates=coordinates,
-                         clock_ns=found.clock.pair_uncertainty_ns() or 0)
+                         clock_ns=found.clock.pair_uncertainty_ns() or 0,
+                         uses=uses_of(found.run) if changes.defer_waits else {})
     if view.as_json:
         return json.dumps(_data(found, changes, prediction), indent=1)
     return render(WhatIfShown(run=found.run, clock=found.clock, changes=changes, prediction=prediction, top=view.top,
@@ -99,4 +103,5 @@ def _data(found: Replayable, changes: Changes, prediction: Prediction) -> dict[s
         "mended": prediction.work.rename({"module_path": "module"}).to_dicts(),
         "scaled": [{"scale": scale.text, "by_rank": [{"rank": rank, "time_ns": ns} for rank, ns in each.items()]}
                    for scale, each in zip(changes.scales, prediction.scaled_ns, strict=True)],
+        "deferred": None if prediction.deferral is None else prediction.deferral.moved.to_dicts(),
         "bandwidth": [asdict(one) for one in prediction.bandwidths], "at_best_ns": prediction.at_best_ns}

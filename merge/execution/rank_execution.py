@@ -50,14 +50,19 @@ def rank_execution(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | Non
     Raises:
         DataError: A file is not what it should be, or there is nothing in it.
     """
+    graph, found = rank_calls(rank, rows, window)
+    needed = [storage_dependencies(graph, tensor_uses(graph, found)), *order_dependencies(graph),
+              *communication_dependencies(graph, found)]
+    return RankExecution(rank=rank, graph=graph, edges=edges(len(graph.name), needed), communication=found)
+
+
+def rank_calls(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | None) -> tuple[RankGraph, Communication]:
+    """Reads what ran on a rank, without what needed what; see `rank_execution`."""
     table = read_table(rank.execution_trace) if rank.execution_trace is not None else None
     wanted = Wanted(integers=(FUNCTION, STREAM), texts=WANTED)
     timeline = read_timeline(rank, wanted=wanted) if rank.trace is not None else None
     graph = rank_graph(table, timeline, window)
-    found = communication(graph, _within(graph, rows))
-    needed = [storage_dependencies(graph, tensor_uses(graph, found)), *order_dependencies(graph),
-              *communication_dependencies(graph, found)]
-    return RankExecution(rank=rank, graph=graph, edges=edges(len(graph.name), needed), communication=found)
+    return graph, communication(graph, _within(graph, rows))
 
 
 def _within(graph: RankGraph, rows: pl.DataFrame) -> pl.DataFrame:

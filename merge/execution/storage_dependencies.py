@@ -42,7 +42,7 @@ def storage_dependencies(graph: RankGraph, uses: Mapping[int, Sequence[Use]]) ->
         around = state.advance(place)
         read: dict[int, int] = {}
         written: list[int] = []
-        for storage, kind, on_device in uses[place] if place in uses else _uses(graph, place):
+        for storage, kind, on_device in uses[place] if place in uses else uses_at(graph, place):
             writer = state.writer.get(storage)
             if writer is not None and kind & READS:  # what is only written is new
                 read[storage] = writer
@@ -54,7 +54,8 @@ def storage_dependencies(graph: RankGraph, uses: Mapping[int, Sequence[Use]]) ->
     return found.arrays()
 
 
-def _uses(graph: RankGraph, place: int) -> Iterator[Use]:
+def uses_at(graph: RankGraph, place: int) -> Iterator[Use]:
+    """What the node of a call uses."""
     node, table = int(graph.node[place]), graph.table
     if node < 0 or table is None:
         return

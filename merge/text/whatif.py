@@ -14,6 +14,7 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.text.phrases import brief, clock_line, doubts_of_replay
 from distprof.merge.text.problems import show_problems
 from distprof.merge.whatif.changes import Changes
+from distprof.merge.whatif.deferral import Deferral
 from distprof.merge.whatif.prediction import Prediction
 from distprof.reporters.page import Page
 from distprof.terminal import quoted_all
@@ -74,10 +75,38 @@ def _changed(shown: WhatIfShown) -> Iterator[str]:
         yield from _stragglers(found)
     if changes.free_communication:
         yield "what if collectives took no time: ranks still wait for each other"
+    if found.deferral is not None:
+        yield from _deferred(found, found.deferral)
     for one in found.bandwidths:
         part = (f"{percent(one.ratio)} of its transfer grows with its bytes" if one.ratio is not None else
                 "its calls do not differ enough in size to tell what grows with bytes, so that all of it counts")
         yield f"what if bandwidth were {changes.bandwidth:g}x: {one.op} of {one.num_ranks} ranks: {part}"
+
+
+def _deferred(found: Prediction, deferral: Deferral) -> Iterator[str]:
+    """Which waits come later, by how much."""
+    moved, steps = deferral.moved, len(found.steps)
+    of_all = f"of {deferral.num_waits / steps:.3g} waits a step"
+    if moved.is_empty():
+        yield f"what if ranks waited when they first use what comes: none {of_all} can come later"
+    else:
+        yield (f"what if ranks waited when they first use what comes: {len(moved) / steps:.3g} {of_all} come later. "
+               "Work that then runs while data moves takes as long as it did")
+    kinds = moved.group_by("rank", "collective_op", "until").agg(
+        pl.len().alias("number"), pl.col("later_ns").mean()).sort(
+        pl.col("later_ns") * pl.col("number"), "rank", "collective_op", "until", descending=[True, False, False, False])
+    for row in kinds.head(MENDED).iter_rows(named=True):
+        until = row["until"] or "the end of the step, in which nothing uses it"
+        yield (f"  rank {row['rank']}: {row['collective_op']}, {row['number'] / steps:.3g} a step: until {until}, "
+               f"{brief(row['later_ns'])} of work later")
+    if len(kinds) > MENDED:
+        yield f"  and {len(kinds) - MENDED} more; --json has all"
+    if deferral.kept:
+        yield (f"waits of rank {spans(deferral.kept)} stay: no execution trace, no timeline, or they wait on their "
+               "device")
+    if deferral.unlike:
+        yield (f"in {counted(len(deferral.unlike), 'step')} of a rank other operators or collectives ran than in its "
+               "execution trace: their waits stay")
 
 
 def _stragglers(found: Prediction) -> Iterator[str]:

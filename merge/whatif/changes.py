@@ -46,11 +46,13 @@ class Changes:
     free_communication: bool = False
     bandwidth: float | None = None
     """So many times that of now."""
+    defer_waits: bool = False
+    """Ranks wait for a collective when they first use its tensors."""
 
     @property
     def needs_timeline(self) -> bool:
         """True where steps without a timeline cannot be changed."""
-        return any(scale.needs_timeline for scale in self.scales)
+        return self.defer_waits or any(scale.needs_timeline for scale in self.scales)
 
 
 def scale_of(text: str) -> Scale:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,17 @@ import polars as pl
 
 from distprof.errors import DataError
 from distprof.merge.blame.verdicts import REPLAY
+from distprof.merge.execution.first_uses import FirstUses
 from distprof.merge.program.job import Job
 from distprof.merge.program.pieces import work_of
 from distprof.merge.program.run_program import RunProgram
 from distprof.merge.replay.graph import Graph
-from distprof.merge.replay.order import ordered
+from distprof.merge.replay.later_waits import with_later_waits
+from distprof.merge.replay.order import Order, ordered
 from distprof.merge.replay.replay import Relief, Replay
 from distprof.merge.whatif.changes import Changes
 from distprof.merge.whatif.communication import Bandwidth, faster, free, moved_by_bytes
+from distprof.merge.whatif.deferral import Deferral, deferral
 from distprof.merge.whatif.scaled import scaled
 from distprof.merge.whatif.stragglers import stragglers
 
@@ -40,6 +44,8 @@ class Prediction:
     bandwidths: list[Bandwidth]
     at_best_ns: float | None
     """Mean step if all of each transfer depended on bandwidth; None where bandwidth is not changed."""
+    deferral: Deferral | None
+    """Waits that come later; None where they are not changed."""
     clock_ns: int
     """What the clocks of two ranks may differ by."""
 
@@ -77,7 +83,8 @@ class Prediction:
 
 
 def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int], *,
-            coordinates: Mapping[int, Mapping[str, int]], clock_ns: int) -> Prediction:
+            coordinates: Mapping[int, Mapping[str, int]], clock_ns: int,
+            uses: Mapping[int, FirstUses] = MappingProxyType({})) -> Prediction:
     """Replays a job with changes.
 
     Args:
@@ -87,6 +94,7 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
         steps: Those that are predicted; all of them are changed, and no other.
         coordinates: Of ranks in the device mesh, where they are known.
         clock_ns: What the clocks of two ranks may differ by.
+        uses: Who uses what was communicated, by rank, for waits that come later.
 
     Raises:
         UsageError: What is to be changed is not there.
@@ -98,8 +106,9 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
     changed, best, bandwidths = _communication(program, job, graph, changes, steps)
     windows = job.steps[np.isin(job.steps[:, 1], steps)]
     less = _less(job, mended, meant, changes)
-    replayed, predicted = (_durations(Replay(one, order), windows, ns) for one, ns in (
-        (graph, np.zeros(len(less))), (changed, less)))
+    put_off = deferral(program, job, graph, uses, steps) if changes.defer_waits else None
+    replayed = _durations(Replay(graph, order), windows, np.zeros(len(less)))
+    predicted = _predicted(changed, order, windows, less, put_off)
     at = graph.events.at_ns
     of_ranks = pl.DataFrame({
         "step": windows[:, 1], "rank": job.ranks[windows[:, 0]],
@@ -108,7 +117,8 @@ def predict(program: RunProgram, job: Job, changes: Changes, steps: Sequence[int
     return Prediction(
         steps=sorted(steps), of_ranks=of_ranks, work=_mended(program, job, mended),
         scaled_ns=[_by_rank(job, ns) for ns in meant], bandwidths=bandwidths, clock_ns=clock_ns,
-        at_best_ns=None if best is None else float(_durations(Replay(best, order), windows, less).mean()))
+        deferral=put_off,
+        at_best_ns=None if best is None else float(_predicted(best, order, windows, less, put_off).mean()))
 
 
 def _less(job: Job, mended: Any, meant: Any, changes: Changes) -> Any:
@@ -130,6 +140,16 @@ def _communication(program: RunProgram, job: Job, graph: Graph, changes: Changes
     changed, best = (faster(graph, np.where(_part_is_in(job, steps), ns, 0), changes.bandwidth)
                      for ns in (moved, np.clip(graph.transfer_ns, 0, None)))
     return changed, best, found
+
+
+def _predicted(graph: Graph, order: Order, windows: Any, less: Any, put_off: Deferral | None) -> Any:
+    """Durations of steps with less work, and with waits that come later."""
+    if put_off is None or not len(put_off.later.event):
+        return _durations(Replay(graph, order), windows, less)
+    graph, place = with_later_waits(graph, less, put_off.later)
+    graph, order = ordered(graph)
+    windows = np.column_stack((windows[:, :2], place[windows[:, 2:]]))
+    return _durations(Replay(graph, order), windows, np.zeros(len(less)))
 
 
 def _durations(replay: Replay, windows: Any, less: Any) -> Any:

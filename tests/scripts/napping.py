@@ -1,7 +1,8 @@
-"""Data-parallel ranks whose modules sleep: `napping.py STEPS LAYER_MS NAP_MS [EVERY [RANK]]`.
+"""Data-parallel ranks whose modules sleep: `napping.py STEPS LAYER_MS NAP_MS [EVERY [RANK [TIMES]]]`.
 
 Each of three layers sleeps LAYER_MS in its forward, as if it computed. `layers.1.mlp` sleeps NAP_MS besides: on RANK,
-or on all ranks where that is -1, in each EVERY-th step.
+or on all ranks where that is -1, in each EVERY-th step. With TIMES, it does all that it does so many times in these
+steps, once in the others, and sleeps in all of them.
 """
 
 import sys
@@ -14,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 WIDTH = 32
 num_steps, layer_s, nap_s = int(sys.argv[1]), float(sys.argv[2]) / 1000, float(sys.argv[3]) / 1000
-every, napper = (int(sys.argv[index]) if len(sys.argv) > index else default for index, default in ((4, 1), (5, -1)))
+every, napper, times = (int(sys.argv[index]) if len(sys.argv) > index else default
+                        for index, default in ((4, 1), (5, -1), (6, 0)))
 step = 0
 
 
@@ -24,9 +26,11 @@ class Mlp(nn.Module):
         self.up, self.naps = nn.Linear(WIDTH, WIDTH), naps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.naps and napper in (-1, dist.get_rank()) and step % every == every - 1:
-            time.sleep(nap_s)
-        return torch.relu(self.up(x))
+        is_turn = self.naps and napper in (-1, dist.get_rank()) and step % every == every - 1
+        for _ in range(max(times, 1) if is_turn else 1):
+            time.sleep(nap_s if is_turn or (self.naps and times) else 0)
+            x = torch.relu(self.up(x))
+        return x
 
 
 class Layer(nn.Module):

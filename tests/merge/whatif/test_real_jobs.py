@@ -70,14 +70,29 @@ def test_without_naps_steps_take_what_those_between_take(tmp_path, which):
     most_hold(attempt, tmp_path, of=JOBS, at_least=ENOUGH)
 
 
+HALF = Changes(scales=[scale_of("module=layers.1.mlp: 0.5")])
+
+
 @pytest.mark.stress
-def test_a_module_at_half_its_time_is_the_job_in_which_it_takes_half_as_long(tmp_path):
+def test_a_module_at_half_its_time_is_the_job_in_which_it_does_half_as_much(tmp_path):
+    """The module does all that it does twice, or once: what surrounds a nap is halved with it."""
     def attempt(folder: Path) -> None:
         plan = "wait=2,count=0,time=0,trace=13"
-        found, truth = (recorded(folder / name, plan, 15, 10, nap, 1, -1) for name, nap in (("now", 20), ("then", 10)))
-        half = Changes(scales=[scale_of("module=layers.1.mlp: 0.5")])
-        assert_close(times(predicted(found, half, found.program.traced), "predicted"),
-                     times(predicted(truth, half, truth.program.traced), "measured"))
+        found, truth = (recorded(folder / name, plan, 15, 10, 10, 1, -1, twice) for name, twice in (
+            ("now", 2), ("then", 1)))
+        assert_close(times(predicted(found, HALF, found.program.traced), "predicted"),
+                     times(predicted(truth, HALF, truth.program.traced), "measured"))
 
     most_hold(attempt, tmp_path, of=JOBS, at_least=ENOUGH)
 
+
+@pytest.mark.stress
+def test_a_module_at_half_its_time_is_the_steps_between_in_which_it_does_half_as_much(tmp_path):
+    """As above, in one job, on a machine that is as busy in the steps that are compared."""
+    def attempt(folder: Path) -> None:
+        found = recorded(folder / "run", "wait=2,count=0,time=0,trace=25", 27, 10, 10, 2, -1, 2)
+        twice, once = ([step for step in found.program.traced if step % 2 == rest] for rest in (1, 0))
+        assert_close(times(predicted(found, HALF, twice), "predicted"),
+                     times(predicted(found, HALF, once), "measured"))
+
+    most_hold(attempt, tmp_path, of=JOBS, at_least=ENOUGH)

@@ -90,7 +90,7 @@ def made_up(measured: list[float], replayed: list[float], predicted: list[float]
     frame = pl.DataFrame({"step": number, "rank": [0] * len(measured), "measured_ns": measured,
                           "replayed_ns": replayed, "predicted_ns": predicted}, SCHEMA)
     return Prediction(steps=list(number), of_ranks=frame, work=pl.DataFrame(), scaled_ns=[], bandwidths=[],
-                      at_best_ns=None, clock_ns=0)
+                      at_best_ns=None, deferral=None, clock_ns=0)
 
 
 def test_a_change_below_the_error_of_the_replay_says_nothing():

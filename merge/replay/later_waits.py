@@ -1,0 +1,63 @@
+"""A graph in which threads come to some of their waits later: what they do until then does not wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.replay.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """Waits and when threads come to them, by the times that were measured."""
+
+    event: Any
+    until_ns: Any
+
+
+def work_between(graph: Graph, later: Later) -> Any:
+    """How much work of its thread lies between each of the waits and the time to which it moves."""
+    done = np.cumsum(graph.own_ns)
+    following, share = _places(graph, later)
+    return done[following] - (1 - share) * graph.own_ns[following] - done[later.event]
+
+
+def with_later_waits(graph: Graph, less_ns: Any, later: Later) -> tuple[Graph, Any]:
+    """Moves waits, in a job with less work.
+
+    Threads do the rest in the same order; only the places of these waits in it change.
+
+    Args:
+        graph: Any.
+        less_ns: Of each event, how much less work is in front of it.
+        later: Each wait once, with a time behind it at which its thread works.
+
+    Returns:
+        The graph, and the new place of each event.
+    """
+    events, own = graph.events, graph.own_ns - less_ns
+    done, at, turn = np.cumsum(own), events.at_ns.copy(), np.arange(len(own), dtype=float)
+    following, share = _places(graph, later)
+    done[later.event] = done[following] - (1 - share) * own[following]
+    turn[later.event], at[later.event] = following - 0.5, later.until_ns
+    order = np.lexsort((np.arange(len(own)), done, turn, events.rank))
+    work = np.diff(done[order], prepend=0)
+    work[np.diff(events.rank, prepend=-1) != 0] = 0  # nothing is in front of the first event of a rank
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    began = np.where(at > events.at_ns, at, events.began_ns)
+    moved = replace(events, kind=events.kind[order], part=events.part[order], began_ns=began[order], at_ns=at[order])
+    return replace(graph, events=moved, own_ns=work, wake_ns=graph.wake_ns[order]), place
+
+
+def _places(graph: Graph, later: Later) -> tuple[Any, Any]:
+    """The event that follows each wait at its new place, and the share of the work in front of it that is done then."""
+    events, own = graph.events, graph.own_ns
+    origin, span = int(events.at_ns.min()), int(np.ptp(events.at_ns)) + 1
+    by_rank = events.rank * span + (events.at_ns - origin)
+    following = np.searchsorted(by_rank, events.rank[later.event] * span + (later.until_ns - origin))
+    since = np.clip(later.until_ns - events.at_ns[following - 1], 0, own[following])
+    return following, np.divide(since, own[following], out=np.ones(len(since)), where=own[following] > 0)

@@ -1,0 +1,127 @@
+"""Waits that could come later: ranks wait for a collective when they first use its tensors.
+
+Who uses what is known of the step that the execution trace has. Other steps have the same uses where they issue the
+same collectives, and call the same operators in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.execution.first_uses import UNKNOWN, UNUSED, FirstUses
+from distprof.merge.match.sequence_alignment import align
+from distprof.merge.program.job import Job
+from distprof.merge.program.run_program import RunProgram
+from distprof.merge.replay.graph import CALL, WAIT, Graph
+from distprof.merge.replay.later_waits import Later, work_between
+
+ALIKE = 0.9
+"""Part of the operators of a step that has to be in the execution trace, and the other way round."""
+SHORT_NS = 100_000
+"""A wait that could only move by less stays: to go on takes a thread some time by itself."""
+Move = tuple[int, int, str | None]
+"""A wait, its new time, and the operator there; None at the end of the step."""
+SCHEMA = {"step": pl.Int64(), "rank": pl.Int64(), "collective_op": pl.String(), "until": pl.String(),
+          "later_ns": pl.Float64()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferral:
+    """Waits that move."""
+
+    later: Later
+    moved: pl.DataFrame
+    """`SCHEMA`, a row a wait: `until` is the operator that first uses what was communicated, null where none does in
+    the step; `later_ns` is the work in between."""
+    num_waits: int
+    """All of these steps."""
+    unlike: Sequence[tuple[int, int]]
+    """Steps, each with a rank, that do something else than the execution trace of the rank."""
+    kept: Sequence[int]
+    """Ranks whose waits all stay: without an execution trace, without a timeline, or waiting on their device."""
+
+
+def deferral(program: RunProgram, job: Job, graph: Graph, uses: Mapping[int, FirstUses],
+             steps: Sequence[int]) -> Deferral:
+    """Finds waits that could come later.
+
+    Args:
+        program: What ranks did.
+        job: Its graph.
+        graph: The same without joins that are stuck.
+        uses: Of ranks that have an execution trace.
+        steps: Those that are looked at.
+    """
+    op_of = dict(program.rows.select("collective", pl.col("op").cast(pl.String)).iter_rows())
+    found, unlike, num_waits = list[Move](), list[tuple[int, int]](), 0
+    kept = [rank for rank in job.ranks.tolist() if rank not in uses or rank not in program.did
+            or program.did[rank].on_device]
+    for index, step, begin, end in job.steps[np.isin(job.steps[:, 1], steps)].tolist():
+        rank = int(job.ranks[index])
+        calls, waits = (np.arange(begin, end + 1)[graph.events.kind[begin:end + 1] == kind] for kind in (CALL, WAIT))
+        num_waits += len(waits)
+        if rank not in kept:
+            parts, at = graph.events.part[calls], graph.events.at_ns + job.ahead_ns[index]
+            ops = [op_of[collective] for collective in job.collective[parts].tolist()]
+            until = _until(program.timelines[rank], uses[rank], ops, (int(at[begin]), int(at[end])))
+            if until is None:
+                unlike.append((step, rank))
+            else:
+                found += _moves(graph, waits, dict(zip(parts.tolist(), until, strict=True)), int(job.ahead_ns[index]))
+    later, moved = _worthwhile(job, graph, op_of, found)
+    return Deferral(later=later, moved=moved, num_waits=num_waits, unlike=unlike, kept=kept)
+
+
+def _moves(graph: Graph, waits: Any, until: Mapping[int, tuple[int, str | None]], ahead_ns: int) -> Iterator[Move]:
+    """Waits of a step whose parts are used later, by the clock of the graph."""
+    for wait, part in zip(waits.tolist(), graph.events.part[waits].tolist(), strict=True):
+        at_ns, name = until.get(part, (0, None))
+        if at_ns - ahead_ns > graph.events.at_ns[wait]:
+            yield wait, at_ns - ahead_ns, name
+
+
+def _worthwhile(job: Job, graph: Graph, op_of: Mapping[int, str],
+                found: Sequence[Move]) -> tuple[Later, pl.DataFrame]:
+    """Waits with enough work between them and their new place, and a table of them."""
+    event, until = (np.array([one[side] for one in found], np.int64) for side in (0, 1))
+    work = work_between(graph, Later(event=event, until_ns=until))
+    some = np.flatnonzero(work >= SHORT_NS)
+    event, until = event[some], until[some]
+    collective = job.collective[graph.events.part[event]].tolist()
+    moved = pl.DataFrame({
+        "step": job.step[event], "rank": job.ranks[graph.events.rank[event]],
+        "collective_op": [op_of[one] for one in collective], "until": [found[row][2] for row in some.tolist()],
+        "later_ns": work[some].astype(float)}, SCHEMA)
+    return Later(event=event, until_ns=until), moved
+
+
+def _until(slices: pl.DataFrame, uses: FirstUses, ops: Sequence[str],
+           window: tuple[int, int]) -> list[tuple[int, str | None]] | None:
+    """Of each collective of a step, when its tensors are first used, and by which operator; 0 where that is not known.
+
+    None where the step does something else than the execution trace.
+    """
+    start = pl.col("start_ns")
+    mine = slices.filter(pl.col("category").str.to_lowercase() == "cpu_op", start >= window[0], start < window[1])
+    mine = mine.sort("start_ns", "duration_ns", descending=[False, True])
+    names = mine["name"].to_list()
+    code = {name: number for number, name in enumerate(dict.fromkeys((*uses.calls, *names)))}
+    theirs, ours = align(*(np.array([code[name] for name in one], np.int64) for one in (uses.calls, names)))
+    if list(ops) != uses.ops or len(ours) < ALIKE * max(len(names), len(uses.calls)):
+        return None
+    at = dict(zip(theirs.tolist(), mine["start_ns"].gather(ours).to_list(), strict=True))
+    return list(_times(uses, at, window[1]))
+
+
+def _times(uses: FirstUses, at: Mapping[int, int], end_ns: int) -> Iterator[tuple[int, str | None]]:
+    for call in uses.call.tolist():
+        if call == UNUSED:
+            yield end_ns, None
+        else:
+            yield (0, None) if call == UNKNOWN else (at.get(call, 0), uses.calls[call])
+
