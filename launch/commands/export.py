@@ -14,9 +14,10 @@ from distprof.terminal import show
 @RUNS
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Folder for a file a rank, PREFIX.RANK.et.")
-@click.option("--format", "form", default="chakra", type=click.Choice(["chakra", "linked", "dot", "graphml", "svg"]),
-              show_default=True, help="chakra: for simulators and the tools of Chakra. linked: the JSON that "
-                                      "chakra_converter reads. The others draw the graph.")
+@click.option("--format", "form", default="chakra", show_default=True,
+              type=click.Choice(["chakra", "linked", "replay", "dot", "graphml", "svg"]),
+              help="chakra: for simulators and the tools of Chakra. linked: the JSON that chakra_converter reads. "
+                   "replay: communication as comm_replay reads it, rank-N.json. The others draw the graph.")
 @click.option("--prefix", default=None, metavar="NAME", help="How the names of the files begin.  [default: the run's]")
 @click.option("--target", default="astra-sim", type=click.Choice(["astra-sim", "replay"]), show_default=True,
               help="Who reads it: to ASTRA-sim all communication is work of a device, also that of gloo; to others it "

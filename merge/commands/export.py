@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import polars as pl
 
 from distprof.contract.problems import ExecutionTraces, Problem
 from distprof.errors import DataError, UsageError
@@ -14,10 +16,18 @@ from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.execution.chakra_export import sizes_of, write_chakra
 from distprof.merge.execution.chakra_nodes import ExportContext, Target, Written, chakra_nodes
+from distprof.merge.execution.comm_replay import replay_input, write_replay
 from distprof.merge.execution.drawing import write_graph
 from distprof.merge.execution.linked_json import write_linked
-from distprof.merge.execution.rank_execution import RankExecution, each_rank, groups_of, with_groups
-from distprof.merge.execution.sources import sources_of
+from distprof.merge.execution.rank_execution import (
+    Groups,
+    RankExecution,
+    each_rank,
+    groups_of,
+    rank_calls,
+    with_groups,
+)
+from distprof.merge.execution.sources import Sources, sources_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.text.export import Exported, ExportShown, render
@@ -25,6 +35,8 @@ from distprof.reporters.page import Page
 from distprof.units import spans
 
 SUFFIXES = {"chakra": "et", "linked": "json", "dot": "dot", "graphml": "graphml", "svg": "svg"}
+REPLAY_FILE = "rank-{rank}.json"
+"""As comm_replay looks for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +46,9 @@ class ExportOptions:
     out: Path
     """A folder."""
     form: str = "chakra"
-    """chakra, linked, dot, graphml or svg."""
+    """chakra, linked, replay, dot, graphml or svg."""
     prefix: str | None = None
-    """Of the files; the run's name without."""
+    """Of the files; the run's name without. Those of replay have none."""
     target: Target = "astra-sim"
     ranks: Sequence[int] = ()
     """All without."""
@@ -67,10 +79,14 @@ def export(path: Path, *more: Path, options: ExportOptions, strict: bool = False
     context = ExportContext(target=options.target, groups=groups_of(rows, run.world_size), sizes=sizes_of(rows))
     with told(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
-    exported = [_written(run, execution, clock, context, options) for execution in
-                each_rank(ranks, rows, sources.windows)]
+    lacking: Mapping[str, int] | None = None
+    if options.form == "replay":
+        exported, lacking = _for_replay(ranks, rows, sources, context.groups, options)
+    else:
+        exported = [_written(run, execution, clock, context, options) for execution in
+                    each_rank(ranks, rows, sources.windows)]
     about = ExportShown(
-        exported=exported, step=sources.step, aligned=clock.aligned,
+        exported=exported, step=sources.step, aligned=clock.aligned, lacking=lacking,
         left_out=sorted({one.number for one in run.ranks} - {one.number for one in sources.ranks}))
     remarks = [one for one in run.remarks if not isinstance(one, ExecutionTraces)]
     return render(remarks, problems, about, Page())
@@ -85,6 +101,24 @@ def _chosen(run: Run, ranks: Sequence[Rank], wanted: Sequence[int]) -> list[Rank
         if one not in there:
             raise UsageError(f"expected one of {spans(sorted(there))} for --rank, found {one}")
     return [there[number] for number in sorted(set(wanted) or there)]
+
+
+def _for_replay(ranks: Sequence[Rank], rows: pl.DataFrame, sources: Sources, groups: Groups,
+                options: ExportOptions) -> tuple[list[Exported], Mapping[str, int]]:
+    """What one of all ranks lacks is left out on the others; written are the ranks that are asked for."""
+    found, cut = list[pl.DataFrame](), set[int]()
+    for one in sources.ranks:
+        graph, communication = rank_calls(one, rows.filter(pl.col("rank") == one.number),
+                                          sources.windows.get(one.number))
+        found.append(communication.rows)
+        if graph.table is not None and graph.table.file.losses.is_cut:
+            cut.add(one.number)
+    again, exported = replay_input(pl.concat(found), groups), list[Exported]()
+    for number in (one.number for one in ranks):
+        file = options.out / REPLAY_FILE.format(rank=number)
+        exported.append(Exported(number=number, file=file, written=write_replay(file, number, again, groups),
+                                 links=None, unseen=0, is_cut=number in cut))
+    return exported, again.lacking
 
 
 def _written(run: Run, execution: RankExecution, clock: Clock, context: ExportContext, options: ExportOptions) -> (

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
+from distprof.contract.collective_ops import COLLECTIVE_OPS
+from distprof.merge.execution.issued_with import with_what_was_given
 from distprof.merge.execution.node_table import READS, WRITES
 from distprof.merge.execution.order_dependencies import next_of_thread
 from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.execution.storage_dependencies import Use
-from distprof.merge.execution.tensor_uses import values_of
 
 ISSUING = ("c10d::", "_c10d_functional::")
 """How operators begin that issue communication."""
@@ -54,21 +54,8 @@ def communication(graph: RankGraph, rows: pl.DataFrame) -> Communication:
     storages = _storages(graph, operators)
     issued_by = [_issuer(graph, operators, storages, *one) for one in
                  zip(place.tolist(), rows["enqueue_ns"].to_list(), rows["op"].to_list(), strict=True)]
-    rows = rows.with_columns(_other_sides(graph, rows, issued_by))
-    return Communication(place=place, rows=rows, issued_by=np.array(issued_by, np.int64))
-
-
-def _other_sides(graph: RankGraph, rows: pl.DataFrame, issued_by: Sequence[int]) -> list[pl.Series]:
-    """`peer` and `tag`, where a timeline lacks them as the operator got them: a rank of the group, and the tag."""
-    peers, tags = rows["peer"].to_list(), rows["tag"].to_list()
-    for row, (op, group) in enumerate(rows.select("op", pl.col("group_ranks").cast(pl.String)).iter_rows()):
-        node = int(graph.node[issued_by[row]]) if issued_by[row] >= 0 else -1
-        if peers[row] is None and op in POINT_TO_POINT and node >= 0 and graph.table is not None and group:
-            numbers = [one for one in values_of(graph.table.texts.node(node).inputs) if type(one) is int]
-            ranks = group.split(",")
-            if len(numbers) == 2 and 0 <= numbers[0] < len(ranks):  # behind the tensors and the group
-                peers[row], tags[row] = int(ranks[numbers[0]]), numbers[1]
-    return [pl.Series("peer", peers, pl.Int64), pl.Series("tag", tags, pl.Int64)]
+    return Communication(place=place, rows=with_what_was_given(graph, rows, issued_by),
+                         issued_by=np.array(issued_by, np.int64))
 
 
 def _storages(graph: RankGraph, places: Any) -> dict[int, set[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,13 +40,15 @@ class ExportShown:
     """Ranks that have nothing to export."""
     aligned: bool
     """False where clocks of ranks were never compared."""
+    lacking: Mapping[str, int] | None = None
+    """What calls lack that were left out of what is to be issued anew: how many; None of other formats."""
 
 
 def render(remarks: Sequence[Remark], problems: Sequence[Problem], shown: ExportShown, page: Page) -> str:
     """A row for each rank, and what is not known."""
     page.table(("rank", "nodes", "communication", "dependencies", "calls with times", "file"),
                [_row(one) for one in shown.exported], left=1)
-    for sentence in (*_whole(shown), *_unknown(shown.exported)):
+    for sentence in (*_whole(shown), *(_unknown(shown.exported) if shown.lacking is None else _not_replayed(shown))):
         page.line(sentence)
     if remarks or problems:
         page.line()
@@ -68,12 +70,24 @@ def _whole(shown: ExportShown) -> list[str]:
         found.append(f"step {shown.step}, the last one of the trace pass")
     if shown.left_out:
         found.append(f"left out: {spans(shown.left_out)}, without an execution trace or a timeline")
-    if not shown.aligned:
+    if not shown.aligned and shown.lacking is None:
         found.append("the clocks of the ranks were never compared: starts on different ranks do not compare")
     unseen = sum(one.unseen for one in shown.exported)
     if unseen:
         found.append(f"{counted(unseen, 'collective')} left out: the timeline does not show their work")
     return found
+
+
+def _not_replayed(shown: ExportShown) -> list[str]:
+    found = ["for comm_replay --trace-type et --trace-path DIR: communication alone, with what it waits for"]
+    found += [f"{counted(number, 'call')} left out on all their ranks, without {what}"
+              for what, number in (shown.lacking or {}).items()]
+    return found + _cut(shown.exported)
+
+
+def _cut(exported: Sequence[Exported]) -> list[str]:
+    cut = [str(one.number) for one in exported if one.is_cut]
+    return [f"execution traces end inside on rank {', '.join(cut)}: later calls are missing"] if cut else []
 
 
 def _unknown(exported: Sequence[Exported]) -> list[str]:
@@ -94,7 +108,4 @@ def _unknown(exported: Sequence[Exported]) -> list[str]:
         number = sum(getattr(one.written, name) for one in exported)
         if number:
             found.append(f"{counted(number, 'node')} {what}")
-    cut = [str(one.number) for one in exported if one.is_cut]
-    if cut:
-        found.append(f"execution traces end inside on rank {', '.join(cut)}: later calls are missing")
-    return found
+    return found + _cut(exported)
