@@ -28,6 +28,7 @@ from distprof.merge.execution.rank_execution import (
     with_groups,
 )
 from distprof.merge.execution.sources import Sources, sources_of
+from distprof.merge.execution.stream_waits import num_blind
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.text.export import Exported, ExportShown, render
@@ -134,5 +135,6 @@ def _written(run: Run, execution: RankExecution, clock: Clock, context: ExportCo
         written = Written()
         write_graph(file, options.form, lambda: chakra_nodes(execution, context, line.to_common, written))
     unseen = int((execution.communication.place < 0).sum())
-    return Exported(number=number, file=file, written=written, links=graph.links, unseen=unseen,
+    blind = num_blind(graph.timeline, graph.stream_waits) if graph.timeline and graph.stream_waits else 0
+    return Exported(number=number, file=file, written=written, links=graph.links, unseen=unseen, blind_waits=blind,
                     is_cut=graph.table is not None and graph.table.file.losses.is_cut)

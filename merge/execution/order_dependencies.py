@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from distprof.merge.execution.rank_graph import RankGraph
+from distprof.merge.execution.stream_waits import Awaited, awaited
 from distprof.merge.operators.rank_timeline import RUNTIME
 
 SYNCHRONIZING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cuStreamSynchronize",
@@ -23,7 +24,10 @@ def order_dependencies(graph: RankGraph) -> Iterator[tuple[Any, Any]]:
     device = np.flatnonzero(graph.on_device)
     yield device, graph.parent[device]
     yield _backward(graph)
-    yield _synchronized(graph)
+    known = awaited(graph.timeline, graph.stream_waits) if graph.timeline and graph.stream_waits else None
+    if known is not None:
+        yield from _of_events(graph, known)
+    yield _synchronized(graph, known)
 
 
 def _in_turn(graph: RankGraph) -> tuple[Any, Any]:
@@ -57,13 +61,30 @@ def _backward(graph: RankGraph) -> tuple[Any, Any]:
     return rows, np.where(made_by >= 0, graph.inside_until[made_by], -1)
 
 
-def _synchronized(graph: RankGraph) -> tuple[Any, Any]:
-    """The next call of a thread after the kernel that ended last while the thread waited for the device."""
+def _of_events(graph: RankGraph, known: Awaited) -> Iterator[tuple[Any, Any]]:
+    """The first kernel behind a wait of its stream, and the next call of a thread that waited, after the kernel that
+    the event marks."""
+    assert graph.timeline is not None
+    place = np.full(len(graph.timeline.name) + 1, -1, np.int64)  # the last one is for no row
+    rows = np.flatnonzero(graph.slice >= 0)
+    place[graph.slice[rows]] = rows
+    kernel, first = place[known.kernel], place[known.waiting]
+    yield first[first >= 0], kernel[first >= 0]
+    calls, marked = known.call[known.of_thread], kernel[known.of_thread]
+    yield next_of_thread(graph, graph.timeline.thread[calls], graph.timeline.end_ns[calls]), marked
+
+
+def _synchronized(graph: RankGraph, known: Awaited | None) -> tuple[Any, Any]:
+    """The next call of a thread after the kernel that ended last while the thread waited for the device.
+
+    Waits for events that are known are not looked at.
+    """
     timeline = graph.timeline
     waits = np.empty(0, np.int64)
     if timeline is not None:
         names = [number for number, name in enumerate(timeline.names) if name.startswith(SYNCHRONIZING)]
         waits = np.flatnonzero((timeline.type == RUNTIME) & np.isin(timeline.name, names))
+        waits = waits[~np.isin(waits, known.call)] if known is not None else waits
     kernels = np.flatnonzero(graph.on_device)
     if timeline is None or not len(waits) or not len(kernels):
         return np.empty(0, np.int64), np.empty(0, np.int64)

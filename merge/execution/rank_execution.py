@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -20,6 +20,7 @@ from distprof.merge.execution.node_table import read_table
 from distprof.merge.execution.order_dependencies import order_dependencies
 from distprof.merge.execution.rank_graph import RankGraph, rank_graph
 from distprof.merge.execution.storage_dependencies import storage_dependencies
+from distprof.merge.execution.stream_waits import DEVICE, StreamWaitEvents
 from distprof.merge.operators.rank_timeline import Wanted, read_timeline
 from distprof.merge.operators.shape_costs import WANTED
 from distprof.merge.run.run_model import Rank
@@ -59,9 +60,11 @@ def rank_execution(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | Non
 def rank_calls(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | None) -> tuple[RankGraph, Communication]:
     """Reads what ran on a rank, without what needed what; see `rank_execution`."""
     table = read_table(rank.execution_trace) if rank.execution_trace is not None else None
-    wanted = Wanted(integers=(FUNCTION, STREAM), texts=WANTED)
-    timeline = read_timeline(rank, wanted=wanted) if rank.trace is not None else None
+    wanted, waits = Wanted(integers=(FUNCTION, STREAM, DEVICE), texts=WANTED), StreamWaitEvents()
+    timeline = read_timeline(rank, waits, wanted) if rank.trace is not None else None
     graph = rank_graph(table, timeline, window)
+    if timeline is not None:
+        graph = replace(graph, stream_waits=waits.found())
     return graph, communication(graph, _within(graph, rows))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from distprof.errors import DataError
 from distprof.merge.execution.linking import Links, is_call, linked
 from distprof.merge.execution.node_table import NodeTable
+from distprof.merge.execution.stream_waits import StreamWaits
 from distprof.merge.operators.device_times import launchers
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
@@ -50,6 +51,8 @@ class RankGraph:
     table: NodeTable | None
     timeline: RankTimeline | None
     links: Links | None
+    stream_waits: StreamWaits | None = None
+    """None where there is no timeline."""
 
     @property
     def on_device(self) -> Any:

@@ -27,6 +27,8 @@ class Exported:
     """True where the execution trace ends inside."""
     unseen: int
     """Communication that was issued, and whose work the timeline does not show."""
+    blind_waits: int = 0
+    """Waits of streams of which the timeline does not show what they are for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,4 +110,9 @@ def _unknown(exported: Sequence[Exported]) -> list[str]:
         number = sum(getattr(one.written, name) for one in exported)
         if number:
             found.append(f"{counted(number, 'node')} {what}")
+    blind = sum(one.blind_waits for one in exported)
+    if blind:
+        found.append(f"{counted(blind, 'wait')} of streams without the event that ends it: dependencies between "
+                     "streams are missing (torch.profiler notes them with enable_cuda_sync_events=True in its "
+                     "experimental_config)")
     return found + _cut(exported)

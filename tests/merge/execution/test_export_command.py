@@ -81,7 +81,14 @@ def test_for_replay_work_of_gloo_is_where_it_ran(tmp_path):
 
 def kernel(name, ts, dur, correlation, stream=7):
     return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur,
-            "args": {"correlation": correlation, "stream": stream}}
+            "args": {"correlation": correlation, "stream": stream, "device": 0}}
+
+
+def waiting(kind, correlation, *, stream, recorded, on):
+    """What the profiler notes of a wait for an event."""
+    return {"ph": "X", "cat": "cuda_sync", "name": kind, "pid": 0, "tid": stream, "ts": 118, "dur": 0, "args": {
+        "cuda_sync_kind": kind, "stream": stream, "correlation": correlation, "device": 0, "wait_on_stream": on,
+        "wait_on_cuda_event_record_corr_id": recorded, "wait_on_cuda_event_id": 5}}
 
 
 def launch(ts, correlation, name="cudaLaunchKernel", dur=1):
@@ -106,6 +113,45 @@ def test_kernels_follow_their_launch_their_stream_and_their_data(tmp_path):
     assert needs("first") == ["make"] and needs("second") == ["first", "use"] and needs("third") == ["apart", "first"]
     assert [found[one]["attributes"]["stream"] for one in ("first", "second", "third")] == [7, 8, 7]
     assert "third" in needs("after") and found["first"]["attributes"]["is_cpu_op"] == 0
+
+
+EVENTS_OF_STREAMS = [
+    launch(101, 1), launch(102, 2, "cudaEventRecord"), launch(103, 3), launch(104, 9), launch(112, 4),
+    launch(113, 5, "cudaStreamWaitEvent"), launch(114, 6), launch(115, 7), launch(123, 8, "cudaEventSynchronize", 30),
+    kernel("marked", 105, 20, 1), kernel("behind the mark", 126, 20, 3), kernel("elsewhere", 106, 40, 9, stream=9),
+    kernel("before the wait", 127, 3, 4, stream=8), kernel("waits", 130, 5, 6, stream=8),
+    kernel("follows", 136, 5, 7, stream=8)]
+
+
+def needs_of_streams(folder, *waits):
+    nodes = [call(2, "make"), call(3, "use"), call(4, "apart"), call(5, "after")]
+    timeline = [*slices(("make", 2), ("use", 3), ("apart", 4)), *EVENTS_OF_STREAMS, *waits, *slices(("after", 5))]
+    timeline[2] |= {"dur": 35}
+    timeline[-1] |= {"ts": 160}
+    (found,), said = exported(pair(folder, nodes, timeline))
+    name = {node["id"]: node["name"] for node in found.values()}
+    return {one: {name[number] for number in found[one]["data"]} for one in found}, said
+
+
+def test_a_stream_and_a_thread_wait_for_what_an_event_marks(tmp_path):
+    needs, said = needs_of_streams(
+        tmp_path / "run", waiting("Stream Wait Event", 5, stream=8, recorded=2, on=7),
+        waiting("Event Sync", 8, stream=-1, recorded=2, on=7))
+    assert needs["waits"] == {"use", "before the wait", "marked"}
+    assert needs["before the wait"] == {"use"} and needs["follows"] == {"use", "waits"}
+    assert "marked" in needs["after"] and not {"elsewhere", "behind the mark"} & needs["after"]
+    assert "without the event" not in said
+
+
+@pytest.mark.parametrize("wait", [
+    [], [waiting("Stream Wait Event", 5, stream=8, recorded=-1, on=-1)],
+    [waiting("Stream Wait Event", 5, stream=8, recorded=77, on=7)]])
+def test_a_wait_of_which_the_event_is_not_known_joins_nothing(tmp_path, wait):
+    needs, said = needs_of_streams(tmp_path / "run", *wait)
+    assert needs["waits"] == {"use", "before the wait"}
+    assert needs["after"] >= {"behind the mark"}, "what ended last while the thread waited"
+    assert ("1 wait of streams without the event that ends it" in said) == (not wait or wait[0]["args"][
+        "wait_on_stream"] < 0)
 
 
 @pytest.mark.parametrize("form", ["dot", "graphml", "linked"])
