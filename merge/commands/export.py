@@ -70,7 +70,7 @@ def export(path: Path, *more: Path, options: ExportOptions, strict: bool = False
         OutputError: A file cannot be written.
         IncompleteError: Something is missing and `strict` is set.
     """
-    run = open_run(path, *more)
+    run = open_run(path, *more, untimed=True)
     sources = sources_of(run)
     problems: list[Problem] = [*run.problems, *sources.problems]
     fail_if_incomplete(problems, strict=strict)

@@ -17,7 +17,8 @@ from distprof.merge.run.settled import settled
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 
-def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mapping[str, int] = NO_SIZES) -> Run:
+def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mapping[str, int] = NO_SIZES,
+             untimed: bool = False) -> Run:
     """Opens the run directories of a job, or finds the traces of other programs that lie at the given paths.
 
     Args:
@@ -26,6 +27,7 @@ def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mappi
             traces.
         naming: Where the rank of a trace is from, if neither the trace nor its name has it.
         sizes: Axis of the device mesh -> size, in place of what a run says.
+        untimed: Execution traces without any timeline are a run too.
 
     Raises:
         DataError: Nothing can be read, or its parts contradict each other.
@@ -35,7 +37,7 @@ def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mappi
     paths = (path, *more)
     recorded = [is_recorded(one) for one in paths]
     if not any(recorded):
-        return settled(run_of_traces(paths, naming), sizes)
+        return settled(run_of_traces(paths, naming, untimed=untimed), sizes)
     if not all(recorded):
         other = paths[recorded.index(False)]
         raise DataError(f"expected run directories of one job, found {other}, which is none",

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from distprof.contract.mesh import dp_size_of, mp_size_of
 from distprof.contract.problems import (
@@ -30,7 +30,7 @@ from distprof.merge.run.trace_identity import TraceIdentity
 from distprof.merge.scan.trace_file import TraceFile, printable
 
 
-def run_of_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
+def run_of_traces(paths: Sequence[Path], naming: Naming | None = None, *, untimed: bool = False) -> Run:
     """Finds the trace of every rank.
 
     A rank is what `naming` says; else what `distributedInfo` in the trace says; else what the path says.
@@ -38,6 +38,7 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
     Args:
         paths: Folders, traces and archives.
         naming: Where ranks are taken from if the traces do not hold them.
+        untimed: Execution traces without any timeline are a run too.
 
     Raises:
         DataError: There is no trace, or no file shows which rank it is of.
@@ -45,8 +46,11 @@ def run_of_traces(paths: Sequence[Path], naming: Naming | None = None) -> Run:
     """
     by = naming or Naming()
     found = discover(paths, named=bool(by))
+    if not found.candidates and found.execution_traces and untimed:
+        return _untimed(paths, found)
     if not found.candidates:
-        raise DataError(_nothing(paths, found), hint="Chrome traces are *.json, *.json.gz or tar archives of them")
+        raise DataError(_nothing(paths, found), hint="distprof export reads execution traces without timelines"
+                        if found.execution_traces else "Chrome traces are *.json, *.json.gz or tar archives of them")
     problems: list[Problem] = list(found.problems)
     remarks: list[Remark] = []
     files = numbered(found.candidates, by, problems, remarks)
@@ -65,15 +69,36 @@ def _paired(found: Discovery, chosen: Mapping[int, Candidate]) -> dict[int, Trac
 
     Where names do not tell ranks, but differ in one number alone, that is the rank.
     """
+    if len(found.execution_traces) == len(chosen) == 1:
+        return {next(iter(chosen)): found.execution_traces[0].trace}
+    by_rank = _by_rank(found)
+    return {rank: by_rank[rank] for rank in chosen if rank in by_rank}
+
+
+def _by_rank(found: Discovery) -> dict[int, TraceFile]:
     traces = found.execution_traces
-    if len(traces) == len(chosen) == 1:
-        return {next(iter(chosen)): traces[0].trace}
     by_rank = {one.rank: one.trace for one in reversed(traces) if one.rank is not None}
     pattern = None if by_rank else suggested_pattern([one.trace.name for one in traces])
     if pattern is not None:
         numbers = ((re.search(pattern, one.trace.name), one.trace) for one in traces)
         by_rank = {int(number[1]): trace for number, trace in numbers if number is not None}
-    return {rank: by_rank[rank] for rank in chosen if rank in by_rank}
+    return by_rank
+
+
+def _untimed(paths: Sequence[Path], found: Discovery) -> Run:
+    """A run of execution traces alone."""
+    by_rank = _by_rank(found)
+    if len(found.execution_traces) == 1:
+        by_rank = {next(iter(by_rank), 0): found.execution_traces[0].trace}
+    if len(by_rank) < len(found.execution_traces):
+        names = first_few([one.trace.name for one in found.execution_traces])
+        raise DataError(f"expected execution traces of which each shows its rank in its name, found {names}",
+                        hint="give one of them, or name them et_rank0.json, et_rank1.json and so on")
+    problems: list[Problem] = list(found.problems)
+    chosen = {rank: Candidate(trace=trace, where=PurePosixPath(trace.name), identity=TraceIdentity(), modified_ns=0)
+              for rank, trace in sorted(by_rank.items())}
+    run = _run(paths, chosen, {}, max(chosen) + 1, problems, [])
+    return replace(run, ranks=[replace(rank, trace=None, execution_trace=by_rank[rank.number]) for rank in run.ranks])
 
 
 def _pairs(found: Discovery, chosen: Mapping[int, Candidate], paired: Mapping[int, TraceFile]) -> (

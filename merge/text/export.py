@@ -84,6 +84,8 @@ def _not_replayed(shown: ExportShown) -> list[str]:
     found = ["for comm_replay --trace-type et --trace-path DIR: communication alone, with what it waits for"]
     found += [f"{counted(number, 'call')} left out on all their ranks, without {what}"
               for what, number in (shown.lacking or {}).items()]
+    if not any(one.written.communication for one in shown.exported):
+        found.append("no communication is left: timelines show none that is known to the end")
     return found + _cut(shown.exported)
 
 

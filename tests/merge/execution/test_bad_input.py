@@ -63,6 +63,34 @@ def test_a_call_without_its_number_has_no_time_of_its_own(tmp_path, node):
     assert {"one", "two"} <= set(found) and "1 node without a time" in said and "50.0 %" in said
 
 
+def alone(folder, *names):
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text(file_of(*PLAIN))
+    return folder
+
+
+def test_execution_traces_without_any_timeline_have_nodes_and_dependencies(tmp_path):
+    folder = alone(tmp_path / "run", "et_rank0.json", "et_rank1.json")
+    found, said = nodes_of(folder)
+    assert found["two"]["data"] == [found["one"]["id"]] and found["one"]["start"] == 0
+    assert "no timeline has a call of the execution trace of rank 0, 1: its nodes have no times" in said
+    assert (folder / "out" / "job.1.et").is_file() and "0.0 %" in said
+    assert "no communication is left" in run(folder, "--format", "replay").stdout
+    assert "hint: distprof export reads execution traces" in called("merge", folder).stderr
+
+
+def test_a_single_execution_trace_without_a_rank_in_its_name_is_of_rank_0(tmp_path):
+    found, _ = nodes_of(alone(tmp_path / "run", "trace.json"))
+    assert set(found) > {"one", "two"}
+
+
+def test_execution_traces_alone_have_to_tell_their_ranks(tmp_path):
+    done = run(alone(tmp_path / "run", "a.json", "b.json"))
+    assert done.returncode == 1 and "each shows its rank in its name, found a.json, b.json" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_parents_may_miss_form_a_ring_or_be_the_node_itself(tmp_path):
     nodes = [call(2, "one", parent=3), call(3, "two", parent=2), call(4, "three", parent=99), call(5, "four", parent=5)]
     found, said = nodes_of(pair(tmp_path / "run", nodes, slices(("another", 77))))
