@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.problems import ExecutionTraces, Problem
 from distprof.errors import DataError, UsageError
 from distprof.files import told
@@ -134,7 +135,10 @@ def _written(run: Run, execution: RankExecution, clock: Clock, context: ExportCo
     else:
         written = Written()
         write_graph(file, options.form, lambda: chakra_nodes(execution, context, line.to_common, written))
-    unseen = int((execution.communication.place < 0).sum())
+    found = execution.communication
+    # sends and receives may be told by the execution trace alone, and are not matched then
+    partial = found.rows.filter(~pl.col("complete"), ~pl.col("op").is_in(POINT_TO_POINT))["collective"].to_list()
     blind = num_blind(graph.timeline, graph.stream_waits) if graph.timeline and graph.stream_waits else 0
-    return Exported(number=number, file=file, written=written, links=graph.links, unseen=unseen, blind_waits=blind,
+    return Exported(number=number, file=file, written=written, links=graph.links, unseen=int((found.place < 0).sum()),
+                    blind_waits=blind, partial=frozenset(partial),
                     is_cut=graph.table is not None and graph.table.file.losses.is_cut)

@@ -27,6 +27,8 @@ class Exported:
     """True where the execution trace ends inside."""
     unseen: int
     """Communication that was issued, and whose work the timeline does not show."""
+    partial: frozenset[int] = frozenset()
+    """Numbers of collectives that were not found on all of their ranks."""
     blind_waits: int = 0
     """Waits of streams of which the timeline does not show what they are for."""
 
@@ -108,10 +110,14 @@ def _unknown(exported: Sequence[Exported]) -> list[str]:
                      "times, and its communication is not known")
     for name, what in (("untimed", "without a time"), ("without_type", "of a kind that the format does not have, or "
                         "without a known other side: written as computation"),
-                       ("without_group", "communicate in a process group that is not known")):
+                       ("without_group", "of a process group that is not known")):
         number = sum(getattr(one.written, name) for one in exported)
         if number:
             found.append(f"{counted(number, 'node')} {what}")
+    partial = frozenset[int]().union(*(one.partial for one in exported))
+    if partial:
+        found.append(f"{counted(len(partial), 'collective')} {'is' if len(partial) == 1 else 'are'} not on all of "
+                     f"{'its' if len(partial) == 1 else 'their'} ranks: a simulator may wait for the others forever")
     blind = sum(one.blind_waits for one in exported)
     if blind:
         found.append(f"{counted(blind, 'wait')} of streams without the event that ends it: dependencies between "

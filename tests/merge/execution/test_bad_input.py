@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from support.execution_traces import FRESH, call, file_of, pair, read_et, slices, tensor, values
+from support.execution_traces import FRESH, call, file_of, gloo_job, pair, read_et, slices, tensor, values
 from support.jobs import called
 
 PLAIN = [call(2, "one", outputs=[tensor(1)], schema=FRESH), call(3, "two", inputs=[tensor(1)], schema=FRESH)]
@@ -44,6 +44,11 @@ OF_THE_FACT_SHEET = {
     "no finish_ts: killed while it recorded": (without(file_of(*PLAIN), "finish_ts"), EVENTS),
     "negative start_ts": (file_of(*PLAIN, start_ts=-5), EVENTS),
     "a kernel named ncclDevKernel_Reduce": (PLAIN, [*EVENTS, LAUNCH, KERNEL | {"name": "ncclDevKernel_Reduce_x"}]),
+    "a kernel that sends, without the call that issued it": (
+        PLAIN, [*EVENTS, KERNEL | {"name": "ncclDevKernel_SendRecv(ncclDevComm*)"}]),
+    "a call that ends after the one around it": (
+        [PLAIN[0], call(3, "two", parent=2, inputs=[tensor(1)])],
+        [EVENTS[0], EVENTS[0] | {"name": "two", "ts": 104, "dur": 90, "args": {"Record function id": 3}}]),
     "a kernel without a launch": (PLAIN, [*EVENTS, KERNEL | {"name": "gemm"}]),
     "launches with the same correlation": (PLAIN, [*EVENTS, LAUNCH, LAUNCH | {"ts": 112}, KERNEL | {"name": "gemm"}]),
     "a launch of an unknown name": (PLAIN, [*EVENTS, LAUNCH | {"name": "cudaGraphNewLaunch"}, KERNEL | {"name": "k"}]),
@@ -55,6 +60,64 @@ def test_what_ends_other_converters_is_exported(tmp_path, what):
     nodes, events = OF_THE_FACT_SHEET[what]
     found, _ = nodes_of(pair(tmp_path / "run", nodes, events))
     assert found["one"]["start"] == 100 and found["two"]["data"] == [found["one"]["id"]]
+    assert all(node["duration"] <= 90 for node in found.values())
+
+
+def test_paths_may_be_relative(tmp_path, monkeypatch):
+    folder = pair(tmp_path / "run", PLAIN, EVENTS)
+    monkeypatch.chdir(folder)
+    done = called("export", "et_rank0.json", "rank0.json", "--out", "out", "--prefix", "job")
+    assert done.returncode == 0 and len(read_et(folder / "out" / "job.0.et")[1]) == 3, done.stderr
+
+
+def of_nccl(folder, *, group, world_size=4, **args):
+    """The exported kernel of an all_reduce of rank 0, and what was said; `args` are those of the kernel."""
+    kernel = KERNEL | {"name": "ncclDevKernel_AllReduce_Sum_f32", "args": {
+        **KERNEL["args"], "Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8, "dtype": "Float",
+        **args}}
+    pair(folder, PLAIN, [*EVENTS, LAUNCH, kernel], world_size=world_size)
+    file = folder / "rank0.json"
+    timeline = json.loads(file.read_text())
+    timeline["distributedInfo"]["pg_config"] = group
+    file.write_text(json.dumps(timeline))
+    found, said = nodes_of(folder)
+    return found[kernel["name"]]["attributes"], said
+
+
+def test_a_group_that_is_not_known_is_no_group_of_all_ranks(tmp_path):
+    groups = [{"pg_name": str(number), "pg_desc": "", "pg_size": 2, "ranks": ranks} for number, ranks in
+              enumerate([[0, 1], [0, 2]])]
+    attributes, said = of_nccl(tmp_path / "run", group=groups)
+    assert "pg_name" not in attributes and "1 node of a process group that is not known" in said
+
+
+def test_names_of_groups_that_are_no_numbers_get_one(tmp_path):
+    name = "3ae1f09b7c5d42e8_long_id"
+    groups = [{"pg_name": name, "pg_desc": "mesh_tp", "pg_size": 2, "ranks": [0, 1]}]
+    attributes, _ = of_nccl(tmp_path / "run", group=groups, **{
+        "Process Group Name": name, "Process Group Description": "mesh_tp", "Process Group Ranks": "[0, 1]"})
+    assert attributes["pg_name"] == "1" and attributes["comm_size"] == 32
+
+
+def test_calls_may_lie_deep_in_each_other(tmp_path):
+    depth = 3000
+    nodes = [call(number, f"call {number}", parent=number - 1) for number in range(2, depth)]
+    events = slices(*({"ph": "X", "cat": "cpu_op", "name": f"call {number}", "pid": 1, "tid": 1, "ts": 100 + number,
+                       "dur": 2 * (depth - number), "args": {"Record function id": number}}
+                      for number in range(2, depth)))
+    found, _ = nodes_of(pair(tmp_path / "run", nodes, events))
+    assert found[f"call {depth - 1}"]["control"] == [found[f"call {depth - 2}"]["id"]]
+
+
+def test_ranks_may_have_different_numbers_of_collectives(tmp_path):
+    folder = gloo_job(tmp_path / "run")
+    file = folder / "rank1.json"
+    timeline = json.loads(file.read_text())
+    timeline["traceEvents"] = [one for one in timeline["traceEvents"] if one["name"] != "gloo:all_reduce"]
+    file.write_text(json.dumps(timeline))
+    _, said = nodes_of(folder)
+    kinds = [[node["type"] for node in read_et(folder / "out" / f"job.{rank}.et")[1]].count(7) for rank in (0, 1)]
+    assert kinds == [1, 0] and "1 collective is not on all of its ranks" in said
 
 
 @pytest.mark.parametrize("node", [call(2, "one", without=("rf_id",)), call(2, "one") | {"attrs": []}])

@@ -58,7 +58,7 @@ def test_no_damage_ends_in_an_unexpected_error(tmp_path, seed):
             path.write_bytes(text)
         for path in chance.sample(sorted(whole), chance.randrange(1, 3)):
             path.write_bytes(chance.choice((damaged, changed))(whole[path], chance))
-        form = chance.choice(("chakra", "chakra", "linked", "graphml", "dot"))
+        form = chance.choice(("chakra", "chakra", "linked", "replay", "graphml", "dot"))
         done = called("export", folder, "--out", tmp_path / "out", "--prefix", str(number), "--format", form)
         assert "unexpected" not in done.stderr and "Traceback" not in done.stderr, done.stderr
         for path in (tmp_path / "out").glob(f"{number}.*.et"):
