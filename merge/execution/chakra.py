@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -55,7 +55,7 @@ class ChakraNode:
     type: NodeType
     control: Iterable[int] = ()
     """Ids of nodes around it."""
-    data: Iterable[int] = ()
+    data: Sequence[int] = ()
     """Ids of nodes that must be over before."""
     start_us: int = 0
     duration_us: int = 0

@@ -54,27 +54,35 @@ class ExportContext:
 def chakra_nodes(execution: RankExecution, context: ExportContext, to_common: Any, written: Written) -> (
         Iterator[ChakraNode]):
     """The nodes of a rank, in the order in which they began; notes what was written."""
-    graph, edges, found = execution.graph, execution.edges, execution.communication
+    graph, found = execution.graph, execution.communication
     yield _groups_node(context.groups)
     row_of = {place: row for row, place in enumerate(found.place.tolist()) if place >= 0}
     start, work = _start_us(graph, to_common), work_of(graph)
     for place in range(len(graph.name)):
         row = row_of.get(place)
         comm = _communication(execution, row, context, written) if row is not None else None
-        kind, attributes = comm or (NodeType.COMP, [])
-        needed = edges.of(place)
-        node = graph.table.texts.node(int(graph.node[place])) if graph.table and graph.node[place] >= 0 else None
-        parent = int(graph.parent[place])
+        node = _node(execution, place, context, comm, None if comm else work.get(place), int(start[place]))
         written.nodes += 1
-        written.dependencies = (written.dependencies or 0) + len(needed)
-        written.untimed += graph.slice[place] < 0
-        yield ChakraNode(
-            id=place + FIRST_ID, name=graph.names[graph.name[place]], type=kind,
-            control=[parent + FIRST_ID] if parent >= 0 else [], data=[one + FIRST_ID for one in needed],
-            start_us=int(start[place]), duration_us=rounded_us(int(graph.self_ns[place])),
-            inputs=_values(node.inputs) if node else Values(), outputs=_values(node.outputs) if node else Values(),
-            attributes=[*_place(execution, place, context, is_comm=comm is not None), *attributes,
-                        *_work(None if comm else work.get(place)), *_recorded(node)])
+        written.dependencies = (written.dependencies or 0) + len(node.data)
+        written.untimed += int(graph.slice[place] < 0)
+        yield node
+
+
+def _node(execution: RankExecution, place: int, context: ExportContext,
+          comm: tuple[NodeType, Sequence[Attribute]] | None, work: tuple[int, int | None] | None,
+          start_us: int) -> ChakraNode:
+    graph, parent = execution.graph, int(execution.graph.parent[place])
+    kind, attributes = comm or (NodeType.COMP, [])
+    recorded = graph.table.texts.node(int(graph.node[place])) if graph.table and graph.node[place] >= 0 else None
+    return ChakraNode(
+        id=place + FIRST_ID, name=graph.names[graph.name[place]], type=kind,
+        control=[parent + FIRST_ID] if parent >= 0 else [],
+        data=[one + FIRST_ID for one in execution.edges.of(place)], start_us=start_us,
+        duration_us=rounded_us(int(graph.self_ns[place])),
+        inputs=_values(recorded.inputs) if recorded else Values(),
+        outputs=_values(recorded.outputs) if recorded else Values(),
+        attributes=[*_place(execution, place, context, is_comm=comm is not None), *attributes, *_work(work),
+                    *_recorded(recorded)])
 
 
 def _start_us(graph: RankGraph, to_common: Any) -> Any:

@@ -111,32 +111,41 @@ def _slices(timeline: RankTimeline, launcher: Any, window: tuple[int, int] | Non
 def _joined(timeline: RankTimeline, slices: Any, launcher: Any, table: NodeTable | None,
             links: Links | None) -> RankGraph:
     node_of = np.full(len(timeline.name), -1, np.int64)
-    alone = np.empty(0, np.int64)
-    names = list(timeline.names)
-    if table is not None and links is not None:
+    if links is not None:
         rows = np.flatnonzero(links.slice >= 0)
         node_of[links.slice[rows]] = rows
-        alone = np.flatnonzero(is_call(table) & (links.slice < 0))
-    # calls without a slice stand where the call before them does
-    host = timeline.type[slices] < NUM_HOST
-    thread = np.where(host, timeline.thread[slices], DEVICE_THREADS + timeline.thread[slices])
-    columns = {
-        "start_ns": timeline.start_ns[slices], "duration_ns": timeline.duration_ns[slices], "thread": thread,
-        "type": timeline.type[slices], "name": timeline.name[slices], "node": node_of[slices], "slice": slices}
-    if len(alone):
-        assert table is not None and links is not None
-        number = {name: place for place, name in enumerate(names)}
-        own = [number.setdefault(name, len(number)) for name in table.names]
-        names = list(number)
-        before = _before(links.slice, alone)
-        known = np.where(before >= 0, timeline.start_ns[before], timeline.start_ns[slices].min())
-        more = {"start_ns": known, "duration_ns": np.zeros(len(alone), np.int64),
-                "thread": 2 * DEVICE_THREADS + table.thread[alone], "type": np.full(len(alone), OPERATOR),
-                "name": np.array(own, np.int64)[table.name[alone]], "node": alone, "slice": np.full(len(alone), -1)}
-        columns = {name: np.concatenate((columns[name], more[name])) for name in columns}
+    columns, names = _of_slices(timeline, slices, node_of), list(timeline.names)
+    if table is not None and links is not None:
+        own = _of_nodes(timeline, slices, table, links, names)
+        columns = {name: np.concatenate((columns[name], own[name])) for name in columns}
     order = np.lexsort((columns["node"], columns["thread"], -columns["duration_ns"], columns["start_ns"]))
     columns = {name: values[order].astype(np.int64) for name, values in columns.items()}
     return _nested(columns, names, timeline, launcher, table, links)
+
+
+def _of_slices(timeline: RankTimeline, slices: Any, node_of: Any) -> dict[str, Any]:
+    """Columns of calls and kernels that have a slice."""
+    on_host = timeline.type[slices] < NUM_HOST
+    return {
+        "start_ns": timeline.start_ns[slices], "duration_ns": timeline.duration_ns[slices],
+        "thread": np.where(on_host, timeline.thread[slices], DEVICE_THREADS + timeline.thread[slices]),
+        "type": timeline.type[slices], "name": timeline.name[slices], "node": node_of[slices], "slice": slices}
+
+
+def _of_nodes(timeline: RankTimeline, slices: Any, table: NodeTable, links: Links, names: list[str]) -> dict[str, Any]:
+    """Columns of calls without a slice, which stand where the call before them does; adds their names."""
+    alone = np.flatnonzero(is_call(table) & (links.slice < 0))
+    if len(alone):
+        number = {name: place for place, name in enumerate(names)}
+        own = np.array([number.setdefault(name, len(number)) for name in table.names], np.int64)[table.name[alone]]
+        names[:] = number
+    else:
+        own = alone
+    before = _before(links.slice, alone)
+    return {
+        "start_ns": np.where(before >= 0, timeline.start_ns[before], timeline.start_ns[slices].min()),
+        "duration_ns": np.zeros(len(alone), np.int64), "thread": 2 * DEVICE_THREADS + table.thread[alone],
+        "type": np.full(len(alone), OPERATOR), "name": own, "node": alone, "slice": np.full(len(alone), -1)}
 
 
 def _before(slices: Any, rows: Any) -> Any:
