@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distprof.contract.problems import Problem
+from distprof.merge.chrome.drawn_events import Chain
 from distprof.merge.chrome.formats import FORMATS, Output
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import RankCounts
-from distprof.merge.chrome.rank_plans import Chain, RankPlan, plan_ranks
+from distprof.merge.chrome.rank_plans import RankPlan, plan_ranks
 from distprof.merge.chrome.rank_surveys import Progress, RankSurvey, RankSurveys, losses_of
 from distprof.merge.chrome.rank_writer import write_rank
 from distprof.merge.clock.model import Clock

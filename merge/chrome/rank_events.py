@@ -10,7 +10,8 @@ import numpy as np
 
 from distprof.merge.chrome.drawing import DrawnSlice
 from distprof.merge.chrome.numbering import Lanes
-from distprof.merge.chrome.rank_plans import RankPlan, Steps
+from distprof.merge.chrome.rank_plans import RankPlan
+from distprof.merge.chrome.step_selection import Steps
 from distprof.merge.chrome.survey import NAMES_OF, timeless
 from distprof.merge.scan.chrome_file import Losses
 from distprof.merge.scan.engine import Scanner
