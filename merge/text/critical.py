@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from distprof.contract.problems import Problem, Remark
-from distprof.merge.clock.model import Clock
+from distprof.contract.problems import Remark
 from distprof.merge.critical.critical_path import UNRECORDED, CriticalPath
 from distprof.merge.critical.grouping import by_collective, by_kind, by_module, by_op, by_rank
-from distprof.merge.run.run_model import Run
-from distprof.merge.text.phrases import clock_line, doubts_of_replay
-from distprof.merge.text.problems import sentence, show_problems
+from distprof.merge.text.problems import sentence
+from distprof.merge.text.replayed import ReplayedShown, doubts, first_line, last_lines
 from distprof.reporters.page import Page
 from distprof.terminal import quoted_all
-from distprof.units import UNKNOWN, counted, duration, percent, spans
+from distprof.units import UNKNOWN, counted, duration, percent
 
 TOP = 15
 LONGEST = 60
@@ -26,27 +23,19 @@ LONGEST = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CriticalShown:
+class CriticalShown(ReplayedShown):
     """What is to be shown."""
 
-    run: Run
-    clock: Clock
     path: CriticalPath
     rows: pl.DataFrame
     """`MERGED_COLLECTIVES`."""
-    top: int | None
-    guessed: Sequence[int]
-    """Ranks of whose waits many are known from other ranks alone."""
     remarks: Sequence[Remark]
-    problems: Sequence[Problem]
-    paths: Sequence[Path]
 
 
 def render(shown: CriticalShown, page: Page) -> str:
     """The screen."""
     path = shown.path
-    page.line("; ".join([f"{counted(len(shown.run.ranks), 'rank')}, {counted(len(path.steps), 'step')} "
-                         f"({spans(path.steps)})", *map(sentence, shown.remarks)]))
+    page.line("; ".join([first_line(shown, path.steps), *map(sentence, shown.remarks)]))
     page.line(_head(path))
     page.line()
     _ranks(shown, page)
@@ -55,9 +44,7 @@ def render(shown: CriticalShown, page: Page) -> str:
     _collectives(shown, page)
     for line in _doubts(shown):
         page.line(line)
-    show_problems(shown.run.remarks, shown.problems, page)
-    page.line(clock_line(shown.clock.to_json()))
-    page.line()
+    last_lines(shown, page)
     where = quoted_all(shown.paths)
     page.line(f"Next: distprof merge --critical-path {where}")
     if len(path.steps) > 1:
@@ -128,7 +115,7 @@ def _doubts(shown: CriticalShown) -> list[str]:
     work = shown.path.links.filter(pl.col("kind") == "work")
     if len(work) and (work["phase"] == "unknown").all():
         found.append("which modules ran is not known: these steps have no timeline")
-    found += doubts_of_replay(shown.run.missing, shown.guessed)
+    found += doubts(shown)
     off = shown.clock.pair_uncertainty_ns()
     if off:
         found.append(f"clocks may differ by {duration(off)}: where the chain changes ranks, it may be wrong by that")

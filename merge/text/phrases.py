@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distprof.units import UNKNOWN, duration, spans
@@ -56,22 +56,6 @@ def rank_list(ranks: Sequence[int]) -> str:
     if len(ranks) <= LISTED:
         return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
     return f"ranks {spans(sorted(ranks))}"
-
-
-def doubts_of_replay(missing: Sequence[int], guessed: Sequence[int], *, so: str = "") -> Iterator[str]:
-    """What a replay of a run may take for something else.
-
-    Args:
-        missing: Ranks that left no data.
-        guessed: Ranks of whose waits many are known from other ranks alone.
-        so: What follows for work that may be waiting.
-    """
-    if missing:
-        yield (f"what {rank_list(missing)} did is not known: where others waited for "
-               f"{'it' if len(missing) == 1 else 'them'}, that counts as moving")
-    if guessed:
-        yield (f"many waits of {rank_list(guessed)} are known from other ranks alone: part of the work there may be "
-               f"waiting{so}")
 
 
 def clock_line(clock: Mapping[str, Any]) -> str:

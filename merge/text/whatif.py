@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
-from distprof.contract.problems import Problem
-from distprof.merge.clock.model import Clock
-from distprof.merge.run.run_model import Run
-from distprof.merge.text.phrases import brief, clock_line, doubts_of_replay
-from distprof.merge.text.problems import show_problems
+from distprof.merge.text.phrases import brief
+from distprof.merge.text.replayed import ReplayedShown, doubts, first_line, last_lines
 from distprof.merge.whatif.changes import Changes
 from distprof.merge.whatif.deferral import Deferral
 from distprof.merge.whatif.prediction import Prediction
@@ -26,28 +22,20 @@ MENDED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIfShown:
+class WhatIfShown(ReplayedShown):
     """What is to be shown."""
 
-    run: Run
-    clock: Clock
     changes: Changes
     prediction: Prediction
-    top: int | None
-    guessed: Sequence[int]
-    """Ranks of whose waits many are known from other ranks alone."""
     untraced: bool
     """True where steps without a timeline were left out."""
-    problems: Sequence[Problem]
-    paths: Sequence[Path]
 
 
 def render(shown: WhatIfShown, page: Page) -> str:
     """The screen."""
     found = shown.prediction
     left_out = "; those without a timeline are left out" if shown.untraced else ""
-    page.line(f"{counted(len(shown.run.ranks), 'rank')}, {counted(len(found.steps), 'step')} ({spans(found.steps)})"
-              f"{left_out}")
+    page.line(first_line(shown, found.steps) + left_out)
     for line in _changed(shown):
         page.line(line)
     page.line()
@@ -55,11 +43,9 @@ def render(shown: WhatIfShown, page: Page) -> str:
     for line in _verdict(found):
         page.line(line)
     kept = ", which is not mended" if shown.changes.no_stragglers else ""
-    for line in doubts_of_replay(shown.run.missing, shown.guessed, so=kept):
+    for line in doubts(shown, so=kept):
         page.line(line)
-    show_problems(shown.run.remarks, shown.problems, page)
-    page.line(clock_line(shown.clock.to_json()))
-    page.line()
+    last_lines(shown, page)
     page.line(f"Next: distprof critical-path {quoted_all(shown.paths)}")
     return page.text()
 

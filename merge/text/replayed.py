@@ -1,0 +1,57 @@
+"""What `critical-path` and `whatif` show alike: the run that was replayed, and what may be wrong about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from distprof.contract.problems import Problem
+from distprof.merge.clock.model import Clock
+from distprof.merge.run.run_model import Run
+from distprof.merge.text.phrases import clock_line, rank_list
+from distprof.merge.text.problems import show_problems
+from distprof.reporters.page import Page
+from distprof.units import counted, spans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedShown:
+    """What is to be shown of a replay."""
+
+    run: Run
+    clock: Clock
+    top: int | None
+    """Rows of a table, where they were asked for."""
+    guessed: Sequence[int]
+    """Ranks of whose waits many are known from other ranks alone."""
+    problems: Sequence[Problem]
+    paths: Sequence[Path]
+
+
+def first_line(shown: ReplayedShown, steps: Sequence[int]) -> str:
+    """Ranks and steps."""
+    return f"{counted(len(shown.run.ranks), 'rank')}, {counted(len(steps), 'step')} ({spans(steps)})"
+
+
+def doubts(shown: ReplayedShown, *, so: str = "") -> Iterator[str]:
+    """What a replay may take for something else.
+
+    Args:
+        shown: The run.
+        so: What follows for work that may be waiting.
+    """
+    missing = shown.run.missing
+    if missing:
+        yield (f"what {rank_list(missing)} did is not known: where others waited for "
+               f"{'it' if len(missing) == 1 else 'them'}, that counts as moving")
+    if shown.guessed:
+        yield (f"many waits of {rank_list(shown.guessed)} are known from other ranks alone: part of the work there may "
+               f"be waiting{so}")
+
+
+def last_lines(shown: ReplayedShown, page: Page) -> None:
+    """Problems of the run and its clock."""
+    show_problems(shown.run.remarks, shown.problems, page)
+    page.line(clock_line(shown.clock.to_json()))
+    page.line()
