@@ -72,12 +72,17 @@ def _meant(program: RunProgram, rank: int, scale: Scale) -> Intervals:
     found = did.lane.intervals(labels)
     if scale.op is None:
         return found
-    events = program.timelines[rank]
-    named = events.filter(pl.col("name").is_in(_fitting(scale.op, events["name"].unique().to_list())),
-                          pl.col("category").str.to_lowercase() == ("kernel" if did.on_device else "cpu_op"))
+    events = _operators(program, rank)
+    named = events.filter(pl.col("name").is_in(_fitting(scale.op, events["name"].unique().to_list())))
     starts = named["start_ns"].to_numpy()
     inside = Intervals.of(starts, starts + named["duration_ns"].to_numpy())
     return inside if scale.phase is None and scale.module is None else found & inside
+
+
+def _operators(program: RunProgram, rank: int) -> pl.DataFrame:
+    """Slices of a rank's operators; of its kernels, where it is seen on its device."""
+    category = "kernel" if program.did[rank].on_device else "cpu_op"
+    return program.timelines[rank].filter(pl.col("category").str.to_lowercase() == category)
 
 
 def is_in(path: str, pattern: str) -> bool:
@@ -114,8 +119,7 @@ def _check(program: RunProgram, job: Job, scale: Scale, steps: Sequence[int]) ->
     if scale.module is not None and not any(is_in(path, scale.module) for path in modules):
         raise _unknown("module", scale.module, modules)
     if scale.op is not None:
-        names = sorted({name for rank in program.did for name in program.timelines[rank].filter(
-            pl.col("category").str.to_lowercase().is_in(("cpu_op", "kernel")))["name"].unique().to_list()})
+        names = sorted({name for rank in program.did for name in _operators(program, rank)["name"].unique().to_list()})
         if not _fitting(scale.op, names):
             raise _unknown("op", scale.op, names)
 
