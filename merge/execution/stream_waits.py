@@ -22,7 +22,7 @@ DEVICE = "device"
 """Key of `args` of kernels and waits."""
 RECORDED, RECORDED_ON = "wait_on_cuda_event_record_corr_id", "wait_on_stream"
 """Keys of `args` of a wait: the correlation of the call that recorded the event, and the stream on which it did."""
-STREAM_WAITS, THREAD_WAITS = "Stream Wait Event", "Event Sync"
+STREAM_WAITS, THREAD_WAITS = b"Stream Wait Event", b"Event Sync"
 CALLS = ("cudaStreamWaitEvent", "hipStreamWaitEvent")
 COLUMNS = ("correlation", STREAM, DEVICE, RECORDED, RECORDED_ON)
 
@@ -51,15 +51,21 @@ class StreamWaitEvents:
 
     def __init__(self) -> None:
         self._parts = [np.empty((1 + len(COLUMNS), 0), np.int64)]
+        self._known = 0
+        self._numbers = dict.fromkeys((THREAD_WAITS, STREAM_WAITS), -1)
 
     def take(self, scanner: Scanner) -> None:
         """Adds those of the last scan."""
-        known = [text.decode("utf-8", "replace") for text in scanner.names.texts()]
-        name, rows = scanner.column("name"), []
-        for text in (THREAD_WAITS, STREAM_WAITS):
-            number = known.index(text) if text in known else -1
-            rows.append(np.flatnonzero(name == number))
+        new = scanner.names.texts(self._known)
+        for text in self._numbers:
+            if text in new:
+                self._numbers[text] = self._known + new.index(text)
+        self._known += len(new)
+        name = scanner.column("name")
+        rows = [np.flatnonzero(name == number) for number in self._numbers.values()]
         chosen = np.concatenate(rows)
+        if not len(chosen):
+            return
         kind = np.repeat(np.arange(2), [len(part) for part in rows])
         self._parts.append(np.stack([kind, *(scanner.integers[key][chosen].astype(np.int64) for key in COLUMNS)]))
 
