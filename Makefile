@@ -67,7 +67,7 @@ bench: $(VENV)/.test ## measure what recording costs and how fast merging is, ag
 	$(BIN)/python benchmarks/merge.py
 
 stress: $(VENV)/.test ## the long tests: jobs judged by time, many random examples
-	$(BIN)/python -m pytest -m stress -o timeout=0
+	$(BIN)/python -m pytest -m stress
 	$(PYTEST) -m 'not job and not stress' --hypothesis-profile=stress -o timeout=0
 
 fuzz: $(VENV)/.fuzz ## look for traces that break the engine or a merge: make fuzz MINUTES=60; needs clang
