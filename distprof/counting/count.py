@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from distprof.contract.tables import PHASES
@@ -85,7 +86,8 @@ def run_counted(invocation: Invocation, flow: DataFlow | None = None) -> tuple[C
 
 def summed(counting: CountPass, modules: ModuleMap) -> Counts:
     """The counts of a count pass by module and operator; call it while the modules are alive."""
-    within = {path: frozenset(site.path for site in path.sites()) for path in {key.path for key in counting.sums}}
+    names = cache(_path_of)
+    within = {path: frozenset(map(names, path.sites())) for path in {key.path for key in counting.sums}}
     ops = tuple(_op_count(key, entry, within[key.path]) for key, entry in counting.sums.items())
     work = _work(ops)
     places = Counter(id(site.module()) for site in modules.sites())
@@ -111,15 +113,26 @@ class _Work:
 
 def _work(ops: Iterable[OpCount]) -> Mapping[str, _Work]:
     """Module path -> sums over its operators, submodules included."""
+    together: dict[tuple[frozenset[str], str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for op in ops:  # first those of the same modules: there are fewer of these sums than operators
+        sums = together[op.within, op.phase]
+        sums[0] += op.macs
+        sums[1] += op.flops
+        sums[2] += op.elements
+        sums[3] += op.read_bytes + op.write_bytes
     found: dict[str, _Work] = defaultdict(_Work)
-    for op in ops:
-        for path in op.within:
+    for (within, phase), (macs, flops, elements, io_bytes) in together.items():
+        for path in within:
             work = found[path]
-            work.macs[op.phase] += op.macs
-            work.flops[op.phase] += op.flops
-            work.elements += op.elements
-            work.io_bytes += op.io_bytes
+            work.macs[phase] += macs
+            work.flops[phase] += flops
+            work.elements += elements
+            work.io_bytes += io_bytes
     return found
+
+
+def _path_of(site: Site) -> str:
+    return site.path
 
 
 def _op_count(key: OpKey, entry: Cost, within: frozenset[str]) -> OpCount:

@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
+from inspect import unwrap
 from typing import Any, NamedTuple
 
 import torch
@@ -18,12 +19,19 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from distprof import formulas
 from distprof.contract.tables import EVALUATION
 from distprof.counting.data_flow import DataFlow
-from distprof.counting.known_calls import KnownCalls, Operator, Shapes, shapes_of, shapes_text
+from distprof.counting.known_calls import KnownCall, KnownCalls, Operator, Shapes, shapes_of, shapes_text
 from distprof.counting.torch_functions import FunctionPass
 from distprof.formulas import higher_order_rules
 from distprof.formulas.composite_operators import CALL_PRODUCTS, run_parts
 from distprof.model.call_paths import CallPath, RunningCall, mark_nodes, owner_of_running_node
-from distprof.model.compiled import ABOUT_NO_FRAMES, has_compiler, hidden_operators, imports_compiler
+from distprof.model.compiled import (
+    ABOUT_NO_FRAMES,
+    can_skip_compiling,
+    has_compiler,
+    hidden_operators,
+    imports_compiler,
+    never_compile,
+)
 from distprof.model.modules import Site
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, GradientWatch, ModuleScopes, in_backward
@@ -31,6 +39,8 @@ from distprof.model.tensors import tensors
 from distprof.shape_formulas.operator_cost import Cost
 
 NO_CALLS = partial(Cost, calls=0)
+Tally = dict[tuple[CallPath, KnownCall, str, tuple[str, ...], str], list[int]]
+"""Path, call, phase, torch functions and kernel, as `OpKey` has them -> how often, in a list, to look it up once."""
 
 
 class OpKey(NamedTuple):
@@ -60,7 +70,7 @@ class CountPass(TorchDispatchMode):
     def __init__(self, scopes: ModuleScopes, phase: Callable[[], str | None], *, details: bool = False,
                  flow: DataFlow | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.functions = FunctionPass(lambda: self._owner_and_phase(scopes.current)[0], flow=flow) if details else None
+        self.functions = FunctionPass(self._path_of_function, flow=flow) if details else None
         """Calls of torch functions, recorded only with `details`."""
         self.shapes: dict[Site, tuple[Shapes, Shapes]] = {}
         """Input and output shapes of the first call, only with `details`."""
@@ -71,8 +81,8 @@ class CountPass(TorchDispatchMode):
         self._flow = flow
         self._error: Exception | None = None
         self._retired = False
-        self._step_sums: dict[OpKey, Cost] = defaultdict(NO_CALLS)
-        self._unsure_sums: dict[GradientWatch, dict[OpKey, Cost]] = {}
+        self._step_tally: Tally = {}
+        self._unsure_tallies: dict[GradientWatch, Tally] = {}
         """Of forward calls that turn out to be evaluation where no gradient comes."""
         self._step_calls: dict[Site, int] = defaultdict(int)
         self._scopes = scopes
@@ -89,10 +99,15 @@ class CountPass(TorchDispatchMode):
         self._home: list[Frame] = []
         """Running module calls of the thread that started the pass."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False where `never_compile` keeps the compiler away: torch's own way takes two functions more a call."""
+        return not can_skip_compiling()
+
     def start(self) -> None:
         """Switches the mode on for this thread and the threads that autograd starts."""
         self._retired = False
-        self._step_sums.clear()  # of a step that was interrupted
+        self._step_tally.clear()  # of a step that was interrupted
         self._step_calls.clear()
         self._scopes.add(self)
         self._thread, self._home = threading.get_ident(), self._scopes.frames
@@ -135,17 +150,20 @@ class CountPass(TorchDispatchMode):
         """Adds the step that ended to the sums; an unfinished step is never added."""
         if self._error is not None:
             raise self._error
-        for watch, sums in self._unsure_sums.items():
-            for key, cost in sums.items():
-                self._step_sums[key if watch.seen else key._replace(phase=EVALUATION)].add(cost)
-        for key, cost in self._step_sums.items():
-            self.sums[key].add(cost)
+        self._add(self._step_tally)
+        for watch, tally in self._unsure_tallies.items():
+            self._add(tally, None if watch.seen else EVALUATION)
         for site, calls in self._step_calls.items():
             self.calls[site] += calls
-        self._step_sums.clear()
-        self._unsure_sums.clear()
+        self._step_tally.clear()
+        self._unsure_tallies.clear()
         self._step_calls.clear()
         self.num_steps += 1
+
+    def _add(self, tally: Tally, other_phase: str | None = None) -> None:
+        for (path, call, phase, functions, kernel), (times,) in tally.items():
+            key = OpKey(path, call.op, other_phase or phase, call.shapes, call.dtype, functions, kernel)
+            self.sums[key].add(call.cost, times)
 
     def enter(self, frame: Frame) -> None:
         """Extends the call path."""
@@ -174,11 +192,12 @@ class CountPass(TorchDispatchMode):
             return
         with torch._C.DisableTorchFunction():  # the function pass would see each look at a tensor
             mark_nodes(result, call)
-            for name, calls in hidden_operators(frame.module).items() if result is not None else ():
-                self._record_hidden(frame, name, calls, tensors((args, kwargs)), tensors(result))
+            if result is not None and isinstance(frame.module, torch.jit.ScriptModule):
+                for name, calls in hidden_operators(frame.module).items():
+                    self._record_hidden(frame, name, calls, tensors((args, kwargs)), tensors(result))
             if self.functions is not None and frame.site not in self.shapes:
                 self.shapes[frame.site] = shapes_of((args, kwargs)), shapes_of(result)
-        if frame in self._joined:
+        if self._joined and frame in self._joined:
             self._joined.remove(frame)
             self._switch_off()
 
@@ -188,8 +207,9 @@ class CountPass(TorchDispatchMode):
         shapes = shapes_text(inputs)
         cost = Cost(calls=calls, read_bytes=sum(map(_bytes, inputs)), write_bytes=sum(map(_bytes, outputs)),
                     note="hidden in TorchScript; bytes are those of the whole script")
+        call = self._known.of(name, shapes, None, cost)
         with self._lock:
-            self._step_sums[OpKey(self._path_of(frame), name, frame.phase, shapes)].add(cost)
+            self._step_tally.setdefault((self._path_of(frame), call, frame.phase, (), ""), [0])[0] += 1
 
     def _path_of(self, frame: Frame) -> CallPath:
         entry: RunningCall | None = frame.data.get(self)
@@ -200,14 +220,15 @@ class CountPass(TorchDispatchMode):
         return self._outside if site is None else self._static_path(site.parent).child(site)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        if kwargs is None:
+            kwargs = {}
         # fake tensors call prim:: for their device, where an exception would end the process
         if self._retired or getattr(func, "namespace", None) == "prim":
             return func(*args, **kwargs)
         if types and any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             # a DTensor or the like unwraps itself; this mode gets its parts
             return NotImplemented
-        operator = self._known.operator(func, kwargs)
+        operator = self._known.operators.get(id(func)) or self._known.operator(func, kwargs)
         if operator.has_parts:
             output = self._run_parts(func, args, kwargs)
             if output is not NotImplemented:
@@ -243,14 +264,21 @@ class CountPass(TorchDispatchMode):
         if self.functions is not None:
             functions = tuple(self.functions.stack) if phase == "forward" else ()
             kernel = self._running_here.kernel
+        key = path, call, phase, functions, kernel
         with self._lock:
-            sums = self._step_sums if frame is None or phase != "forward" else self._sums_of(frame)
-            sums[OpKey(path, call.op, phase, call.shapes, call.dtype, functions, kernel)].add(call.cost)
+            tally = self._step_tally
+            if frame is not None and frame.gradient is not None and phase == "forward":
+                tally = self._unsure_tallies.setdefault(frame.gradient, {})
+            times = tally.get(key)
+            if times is None:
+                tally[key] = [1]
+            else:
+                times[0] += 1
 
-    def _sums_of(self, frame: Frame) -> dict[OpKey, Cost]:
-        if frame.gradient is None:
-            return self._step_sums
-        return self._unsure_sums.setdefault(frame.gradient, defaultdict(NO_CALLS))
+    def _path_of_function(self) -> CallPath:
+        frame = self._scopes.current
+        entry = frame.data.get(self) if frame is not None else None
+        return entry.path if entry is not None else self._owner_and_phase(frame)[0]
 
     def _owner_and_phase(self, frame: Frame | None) -> tuple[CallPath, str]:
         """Whose work this thread does now; `frame` is the innermost call that runs on it."""
@@ -268,3 +296,6 @@ class CountPass(TorchDispatchMode):
 
 def _bytes(tensor: torch.Tensor) -> int:
     return int(tensor.numel()) * tensor.element_size()
+
+
+never_compile(unwrap(CountPass.__torch_dispatch__))

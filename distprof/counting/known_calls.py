@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +23,7 @@ MOST_CALLS = 1 << 14
 NOT_WORK = ("prim::", "profiler::", "c10d::", "_c10d_functional::")
 """Queries about tensors, labels, and communication, which has its own table."""
 Shapes = tuple[tuple[int, ...], ...]
+_numbers = attrgetter(*(field.name for field in fields(Cost)))
 
 
 class Operator(NamedTuple):
@@ -35,8 +38,9 @@ class Operator(NamedTuple):
     """True where equal calls have equal costs."""
 
 
-class KnownCall(NamedTuple):
-    """What is counted of a call."""
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownCall:
+    """What is counted of a call; one object for all calls of which the same is counted."""
 
     op: str
     shapes: str
@@ -44,25 +48,26 @@ class KnownCall(NamedTuple):
     dtype: str | None
     """Element type of the first tensor input, or of the output if there is none."""
     cost: Cost
-    """Equal calls share it: it must not be changed."""
+    """It must not be changed."""
 
 
 class KnownCalls:
     """Operators and calls since it was made; formulas that are registered later are not used."""
 
     def __init__(self) -> None:
-        self._operators: dict[int, Operator] = {}
+        self.operators: dict[int, Operator] = {}
+        """By id, those that were asked for."""
         self._calls: dict[Hashable, KnownCall] = {}
 
     def operator(self, func: Any, kwargs: dict[str, Any]) -> Operator:
         """An operator; a Triton kernel is found by the `kwargs` of its launch."""
-        known = self._operators.get(id(func))
+        known = self.operators.get(id(func))
         if known is None:
             name = formulas.name_of(func)
             known = Operator(func, name, not name.startswith(NOT_WORK), _has_parts(func, kwargs),
                              formulas.follows_from_shapes(func))
             if isinstance(func, torch._ops.OpOverload):
-                self._operators[id(func)] = known  # which keeps it alive, so that its id stays its own
+                self.operators[id(func)] = known  # which keeps it alive, so that its id stays its own
         return known
 
     def call(self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], output: Any) -> KnownCall:
@@ -81,10 +86,19 @@ class KnownCalls:
             typed = next(iter(inputs or tensors(output)), None)
             dtype = dtype_name(typed.dtype) if typed is not None else None
             cost = formulas.cost(operator.func, args, kwargs, output)
-            known = KnownCall(operator.name, shapes_text(inputs), dtype, cost)
+            known = self.of(operator.name, shapes_text(inputs), dtype, cost)
             if key is not None:
                 self._keep(key, known)
         return known
+
+    def of(self, op: str, shapes: str, dtype: str | None, cost: Cost) -> KnownCall:
+        """What is counted of a call, given as the fields of it."""
+        key = op, shapes, dtype, _numbers(cost)
+        found = self._calls.get(key)
+        if found is None:
+            found = KnownCall(op, shapes, dtype, cost)
+            self._keep(key, found)
+        return found
 
     def _keep(self, key: Hashable, call: KnownCall) -> None:
         if len(self._calls) >= MOST_CALLS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from functools import cache, lru_cache
 from math import prod
 from opcode import opname
@@ -36,6 +36,15 @@ BETWEEN = ("torch.overrides", "torch.functional", "torch.nn.functional", "einops
            "distprof.counting.torch_functions", "contextlib")
 PLAIN = frozenset({type(None), bool, int, float, str})
 GUARDS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+class KnownFunction(NamedTuple):
+    """What is the same for all calls of a function."""
+
+    name: str | None
+    """None for what is not recorded."""
+    is_opened: bool
+    has_spellings: bool
 
 
 class TensorSpec(NamedTuple):
@@ -97,8 +106,9 @@ class FunctionPass(TorchFunctionMode):
     def __init__(self, path: Callable[[], CallPath], names: Container[str] | None = None,
                  flow: Flow | None = None) -> None:
         super().__init__()
-        self._counted: dict[FunctionCall, list[int]] = {}
-        """A list of one number, so that a call is looked up once: its arguments take a while to compare."""
+        self._counted: dict[tuple[Any, ...], list[int]] = {}
+        """Fields of `FunctionCall` -> how often, in a list: to look one up takes time, as arguments are compared."""
+        self._known: dict[Any, KnownFunction] = {}
         self._running_here = _Names()
         self._lock = threading.Lock()
         self._opened: dict[types.FunctionType, types.FunctionType] = {}  # per pass, because scripts may patch functions
@@ -121,7 +131,7 @@ class FunctionPass(TorchFunctionMode):
     @property
     def calls(self) -> dict[FunctionCall, int]:
         """How often each call was made."""
-        return {call: counted[0] for call, counted in self._counted.items()}
+        return {FunctionCall(*call): times for call, (times,) in self._counted.items()}
 
     def forget(self) -> None:
         """Drops what was counted."""
@@ -132,25 +142,25 @@ class FunctionPass(TorchFunctionMode):
         """Functions that are running on this thread, outermost first."""
         return self._running_here.names
 
-    @property
-    def current(self) -> str | None:
-        return self.stack[-1] if self.stack else None
-
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = function_name(func)
-        if name is None or in_backward() or not self._is_wanted(func, name):
+        if kwargs is None:
+            kwargs = {}
+        known = self._known.get(func) or self._look_up(func)
+        name = known.name
+        if name is None or in_backward():
             return func(*args, **kwargs)
-        inputs = _specs(args), tuple((key, _specs(value)) for key, value in kwargs.items())
-        outer, spelled = self.current, _spelling(name, sys._getframe(1))
+        inputs = _all_specs(args), tuple(zip(kwargs, _all_specs(kwargs.values()), strict=True)) if kwargs else ()
+        spelled = _spelling(name, sys._getframe(1)) if known.has_spellings else ""
         first = self._flow.num_operators if self._flow is not None else 0
-        running = self.stack
+        running = self._running_here.names
+        outer = running[-1] if running else None
+        opened = known.is_opened and name not in running
         running.append(name)
         try:
-            output = self._call(func, name, args, kwargs)
+            output = self._open(func, args, kwargs) if opened else func(*args, **kwargs)
         finally:
             running.pop()
-        call = FunctionCall(self._path(), name, *inputs, _specs(output), outer, torch.is_grad_enabled(), spelled)
+        call = self._path(), name, *inputs, _all_specs((output,))[0], outer, torch.is_grad_enabled(), spelled
         with self._lock:
             counted = self._counted.get(call)
             if counted is None:
@@ -158,19 +168,21 @@ class FunctionPass(TorchFunctionMode):
             else:
                 counted[0] += 1
         if self._flow is not None:
-            self._flow.add_function(call, first, output)
+            self._flow.add_function(FunctionCall(*call), first, output)
         return output
 
-    def _is_wanted(self, func: Any, name: str) -> bool:
-        return self._names is None or name in self._names or _is_opened(func)
+    def _look_up(self, func: Any) -> KnownFunction:
+        name, opened = function_name(func), _is_opened(func)
+        if name is not None and not opened and self._names is not None and name not in self._names:
+            name = None
+        known = self._known[func] = KnownFunction(name, opened, name in OPERATORS or name in WRAPPERS)
+        return known
 
-    def _call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if _is_opened(func) and name not in self.stack[:-1]:
-            with self:
-                if func not in self._opened:
-                    self._opened[func] = _unguarded(func)
-                return self._opened[func](*args, **kwargs)
-        return func(*args, **kwargs)
+    def _open(self, func: types.FunctionType, args: Any, kwargs: Any) -> Any:
+        with self:
+            if func not in self._opened:
+                self._opened[func] = _unguarded(func)
+            return self._opened[func](*args, **kwargs)
 
 
 def _is_opened(func: Any) -> bool:
@@ -196,20 +208,34 @@ def function_name(func: Any) -> str | None:
     return f"torch.{simple}" if is_alias else name
 
 
+def _all_specs(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Arguments as hashable values; tensors become their specs."""
+    # in one function for most: each call of a torch function comes here twice
+    found: list[Any] = []
+    for value in values:
+        if type(value) in PLAIN:
+            found.append(value)
+        elif isinstance(value, torch.Tensor):
+            found.append(_tensor_spec(None if value.is_nested else value.shape, value.dtype))
+        else:
+            found.append(_specs(value))
+    return tuple(found)
+
+
 def _specs(tree: Any) -> Any:
-    """A tree of arguments as hashable values; tensors become their specs."""
-    if type(tree) in PLAIN:
-        return tree
-    if isinstance(tree, torch.Tensor):
-        # a nested tensor has no shape
-        return TensorSpec(() if tree.is_nested else tuple(tree.shape), dtype_name(tree.dtype))
     if isinstance(tree, (tuple, list)):
-        return tuple(_specs(part) for part in tree)
+        return _all_specs(tree)
     if isinstance(tree, dict):
-        return tuple((key, _specs(value)) for key, value in tree.items())
+        return tuple(zip(tree, _all_specs(tree.values()), strict=True))
     if isinstance(tree, (int, float, str, slice)):
         return (tree.start, tree.stop, tree.step) if isinstance(tree, slice) else tree
     return type(tree).__name__
+
+
+@lru_cache(maxsize=4096)
+def _tensor_spec(shape: torch.Size | None, dtype: torch.dtype) -> TensorSpec:
+    # a nested tensor has no shape
+    return TensorSpec(tuple(shape or ()), dtype_name(dtype))
 
 
 def _spelling(name: str, frame: types.FrameType | None) -> str:

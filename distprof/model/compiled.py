@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from distprof.model.modules import Site
 
@@ -55,7 +56,7 @@ def imports_compiler() -> bool:
 
 def is_generated(module: nn.Module) -> bool:
     """True for a graph that torch.compile made and calls as a module; the script has no such module."""
-    return isinstance(module, torch.fx.GraphModule) and "dynamo_flat_name_to_original_fqn" in module.meta
+    return isinstance(module, GraphModule) and "dynamo_flat_name_to_original_fqn" in module.meta
 
 
 class ForcedEager:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -39,10 +39,11 @@ def undisturbed(modules: Iterable[nn.Module]) -> Iterator[Callable[[nn.Module], 
         def keep(module: nn.Module) -> None:
             if id(module) in kept:
                 return
-            kept.update(map(id, module.modules()))
+            inside = list(module.modules())
+            kept.update(map(id, inside))
             with torch._C.DisableTorchFunction(), _disable_current_modes():  # these copies are not the model's work
                 for context in (_buffers, _gradients, _training):
-                    stack.enter_context(context(module))
+                    stack.enter_context(context(inside))
 
         for module in modules:
             keep(module)
@@ -64,9 +65,9 @@ def _random_state() -> Iterator[None]:
 
 
 @contextmanager
-def _buffers(module: nn.Module) -> Iterator[None]:
+def _buffers(modules: Sequence[nn.Module]) -> Iterator[None]:
     """A forward call in training mode changes running means."""
-    places = [(owner._buffers, name, buffer) for owner in module.modules() for name, buffer in owner._buffers.items()]
+    places = [(owner._buffers, name, buffer) for owner in modules for name, buffer in owner._buffers.items()]
     contents = [(buffer, buffer.detach().clone()) for _, _, buffer in places
                 if buffer is not None and not is_lazy(buffer) and not buffer.is_meta and not buffer.is_inference()]
     try:
@@ -80,22 +81,27 @@ def _buffers(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _gradients(module: nn.Module) -> Iterator[None]:
-    kept = [(parameter, parameter.grad) for parameter in module.parameters()]
-    for parameter, _ in kept:
-        parameter.grad = None
+def _gradients(modules: Sequence[nn.Module]) -> Iterator[None]:
+    parameters = {id(parameter): parameter for module in modules for parameter in module._parameters.values()
+                  if parameter is not None}
+    kept = [(parameter, parameter.grad) for parameter in parameters.values()]
+    for parameter, gradient in kept:
+        if gradient is not None:
+            parameter.grad = None
     try:
         yield
     finally:
         for parameter, gradient in kept:
-            parameter.grad = gradient
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
 
 
 @contextmanager
-def _training(module: nn.Module) -> Iterator[None]:
-    kept = [(sub, sub.training) for sub in module.modules() if hasattr(sub, "training")]  # a frozen script has none
+def _training(modules: Sequence[nn.Module]) -> Iterator[None]:
+    kept = [(sub, sub.training) for sub in modules if hasattr(sub, "training")]  # a frozen script has none
     try:
         yield
     finally:
         for sub, training in kept:
-            sub.training = training
+            if sub.training is not training:
+                sub.training = training

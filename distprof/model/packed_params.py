@@ -44,7 +44,8 @@ class PackedParams:
     def _values(self, module: nn.Module) -> list[Any]:
         found = self._in.get(id(module))
         if found is None:
-            found = self._in[id(module)] = [value for value in vars(module).values() if _is_packed(value)]
+            found = self._in[id(module)] = [
+                value for value in vars(module).values() if isinstance(value, torch.ScriptObject) and _is_packed(value)]
         return found
 
     def _held(self, value: Any, module: nn.Module) -> list[PackedParam]:

@@ -5,8 +5,8 @@ A data-parallel shard (FSDP, ZeRO-3) counts with its unsharded size, a model-par
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,6 +33,14 @@ class OwnParam(NamedTuple):
     """Its values, where they lie on this rank as they are used; None for a part of a flat or packed parameter."""
 
 
+class _Held(NamedTuple):
+    """What a module has itself."""
+
+    params: dict[Hashable, HeldParam]
+    buffers: dict[int, torch.Tensor]
+    has_packed: bool
+
+
 class ParamCounter:
     """Counts the parameters of modules and of all inside them; each object is unpacked once."""
 
@@ -47,17 +55,54 @@ class ParamCounter:
         self._flat = FlatParams(roots)
         self._packed = PackedParams()
         self._own: dict[int, list[OwnParam]] = {}
-        """By id of the module; a counter lives while the modules do."""
+        """By id of the module, like all that follow; a counter lives while the modules do."""
+        self._held: dict[int, _Held] = {}
+        self._trees: dict[int, dict[int, nn.Module]] = {}
+        """A module and all inside it, each once."""
+        self._open: set[int] = set()
+        """Modules whose trees are being looked for."""
 
     def below(self, modules: Sequence[nn.Module]) -> ParamCount:
         """Counts parameters and buffers of modules and of all inside them, a tied one once."""
-        inside = list({id(inner): inner for module in modules for inner in module.modules()}.values())
-        buffers = _once(buffer for module in inside for buffer in module._buffers.values() if buffer is not None)
-        return _summed(self._once(inside), self._packed.of(inside), buffers, self._topology)
+        inside: dict[int, nn.Module] = {}
+        for module in modules:
+            inside.update(self._inside(module))
+        params: dict[Hashable, HeldParam] = {}
+        buffers: dict[int, torch.Tensor] = {}
+        packing: list[nn.Module] = []
+        for key, module in inside.items():
+            held = self._held.get(key) or self._look_at(module)
+            params.update(held.params)
+            buffers.update(held.buffers)
+            if held.has_packed:
+                packing.append(module)
+        return _summed(params.values(), self._packed.of(packing), buffers.values(), self._topology)
+
+    def _inside(self, module: nn.Module) -> dict[int, nn.Module]:
+        found = self._trees.get(id(module))
+        if found is None:
+            if id(module) in self._open:  # a module that has itself inside
+                return {id(inner): inner for inner in module.modules()}
+            self._open.add(id(module))
+            found = {id(module): module}
+            for child in module.children():
+                found.update(self._inside(child))
+            self._open.remove(id(module))
+            self._trees[id(module)] = found
+        return found
+
+    def _look_at(self, module: nn.Module) -> _Held:
+        buffers = {id(buffer): buffer for buffer in module._buffers.values() if buffer is not None
+                   and not is_lazy(buffer)}  # one that no call has filled holds nothing yet
+        params: dict[Hashable, HeldParam] = {own.key: own.param for own in self.own_params(module)}
+        found = self._held[id(module)] = _Held(params, buffers, bool(self.packed(module)))
+        return found
 
     def own(self, module: nn.Module) -> int:
         """Counts the parameters of a module without those of the modules inside it."""
-        return sum(param.size for param in self._once([module])) + sum(param.size for param in self.packed(module))
+        held = self._held.get(id(module)) or self._look_at(module)
+        packed = self.packed(module) if held.has_packed else ()
+        return sum(param.size for param in held.params.values()) + sum(param.size for param in packed)
 
     def own_params(self, module: nn.Module) -> list[OwnParam]:
         """The parameters of a module without those of the modules inside it, packed ones left out."""
@@ -76,36 +121,35 @@ class ParamCounter:
         """Those that a module itself holds packed for quantized kernels."""
         return self._packed.of([module])
 
-    def _once(self, modules: Iterable[nn.Module]) -> list[HeldParam]:
-        return list({own.key: own.param for module in modules for own in self.own_params(module)}.values())
 
-
-def _summed(params: list[HeldParam], packed: list[PackedParam], buffers: list[torch.Tensor],
+def _summed(params: Collection[HeldParam], packed: list[PackedParam], buffers: Iterable[torch.Tensor],
             topology: Topology) -> ParamCount:
     """Packed parameters are never trained nor sharded."""
-    every: list[HeldParam | PackedParam] = [*params, *packed]
-    dtypes: Counter[str] = Counter()
-    for param in every:
+    size = stored = trainable = num_bytes = 0
+    dtypes: dict[str, int] = defaultdict(int)
+    for param in params:
+        size += param.size
+        stored += param.stored
+        trainable += param.size if param.trainable else 0
+        num_bytes += param.num_bytes
         dtypes[param.dtype] += param.size
-    num_packed, unique = sum(param.size for param in packed), _unique(params, topology)
+    for pack in packed:
+        dtypes[pack.dtype] += pack.size
+    num_packed, unique = sum(pack.size for pack in packed), _unique(params, topology)
+    in_buffers = [(stored_elements(tensor), tensor.element_size()) for tensor in buffers]
     return ParamCount(
-        params=sum(param.size for param in params) + num_packed,
-        stored_params=sum(param.stored for param in params) + num_packed,
-        trainable_params=sum(param.size for param in params if param.trainable),
+        params=size + num_packed,
+        stored_params=stored + num_packed,
+        trainable_params=trainable,
         unique_params=None if unique is None else unique + num_packed,
-        param_bytes=sum(param.num_bytes for param in every),
-        buffers=sum(map(stored_elements, buffers)),
-        buffer_bytes=sum(stored_elements(tensor) * tensor.element_size() for tensor in buffers),
+        param_bytes=num_bytes + sum(pack.num_bytes for pack in packed),
+        buffers=sum(elements for elements, _ in in_buffers),
+        buffer_bytes=sum(elements * element_size for elements, element_size in in_buffers),
         dtypes=dict(dtypes),
     )
 
 
-def _once(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Each tensor once; lazy ones that no call has filled hold nothing yet."""
-    return list({id(tensor): tensor for tensor in tensors if not is_lazy(tensor)}.values())
-
-
-def _unique(params: list[HeldParam], topology: Topology) -> int | None:
+def _unique(params: Collection[HeldParam], topology: Topology) -> int | None:
     """Sum of whole sizes; beside tensors that are known to be parts a plain one is a replica."""
     divided = topology.sizes.get("tp", 1) * topology.sizes.get("ep", 1) > 1
     if divided and not any(param.whole_is_known for param in params):

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.nn.modules import module as nn_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
@@ -90,6 +91,10 @@ class Listener(Protocol):
     def exit(self, frame: Frame, args: Any, kwargs: Any, result: Any) -> None: ...
 
 
+graph_task = torch._C._current_graph_task_id
+NO_GRAPH_TASK = -1
+
+
 class _Stack(threading.local):
     def __init__(self, by_thread: dict[int, list[Frame]]) -> None:
         self.frames: list[Frame] = []
@@ -98,7 +103,7 @@ class _Stack(threading.local):
 
 def in_backward() -> bool:
     """True on a thread that runs a backward pass."""
-    return torch._C._current_graph_task_id() != -1
+    return graph_task() != NO_GRAPH_TASK
 
 
 class ModuleScopes:
@@ -126,6 +131,8 @@ class ModuleScopes:
         self._by_thread: dict[int, list[Frame]] = {}
         self._stack = _Stack(self._by_thread)
         self._listeners: list[Listener] = []
+        self._listeners_inside: list[Listener] = []
+        """Those that hear of other calls than the outermost ones as well."""
         self._handles: list[Any] = []
         self.failed_in: Site | None = None
         """Where the last exception left a forward call, innermost module first."""
@@ -135,9 +142,11 @@ class ModuleScopes:
         self._compile_watch = CompileWatch(self._on_compile, self._hook)
         never_compile(type(self)._on_enter, type(self)._on_exit)
 
-    def add(self, listener: Listener) -> None:
-        """Adds a listener; the first one installs the hooks."""
+    def add(self, listener: Listener, *, roots_only: bool = False) -> None:
+        """Adds a listener, if wanted of outermost calls in forward alone; the first one installs the hooks."""
         self._listeners.append(listener)
+        if not roots_only:
+            self._listeners_inside.append(listener)
         if not self._handles:
             self._thread = threading.get_ident()
             self._hook()
@@ -149,6 +158,8 @@ class ModuleScopes:
         """Removes a listener; the last one removes the hooks."""
         if listener in self._listeners:
             self._listeners.remove(listener)
+        if listener in self._listeners_inside:
+            self._listeners_inside.remove(listener)
         if not self._listeners:
             self._unhook()
             self._quiet.stop()
@@ -192,29 +203,33 @@ class ModuleScopes:
         self._unhook()
 
     def _on_enter(self, module: nn.Module, _args: Any) -> None:
-        if torch.compiler.is_compiling() or is_generated(module):
+        if is_compiling() or is_generated(module):
             return
         frames = self._stack.frames
-        if not frames and self._is_foreign(module):
+        if frames:
+            outer = frames[-1]
+            site = self.modules.find_called(module, outer.site) or self.modules.adopt(module, outer.site)
+        elif self._is_foreign(module):
             return
-        outer = frames[-1] if frames else None
-        frame = Frame(module, self._site(module, outer), outer, recompute=in_backward())
-        if frame.is_root:
+        else:
+            outer, site = None, self._root_site(module)
+        frame = Frame(module, site, outer, recompute=graph_task() != NO_GRAPH_TASK)
+        listeners = self._listeners_inside
+        if outer is None and not frame.recompute:
             self.failed_in = None
             self._compile_watch.start()
             self._before_root(frame)  # may switch instruments, so it precedes them
             self._judge(frame)
+            listeners = self._listeners
         frames.append(frame)
-        for listener in self._listeners:
+        for listener in listeners:
             listener.enter(frame)
 
     def _is_foreign(self, module: nn.Module) -> bool:
         return (self._one_thread and threading.get_ident() != self._thread and not in_backward()
                 and self.modules.find(module) is None)
 
-    def _site(self, module: nn.Module, outer: Frame | None) -> Site:
-        if outer is not None:
-            return self.modules.find_called(module, outer.site) or self.modules.adopt(module, outer.site)
+    def _root_site(self, module: nn.Module) -> Site:
         site = self.modules.find(module)
         if site is None:
             site = self.modules.add_root(module)
@@ -223,9 +238,10 @@ class ModuleScopes:
 
     def _on_exit(self, module: nn.Module, args: Any, *rest: Any) -> None:
         # after an exception torch leaves the kwargs out, with_kwargs or not
-        kwargs, result = rest if len(rest) == 2 else ({}, *rest)
+        returned_well = len(rest) == 2
+        kwargs, result = rest if returned_well else ({}, *rest)
         frames = self._stack.frames
-        if torch.compiler.is_compiling() or not frames:
+        if not frames or is_compiling():
             return
         if frames[-1].module is not module and not any(frame.module is module for frame in frames):
             return
@@ -234,9 +250,10 @@ class ModuleScopes:
             returned = frame.module is module
             if frame.gradient is not None and frame.is_root and returned:
                 frame.gradient.watch(result)
-            if len(rest) != 2 and self.failed_in is None:
+            if not returned_well and self.failed_in is None:
                 self.failed_in = frame.site
-            for listener in reversed(self._listeners):
+            for listener in reversed(self._listeners if frame.outer is None and not frame.recompute
+                                     else self._listeners_inside):
                 listener.exit(frame, args if returned else (), kwargs, result if returned else None)
             if returned:
                 return

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import SUPPORTED_NODES, tree_leaves, tree_map
 
 from distprof.errors import UsageError
 
@@ -41,11 +41,17 @@ def _all_plain(tree: Any, found: list[torch.Tensor]) -> bool:
     elif kind is dict:
         parts = tree.values()
     else:
-        return False
+        return tree.__class__ is kind and _is_closed(kind) and kind not in SUPPORTED_NODES
     for part in parts:  # noqa: SIM110 (all() takes twice as long)
         if not _all_plain(part, found):
             return False
     return True
+
+
+@lru_cache(maxsize=1024)
+def _is_closed(kind: type) -> bool:
+    """True if objects of this class have no parts, unless it is registered with torch as a container."""
+    return not issubclass(kind, (Mapping, list, tuple)) and not hasattr(kind, "__dataclass_fields__")
 
 
 def _tensors(tree: Any, opened: set[int]) -> Iterator[torch.Tensor]:

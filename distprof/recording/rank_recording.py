@@ -43,6 +43,7 @@ class RankRecording:
         self._run = run
         self._sizes = sizes
         self._plan = plan
+        self._planned: tuple[int, StepPlan] | None = None
         self._force = force
         self._job = JobMembership(run)
         self.progress = PlanProgress(lambda: self.plan, tell=self._job.tell_paused, all_told=self._job.have_all_paused)
@@ -66,7 +67,10 @@ class RankRecording:
     @property
     def plan(self) -> StepPlan:
         """For as many ranks as are known by now."""
-        return self._plan.for_ranks(self.identity.world_size)
+        num_ranks = self.identity.world_size
+        if self._planned is None or self._planned[0] != num_ranks:
+            self._planned = num_ranks, self._plan.for_ranks(num_ranks)  # asked for twice a step
+        return self._planned[1]
 
     @property
     def rank_folder(self) -> Path | None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch.compiler import is_compiling
 
 from distprof.contract.rank_json import Status
 from distprof.model.compiled import never_compile
@@ -231,7 +231,7 @@ class Recorder:
 
         def guarded(*args: Any, **kwargs: Any) -> None:
             # first: a compiler that traces this must not depend on whether we record
-            if torch.compiler.is_compiling() or not self.recording:
+            if is_compiling() or not self.recording:
                 return
             try:
                 function(*args, **kwargs)

@@ -164,7 +164,10 @@ class StepWalk:
         listening = wanted not in (None, WAIT) or self._finder.needs_modules
         if listening != self._listening:  # hooks that are on stay on: a module may be about to be called
             self._listening = listening
-            (self._passes.scopes.add if listening else self._passes.scopes.remove)(self._step)
+            if listening:
+                self._passes.scopes.add(self._step, roots_only=True)
+            else:
+                self._passes.scopes.remove(self._step)
         self._step.begin(listening=listening)
         self._passes.current.restart_step()  # what we wrote since the last one is part of neither
 

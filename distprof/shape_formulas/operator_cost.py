@@ -68,15 +68,15 @@ class Cost:
     def io_bytes(self) -> int:
         return self.read_bytes + self.write_bytes
 
-    def add(self, other: Cost) -> None:
-        self.calls += other.calls  # name by name: this runs once per operator call
-        self.macs += other.macs
-        self.remainder += other.remainder
-        self.causal_macs += other.causal_macs
-        self.recompute_macs += other.recompute_macs
-        self.elements += other.elements
-        self.estimate_flops += other.estimate_flops
-        self.read_bytes += other.read_bytes
-        self.write_bytes += other.write_bytes
+    def add(self, other: Cost, times: int = 1) -> None:
+        self.calls += times * other.calls  # name by name: this runs often
+        self.macs += times * other.macs
+        self.remainder += times * other.remainder
+        self.causal_macs += times * other.causal_macs
+        self.recompute_macs += times * other.recompute_macs
+        self.elements += times * other.elements
+        self.estimate_flops += times * other.estimate_flops
+        self.read_bytes += times * other.read_bytes
+        self.write_bytes += times * other.write_bytes
         self.kind, self.counted, self.note = other.kind, other.counted, other.note
 

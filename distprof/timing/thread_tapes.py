@@ -31,11 +31,6 @@ class Tape:
     def running(self) -> Share | None:
         return self.entries[-1][1]
 
-    def makes_nodes(self, chain: Chain | None, number: int) -> None:
-        """Assigns nodes from this sequence number on to a chain."""
-        self.sequence.append(number)
-        self.chains.append(chain)
-
     def abandon(self) -> None:
         """Ends a backward that raised; its end time is unknown."""
         self.task = NO_TASK

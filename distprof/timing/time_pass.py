@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -71,25 +72,21 @@ class StepSplit:
 
 
 @dataclass(slots=True)
-class ForwardCall:
-    """One forward call while it runs."""
+class OutermostCall:
+    """An outermost forward call while it runs."""
 
-    tape: Tape
-    chain: Chain
-    outer: ForwardCall | None
-    before: Share | None
-    """The share that ran when the call began; it goes on when the call ends."""
-    makers: Chain | None
-    """Owner of the autograd nodes made before the call."""
     first: int
     """Sequence number of the first autograd node that it may make."""
     span: Span | None = None
-    """Only for the outermost call in forward."""
-    outputs: list[Any] = field(init=False)
-    """Autograd nodes of the results of the outermost call and those inside, which share the list."""
+    """Only in forward: a repeated call is part of backward."""
+    outputs: list[Any] = field(default_factory=list)
+    """Autograd nodes of its results, and of those of the calls inside."""
 
-    def __post_init__(self) -> None:
-        self.outputs = [] if self.outer is None else self.outer.outputs
+
+ForwardCall = tuple[Chain, Share | None, Chain | None, OutermostCall, Tape, bool]
+"""A forward call while it runs: its chain; the share that ran when it began, which goes on when it ends; the owner of
+the autograd nodes made before; the outermost call; the tape of its thread; whether it is the outermost call itself. A
+tuple, because every call of a module makes one."""
 
 
 class TimePass:
@@ -98,7 +95,6 @@ class TimePass:
     def __init__(self, scopes: ModuleScopes, guard: Guard) -> None:
         self.num_steps = 0
         self._scopes = scopes
-        self._guard = guard
         self._watch = Stopwatch()
         self._mark: Callable[[], Any] = self._watch.mark
         self._every: list[Tape] = []
@@ -117,6 +113,7 @@ class TimePass:
         self._inside_optimizer = 0
         """Closures, forward calls and backward passes that run inside it, each in the one before."""
         self._backward_begins = guard(self._on_backward)
+        self._backward_computed, self._backward_ended = guard(self._computed), guard(self._ended)
 
     def start(self) -> None:
         """Starts timing and the first step."""
@@ -206,23 +203,27 @@ class TimePass:
         if frame.evaluation:
             self._enter_evaluation(frame)
             return
-        tape = self._tapes.mine
-        if tape.task != NO_TASK and not frame.recompute:
+        tape, recompute = self._tapes.mine, frame.recompute
+        if tape.task != NO_TASK and not recompute:
             tape.abandon()
-        if frame.is_root:
-            self._begins_inside_optimizer()
-        outer: ForwardCall | None = None if frame.outer is None else frame.outer.data.get(self)
-        chain = self._chain(frame, outer)
-        first = sequence_number()
-        call = frame.data[self] = ForwardCall(tape, chain, outer, tape.entries[-1][1], tape.chains[-1], first)
-        tape.makes_nodes(chain, first)
-        if not frame.recompute and not chain.repeats:
+        caller: ForwardCall | None = None if frame.outer is None else frame.outer.data.get(self)
+        first, entries, chains = sequence_number(), tape.entries, tape.chains
+        if caller is not None:
+            chain, outermost = caller[0].child(frame.site), caller[3]
+        else:
+            chain, outermost = self._outermost_chain(frame), OutermostCall(first)
+            if frame.is_root:
+                self._begins_inside_optimizer()
+        frame.data[self] = chain, entries[-1][1], chains[-1], outermost, tape, caller is None
+        tape.sequence.append(first)  # its nodes are those from here on
+        chains.append(chain)
+        if not recompute and not chain.repeats:
             self._entered.append(chain)
         mark = self._mark()
-        tape.entries.append((mark, chain.recompute if frame.recompute else chain.forward))
-        if frame.is_root:
-            call.span = Span(mark)
-            self._steps[-1].forward.append(call.span)
+        entries.append((mark, chain.recompute if recompute else chain.forward))
+        if caller is None and frame.is_root:
+            outermost.span = Span(mark)
+            self._steps[-1].forward.append(outermost.span)
 
     def exit(self, frame: Frame, _args: Any, _kwargs: Any, result: Any) -> None:
         """Marks that the caller runs again; after the outermost call, hooks nodes where backward changes modules."""
@@ -233,18 +234,27 @@ class TimePass:
         if call is None:
             return
         mark = self._mark()
-        tape = call.tape
-        tape.makes_nodes(call.makers, sequence_number())
-        call.outputs.extend(_nodes(result))
-        if call.outer is not None:
-            tape.entries.append((mark, call.before))
-            return
+        _, before, makers, outermost, tape, is_outermost = call
+        tape.sequence.append(sequence_number())  # and here they end
+        tape.chains.append(makers)
+        if type(result) is torch.Tensor:
+            node = result.grad_fn
+            if node is not None:
+                outermost.outputs.append(node)
+        else:
+            outermost.outputs.extend(_nodes(result))
+        if is_outermost:
+            self._leave(outermost, before, mark, tape)
+        else:
+            tape.entries.append((mark, before))
+
+    def _leave(self, call: OutermostCall, before: Share | None, mark: Any, tape: Tape) -> None:
         if call.span is not None:
             call.span.end = mark
         tape.entries.append((mark, None))  # the time to set hooks belongs to no module
         hook_backward(call.outputs, call.first, tape, self._backward_begins)
-        if call.before is not None:
-            tape.entries.append((self._mark(), call.before))
+        if before is not None:
+            tape.entries.append((self._mark(), before))
         if call.span is not None:
             self._ends_inside_optimizer()
 
@@ -282,9 +292,7 @@ class TimePass:
             evaluation_ns=self._total(step.evaluation) if step.evaluation else None,
         )
 
-    def _chain(self, frame: Frame, outer: ForwardCall | None) -> Chain:
-        if outer is not None:
-            return outer.chain.child(frame.site)
+    def _outermost_chain(self, frame: Frame) -> Chain:
         if not frame.recompute:
             return self._outside.child(frame.site)
         # a forward repeated in backward has no callers; those of the first call take their place
@@ -311,7 +319,7 @@ class TimePass:
                 self._begins_inside_optimizer()
                 run.outermost = True
                 self._steps[-1].backward.append(run)  # else it runs inside another backward (reentrant checkpointing)
-            Variable._execution_engine.queue_callback(self._guard(lambda: self._computed(run)))
+            Variable._execution_engine.queue_callback(partial(self._backward_computed, run))
         run.joined.append((tape, tape.task, tape.running))
         tape.task = task
 
@@ -322,7 +330,7 @@ class TimePass:
             tape.entries.append((run.end, before))
             tape.task = task
         # queued now, it runs after the callbacks of DDP and the like
-        Variable._execution_engine.queue_callback(self._guard(lambda: self._ended(run)))
+        Variable._execution_engine.queue_callback(partial(self._backward_ended, run))
 
     def _ended(self, run: BackwardRun) -> None:
         run.end = self._mark()
@@ -346,5 +354,4 @@ class TimePass:
 
 
 def _nodes(result: Any) -> list[Any]:
-    found = (result,) if type(result) is torch.Tensor else tensors(result)
-    return [tensor.grad_fn for tensor in found if tensor.grad_fn is not None]
+    return [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None]
