@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint quick-tests test-wheel test-plain compat bench stress fuzz fuzz-replay picture clean
+.PHONY: help demo check test lint quick-tests test-wheel test-plain compat bench stress fuzz fuzz-replay picture docs reference clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -25,7 +25,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py $(wildcard mer
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed
-	$(PIP) install --editable '.[test,peers,frameworks]'
+	$(PIP) install --editable '.[test,peers,frameworks,docs]'
 	$(PIP) install --no-deps torchvision lightning pytorch-lightning torchmetrics megatron-core torchtitan mlc-chakra
 	DS_BUILD_OPS=0 $(PIP) install --no-deps --no-build-isolation deepspeed  # its setup imports torch
 	touch $@
@@ -34,10 +34,18 @@ demo: $(VENV)/.installed ## record 4 ranks of examples/train_ddp.py, which ends 
 	$(BIN)/distprof run --force --out $(RUN) --nproc-per-node 4 examples/train_ddp.py
 	$(BIN)/distprof report --force $(RUN)
 
-lint: $(VENV)/.test ## ruff, mypy --strict, import contracts
+lint: $(VENV)/.test docs ## ruff, mypy --strict, import contracts, links of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.test ## the documentation as a site, in build/site; fails for a link or an anchor that leads nowhere
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would let warnings pass
+
+reference: $(VENV)/.installed ## remake the pages of docs/ that are made from the code
+	$(BIN)/python docs/command_line.py
+	$(BIN)/python docs/python_api.py
+	$(BIN)/python docs/run_directory.py
 
 quick-tests: $(VENV)/.test
 	+$(PYTEST) -m 'not job and not long and not stress'

@@ -46,6 +46,7 @@ makes this page from `distprof/contract/`, where `rank_json.py` has all fields o
         events.parquet/           the events of all ranks, a table a rank
         operators.parquet/        their operators, added up, likewise: `distprof ops` reads them
         summary.json              what `distprof stats --json` prints
+        report.html               the page of `distprof report`, where it was written
 
 A rank writes into `rank00003.partial/` and renames it when it is done. What a killed rank leaves there is read as well
 and called unfinished. `status` in rank.json is `complete`, `partial` (with the reason in `why`), `recording` or

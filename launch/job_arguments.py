@@ -25,7 +25,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     Raises:
         UsageError: An argument is wrong, or there is no such script.
     """
-    args = _parser().parse_args(list(argv))
+    args = job_parser().parse_args(list(argv))
     if args.no_python:
         raise UsageError("expected a Python script, found --no-python",
                          hint="use `with distprof.record(...)` in the program instead")
@@ -35,7 +35,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _parser() -> argparse.ArgumentParser:
+def job_parser() -> argparse.ArgumentParser:
     """The parser of torchrun with a group for recording."""
     from torch.distributed.run import get_args_parser
 
@@ -140,6 +140,6 @@ def may_restart(args: argparse.Namespace) -> bool:
 
 def sets_rendezvous(args: argparse.Namespace) -> bool:
     """True if a flag or a PET_ variable, which torchrun takes as the default of a flag, sets where ranks meet."""
-    defaults = _parser()
+    defaults = job_parser()
     return any(f"PET_{name.upper()}" in os.environ or getattr(args, name) != defaults.get_default(name)
                for name in RENDEZVOUS)

@@ -1,0 +1,71 @@
+"""Commands in pages of the documentation, and the lines that they are said to print."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+VALUE = r"[\d,]+(?:\.\d+)?(?: (?:[KMGT]?FLOP/s|[kKMGT]?B|[KMGT]|[num]?s)\b)?"
+BARS = r"[.~A]+"
+VARIES = re.compile(rf"(?P<axis>\|0 .*)|(?P<bars>[.~A]{{5,}})|(?<![\w.])(?<!Rank ){VALUE}")
+"""What differs from run to run: the axis and the bars of a drawing, numbers with their units; no number in a name."""
+
+
+class Shown(NamedTuple):
+    """A command with the lines of its output that a page shows."""
+
+    command: str
+    lines: list[str]
+
+
+def consoles(page: str) -> Iterator[Shown]:
+    """Commands behind `$` in the blocks of a page that are marked `console`, in their order."""
+    for block in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *lines = part.splitlines()
+            yield Shown(command, lines)
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Arguments of each `distprof` in blocks, and in code within lines."""
+    text = page.read_text()
+    blocks = re.findall(r"^(?: {4,}|\$ )(?:[A-Z_]+=\S+ )*distprof ([a-z].*)", text, re.MULTILINE)
+    for line in [*blocks, *re.findall(r"`distprof ([a-z][^`]*)`", text)]:
+        words = shlex.split(line.partition("  ")[0].rstrip("\\"), comments=True)
+        yield list(takewhile(lambda word: word not in (">", "|", "..."), words))
+
+
+def differences(shown: list[str], printed: str) -> list[str]:
+    """Lines of a page that the output has not, in their order; numbers and the widths of columns may differ.
+
+    `...` as a line stands for any lines, at an end of a line for the rest of it. What is equal on all ranks was
+    counted, and has to be the same.
+    """
+    left, missing = [" ".join(line.split()) for line in printed.splitlines()], []
+    for line in (line for line in shown if line.strip() != "..."):
+        pattern = _pattern(" ".join(line.split()))
+        place = next((index for index, one in enumerate(left) if pattern.fullmatch(one)), None)
+        if place is None:
+            missing.append(line)
+        else:
+            left = left[place + 1:]
+    return missing
+
+
+def _pattern(line: str) -> re.Pattern[str]:
+    before, after = (".*" if cut else "" for cut in (line.startswith("...") and "~" not in line, line.endswith(" ...")))
+    line = line.removeprefix("..." if before else "").removesuffix("..." if after else "").strip()
+    if "all equal" in line:
+        return re.compile(before + re.escape(line) + after)
+    if line.startswith("Rank 2 delays"):
+        return re.compile(r"Rank 2 delays .*")      # why, takes one line or two
+    parts, end = [], 0
+    for found in VARIES.finditer(line):
+        varying = r"\|0.*" if found["axis"] else BARS if found["bars"] else VALUE
+        parts += [re.escape(line[end:found.start()]), varying]
+        end = found.end()
+    return re.compile(f"{before}{''.join(parts)}{re.escape(line[end:])}{' ' if after else ''}{after}")
