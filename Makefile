@@ -88,9 +88,10 @@ $(VENV)/.fuzz: $(VENV)/.test
 	$(PIP) install --editable '.[fuzz]' || echo 'merges are fuzzed without coverage: atheris cannot be installed here'
 	touch $@
 
-picture: $(VENV)/.installed ## remake the picture in README (needs Chromium)
+picture: $(VENV)/.installed ## remake the pictures in README and docs (needs Chromium)
 	$(PIP) install --editable '.[picture]'
 	$(BIN)/python docs/picture.py runs/picture docs/merged-trace.png
+	$(BIN)/python docs/report_pictures.py runs/late docs
 
 clean: ## remove what make made
 	rm -rf $(VENV) runs benchmarks/.data build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

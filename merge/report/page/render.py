@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from distprof.merge.report.page.section_list import sections
 from distprof.terminal import visible
@@ -69,7 +69,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters["visible"] = visible
+    environment.filters |= {"visible": visible, "sentence": _sentence}
     environment.globals |= {
         "duration": duration,
         "percent": percent,
@@ -77,6 +77,15 @@ def _environment() -> Environment:
         "factor": "{:.2f} x".format,
     }
     return environment
+
+
+def _sentence(text: str) -> Markup:
+    """A sentence of ours: names between backticks are set as code."""
+    parts = visible(text).split("`")
+    if len(parts) % 2 == 0:  # a name holds one
+        return escape(visible(text))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part
+                           for number, part in enumerate(parts))
 
 
 def _text(name: str) -> Markup:

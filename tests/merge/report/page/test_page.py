@@ -97,3 +97,10 @@ def test_units_of_the_script_are_those_of_the_terminal() -> None:
     code = f"{script}\nconsole.log(JSON.stringify({json.dumps(values)}.map(one => {kinds})));"
     done = subprocess.run([str(NODE), "-e", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [[duration(one), size(one), si(one), percent(one / 1000)] for one in values]
+
+
+def test_names_in_sentences_are_set_as_code() -> None:
+    made = document()
+    made["findings"][0] |= {"text": "`a<b>` takes long", "detail": "an odd ` is left"}
+    text = render.page(made)
+    assert "<code>a&lt;b&gt;</code> takes long" in text and "an odd ` is left" in text

@@ -1,0 +1,55 @@
+"""Pictures of a report: a run directory comes in (recorded if it is not there), PNGs of the page go out.
+
+python docs/report_pictures.py RUN FOLDER
+
+RUN is relative to the repository: its name is on the pictures.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from picture import FLAGS, ROOT, chromium, distprof, fail
+
+JOB = ["--nproc-per-node", "4", "examples/late_rank.py", "--steps", "40", "--width", "64"]
+PICTURES = {
+    "report.png": ({"width": 1280, "height": 1110}, "light", None),
+    "report-dark.png": ({"width": 1280, "height": 1110}, "dark", "modules"),
+    "report-phone.png": ({"width": 390, "height": 844}, "light", None),
+}
+"""Name -> size of the window, colours, and the section that is scrolled to."""
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        sys.stderr.write("usage: python docs/report_pictures.py RUN FOLDER\n")
+        sys.exit(2)
+    run, folder = Path(sys.argv[1]), Path(sys.argv[2]).resolve()
+    if not folder.is_dir():
+        fail(f"expected a folder, found none: {folder}", "make it first")
+    if not (ROOT / run).exists():
+        distprof("run", "--out", str(run), *JOB)
+    distprof("report", "--force", str(run))
+    take(ROOT / run / "merged" / "report.html", folder)
+
+
+def take(report: Path, folder: Path) -> None:
+    """Writes the pictures of a page."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=chromium(), args=FLAGS) as browser:
+        for name, (size, colours, section) in PICTURES.items():
+            page = browser.new_page(viewport=size, color_scheme=colours)
+            page.goto(report.as_uri() + (f"#{section}" if section else ""))
+            page.wait_for_selector("html[data-drawn=yes]")
+            if section:
+                page.evaluate(f"document.getElementById('{section}').scrollIntoView()")
+                page.wait_for_timeout(1000)  # scrolling is smooth
+            page.screenshot(path=folder / name)
+            page.close()
+            sys.stdout.write(f"{folder / name}: {(folder / name).stat().st_size / 1e3:.0f} kB\n")
+
+
+if __name__ == "__main__":
+    main()
