@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,8 +19,6 @@ MOST_OF_ALL = 0.5
 """Part of the time from which one item is not compared with the others."""
 NEGLIGIBLE = 0.001
 """Part of the time below which an item does not share in certainty, and changes by noise alone."""
-
-
 WAITS = ("exposed", "other", "data")
 """Parts in which a rank waits for something."""
 
@@ -95,9 +93,10 @@ def items_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, *
     before, after = ([run.of(large) for run in side] for side in (base, new))
     whole = changes(before, after, typical, noise, waits=list(large) if step_ns else (), step_ns=step_ns)
     own = whole if scales is None else changes(before, after, typical, noise.without_queue, scales=scales)
+    other_work = _other_work(large, counted or {})
     rows = sorted((Row(item=item, change=whole[item], own=own[item], sides=_sides(runs, len(base), parts),
                        only_in=_only_in(base, new, parts)) for item, parts in large.items()),
-                  key=lambda row: _weight(row, (counted or {}).get(str(row.item))))
+                  key=lambda row: _weight(row, does_other_work=row.item in other_work))
     total = float((values[len(base):].mean(axis=0) - values[:len(base)].mean(axis=0)).sum())
     explained = total if difference_ns is None else difference_ns
     return Table(rows=rows, common=common, difference_ns=explained,
@@ -113,9 +112,15 @@ def _wholes(runs: Sequence[Samples]) -> dict[Hashable, list[Hashable]]:
     return found
 
 
-def _weight(row: Row, counted: Change | None = None) -> tuple[bool, bool, float]:
+def _other_work(items: Collection[Hashable], counted: Mapping[str, Change]) -> set[Hashable]:
+    """Items that do other work than before; none where most do, as in a wider model: that singles none out."""
+    known = {item: change for item in items if (change := counted.get(str(item))) and (change.base or change.new)}
+    found = {item for item, change in known.items() if change.verdict == "changed"}
+    return found if 2 * len(found) <= len(known) or len(known) < ENOUGH else set()
+
+
+def _weight(row: Row, *, does_other_work: bool = False) -> tuple[bool, bool, float]:
     """What changed first, then what does other work than before, and the larger difference before the smaller."""
-    does_other_work = counted is not None and counted.verdict == "changed"
     return row.own.verdict != "changed", not does_other_work, -abs(row.own.difference or 0.0)
 
 

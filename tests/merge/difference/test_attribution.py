@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.merge.difference.attribution import items_table, parts_table
-from distprof.merge.difference.change import exact
+from distprof.merge.difference.change import Change, exact
 from distprof.merge.difference.noise import Noise
 from distprof.merge.difference.samples import Samples
 
@@ -94,3 +94,16 @@ def test_waits_vary_like_the_step_where_ranks_lack_processors():
                    for queued in (0.0, 0.5))
     assert quiet.item == "exposed" and quiet.change.verdict == "changed"
     assert busy.change.verdict == "noise"
+
+
+def counts(changed):
+    return {name: Change(base=1e6, new=2e6 if name in changed else 1e6, low=0.0, high=0.0) for name in EVEN}
+
+
+def test_other_work_comes_first_where_it_singles_a_module_out():
+    noisy = EVEN | {"b": 3.01, "d": 3.5}
+    sides = [samples(EVEN, seed=1, scatter=0.5)], [samples(noisy, seed=2, scatter=0.5)]
+    first = items_table(*sides, PAIR, has_common=False, counted=counts({"a"})).rows[0].item
+    by_size = items_table(*sides, PAIR, has_common=False).rows[0].item
+    wider = items_table(*sides, PAIR, has_common=False, counted=counts(set(EVEN))).rows[0].item
+    assert first == "a" and wider == by_size != "a"
