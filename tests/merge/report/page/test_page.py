@@ -104,3 +104,11 @@ def test_names_in_sentences_are_set_as_code() -> None:
     made["findings"][0] |= {"text": "`a<b>` takes long", "detail": "an odd ` is left"}
     text = render.page(made)
     assert "<code>a&lt;b&gt;</code> takes long" in text and "an odd ` is left" in text
+
+
+def test_ranks_that_gave_up_after_another_failed_are_not_called_stuck() -> None:
+    nobody = {"sentence": None, "lines": [], "hangs": [], "ranks": [{"rank": 0, "failure": "Connection closed"}]}
+    tags = Tags(render.page(document() | {"hang": nobody}))
+    assert not any(text.strip() == "stuck" for text in tags.texts)
+    assert any(text.strip() == "stuck" for text in Tags(render.page(
+        document() | {"hang": nobody | {"sentence": "stuck: rank 1"}})).texts)
