@@ -47,6 +47,14 @@ def without(*names: str) -> list[str]:
     return [line.split()[1] for line in next_commands(Path("r"), but=names)]
 
 
+def test_a_merge_without_a_trace_is_not_viewed(tmp_path):
+    merged = tmp_path / "merged"
+    merged.mkdir()
+    assert [line.split()[1] for line in next_commands(tmp_path)] == ["report", "comms", "stats"]
+    (merged / "trace.json.gz").touch()
+    assert [line.split()[1] for line in next_commands(tmp_path)] == ["report", "view", "comms"]
+
+
 def test_an_empty_folder_has_the_first_command():
     assert what_next(Path()) == ["distprof run --nproc-per-node 2 train.py    there is no run in this folder yet"]
 
