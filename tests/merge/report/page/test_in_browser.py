@@ -28,6 +28,14 @@ def test_it_is_drawn_and_nothing_sticks_out(opened: Any, made: dict[str, Any], s
     assert page.locator("section").count() == (14 if made["totals"] else 4)
 
 
+def test_a_long_path_does_not_stick_out(opened: Any) -> None:
+    path = "the timeline could not be written whole to /" + "a_folder_of_mine/" * 9
+    finding = document()["findings"][0] | {"detail": path}
+    made = document() | {"missing": [path], "findings": [finding]}
+    page = opened(made, viewport=PHONE).page
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+
 def test_axe_finds_nothing(browser: Any, tmp_path: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     file = tmp_path / "report.html"

@@ -112,3 +112,16 @@ def test_ranks_that_gave_up_after_another_failed_are_not_called_stuck() -> None:
     assert not any(text.strip() == "stuck" for text in tags.texts)
     assert any(text.strip() == "stuck" for text in Tags(render.page(
         document() | {"hang": nobody | {"sentence": "stuck: rank 1"}})).texts)
+
+
+def test_lines_of_a_detail_are_lines() -> None:
+    finding = document()["findings"][0] | {"detail": "first line\nsecond line\u202e"}
+    texts = Tags(render.page(document() | {"findings": [finding]})).texts
+    assert "first line" in texts and "second line\\u202e" in texts
+
+
+@pytest.mark.parametrize(("section", "shown"), [("step_parts", "steps"), ("hang", "blame"), ("clock", "clock")])
+def test_a_finding_leads_to_the_section_that_draws_its_part(section: str, shown: str) -> None:
+    finding = document()["findings"][0] | {"section": section}
+    links = Tags(render.page(document() | {"findings": [finding]})).named("a")
+    assert [one["href"] for one in links if str(one.get("aria-label")).startswith("Evidence")] == [f"#{shown}"]
