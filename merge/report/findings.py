@@ -132,16 +132,24 @@ def _step(facts: Facts) -> Iterator[Finding]:
         rate = "" if step["samples_per_second"] is None else f", {si(step['samples_per_second'])} samples/s"
         words.append(f"A step takes {duration(step['time_ns'])}{rate}")
     elif parts is not None:
-        words.append(f"A step takes {duration(parts['mean']['duration_ns'])} while the profiler records it")
+        takes = duration(parts["mean"]["duration_ns"])
+        words.append(f"A step takes {takes} while the profiler records it" if _has_steps(facts) else
+                     f"The traces mark no steps and take {takes}")
     exposed = None if split is None or split["waiting_ratio"] is None or len(facts.document["ranks"]) < 2 else (
         split["waiting_ratio"] + split["moving_ratio"])
     if exposed is not None:
         waiting, moving = (percent(split[f"{part}_ratio"]) for part in ("waiting", "moving"))
         apart = f": {waiting} waiting for other ranks, {moving} moving data" if _is_matched(facts) else ""
-        words.append(f"{percent(exposed)} of a traced step is exposed communication{apart}")
+        whole = "a traced step" if _has_steps(facts) else "it"
+        words.append(f"{percent(exposed)} of {whole} is exposed communication{apart}")
     if words:
         yield Finding(severity="warn" if (exposed or 0) >= EXPOSED else "note", text="; ".join(words),
                       section="step_parts", next=f"distprof comms {facts.where}" if exposed else None)
+
+
+def _has_steps(facts: Facts) -> bool:
+    """Traces of another program mark them only where the script called the profiler's `step()`."""
+    return facts.sources.is_recorded or bool(facts.sources.comms.steps)
 
 
 def _is_matched(facts: Facts) -> bool:

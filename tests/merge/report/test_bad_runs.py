@@ -180,6 +180,15 @@ def test_traces_of_another_program(tmp_path):
     assert "profile_memory=True" in found["absent"]["memory"]
 
 
+def test_traces_that_mark_no_steps_are_not_called_a_step(tmp_path):
+    call = op("c10d::allreduce_", 20, 30), op("gloo:all_reduce", 25, 20, tid=2)
+    found = document(folder(tmp_path, *([op("aten::mm", 10, 400), *call] for _ in range(2))))
+    assert found["step_parts"]["mean"]["duration_ns"] == 400_000
+    said, = (text for text in texts(found) if "400.00 us" in text)
+    assert said.startswith("The traces mark no steps and take 400.00 us")
+    assert not any("step is" in text or "A step" in text for text in texts(found))
+
+
 @pytest.mark.job
 def test_real_traces_of_another_program(recordings):
     out = recordings.get("plain", lambda out: torchrun(4, SCRIPTS / "plain_profiler.py", out))
