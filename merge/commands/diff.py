@@ -73,6 +73,8 @@ def diff(base: Sequence[Path], new: Sequence[Path], view: DiffView, *, strict: b
         if rate is not None and not (math.isfinite(rate) and rate >= 0):
             raise UsageError(f"expected a positive number for {option}, found {rate}")
     limits = [limit_of(text) for text in view.fail_if]
+    for option, side in (("--base", base), ("--new", new)):
+        _fail_if_repeated(option, side)
     sides = [[observe(path, peak=view.peak) for path in side] for side in (base, new)]
     found = Difference(base=sides[0], new=sides[1], assumed=BETWEEN_RUNS if view.noise is None else view.noise)
     fail_if_incomplete([problem for run in found.runs for problem in run.problems], strict=strict)
@@ -82,6 +84,14 @@ def diff(base: Sequence[Path], new: Sequence[Path], view: DiffView, *, strict: b
         page = html(shown)
         write_whole(view.html, lambda temporary: temporary.write_text(page, encoding="utf-8"))
     return Answer(text=_printed(found, answers, shown, view), limits=answers, error=_error(answers))
+
+
+def _fail_if_repeated(option: str, side: Sequence[Path]) -> None:
+    """A run that is given twice would seem to show that runs do not differ by themselves."""
+    known = [path.resolve() for path in side]
+    for path in side:
+        if known.count(path.resolve()) > 1:
+            raise UsageError(f"expected different runs for {option}, found {path} more than once")
 
 
 def _printed(found: Difference, answers: Sequence[Judged], shown: Document, view: DiffView) -> str:

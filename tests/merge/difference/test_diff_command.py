@@ -171,6 +171,7 @@ def test_an_interval_that_is_too_wide_is_not_judged(base, same):
     (["A", "B", "--fail-if", "step > 5 %"], "expected a quantity for --fail-if, found 'step'"),
     (["A", "B", "--noise", "much"], "expected a number of percent for --noise"),
     (["A", "B", "--noise", "-1"], "expected a positive number for --noise"),
+    (["--base", "A", "--new", "B", "B"], "expected different runs for --new"),
     (["A", "B", "--json", "--markdown"], "expected --markdown or --json")])
 def test_what_is_asked_wrongly_is_one_line(base, same, arguments, words):
     done = called("diff", *({"A": base, "B": same}.get(word, word) for word in arguments))
