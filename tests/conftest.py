@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from support import perfetto
 from support.hooked import make_hooked
-from support.jobs import EXAMPLES, SCRIPTS, merged, record_run
+from support.jobs import EXAMPLES, SCRIPTS, merged, record_run, torchrun
 from support.processes import adopt_orphans, children, is_job, left_after
 from support.recordings import Recordings
 from support.slurm import slurm, why_not
@@ -109,6 +109,14 @@ def two_late_ranks(recordings: Recordings) -> Path:
     return recordings.get("two_late_ranks", lambda out: record_run(
         out, 4, SCRIPTS / "stragglers.py", "mesh,module,loader", 200, 12,
         flags=("--steps", "wait=2,count=0,time=0,trace=9,arrivals=0")))
+
+
+@pytest.fixture(scope="session")
+def profiled(recordings: Recordings) -> Path:
+    """What four real ranks wrote with torch.profiler alone."""
+    out = recordings.get("profiled", lambda out: torchrun(4, SCRIPTS / "plain_profiler.py", out))
+    assert len(list(out.iterdir())) == 4
+    return out
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 
 from distprof.contract import rank_json
 from distprof.launch.completion import USUAL_OF_TORCHRUN
-from distprof.launch.job_arguments import _parser
+from distprof.launch.job_arguments import job_parser
 from distprof.recording.run_directory import this_launch
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 
@@ -69,7 +69,7 @@ def test_each_shell_gets_a_script_and_what_it_asks_for(folder, how):
     ("distprof comms r", ["plain,runs/train-1", "plain,runs/train-2"]),
     ("distprof merge --force runs/train-1 runs/train-2", ["plain,runs/train-2"]),
     ("distprof stats oth", ["file,oth"]),
-    ("distprof nonsense r", ["plain,run", "plain,reconcile"]),
+    ("distprof nonsense r", ["plain,run", "plain,report", "plain,reconcile"]),
 ])
 def test_commands_flags_and_runs(folder, line, found):
     assert offered(folder, line, "bash") == found
@@ -85,5 +85,5 @@ def test_bash_itself_completes(folder):
 
 
 def test_the_flags_of_torchrun_are_those_that_it_has():
-    known = {flag for action in _parser()._actions for flag in action.option_strings}
+    known = {flag for action in job_parser()._actions for flag in action.option_strings}
     assert set(USUAL_OF_TORCHRUN) <= known

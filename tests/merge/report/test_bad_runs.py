@@ -15,7 +15,7 @@ from distprof.contract.rank_json import RankFailure, RankJson, RunJson
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.contract.tables import COLLECTIVES, EVENTS
 from support.hostile import FILE_NAME, NAME, judge
-from support.jobs import EXAMPLES, SCRIPTS, called, record_run, torchrun
+from support.jobs import EXAMPLES, called, record_run
 from support.kineto_files import DLRM, needs_shared
 from support.made_up_traces import folder, op
 from support.rank_traces import slice_of, strict, write_run
@@ -190,12 +190,11 @@ def test_traces_that_mark_no_steps_are_not_called_a_step(tmp_path):
 
 
 @pytest.mark.job
-def test_real_traces_of_another_program(recordings):
-    out = recordings.get("plain", lambda out: torchrun(4, SCRIPTS / "plain_profiler.py", out))
-    found = document(out)
+def test_real_traces_of_another_program(profiled):
+    found = document(profiled)
     assert found["run"]["foreign"] and len(found["ranks"]) == 4
     assert [one["op"] for one in found["collective_kinds"]] == ["all_reduce"]
-    comms = json.loads(called("comms", "--json", out).stdout)
+    comms = json.loads(called("comms", "--json", profiled).stdout)
     assert [one["collective"] for one in comms["collectives"]] == [
         call for step in found["collectives"]["steps"] for call in step["calls"]["collective"]]
 

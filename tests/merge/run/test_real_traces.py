@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import tarfile
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -14,17 +13,9 @@ import pytest
 from distprof.contract.summary import SUMMARY_KEYS
 from distprof.merge.run.rank_from_name import ranks_of_places
 from distprof.merge.run.trace_identity import identity_of
-from support.jobs import SCRIPTS, distprof, torchrun
+from support.jobs import distprof
 from support.kineto_files import DLRM, GLOO, kineto, names_in, needs_shared, plain, write
 from support.perfetto import ERRORS, FLOWS, SLICES, ask, rank_of
-
-
-@pytest.fixture(scope="module")
-def profiled(recordings) -> Path:
-    """What four real ranks wrote with torch.profiler alone."""
-    out = recordings.get("plain", lambda out: torchrun(4, SCRIPTS / "plain_profiler.py", out))
-    assert len(list(out.iterdir())) == 4
-    return out
 
 
 def test_a_real_job_is_merged_with_its_mesh(profiled):
