@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from distprof.errors import UsageError
+from distprof.launch.completion import run_directories
 from distprof.launch.options import JSON, STRICT
 from distprof.terminal import show
 
@@ -28,10 +29,13 @@ class SeveralValues(click.Command):
 
 
 @click.command(cls=SeveralValues)
-@click.argument("runs", nargs=-1, metavar="[A B]", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, metavar="[A B]", type=click.Path(path_type=Path),
+                shell_complete=run_directories)
 @click.option("--base", multiple=True, metavar="RUN...", type=click.Path(path_type=Path),
+              shell_complete=run_directories,
               help="Several runs in place of A. How much they differ is then the measure of noise.")
 @click.option("--new", multiple=True, metavar="RUN...", type=click.Path(path_type=Path),
+              shell_complete=run_directories,
               help="Several runs in place of B.")
 @click.option("--fail-if", multiple=True, metavar="LIMIT",
               help="Exit with 1 where a change is beyond a limit like 'step_time > 5 %', with 3 where one cannot tell. "

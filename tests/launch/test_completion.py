@@ -68,6 +68,9 @@ def test_each_shell_gets_a_script_and_what_it_asks_for(folder, how):
     ("distprof run tr", ["file,tr"]),
     ("distprof comms r", ["plain,runs/train-1", "plain,runs/train-2"]),
     ("distprof merge --force runs/train-1 runs/train-2", ["plain,runs/train-2"]),
+    ("distprof view --step 7 r", ["plain,runs/train-1", "plain,runs/train-2"]),
+    ("distprof diff runs/train-1 runs/train-2", ["plain,runs/train-2"]),
+    ("distprof diff --base runs/train-1 --new runs/train-2", ["plain,runs/train-2"]),
     ("distprof stats oth", ["file,oth"]),
     ("distprof nonsense r", ["plain,run", "plain,report", "plain,reconcile"]),
 ])
