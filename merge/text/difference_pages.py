@@ -18,7 +18,8 @@ def markdown(shown: Document) -> Shown:
     parts = [f"### {_cell(shown.title)}", "\n".join(f"- **{_cell(line)}**" for line in shown.headlines)]
     parts += ["\n".join(limits)] if limits else []
     for section in shown.sections:
-        parts.append("\n".join(_table((section.title, *section.header), section.rows)))
+        if section.rows:
+            parts.append("\n".join(_table((section.title, *section.header), section.rows)))
         parts += [_cell(line) for line in section.remarks]
     if shown.notes:
         parts.append("\n".join(("<details><summary>Notes</summary>", "", *(f"- {_cell(line)}" for line in shown.notes),

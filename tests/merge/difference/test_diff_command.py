@@ -10,6 +10,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from distprof.merge.text.difference import Document, Section
+from distprof.merge.text.difference_pages import markdown
 from support.differing_runs import simulated
 from support.jobs import called
 from support.simulator.run_folder import BEGAN_NS
@@ -225,6 +227,13 @@ def test_markdown_escapes_names(hostile):
     tables = [line for line in done.stdout.splitlines() if line.startswith("|")]
     header = next(line for line in tables if line.startswith("| part of a step"))
     assert len(tables) > 10 and header.count("|") == 7 == tables[tables.index(header) + 1].count("|")
+
+
+def test_markdown_has_no_table_without_rows():
+    said = markdown(Document(title="base a, new b", headlines=[], notes=[], sections=[
+        Section(title="counted", header=("base", "new", "change"), rows=[], remarks=["equal: parameters"]),
+        Section(title="what runs are", header=("base", "new"), rows=[("ranks", "2", "3")])]))
+    assert "equal: parameters" in said and "counted" not in said and "| ranks | 2 | 3 |" in said
 
 
 def test_names_of_modules_are_text(folder, tmp_path):
