@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ import msgspec
 from distprof.contract.tables import TableRow
 from distprof.recording.communication.collective_call import BackendEvent, is_backend_event
 
+_NAME = re.compile(rb'"name": "(.*)",(?=\s*"pid")')
+"""A slice's name, which ends its line, or is followed by the process."""
 MOST_SHAPES = 30
 """The profiler lists the shapes of that many tensors of a list."""
 
@@ -77,6 +80,15 @@ def read_trace(text: bytes) -> TraceContent:
             if event.args is not None and is_backend_event(event.name, event.args.group):
                 content.backend_events.append(_backend_event(event, event.args, row))
     return content
+
+
+def read_repaired(text: bytes) -> tuple[bytes, TraceContent]:
+    """The trace as JSON, and what is in it: Kineto does not escape quotation marks in names that scripts give."""
+    try:
+        return text, read_trace(text)
+    except msgspec.DecodeError:
+        repaired = _NAME.sub(lambda found: b'"name": "' + found[1].replace(b'"', b'\\"') + b'",', text)
+        return repaired, read_trace(repaired)
 
 
 def _row(event: KinetoEvent, base_ns: int, thread_names: dict[tuple[int | str, int | str], str]) -> TableRow:

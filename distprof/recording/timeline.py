@@ -20,7 +20,7 @@ from distprof.errors import OutputError
 from distprof.files import told, write_whole
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes
-from distprof.recording.kineto_trace import TraceContent, read_trace
+from distprof.recording.kineto_trace import TraceContent, read_repaired
 from distprof.recording.profiler_sessions import ProfilerSessions
 
 CHUNK_BYTES = 1 << 20
@@ -118,8 +118,7 @@ class Timeline:
             with told(plain):
                 plain.touch()  # where that fails Kineto would write to stderr, in its own words
             self._profile.export_chrome_trace(str(plain))
-            text = plain.read_bytes()
-            found = read_trace(text)
+            text, found = read_repaired(plain.read_bytes())
         except (OSError, msgspec.MsgspecError):  # Kineto does not tell why
             raise _not_whole(plain) from None
         finally:  # it is many times the size of the file that stays
