@@ -106,12 +106,12 @@ def test_names_in_sentences_are_set_as_code() -> None:
     assert "<code>a&lt;b&gt;</code> takes long" in text and "an odd ` is left" in text
 
 
-def test_ranks_that_gave_up_after_another_failed_are_not_called_stuck() -> None:
-    nobody = {"sentence": None, "lines": [], "hangs": [], "ranks": [{"rank": 0, "failure": "Connection closed"}]}
-    tags = Tags(render.page(document() | {"hang": nobody}))
-    assert not any(text.strip() == "stuck" for text in tags.texts)
-    assert any(text.strip() == "stuck" for text in Tags(render.page(
-        document() | {"hang": nobody | {"sentence": "stuck: rank 1"}})).texts)
+@pytest.mark.parametrize("said", ["stuck: rank 0 waits in all_reduce #3", "rank 0 gave up: KeyboardInterrupt", None])
+def test_a_hang_is_said_in_its_own_words_if_there_are_any(said: str | None) -> None:
+    hang = {"sentence": said, "lines": [], "hangs": [], "ranks": [{"rank": 0, "failure": "Connection closed"}]}
+    texts = Tags(render.page(document() | {"hang": hang, "findings": []})).texts
+    assert said is None or said in texts
+    assert ("problem" in texts) == (said is not None) and "stuck" not in texts
 
 
 def test_lines_of_a_detail_are_lines() -> None:
