@@ -11,7 +11,7 @@ import polars as pl
 from distprof.contract.problems import RankFailed, RanksMissing, TopologyUncertain, Unfinished
 from distprof.merge.activity.activities import OF_MODULES
 from distprof.merge.report.finding import Finding
-from distprof.merge.report.resource_findings import bandwidth, compilations, host_waits, memory_imbalance
+from distprof.merge.report.resource_findings import bandwidth, compilations, data_loading, host_waits, memory_imbalance
 from distprof.merge.report.sources import Sources
 from distprof.merge.text.comms import dead_lines, mismatch_lines
 from distprof.merge.text.culprits import NEEDED
@@ -55,6 +55,8 @@ def findings(document: dict[str, Any], sources: Sources) -> list[dict[str, Any]]
     facts = Facts(document, sources)
     found = [one for look in (_dead, _hang, _missing, _mismatches, _late, _step, _imbalance, _bubble) for one in look(
         facts)]
+    if _has_steps(facts):
+        found += data_loading(document, facts.where)
     found += [*host_waits(document, facts.where), *compilations(document, facts.where), *bandwidth(document),
               *memory_imbalance(document, facts.where), *_topology(facts), *_mfu(facts), *_uncounted(facts),
               *_clock(facts), *_partial(facts)]

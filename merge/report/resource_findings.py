@@ -11,6 +11,8 @@ from distprof.merge.report.columns import rows_of
 from distprof.merge.report.finding import Finding
 from distprof.units import counted, duration, percent, size
 
+DATA = 0.2
+"""Share of a step from which on loading data is named."""
 BLOCKED = 0.02
 """Share of the steps from which on a line that waits is named."""
 SLOWER = 2.0
@@ -20,6 +22,22 @@ MEASURED = 5
 UNEVEN = 1.2
 """Peak against the median rank, from which on a rank is named."""
 WAITS_FOR = {"device": "the device", "communication": "other ranks", "data": "data"}
+
+
+def data_loading(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Loading data in the thread of the steps, which no rank waits for where all are alike slow at it.
+
+    Args:
+        document: With `step_parts` of traces that have steps.
+        where: The run as an argument of a command.
+    """
+    parts = document["step_parts"]
+    if parts is None or parts["source"] != "trace":
+        return
+    share = parts["mean"]["data_ns"] / parts["mean"]["duration_ns"]
+    if share >= DATA:
+        yield Finding(severity="warn", section="step_parts", next=f"distprof comms {where}",
+                      text=f"{percent(share)} of a traced step is loading data, in the mean of all ranks.")
 
 
 def host_waits(document: Mapping[str, Any], where: str) -> Iterator[Finding]:

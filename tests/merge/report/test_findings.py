@@ -9,7 +9,7 @@ import pytest
 
 from distprof.merge.report.document import document
 from distprof.merge.report.finding import Finding
-from distprof.merge.report.resource_findings import bandwidth, compilations, host_waits, memory_imbalance
+from distprof.merge.report.resource_findings import bandwidth, compilations, data_loading, host_waits, memory_imbalance
 from distprof.merge.text.report_markdown import plain, render
 from support.simulator.engine import Simulation
 from support.simulator.run_folder import Recorder
@@ -66,6 +66,17 @@ def test_clocks_that_are_worse_than_what_they_show(tmp_path):
     assert said["severity"] == "warn"
     assert re.fullmatch(r"Clocks of two ranks agree within .+, and (\d+) of \1 arrival spreads are smaller: .+\.",
                         said["text"])
+
+
+@pytest.mark.parametrize(("data_ns", "source", "found"), [
+    (20 * MS, "trace", ["20.0 % of a traced step is loading data, in the mean of all ranks."]),
+    (19 * MS, "trace", []), (None, "time", [])])
+def test_loading_data(data_ns, source, found):
+    parts = {"source": source, "mean": {"data_ns": data_ns, "duration_ns": 100 * MS}}
+    said = list(data_loading({"step_parts": parts}, "runs/a"))
+    assert [one.text for one in said] == found
+    assert all((one.severity, one.next) == ("warn", "distprof comms runs/a") for one in said)
+    assert not list(data_loading({"step_parts": None}, "runs/a"))
 
 
 def waits(**row):
