@@ -32,7 +32,7 @@ $(VENV)/.test: $(VENV)/.installed
 
 demo: $(VENV)/.installed ## record 4 ranks of examples/train_ddp.py, which ends with their merge, the answer and a report
 	$(BIN)/distprof run --force --out $(RUN) --nproc-per-node 4 examples/train_ddp.py
-	$(BIN)/distprof report --force $(RUN)
+	$(BIN)/distprof report $(RUN)
 
 lint: $(VENV)/.test docs ## ruff, mypy --strict, import contracts, links of the documentation
 	$(BIN)/ruff check .

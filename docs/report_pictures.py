@@ -30,7 +30,7 @@ def main() -> None:
         fail(f"expected a folder, found none: {folder}", "make it first")
     if not (ROOT / run).exists():
         distprof("run", "--out", str(run), *JOB)
-    distprof("report", "--force", str(run))
+    distprof("report", str(run))
     take(ROOT / run / "merged" / "report.html", folder)
 
 

@@ -19,7 +19,7 @@ from distprof.terminal import show
 @click.option("--json", "form", flag_value="json", help="Print the document of the page as JSON.")
 @click.option("--markdown", "form", flag_value="markdown",
               help="Print the findings as Markdown, for a pull request or a chat.")
-@click.option("--force", is_flag=True, help="Replace an earlier page.")
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
 @click.option("--peak", default=None, type=float, metavar="FLOP/S",
               help="Peak rate of each rank's device, such as 1.2e12, for MFU and roofline.  [default: the published "
                    "rate]")

@@ -15,6 +15,10 @@ from distprof.merge.report.sources import MEASURED, Given
 from distprof.merge.run.discovery import is_recorded
 from distprof.merge.run.merged import is_merge
 
+GENERATOR = b'<meta name="generator" content="distprof">'
+HEAD_BYTES = 2000
+"""It stands among these of a page."""
+
 
 def report(path: Path, *more: Path, form: str = "html", out: Path | None = None, force: bool = False,
            given: Given = MEASURED) -> str:
@@ -24,8 +28,9 @@ def report(path: Path, *more: Path, form: str = "html", out: Path | None = None,
         path: A run directory or traces of other programs; the merge of one.
         *more: Further run directories of the same job.
         form: html, json or markdown.
-        out: Where the page goes; into the merge of the run, or the run itself, where it is not given.
-        force: Replace an earlier file.
+        out: Where the page goes; into the merge of the run, or the run itself, where it is not given. There an earlier
+            page is replaced.
+        force: Replace any earlier file.
         given: What the user knows better.
 
     Raises:
@@ -43,7 +48,7 @@ def report(path: Path, *more: Path, form: str = "html", out: Path | None = None,
 
         return render(document(path, *more, given=given))
     place = out if out is not None else place_of((path, *more))
-    if place.exists() and not force:
+    if place.exists() and not force and not (out is None and _is_page(place)):
         raise OutputError(f"expected a new file, found {place}", hint="--force replaces it, --out FILE.html chooses "
                                                                       "another")
     from distprof.merge.report.page.render import page
@@ -53,6 +58,12 @@ def report(path: Path, *more: Path, form: str = "html", out: Path | None = None,
         place.absolute().parent.mkdir(parents=True, exist_ok=True)
         write_whole(place, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return str(place)
+
+
+def _is_page(place: Path) -> bool:
+    """True for a page that we wrote."""
+    with told(place), place.open("rb") as file:
+        return GENERATOR in file.read(HEAD_BYTES)
 
 
 def place_of(paths: Sequence[Path]) -> Path:

@@ -36,7 +36,7 @@ def test_the_page_goes_into_the_run_or_its_merge(run):
     (run / "report.html").unlink()
     assert called("merge", run).returncode == 0
     assert written(run) == f"{run}/merged/report.html"
-    assert written(run / "merged", "--force") == f"{run}/merged/report.html"
+    assert written(run / "merged") == f"{run}/merged/report.html", "an earlier page is replaced"
     assert called("merge", "--force", run).returncode == 0
     assert not (run / "merged" / "report.html").exists(), "a page of an earlier merge is out of date"
 
@@ -51,7 +51,9 @@ def test_the_page_of_traces_of_another_program_goes_where_one_is(tmp_path, monke
     assert (tmp_path / "report.html").is_file() and len(list(traces.iterdir())) == 1
 
 
-def test_an_earlier_page_is_replaced_only_where_asked(run, tmp_path):
+def test_what_is_no_page_of_ours_is_replaced_only_where_asked(run, tmp_path):
+    (run / "report.html").write_text("mine")
+    assert called("report", run).returncode == 1 and (run / "report.html").read_text() == "mine"
     place = tmp_path / "new" / "page.html"
     assert written(run, "--out", place) == str(place)
     place.write_text("mine")
