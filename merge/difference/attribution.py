@@ -19,6 +19,8 @@ MOST_OF_ALL = 0.5
 """Part of the time from which one item is not compared with the others."""
 NEGLIGIBLE = 0.001
 """Part of the time below which an item does not share in certainty, and changes by noise alone."""
+NOTABLE = 0.005
+"""Part of the time below which a change that is certain does not come first."""
 WAITS = ("exposed", "other", "data")
 """Parts in which a rank waits for something."""
 
@@ -96,7 +98,8 @@ def items_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, *
     other_work = _other_work(large, counted or {})
     rows = sorted((Row(item=item, change=whole[item], own=own[item], sides=_sides(runs, len(base), parts),
                        only_in=_only_in(base, new, parts)) for item, parts in large.items()),
-                  key=lambda row: _weight(row, does_other_work=row.item in other_work))
+                  key=lambda row: _weight(row, does_other_work=row.item in other_work,
+                                          least_ns=NOTABLE * float(mean_of.sum())))
     total = float((values[len(base):].mean(axis=0) - values[:len(base)].mean(axis=0)).sum())
     explained = total if difference_ns is None else difference_ns
     return Table(rows=rows, common=common, difference_ns=explained,
@@ -119,9 +122,10 @@ def _other_work(items: Collection[Hashable], counted: Mapping[str, Change]) -> s
     return found if 2 * len(found) <= len(known) or len(known) < ENOUGH else set()
 
 
-def _weight(row: Row, *, does_other_work: bool = False) -> tuple[bool, bool, float]:
-    """What changed first, then what does other work than before, and the larger difference before the smaller."""
-    return row.own.verdict != "changed", not does_other_work, -abs(row.own.difference or 0.0)
+def _weight(row: Row, *, does_other_work: bool = False, least_ns: float = 0.0) -> tuple[bool, bool, float]:
+    """What changed notably first, then what does other work than before; the larger difference before the smaller."""
+    has_changed = row.own.verdict == "changed" and abs(row.own.difference or 0.0) >= least_ns
+    return not has_changed, not does_other_work, -abs(row.own.difference or 0.0)
 
 
 def _common(values: Any, num_base: int) -> tuple[float | None, Any]:
