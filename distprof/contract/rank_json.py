@@ -141,6 +141,8 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     params: ParamCount | None = None
     """Over all root modules; None until modules were seen."""
     device_name: str | None = None
+    device_type: Literal["", "cpu", "cuda"] = ""
+    """Of the device it works on; '' in files of older versions."""
     tf32: dict[str, bool] = {}
     """Whether `matmul` and `convolution` in float32 may run in TF32."""
     clock: list[ClockPair] = []

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from distprof.process.launchers import local_rank, number, rank_and_size
 
@@ -76,12 +76,15 @@ def versions() -> dict[str, str]:
     return found
 
 
+def device_type() -> Literal["cpu", "cuda"]:
+    """`cuda` once CUDA is in use, else `cpu`."""
+    torch = sys.modules.get("torch")
+    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
+
+
 def device_name() -> str:
     """The device the process works on: its current CUDA device once CUDA is in use, else the CPU."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return str(torch.cuda.get_device_name())
-    return cpu_name()
+    return str(sys.modules["torch"].cuda.get_device_name()) if device_type() == "cuda" else cpu_name()
 
 
 def tf32() -> dict[str, bool]:

@@ -19,7 +19,7 @@ from distprof.contract.steps_found import StepsFound
 from distprof.contract.tables import COLLECTIVES, COMPILATIONS, MODULES, PARAMETERS, STEPS, TableRow
 from distprof.errors import UsageError
 from distprof.model.modules import ModuleMap
-from distprof.process.identity import Identity, device_name, in_process_group, tf32, versions
+from distprof.process.identity import Identity, device_name, device_type, in_process_group, tf32, versions
 from distprof.process.live_topology import detect, unnamed_axes
 from distprof.process.topology import Topology, from_sizes
 from distprof.recording.clock.client import ClockRecorder
@@ -250,8 +250,8 @@ class RankRecording:
             plan=str(self.plan), num_steps=len(self._steps), passes=self._passes(),
             profiled_steps=[step for step in self.progress.paused_steps if step < len(self._steps)],
             params=self._params.total, steps_found=self._steps_found,
-            device_name=device_name(), tf32=tf32(), versions=versions(), clock=list(self.clock.pairs),
-            clock_sync=self.clock.samples_until_now(), clock_note=self.clock.note)
+            device_name=device_name(), device_type=device_type(), tf32=tf32(), versions=versions(),
+            clock=list(self.clock.pairs), clock_sync=self.clock.samples_until_now(), clock_note=self.clock.note)
 
     def _passes(self) -> dict[str, int]:
         names = [step["pass"] for step in self._steps]

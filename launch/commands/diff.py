@@ -43,7 +43,8 @@ class SeveralValues(click.Command):
                    "other), memory, params, flops, mfu, samples_per_second, modules.PATH, or a path into what "
                    "stats --json and comms --json print.")
 @click.option("--noise", default=None, metavar="PERCENT",
-              help="Standard deviation that is assumed between single runs of one program.  [default: 1]")
+              help="Standard deviation that is assumed between single runs of one program.  [default: 1, and 5 for "
+                   "jobs that compute on processors]")
 @click.option("--peak", default=None, type=float, metavar="FLOP/S",
               help="Peak rate of each rank's device, for MFU.  [default: the published rate]")
 @click.option("--top", default=10, type=click.IntRange(min=1), metavar="N", show_default=True,

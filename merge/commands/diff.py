@@ -15,7 +15,6 @@ from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.choice import Choice
 from distprof.merge.difference.difference import Difference
 from distprof.merge.difference.limits import Judged, judged, limit_of
-from distprof.merge.difference.noise import BETWEEN_RUNS
 from distprof.merge.difference.observed import Observed, observe
 from distprof.merge.text.comms_json import comms_data
 from distprof.merge.text.difference import TOP, Document, document, limit_line, render
@@ -76,7 +75,7 @@ def diff(base: Sequence[Path], new: Sequence[Path], view: DiffView, *, strict: b
     for option, side in (("--base", base), ("--new", new)):
         _fail_if_repeated(option, side)
     sides = [[observe(path, peak=view.peak) for path in side] for side in (base, new)]
-    found = Difference(base=sides[0], new=sides[1], assumed=BETWEEN_RUNS if view.noise is None else view.noise)
+    found = Difference(base=sides[0], new=sides[1], given_noise=view.noise)
     fail_if_incomplete([problem for run in found.runs for problem in run.problems], strict=strict)
     answers = judged(limits, found, _communication())
     shown = document(found, answers, top=view.top)

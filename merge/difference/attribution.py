@@ -21,6 +21,8 @@ NEGLIGIBLE = 0.001
 """Part of the time below which an item does not share in certainty, and changes by noise alone."""
 NOTABLE = 0.005
 """Part of the time below which a change that is certain does not come first."""
+NUM_TABLES = 4
+"""Parts, modules, operators and collectives: p of an item holds for all of them."""
 WAITS = ("exposed", "other", "data")
 """Parts in which a rank waits for something."""
 
@@ -64,7 +66,7 @@ def parts_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, d
     same = {name: [name] for name in names}
     steps = [float(one.by_step.sum(axis=1).mean()) for one in (*base, *new)]
     found = changes([one.of(same) for one in base], [one.of(same) for one in new], mean, noise, waits=WAITS,
-                    step_ns=steps)
+                    step_ns=steps, num_tables=NUM_TABLES)
     rows = sorted((Row(item=name, change=change, own=change, sides={}) for name, change in found.items()),
                   key=_weight)
     return Table(rows=rows, common=None, difference_ns=difference_ns,
@@ -93,8 +95,10 @@ def items_table(base: Sequence[Samples], new: Sequence[Samples], noise: Noise, *
     large = {item: wholes[item] for item, value in zip(wholes, mean_of, strict=True)
              if value >= NEGLIGIBLE * mean_of.sum()}
     before, after = ([run.of(large) for run in side] for side in (base, new))
-    whole = changes(before, after, typical, noise, waits=list(large) if step_ns else (), step_ns=step_ns)
-    own = whole if scales is None else changes(before, after, typical, noise.without_queue, scales=scales)
+    whole = changes(before, after, typical, noise, waits=list(large) if step_ns else (), step_ns=step_ns,
+                    num_tables=NUM_TABLES)
+    own = whole if scales is None else changes(before, after, typical, noise.without_queue, scales=scales,
+                                               num_tables=NUM_TABLES)
     other_work = _other_work(large, counted or {})
     rows = sorted((Row(item=item, change=whole[item], own=own[item], sides=_sides(runs, len(base), parts),
                        only_in=_only_in(base, new, parts)) for item, parts in large.items()),

@@ -104,7 +104,7 @@ def between_runs(base: Sequence[float], new: Sequence[float]) -> Change:
 
 def changes(base: Sequence[Samples], new: Sequence[Samples], statistic: Statistic, noise: Noise, *,
             scales: Any = None, waits: Sequence[Hashable] = (),
-            step_ns: Sequence[float] | None = None) -> dict[Hashable, Change]:
+            step_ns: Sequence[float] | None = None, num_tables: int = 1) -> dict[Hashable, Change]:
     """Changes of all items; intervals and p hold for all of them together.
 
     Args:
@@ -115,9 +115,10 @@ def changes(base: Sequence[Samples], new: Sequence[Samples], statistic: Statisti
         scales: Of each run of both sides, what its times are divided by first.
         waits: Items that last as long as others take: they vary like the step, not like themselves.
         step_ns: The mean step of each run, where there are any.
+        num_tables: Tables that are shown together: intervals and p hold for the items of all.
     """
     runs = [*base, *new]
-    items, number = runs[0].items, max(len(runs[0].items), 1)
+    items, number = runs[0].items, max(len(runs[0].items), 1) * num_tables
     factors = np.ones(len(runs)) if scales is None else np.asarray(scales, float)
     steps = [one.by_step / factor for one, factor in zip(runs, factors, strict=True)]
     values = np.stack([statistic(one) for one in steps])

@@ -14,7 +14,7 @@ from distprof.merge.difference.attribution import Table, items_table, parts_tabl
 from distprof.merge.difference.bootstrap import mean
 from distprof.merge.difference.change import Change, between_runs, changes, exact, inverse
 from distprof.merge.difference.facts import Fact, Note, facts_of, notes_of
-from distprof.merge.difference.noise import BETWEEN_RUNS, Noise
+from distprof.merge.difference.noise import BETWEEN_RUNS, ON_PROCESSORS, Noise
 from distprof.merge.difference.observed import PASSES, Observed
 from distprof.merge.difference.pairing import Pairing, modules_in, paired
 from distprof.merge.difference.samples import Samples
@@ -32,8 +32,8 @@ class Difference:
 
     base: Sequence[Observed]
     new: Sequence[Observed]
-    assumed: float = BETWEEN_RUNS
-    """Standard deviation between runs where they do not measure it, as a part of what is measured."""
+    given_noise: float | None = None
+    """Standard deviation between runs where they do not measure it, as a part of what is measured; None: assumed."""
 
     @property
     def runs(self) -> list[Observed]:
@@ -44,7 +44,8 @@ class Difference:
     def noise(self) -> Noise:
         """What runs differ by themselves."""
         base, new = ([run.queued_ratio for run in side] for side in (self.base, self.new))
-        return Noise(assumed=self.assumed, base_queued=base, new_queued=new)
+        usual = BETWEEN_RUNS if all(run.is_on_devices for run in self.runs) else ON_PROCESSORS
+        return Noise(assumed=usual if self.given_noise is None else self.given_noise, base_queued=base, new_queued=new)
 
     @cached_property
     def step_pass(self) -> str | None:

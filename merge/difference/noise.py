@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-BETWEEN_RUNS = 0.01
+BETWEEN_RUNS, ON_PROCESSORS = 0.01, 0.05
 """Standard deviation between runs that is assumed where no runs measure it: where data lies in memory, which core and
-which neighbours a rank has."""
+which neighbours a rank has. The second is that of jobs that compute on processors, which share caches, clock rates and
+often the machine with others: of 20 pairs of identical jobs the steps differed by 10 % (benchmarks/RESULTS.md)."""
 OF_QUEUE, OF_QUEUE_ON_CORE = 0.4, 0.1
 """Further standard deviation, as a part of the share of a step in which ranks could have run and had no processor: of
 times, and of the time on a processor itself. Identical jobs beside others on a busy machine show that
@@ -44,4 +45,4 @@ class Noise:
     @property
     def without_queue(self) -> Noise:
         """That of what is compared with the rest of its own run, which shared the fate."""
-        return replace(self, of_queue=0.0)
+        return replace(self, of_queue=0.0, assumed=min(self.assumed, BETWEEN_RUNS))

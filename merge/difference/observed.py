@@ -157,6 +157,12 @@ class Observed:
         samples, counts = collectives_of(rows, self._traced[1])
         return None if counts.is_empty() else (self._knowing(samples), counts)
 
+    @property
+    def is_on_devices(self) -> bool:
+        """True where all ranks are known to compute on devices, not on processors."""
+        return all(rank.device_name is not None if rank.recorded is None
+                   else rank.recorded.device_type not in ("", "cpu") for rank in self.run.ranks)
+
     @cached_property
     def queued_ratio(self) -> float | None:
         """Part of a step for which a thread could have run and had no processor; None where that is not known."""

@@ -96,7 +96,7 @@ def _traces(path: Path, steps: int, us: int) -> Path:
 
 def test_traces_of_another_program(base, tmp_path):
     one, other = _traces(tmp_path / "one", 12, 0), _traces(tmp_path / "other", 12, 80)
-    found = diff(one, other)
+    found = diff("--noise", 1, one, other)
     assert codes(found)["foreign"] == {"base", "new"} and found["modules"] is None
     assert found["step_time"]["difference"] == pytest.approx(80_000) and found["step_time"]["verdict"] == "changed"
     assert found["operators"]["rows"][0]["op"] == "aten::mm"

@@ -84,8 +84,9 @@ class Recorder:
         sizes = {name: axis.size or world // axis.stride for name, axis in self.axes().items()}
         mp_size = prod(size for name, size in sizes.items() if name in MODEL_PARALLEL)
         return RankJson(
-            run_id="simulated", status="complete", rank=rank, world_size=world, host=host, boot_id=host,
-            topology=sizes, coordinates={name: axis.position(world, rank) for name, axis in self.axes().items()},
+            device_type="cuda", run_id="simulated", status="complete", rank=rank, world_size=world, host=host,
+            boot_id=host, topology=sizes,
+            coordinates={name: axis.position(world, rank) for name, axis in self.axes().items()},
             topology_source="simulated", mp_size=mp_size, dp_size=world // mp_size, num_steps=num_steps,
             passes={"trace": num_steps}, files={})
 
