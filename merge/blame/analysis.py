@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.contract.passes import PASS_NAMES
 from distprof.contract.problems import Remark, Unreadable
 from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
@@ -43,6 +44,8 @@ class Analysis:
     remarks: list[Remark]
     problems: Sequence[Unreadable]
     """Timelines that are damaged."""
+    passes: Sequence[str] = ()
+    """Passes whose steps the times of culprits are of; none for traces of other programs."""
 
 
 def analyse(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> Analysis:
@@ -73,7 +76,14 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
     found, blind = judged(job, windows, did.activities, steps=[*did.traced, *did.arrivals],
                           traced=did.traced, coordinates=coordinates, clock_ns=clock.pair_uncertainty_ns())
     return Analysis(breakdown=breakdown, steps=counted, remarks=list(did.remarks), culprits=found, blind=blind,
-                    problems=did.problems)
+                    problems=did.problems, passes=_passes(did) if run.kind == "distprof" else ())
+
+
+def _passes(did: RunProgram) -> list[str]:
+    """Of the steps that count."""
+    counted = did.windows.filter(pl.col("step").is_in([*did.traced, *did.arrivals]))
+    found = set(counted["pass"].to_list())
+    return [name for name in PASS_NAMES if name in found]
 
 
 def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Sequence[int], traced: Sequence[int],

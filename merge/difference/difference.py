@@ -21,6 +21,9 @@ from distprof.merge.difference.samples import Samples
 
 ENOUGH_STEPS = 10
 """A pass with fewer steps is passed over for one with more."""
+UNEVEN = 0.05
+"""Difference of the parts of a step without a processor from which on times on a processor are not judged: threads that
+share cores and caches compute more slowly there as well."""
 COUNTS = ("params", "stored_params", "fwd_flops", "bwd_flops", "recompute_flops")
 """Counts of the model that are compared."""
 RATES = ("samples_per_second", "flops_per_second", "mfu")
@@ -66,8 +69,18 @@ class Difference:
 
     @cached_property
     def cpu(self) -> Change | None:
-        """Time of a step for which the thread of the steps was on a processor; None where that is not known."""
-        return self.of_steps("cpu_ns")
+        """Time of a step for which the thread of the steps was on a processor; None where that is not known.
+
+        Without an interval and p where the sides were short of processors to different degrees.
+        """
+        found = self.of_steps("cpu_ns")
+        return found if found is None or self.shortage is None else replace(found, low=None, high=None, p=None)
+
+    @cached_property
+    def shortage(self) -> tuple[float, float] | None:
+        """Parts of a step for which threads had no processor on each side, where these differ by much; else None."""
+        base, new = (_mean([run.queued_ratio for run in side]) for side in (self.base, self.new))
+        return (base, new) if base is not None and new is not None and abs(base - new) > UNEVEN else None
 
     def of_steps(self, column: str, kind: str | None = None) -> Change | None:
         """The change of a column of the steps table, in a pass or in that of step times; None where it is not known."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from distprof.contract.job_command import job_command
 from distprof.contract.mesh import AXES
 from distprof.merge.difference.observed import Observed
 from distprof.merge.difference.pairing import Pairing
@@ -59,7 +60,7 @@ def _facts(run: Observed) -> Iterator[tuple[str, str]]:
     for name in sorted({name for rank in ranks for name in rank.versions}):
         yield name, ", ".join(sorted({rank.versions[name] for rank in ranks if name in rank.versions}))
     if run.launched is not None and run.launched.argv:
-        yield "arguments", " ".join(run.launched.argv)
+        yield "arguments", " ".join(job_command(run.launched.argv))
     for name, found in (("steps", {rank.plan for rank in ranks if rank.plan}),
                         ("parameter types", {kind for rank in ranks if rank.params for kind in rank.params.dtypes}),
                         ("TF32", {kind for rank in ranks for kind, is_on in rank.tf32.items() if is_on})):
@@ -73,7 +74,7 @@ def notes_of(base: Sequence[Observed], new: Sequence[Observed], pairing: Pairing
     sizes = [sorted({run.run.world_size for run in side}) for side in (base, new)]
     if sizes[0] != sizes[1]:
         found.append(Note(code="world_size", fields={"base": spans(sizes[0]), "new": spans(sizes[1])}))
-    if {run.run.run_id for run in base} & {run.run.run_id for run in new} - {""}:
+    if _identities(base) & _identities(new):
         found.append(Note(code="same_run"))
     both, only = len(pairing.pairs), (len(pairing.only_in_base), len(pairing.only_in_new))
     if all(run.has_module_table for run in (base[0], new[0])):
@@ -89,6 +90,11 @@ def notes_of(base: Sequence[Observed], new: Sequence[Observed], pairing: Pairing
     if pairing.unsure:
         found.append(Note(code="unsure_modules", fields={"paths": list(pairing.unsure)}))
     return list({repr(note): note for note in found}.values())
+
+
+def _identities(runs: Sequence[Observed]) -> set[str]:
+    """Equal for copies of a run; traces of other programs have no other one than their place."""
+    return {run.run.run_id or str(run.path.resolve()) for run in runs}
 
 
 def _plans(run: Observed) -> list[str]:

@@ -27,13 +27,14 @@ def blame(sources: Sources) -> dict[str, Any]:
                           "trace=6,arrivals=20 records those of a job of several ranks")
     analysis, ranks = found.analysis, [rank.number for rank in found.run.ranks]
     certain = [one for one in analysis.culprits if one.certain]
-    lines = {one.rank: [*lines_of(one, certain, ranks)] for one in certain}
+    lines = {one.rank: [*lines_of(one, certain, ranks, passes=analysis.passes)] for one in certain}
     known = bool(found.steps)
     return {
         "culprits": [{**culprit_data(one), "sentence": lines[one.rank][0] if one.certain else None,
                       "more": lines.get(one.rank, [])[1:]} for one in analysis.culprits],
         "blind": None if analysis.blind is None else unseen(analysis.blind),
-        "lines": [line.strip() for line in culprit_lines(analysis.culprits, ranks, analysis.blind)] if known else [
+        "lines": [line.strip() for line in culprit_lines(
+            analysis.culprits, ranks, analysis.blind, passes=analysis.passes)] if known else [
             "no rank is called late: the collectives have no steps"]}
 
 

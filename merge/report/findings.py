@@ -132,7 +132,7 @@ def _step(facts: Facts) -> Iterator[Finding]:
     words = []
     if step["time_ns"] is not None:
         rate = "" if step["samples_per_second"] is None else f", {si(step['samples_per_second'])} samples/s"
-        words.append(f"A step takes {duration(step['time_ns'])}{rate}")
+        words.append(f"A step takes {duration(step['time_ns'])} in the time pass{rate}")
     elif parts is not None:
         takes = duration(parts["mean"]["duration_ns"])
         words.append(f"A step takes {takes} while the profiler records it" if _has_steps(facts) else

@@ -10,7 +10,7 @@ import msgspec
 
 from distprof.merge.activity.activities import OF_MODULES
 from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit
-from distprof.merge.text.phrases import brief, rank_list
+from distprof.merge.text.phrases import brief, of_passes, rank_list
 from distprof.units import percent
 
 NEEDED = 3
@@ -28,7 +28,7 @@ _UNSEEN: Mapping[Blind, str] = {
 
 
 def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None, *,
-                  num_causes: int = CAUSES) -> Iterator[str]:
+                  num_causes: int = CAUSES, passes: Sequence[str] = ()) -> Iterator[str]:
     """Lines of each culprit: whom it delays, by how much and why, and what mending it would gain; or why none is named.
 
     Args:
@@ -36,10 +36,11 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
         ranks: All that were recorded.
         blind: Why delays could not be seen.
         num_causes: Causes that are listed of each.
+        passes: Passes whose steps their times are of, to be named where steps of another pass are shown as well.
     """
     certain = [one for one in culprits if one.certain]
     for one in certain:
-        first, *others = lines_of(one, certain, ranks, num_causes=num_causes)
+        first, *others = lines_of(one, certain, ranks, num_causes=num_causes, passes=passes)
         yield first
         yield from (f"  {line}" for line in others)
     if certain:
@@ -53,7 +54,7 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
 
 
 def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int], *,
-             num_causes: int = CAUSES) -> Iterator[str]:
+             num_causes: int = CAUSES, passes: Sequence[str] = ()) -> Iterator[str]:
     """Lines of one culprit.
 
     Args:
@@ -61,11 +62,12 @@ def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int], *
         certain: All that are, it among them.
         ranks: All that were recorded.
         num_causes: At most so many causes are named.
+        passes: As for `culprit_lines`.
     """
     chance = "" if one.p_value is None else f"; {chance_words(one.p_value)}"
     yield f"{_delay(one, ranks)}{_hidden(one, certain)}: {cause(one.causes[0]) if one.causes else UNKNOWN}{chance}"
     yield from (f"{cause(also)}: {brief(also.gain_ns)} of it" for also in one.causes[1:num_causes])
-    yield _gain(one, is_first=one is certain[0])
+    yield _gain(one, passes, is_first=one is certain[0])
 
 
 def unseen(blind: Blind) -> str:
@@ -77,7 +79,7 @@ def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *
                      num_causes: int = CAUSES) -> Iterator[str]:
     """The same from `communication` and `ranks` of `summary.json`."""
     return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), ranks, communication["blind"],
-                         num_causes=num_causes)
+                         num_causes=num_causes, passes=communication.get("passes") or ())
 
 
 def _doubt(one: Culprit) -> Iterator[str]:
@@ -125,10 +127,11 @@ def _hidden(one: Culprit, certain: Sequence[Culprit]) -> str:
     return f", and by {brief(one.last_gain_ns)} once {others} {'is' if len(certain) == 2 else 'are'} mended"
 
 
-def _gain(one: Culprit, *, is_first: bool) -> str:
+def _gain(one: Culprit, passes: Sequence[str], *, is_first: bool) -> str:
     before, after = _in_one_unit(one.step_ns, one.step_ns - one.gain_ns)
     error = "" if one.gain_error_ns is None else f" (+- {brief(one.gain_error_ns, 2)})"
-    return f"Fixing it{'' if is_first else ' too'} would bring the step from {before.split()[0]} to {after}{error}."
+    step = f"a step of {of_passes(passes)}" if passes else "the step"
+    return f"Fixing it{'' if is_first else ' too'} would bring {step} from {before.split()[0]} to {after}{error}."
 
 
 def cause(one: Cause) -> str:

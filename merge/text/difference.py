@@ -10,6 +10,7 @@ from distprof.merge.difference.attribution import Row, Table
 from distprof.merge.difference.change import LEVEL, Change
 from distprof.merge.difference.difference import Difference
 from distprof.merge.difference.limits import Judged
+from distprof.merge.text.difference_headlines import from_to, headlines, module_name, ratio_of, signed
 from distprof.merge.text.difference_notes import noise_line, note_lines
 from distprof.merge.text.problems import sentence
 from distprof.reporters.page import Page
@@ -24,8 +25,10 @@ TIMES = ("base", "new", "change", "interval", "")
 VERDICTS = {"changed": "changed", "noise": "noise", "same": "", "unknown": "?", "added": "added", "removed": "removed"}
 COUNTS = {"params": "parameters of the model", "stored_params": "parameters stored", "fwd_flops": "forward FLOPs",
           "bwd_flops": "backward FLOPs", "recompute_flops": "recomputed FLOPs", "flops": "FLOPs of a step",
-          "param_bytes": "parameters of a rank", "peak_bytes": "peak memory of a rank"}
-RATES = {"samples_per_second": "samples/s", "flops_per_second": "FLOP/s", "mfu": "MFU"}
+          "param_bytes": "bytes of parameters of a rank", "peak_bytes": "peak memory of a rank"}
+NOT_JUDGED = {"cpu_time": "the sides were short of processors to different degrees, or one run a side does not show "
+              "how much it varies"}
+"""Why a quantity has no interval, where it is not as for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class Document:
 def document(found: Difference, judged: Sequence[Judged], *, top: int = TOP) -> Document:
     """Everything that is shown of a difference."""
     runs = [quoted_all([run.path for run in side]) for side in (found.base, found.new)]
-    return Document(title=f"base {runs[0]}, new {runs[1]}", headlines=list(_headlines(found)),
+    return Document(title=f"base {runs[0]}, new {runs[1]}", headlines=list(headlines(found)),
                     sections=list(_sections(found, top)), notes=list(_notes(found)),
                     limits=[limit_line(one) for one in judged])
 
@@ -78,73 +81,14 @@ def render(shown: Document, page: Page) -> str:
     return page.text()
 
 
-def _headlines(found: Difference) -> Iterator[str]:
-    if found.step is None:
-        yield "step times cannot be compared: the runs have no pass in common"
-    else:
-        steps = f"{found.num_steps} step{'s' if found.num_steps > 1 else ''} of the {found.step_pass} pass"
-        yield f"step {_from_to(found.step, duration)}: {in_words(found.step)}   ({steps})"
-    if found.cpu is not None:
-        yield (f"of it on a processor, the thread of the steps: {_from_to(found.cpu, duration)}: "
-               f"{in_words(found.cpu)}")
-    for name, title in RATES.items():
-        if found.rates[name].difference is not None:
-            change = found.rates[name]
-            yield f"{title} {_from_to(change, si)}: {in_words(change, slower=('higher', 'lower'))}"
-    if found.modules is not None and found.modules.rows:
-        yield from _first_module(found, found.modules.rows[0])
-
-
-def _first_module(found: Difference, first: Row) -> Iterator[str]:
-    """What explains most, where that is certain."""
-    flops = found.own_flops.get(str(first.item))
-    work = "" if flops is None or flops.verdict != "changed" else f"{_counted_change(flops)} FLOPs of its own"
-    if first.own.verdict == "changed":
-        yield (f"of modules, {_module(first.item)} changed most: {_signed(first.own.difference)} a step"
-               f"{f', with {work}' if work else ''}")
-    elif work:
-        yield f"of modules, {_module(first.item)} does other work: {work}; times of modules do not differ beyond noise"
-
-
-def in_words(change: Change, slower: tuple[str, str] = ("slower", "faster")) -> str:
-    """`8.2 % slower [+6.1, +10.4 %]; p = 0.0003`, or that it is noise."""
-    if change.difference is None:
-        return "not known on both sides"
-    interval = "" if change.low_ratio is None or change.high_ratio is None else (
-        f" [{100 * change.low_ratio:+.1f}, {100 * change.high_ratio:+.1f}]")
-    ratio = f"{100 * change.ratio:+.1f} %" if change.ratio is not None else "from nothing"
-    match change.verdict:
-        case "same":
-            return "equal"
-        case "unknown":
-            return f"{ratio}; steps are too few, or too much alike, to say how much of that is noise"
-        case "noise":
-            return f"no difference beyond noise: {ratio}{interval}"
-        case _:
-            word = slower[0] if change.difference > 0 else slower[1]
-            return f"{word}: {ratio}{interval}, {_p(change.p)}"
-
-
-def _p(p: float | None) -> str:
-    return "counted" if p is None else "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
-
-
-def _from_to(change: Change, shown: Any) -> str:
-    return f"{shown(change.base)} -> {shown(change.new)}"
-
-
-def _signed(ns: float | None) -> str:
-    return duration(ns) if ns is None or ns < 0 else f"+{duration(ns)}"
-
-
 def _sections(found: Difference, top: int) -> Iterator[Section]:
     if found.parts is not None:
-        rest = [("rest", "", "", _signed(found.parts.rest_ns), "", "")]
+        rest = [("rest", "", "", signed(found.parts.rest_ns), "", "")]
         rows = [_times(str(row.item), row.change) for row in found.parts.rows]
         yield Section(title="part of a step", header=TIMES, rows=[*rows, *rest], bars=[*_bars(found.parts.rows), 0.0],
                       remarks=[_parts_remark(found)])
     if found.modules is not None:
-        yield _items("module, own time of a step", found.modules, top, what="modules", named=_module,
+        yield _items("module, own time of a step", found.modules, top, what="modules", named=module_name,
                      extra=lambda row: _flops(found, row))
     if found.operators is not None:
         yield _items("operator, own time of a step", found.operators, top, what="operators", named=str)
@@ -188,27 +132,27 @@ def _items(title: str, table: Table, top: int, *, what: str, named: Any, extra: 
             for row, one in zip(shown, more, strict=True)]
     header = ("base", "new", "change", *(("beyond",) if table.common is not None else ()), "interval", "",
               *(("counted",) if any(counted) else ()))
-    last = (f"rest, and {hidden} more" if hidden else "rest", "", "", _signed(rest))
+    last = (f"rest, and {hidden} more" if hidden else "rest", "", "", signed(rest))
     rows.append((*last, *[""] * (len(header) + 1 - len(last))))
     return Section(title=title, header=header, rows=rows, remarks=remarks, bars=[*_bars(shown), 0.0])
 
 
 def _own_times(name: str, row: Row, *, has_common: bool) -> tuple[str, ...]:
     verdict = {"base": "removed", "new": "added"}.get(row.only_in or "", VERDICTS[row.own.verdict])
-    beyond = (_signed(row.own.difference),) if has_common else ()
-    return (name, duration(row.change.base), duration(row.change.new), _signed(row.change.difference), *beyond,
+    beyond = (signed(row.own.difference),) if has_common else ()
+    return (name, duration(row.change.base), duration(row.change.new), signed(row.change.difference), *beyond,
             _interval(row.own), verdict)
 
 
 def _times(name: str, change: Change) -> tuple[str, ...]:
-    return (name, duration(change.base), duration(change.new), _signed(change.difference), _interval(change),
+    return (name, duration(change.base), duration(change.new), signed(change.difference), _interval(change),
             VERDICTS[change.verdict])
 
 
 def _interval(change: Change) -> str:
     if change.low is None or change.high is None:
         return "-"
-    return f"{_signed(change.low)} .. {_signed(change.high)}"
+    return f"{signed(change.low)} .. {signed(change.high)}"
 
 
 def _bars(rows: Sequence[Row]) -> list[float]:
@@ -217,36 +161,27 @@ def _bars(rows: Sequence[Row]) -> list[float]:
     return [change / most if most else 0.0 for change in changes]
 
 
-def _module(item: Any) -> str:
-    return "(backward outside of modules)" if item is None else item or "(root)"
-
-
 def _flops(found: Difference, row: Row) -> str:
     change = found.own_flops.get(str(row.item))
-    return "" if change is None or change.verdict != "changed" else f"FLOPs {_from_to(change, si)}"
+    return "" if change is None or change.verdict != "changed" else f"FLOPs {from_to(change, si)}"
 
 
 def _calls(found: Difference, row: Row) -> str:
     assert isinstance(row.item, tuple)
     shown = {"calls": si, "size_bytes": size}
-    said = [f"{name.removeprefix('size_')} {_from_to(change, write)}" for name, write in shown.items()
+    said = [f"{name.removeprefix('size_')} {from_to(change, write)}" for name, write in shown.items()
             if (change := found.collective_counts.get((*row.item, name))) is not None and change.verdict != "same"]
     return ", ".join(said)
 
 
 def _counted(found: Difference) -> Iterator[Section]:
-    rows = [(title, write(change.base), write(change.new), _counted_change(change))
+    rows = [(title, write(change.base), write(change.new), ratio_of(change))
             for name, title in COUNTS.items() if (change := found.counts[name]).base != change.new
             for write in (size if "bytes" in name else si,)]
     same = [COUNTS[name] for name, change in found.counts.items() if change.verdict == "same" and change.base]
     if rows or same:
         remarks = [f"equal: {', '.join(same)}"] if same else []
         yield Section(title="counted", header=("base", "new", "change"), rows=rows, remarks=remarks)
-
-
-def _counted_change(change: Change) -> str:
-    return "not known on both sides" if change.difference is None else (
-        f"{100 * change.ratio:+.1f} %" if change.ratio is not None else "from nothing")
 
 
 def _notes(found: Difference) -> Iterator[str]:
@@ -287,6 +222,6 @@ def limit_line(judged: Judged) -> str:
         case "within":
             return f"{said}, within the limit {limit.text}"
         case _:
-            why = "half of the interval is wider than the limit" if is_known else (
-                "one run a side does not show how much it varies; give several")
+            why = "half of the interval is wider than the limit" if is_known else NOT_JUDGED.get(
+                limit.what, "one run a side does not show how much it varies; give several")
             return f"{limit.text}: cannot tell: {said}: {why}"

@@ -148,12 +148,12 @@ def _step(summary: Mapping[str, Any], page: Page) -> None:
 
 
 def rates(summary: Mapping[str, Any]) -> list[str]:
-    """`step 167.64 ms`, `190.88 samples/s`, `72.63 GFLOP/s (18.16 GFLOP/s per GPU)`, as far as they are known."""
+    """`step 167.64 ms in the time pass`, `190.88 samples/s`, `72.63 GFLOP/s (18.16 GFLOP/s per GPU)`; what is known."""
     step = summary["step"]
     if step["time_ns"] is None:
         return ["step time unknown: no step of the time pass was recorded"]
     flops = step["flops_per_second"]
-    found = [f"step {duration(step['time_ns'])}"]
+    found = [f"step {duration(step['time_ns'])} in the time pass"]
     if step["samples_per_second"] is not None:
         several = " (of the root module that gets most)" if (step["found"] or {}).get("rule") in SEVERAL else ""
         found.append(f"{si(step['samples_per_second'])} samples/s{several}")

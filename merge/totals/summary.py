@@ -162,5 +162,6 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: A
         **{f"{part}_ratio": int(split[f"{part}_ns"].sum()) / total if total else None
            for part in ("waiting", "moving")},
         "culprits": [{**asdict(one), "share": one.share, "certain": one.certain} for one in found.culprits[:NAMED]],
+        "passes": list(found.passes),
         "blind": found.blind,
     }, found.problems

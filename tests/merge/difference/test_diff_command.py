@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from distprof.merge.text.difference import Document, Section
 from distprof.merge.text.difference_pages import markdown
 from support.differing_runs import simulated
 from support.jobs import called
-from support.simulator.run_folder import BEGAN_NS
+from support.simulator.engine import Simulation
+from support.simulator.run_folder import BEGAN_NS, Recorder
+from support.simulator.shapes import SHAPES, Plant, programs
 
 SLOW = "layers.3"
 
@@ -247,3 +250,60 @@ def test_names_of_modules_are_text(folder, tmp_path):
     page = Cells((tmp_path / "page.html").read_text())
     assert "img" not in page.tags and "<img src=x onerror=y>|\\u202e" in "".join(page.said)
     assert "&#60;img src=x onerror=y&#62;&#124;" in called("diff", "--markdown", *runs).stdout
+
+
+def test_a_run_and_itself(base):
+    done = called("diff", base, base)
+    assert done.stdout.splitlines()[2] == "both sides are of the same run, so no change of the job shows here"
+    assert called("diff", base, base, "--fail-if", "step_time > 5 %").returncode == 0
+
+
+def test_another_folder_and_plan_of_recording_are_no_difference_of_the_job(base, same, tmp_path):
+    command = "distprof run --out {} --steps trace=6,time=3 --no-merge --nproc-per-node 4 train.py --out mine --lr {}"
+    sides = [_launched(run, tmp_path / run.name, command.format(run, lr)) for run, lr in ((base, 1), (same, 2))]
+    assert {"name": "arguments", "base": "--nproc-per-node 4 train.py --out mine --lr 1",
+            "new": "--nproc-per-node 4 train.py --out mine --lr 2"} in diff(*sides)["facts"]
+
+
+def _launched(run: Path, folder: Path, command: str) -> Path:
+    shutil.copytree(run, folder)
+    about = json.loads((folder / "run.json").read_text()) if (folder / "run.json").is_file() else {
+        "format": 1, "run_id": run.name}
+    (folder / "run.json").write_text(json.dumps(about | {"argv": command.split()}))
+    return folder
+
+
+def test_modules_that_changed_alike_are_named_together(base, tmp_path):
+    other = tmp_path / "both"
+    plants = [Plant(rank, "forward", f"layers.{layer}", 3_000_000) for rank in range(4) for layer in (1, 3)]
+    Recorder().write(Simulation(programs(SHAPES["ddp"], 4, 15, 7, plants=plants)), other)
+    line = next(line for line in called("diff", base, other).stdout.splitlines() if line.startswith("of modules, "))
+    found = re.fullmatch(r"of modules, 2 changed about alike, by \+(.*) ms to \+(.*) ms a step each: "
+                         r"layers.[13], layers.[13]", line)
+    assert found is not None and 2.7 < float(found[1]) < float(found[2]) < 3.3
+
+
+@pytest.mark.parametrize(("queued", "verdict"), [((0.10, 0.12), "changed"), ((0.10, 0.30), "unknown")])
+def test_time_on_a_processor_is_not_judged_where_processors_were_short_to_different_degrees(base, same, tmp_path,
+                                                                                          queued, verdict):
+    sides = [_sharing(run, tmp_path / run.name, part, cpu) for run, part, cpu in zip(
+        (base, same), queued, (0.7, 0.5), strict=True)]
+    found = diff(*sides)
+    assert found["cpu_time"]["verdict"] == verdict and found["cpu_time"]["ratio"] == pytest.approx(-2 / 7, abs=0.05)
+    done = called("diff", "--fail-if", "cpu_time < -5 %", *sides)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("of it on a processor"))
+    if verdict == "changed":
+        assert done.returncode == 1 and "faster" in line
+    else:
+        assert done.returncode == 3 and "short of processors to different degrees" in done.stderr
+        assert "faster" not in line and "not judged" in line and "10.0 %" in line and "30.0 %" in line
+
+
+def _sharing(run: Path, folder: Path, queued: float, cpu: float) -> Path:
+    """The run as if its threads had waited for a processor for so much of a step, and had it for so much."""
+    shutil.copytree(run, folder)
+    for file in folder.glob("rank*/steps.parquet"):
+        table = pl.read_parquet(file)
+        table.with_columns(run_queue_ns=(queued * pl.col("duration_ns")).cast(pl.Int64),
+                           cpu_ns=(cpu * pl.col("duration_ns")).cast(pl.Int64)).write_parquet(file)
+    return folder

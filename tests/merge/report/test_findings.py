@@ -36,7 +36,7 @@ def test_the_late_rank_comes_first_with_its_module_and_cost(tmp_path):
     assert first["text"].startswith(found["blame"]["culprits"][0]["sentence"])
     assert re.match(r"Rank 2 delays every step by \d\d\.\d ms \(\d\d\.\d %\): `layers\.1` forward takes ",
                     first["text"])
-    assert first["detail"].startswith("Fixing it would bring the step from ")
+    assert first["detail"].startswith("Fixing it would bring a step of the trace pass from ")
     assert f"--step {first['step']} " in first["next"]
     assert not any(one["severity"] == "good" for one in found["findings"])
 

@@ -35,7 +35,7 @@ def summary(**changed: Any) -> dict[str, Any]:
 
 def test_what_a_good_job_gives():
     assert answer(summary()) == [
-        "4 ranks = dp 2 x tp 2: step 50.00 ms, 80 samples/s, 4.00 GFLOP/s (1.00 GFLOP/s per GPU)",
+        "4 ranks = dp 2 x tp 2: step 50.00 ms in the time pass, 80 samples/s, 4.00 GFLOP/s (1.00 GFLOP/s per GPU)",
         "MFU unknown: no published peak of a CPU in float32 is at hand; pass one in FLOP/s with --peak "
         "(`distprof doctor --peak` measures it)",
         "exposed communication: 20.0 % of a step waiting for other ranks, 5.0 % moving data",
@@ -59,6 +59,13 @@ def test_what_is_unknown_is_said_with_its_reason(changed, line):
     (4, "exposed communication unknown: distprof comms says why")])
 def test_without_collectives(ranks, line):
     assert line in answer(summary() | {"communication": None, "world_size": ranks})
+
+
+def test_steps_of_different_passes_are_told_apart():
+    found = {"culprits": [late(2)], "passes": ["trace", "arrivals"]}
+    lines = answer(summary(communication=found))
+    assert "step 50.00 ms in the time pass" in lines[0]
+    assert "  Fixing it would bring a step of the trace and arrivals passes from 50.0 to 40.0 ms (+- 1.0 ms)." in lines
 
 
 def test_ten_lines_are_enough_for_several_late_ranks_and_many_problems():

@@ -1,0 +1,122 @@
+"""The first lines of `distprof diff`: the step, rates and what explains most; and the words for a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from distprof.merge.difference.attribution import Row
+from distprof.merge.difference.change import Change
+from distprof.merge.difference.difference import Difference
+from distprof.units import duration, percent, si
+
+ALIKE, NAMED = 0.75, 4
+"""Part of the largest change from which on another module changed about alike; how many of these are named."""
+RATES = {"samples_per_second": "samples/s", "flops_per_second": "FLOP/s", "mfu": "MFU"}
+
+
+def headlines(found: Difference) -> Iterator[str]:
+    """What stands on top."""
+    if any(note.code == "same_run" for note in found.notes):
+        yield "both sides are of the same run, so no change of the job shows here"
+    if found.step is None:
+        yield "step times cannot be compared: the runs have no pass in common"
+    else:
+        steps = f"{found.num_steps} step{'s' if found.num_steps > 1 else ''} of the {found.step_pass} pass"
+        yield f"step {from_to(found.step, duration)}: {in_words(found.step)}   ({steps})"
+    if found.cpu is not None:
+        said = in_words(found.cpu) if found.shortage is None else _unjudged(found.cpu, found.shortage)
+        yield f"of it on a processor, the thread of the steps: {from_to(found.cpu, duration)}: {said}"
+    for name, title in RATES.items():
+        if found.rates[name].difference is not None:
+            change = found.rates[name]
+            yield f"{title} {from_to(change, si)}: {in_words(change, slower=('higher', 'lower'))}{_of_timed(found)}"
+    if found.modules is not None and found.modules.rows:
+        yield from _first_module(found, found.modules.rows[0])
+
+
+def _of_timed(found: Difference) -> str:
+    """That rates are of another pass than the step above them."""
+    return "" if found.step_pass in ("time", None) else "   (steps of the time pass)"
+
+
+def _first_module(found: Difference, first: Row) -> Iterator[str]:
+    """What explains most, where that is certain; where others changed as much, with these."""
+    alike = _alike(found.modules.rows, first) if found.modules is not None else []
+    if alike:
+        yield _alike_line([first, *alike])
+        return
+    flops = found.own_flops.get(str(first.item))
+    work = "" if flops is None or flops.verdict != "changed" else f"{ratio_of(flops)} FLOPs of its own"
+    if first.own.verdict == "changed":
+        yield (f"of modules, {module_name(first.item)} changed most: {signed(first.own.difference)} a step"
+               f"{f', with {work}' if work else ''}")
+    elif work:
+        yield (f"of modules, {module_name(first.item)} does other work: {work}; times of modules do not differ beyond "
+               "noise")
+
+
+def _unjudged(change: Change, shortage: tuple[float, float]) -> str:
+    """Why a time on a processor says nothing here."""
+    ratio = f"{100 * change.ratio:+.1f} %, " if change.ratio is not None else ""
+    return (f"{ratio}which is not judged: threads were without a processor for {percent(shortage[0])} of a step on the "
+            f"base side and {percent(shortage[1])} on the new one, and they compute more slowly where they share one")
+
+
+def _alike(rows: Sequence[Row], first: Row) -> list[Row]:
+    """Other modules that changed about as much as the one that changed most."""
+    most = first.own.difference or 0.0
+    return [row for row in rows if row is not first and row.own.verdict == first.own.verdict == "changed"
+            and (row.own.difference or 0.0) / most >= ALIKE]
+
+
+def _alike_line(rows: Sequence[Row]) -> str:
+    changes = sorted((row.own.difference or 0.0 for row in rows), key=abs)
+    names = [module_name(row.item) for row in rows]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return (f"of modules, {len(rows)} changed about alike, by {signed(changes[0])} to {signed(changes[-1])} a step "
+            f"each: {', '.join(names[:NAMED])}{more}")
+
+
+def in_words(change: Change, slower: tuple[str, str] = ("slower", "faster")) -> str:
+    """`8.2 % slower [+6.1, +10.4 %]; p = 0.0003`, or that it is noise."""
+    if change.difference is None:
+        return "not known on both sides"
+    interval = "" if change.low_ratio is None or change.high_ratio is None else (
+        f" [{100 * change.low_ratio:+.1f}, {100 * change.high_ratio:+.1f}]")
+    ratio = f"{100 * change.ratio:+.1f} %" if change.ratio is not None else "from nothing"
+    match change.verdict:
+        case "same":
+            return "equal"
+        case "unknown":
+            return f"{ratio}; steps are too few, or too much alike, to say how much of that is noise"
+        case "noise":
+            return f"no difference beyond noise: {ratio}{interval}"
+        case _:
+            word = slower[0] if change.difference > 0 else slower[1]
+            return f"{word}: {ratio}{interval}, {_p(change.p)}"
+
+
+def _p(p: float | None) -> str:
+    return "counted" if p is None else "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
+
+
+def from_to(change: Change, shown: Any) -> str:
+    """`1.20 ms -> 1.30 ms`."""
+    return f"{shown(change.base)} -> {shown(change.new)}"
+
+
+def signed(ns: float | None) -> str:
+    """`+1.20 ms`, `-0.40 ms`."""
+    return duration(ns) if ns is None or ns < 0 else f"+{duration(ns)}"
+
+
+def module_name(item: Any) -> str:
+    """A module of a table by a name that is never empty."""
+    return "(backward outside of modules)" if item is None else item or "(root)"
+
+
+def ratio_of(change: Change) -> str:
+    """`+12.5 %` of what is counted."""
+    return "not known on both sides" if change.difference is None else (
+        f"{100 * change.ratio:+.1f} %" if change.ratio is not None else "from nothing")
