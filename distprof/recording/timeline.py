@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import torch
@@ -22,8 +21,8 @@ from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes
 from distprof.recording.kineto_trace import TraceContent, read_repaired
 from distprof.recording.profiler_sessions import ProfilerSessions
+from distprof.recording.slice_names import copy_with_real_names, real_names, recorded_name
 
-CHUNK_BYTES = 1 << 20
 END_BYTES = 64
 ABOUT_CYCLES = "Warning: Profiler clears events at the end of each cycle"
 """Of torch 2.10, which says it of a session of one cycle as well."""
@@ -87,7 +86,7 @@ class Timeline:
         if frame.is_root and frame.evaluation:
             frame.data[EVALUATION_SLICE] = _slice(EVALUATION_SLICE)
         path = frame.site.path or "model"
-        frame.data[self] = _slice(f"{path} [{frame.site.class_name}]")
+        frame.data[self] = _slice(recorded_name(f"{path} [{frame.site.class_name}]"))
 
     def exit(self, frame: Frame, _args: Any, _kwargs: Any, _result: Any) -> None:
         """Closes it."""
@@ -118,7 +117,7 @@ class Timeline:
             with told(plain):
                 plain.touch()  # where that fails Kineto would write to stderr, in its own words
             self._profile.export_chrome_trace(str(plain))
-            text, found = read_repaired(plain.read_bytes())
+            text, found = read_repaired(real_names(plain.read_bytes()))
         except (OSError, msgspec.MsgspecError):  # Kineto does not tell why
             raise _not_whole(plain) from None
         finally:  # it is many times the size of the file that stays
@@ -179,7 +178,7 @@ def _not_whole(path: Path) -> OutputError:
 
 def _compress(source: Path, target: Path) -> None:
     with source.open("rb") as plain, igzip.open(target, "wb", compresslevel=1) as packed:
-        shutil.copyfileobj(plain, packed, CHUNK_BYTES)
+        copy_with_real_names(plain, cast(BinaryIO, packed))
 
 
 def _slice(name: str) -> Any:

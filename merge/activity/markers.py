@@ -11,7 +11,7 @@ import polars as pl
 from distprof.contract.tables import CLOSURE_SLICE, EVALUATION, EVALUATION_SLICE, WAIT_SLICE
 from distprof.merge.activity.activities import Activity
 
-MODULE = re.compile(r"(.*) \[\w+\]")
+MODULE = re.compile(r"(?s)(.*) \[\w+\]")
 """Slices that distprof draws for calls of modules; the root's is `model [Class]`."""
 AUTOGRAD = "autograd::engine::evaluate_function: "
 DATA = "enumerate(DataLoader)"

@@ -23,6 +23,7 @@ from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Scanner
 from distprof.merge.scan.event_phases import SLICE
 from distprof.merge.scan.gunzip import READ_BYTES
+from distprof.merge.scan.json_values import string_of
 from distprof.merge.scan.scanned_columns import NONE
 
 CATEGORIES = ("cpu_op", "user_annotation", "kernel", "cuda_runtime", "cuda_driver")
@@ -84,8 +85,8 @@ def _of_trace(rank: Rank) -> pl.DataFrame | None:
         return None  # merging reports it
     if not found:
         return pl.DataFrame(schema=SCHEMA)
-    names, threads = ([text.decode("utf-8", "replace") for text in words.texts()]
-                      for words in (scanner.names, scanner.threads))
+    names = [string_of(text) for text in scanner.names.texts()]
+    threads = [text.decode("utf-8", "replace") for text in scanner.threads.texts()]
     categories = [text.decode("utf-8", "replace").lower() for text in scanner.categories.texts()]
     columns = [np.concatenate(parts) for parts in zip(*found, strict=True)]
     words = [pl.Series(known, dtype=pl.String).gather(column) for known, column in zip(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Interner, Scanner
 from distprof.merge.scan.event_phases import SLICE
 from distprof.merge.scan.gunzip import READ_BYTES
+from distprof.merge.scan.json_values import string_of
 from distprof.merge.scan.scanned_columns import NONE
 from distprof.merge.scan.trace_file import TraceFile
 
@@ -112,7 +112,7 @@ def read_events(trace: TraceFile) -> CommEvents:
         at = rows[is_launch]
         launches.append(np.stack([scanner.integers["correlation"][at], start[at], scanner.column("thread")[at]]))
     base_ns = base_ns_of(file.metadata)
-    names, texts = (list(map(_decoded, interner.texts())) for interner in (scanner.names, scanner.texts))
+    names, texts = (list(map(string_of, interner.texts())) for interner in (scanner.names, scanner.texts))
     events: dict[EventKind, list[CommEvent]] = {kind: [] for kind in EventKind}
     for kind_of_row, raw in found:
         events[kind_of_row].append(_event(raw, base_ns, names, texts))
@@ -156,13 +156,3 @@ def _launches(parts: list[Any], base_ns: int, wanted: set[int | None]) -> Iterat
     for number, start_ns, where in zip(*(column[rows].tolist() for column in (correlation, start, thread)),
                                        strict=True):
         yield number, (start_ns + base_ns, where)
-
-
-def _decoded(text: bytes) -> str:
-    if b"\\" in text:
-        try:
-            found = json.loads(b'"%s"' % text)
-            return found if isinstance(found, str) else ""
-        except ValueError:
-            pass
-    return text.decode("utf-8", "replace")

@@ -15,6 +15,7 @@ from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Interner, Scanner
 from distprof.merge.scan.event_phases import SLICE
 from distprof.merge.scan.gunzip import READ_BYTES
+from distprof.merge.scan.json_values import string_of
 from distprof.merge.scan.scanned_columns import NONE
 
 OPERATOR, ANNOTATION, RUNTIME, PYTHON, KERNEL, MEMCPY, MEMSET = range(7)
@@ -166,7 +167,8 @@ class TimelineParts:
         found["start_ns"] += base_ns
         more = {key: found.pop(key) for key in self._more}
         return RankTimeline(
-            **found, names=_decoded(self._scanner.names), texts=_decoded(self._scanner.texts), base_ns=base_ns,
+            **found, names=list(map(string_of, self._scanner.names.texts())),
+            texts=_decoded(self._scanner.texts), base_ns=base_ns,
             num_bad=self._num_bad, more=more, place=place, metadata=metadata)
 
 

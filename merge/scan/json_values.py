@@ -125,3 +125,14 @@ def short_members(text: bytes) -> dict[str, Any]:
         except ValueError:
             continue
     return found
+
+
+def string_of(text: bytes) -> str:
+    """What a string means that stands in a file as these bytes, without its quotation marks."""
+    if b"\\" in text:
+        try:
+            found = json.loads(b'"%s"' % text)
+            return found if isinstance(found, str) else ""
+        except ValueError:
+            pass
+    return text.decode("utf-8", "replace")
