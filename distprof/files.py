@@ -69,16 +69,17 @@ def json_text(value: Any) -> bytes:
     try:
         text = msgspec.json.encode(value)
     except UnicodeEncodeError:
-        text = msgspec.json.encode(_escaped(msgspec.to_builtins(value)))
+        text = msgspec.json.encode(escaped(msgspec.to_builtins(value)))
     return msgspec.json.format(text, indent=1) + b"\n"
 
 
-def _escaped(value: Any) -> Any:
+def escaped(value: Any) -> Any:
+    """The value with bytes that are not UTF-8 as Python shows them."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, Mapping):
-        return {_escaped(key): _escaped(inner) for key, inner in value.items()}
-    return [_escaped(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {escaped(key): escaped(inner) for key, inner in value.items()}
+    return [escaped(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def write_text(path: Path, text: str) -> None:

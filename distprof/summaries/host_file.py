@@ -1,0 +1,224 @@
+"""The file in which ranks of a host put their summaries: framed records, one after the other.
+
+A frame is a magic word, the rank, the length and the CRC-32 of what follows: two blocks of compressed msgpack, the
+summary without its arrivals, and these. What is torn or damaged costs the summary of one rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from isal import isal_zlib
+from msgspec.structs import replace
+
+from distprof.contract.rank_json import MOST_RANKS, RankJson
+from distprof.contract.rank_summary import MOST_BYTES, SUMMARIES, SUMMARY_FORMAT, SUMMARY_SUFFIX, Arrivals, RankSummary
+from distprof.errors import FormatError
+from distprof.files import escaped
+
+MAGIC = b"\x93dpsum\r\n"
+"""Not text, and damaged where line ends are translated."""
+HEAD = struct.Struct("<8sIIII")
+"""Magic, rank, bytes of the summary, bytes of its arrivals, CRC-32 of both."""
+PATIENCE_S = 2.0
+"""How long a rank waits for another one that writes, before it writes a file of its own."""
+LOOK_AGAIN_S = 0.005
+MOST_RAW_BYTES = 64 * MOST_BYTES
+"""Of an unpacked block: more is damage."""
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+"""File systems without locks: appending a frame in one write is all that can be done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Where the summary of a rank lies in a file."""
+
+    rank: int
+    path: Path
+    offset: int
+    """Of its first block."""
+    head_bytes: int
+    arrivals_bytes: int
+
+
+def packed_frame(summary: RankSummary) -> bytes:
+    """A summary as it is appended to a file; one that is too large loses its arrivals."""
+    arrivals = _compressed(summary.arrivals)
+    head = _compressed(replace(summary, arrivals=None))
+    if len(head) + len(arrivals) > MOST_BYTES:
+        head = _compressed(replace(summary, arrivals=None, cut={**summary.cut, "arrivals": 1}))
+        arrivals = _compressed(None)
+    check = zlib.crc32(arrivals, zlib.crc32(head))
+    return HEAD.pack(MAGIC, summary.about.rank, len(head), len(arrivals), check) + head + arrivals
+
+
+def _compressed(value: RankSummary | Arrivals | None) -> bytes:
+    try:
+        content = msgspec.msgpack.encode(value)
+    except UnicodeEncodeError:  # a byte of a name that is no UTF-8
+        content = msgspec.msgpack.encode(escaped(msgspec.to_builtins(value, builtin_types=(bytes,))))
+    return bytes(isal_zlib.compress(content, 1))
+
+
+def append(run: Path, summary: RankSummary) -> Path:
+    """Adds the summary of a rank to the file of its host.
+
+    Returns:
+        The file.
+
+    Raises:
+        OSError: It cannot be written; the file is as it was before.
+    """
+    about, frame = summary.about, packed_frame(summary)
+    folder = run / SUMMARIES
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{file_stem(about)}{SUMMARY_SUFFIX}"
+    if not _append(path, frame):
+        path = folder / f"{file_stem(about)}-rank{about.rank:05d}{SUMMARY_SUFFIX}"
+        _append(path, frame)
+    return path
+
+
+def file_stem(about: RankJson) -> str:
+    """Host and the beginning of its boot id, as far as a file name may have them."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "_", about.host)[:64].lstrip(".") or "host"
+    return f"{host}-{re.sub(r'[^A-Za-z0-9]', '', about.boot_id)[:8] or '0'}"
+
+
+def _append(path: Path, frame: bytes) -> bool:
+    """False where another process holds the file for too long."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        if not _locked(handle):
+            return False
+        size = os.fstat(handle).st_size
+        try:
+            if os.write(handle, frame) < len(frame):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, size)
+            raise
+        return True
+    finally:
+        os.close(handle)  # with its lock
+
+
+def _locked(handle: int) -> bool:
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                return True
+            if error.errno not in (errno.EWOULDBLOCK, errno.EINTR) or time.monotonic() > until:
+                return False
+        time.sleep(LOOK_AGAIN_S)
+
+
+def frames_in(path: Path, content: bytes) -> tuple[list[Frame], int]:
+    """The whole frames of a file, in the order in which they were added, and how many bytes are of none."""
+    found, at, lost = list[Frame](), 0, 0
+    while at < len(content):
+        frame = _frame_at(path, content, at)
+        if frame is not None:
+            found.append(frame)
+            at = frame.offset + frame.head_bytes + frame.arrivals_bytes
+            continue
+        following = content.find(MAGIC, at + 1)
+        following = len(content) if following < 0 else following
+        lost, at = lost + following - at, following
+    return found, lost
+
+
+def _frame_at(path: Path, content: bytes, at: int) -> Frame | None:
+    if at + HEAD.size > len(content):
+        return None
+    magic, rank, head, arrivals, check = HEAD.unpack_from(content, at)
+    offset = at + HEAD.size
+    end = offset + head + arrivals
+    if magic != MAGIC or rank >= MOST_RANKS or end > len(content):
+        return None
+    if zlib.crc32(memoryview(content)[offset:end]) != check:
+        return None
+    return Frame(rank=rank, path=path, offset=offset, head_bytes=head, arrivals_bytes=arrivals)
+
+
+_HEADS, _ARRIVALS = msgspec.msgpack.Decoder(RankSummary), msgspec.msgpack.Decoder(Arrivals | None)
+_VERSION = msgspec.defstruct("_Version", [("format", int)])
+
+
+def head_of(frame: Frame, content: bytes) -> RankSummary:
+    """The summary without its arrivals.
+
+    Args:
+        frame: Of the file.
+        content: The whole file.
+
+    Raises:
+        FormatError: A newer distprof wrote it.
+        ValueError: It is not what distprof writes.
+    """
+    text = _unpacked(memoryview(content)[frame.offset:frame.offset + frame.head_bytes])
+    try:
+        found = _HEADS.decode(text)
+    except msgspec.MsgspecError:
+        _refuse_newer(frame, msgspec.msgpack.decode(text, type=_VERSION).format)  # type: ignore[attr-defined]
+        raise
+    _refuse_newer(frame, found.format)
+    return found
+
+
+def _refuse_newer(frame: Frame, version: int) -> None:
+    if version > SUMMARY_FORMAT:
+        raise FormatError(f"expected summaries of format {SUMMARY_FORMAT} or older, found format {version} in "
+                          f"{frame.path}", hint="install a newer distprof")
+
+
+def arrivals_of(frame: Frame, content: bytes) -> Arrivals | None:
+    """The arrivals of a summary; None where it has none.
+
+    Raises:
+        ValueError: They are not what distprof writes.
+    """
+    begin = frame.offset + frame.head_bytes
+    found: Arrivals | None = _ARRIVALS.decode(_unpacked(memoryview(content)[begin:begin + frame.arrivals_bytes]))
+    return found
+
+
+def _unpacked(content: memoryview) -> bytes:
+    """Raises a ValueError for what cannot be unpacked, or is too large to be of ours."""
+    machine = isal_zlib.decompressobj()
+    try:
+        found = bytes(machine.decompress(content, MOST_RAW_BYTES))
+    except isal_zlib.error as error:  # type: ignore[misc]
+        raise ValueError(str(error)) from error
+    if not machine.eof:
+        raise ValueError("a block of a summary is cut or too large")
+    return found
+
+
+def files_of(run: Path) -> Iterator[Path]:
+    """Files with summaries in a run directory, by name."""
+    try:
+        yield from sorted(path for path in (run / SUMMARIES).iterdir() if path.suffix == SUMMARY_SUFFIX)
+    except OSError:
+        return  # a run without any
+
+
+def summary_of(frame: Frame, content: bytes) -> RankSummary:
+    """The whole summary; see `head_of` and `arrivals_of`."""
+    return replace(head_of(frame, content), arrivals=arrivals_of(frame, content))

@@ -1,0 +1,144 @@
+"""Makes the summary of a rank from its finished folder: what of its tables fits into some KB."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+
+from distprof.contract.paths import RANK_JSON
+from distprof.contract.rank_json import RankJson, read
+from distprof.contract.rank_summary import (
+    EXCHANGE_COLUMNS,
+    MOST_EXCHANGES,
+    Arrivals,
+    PackedTable,
+    ParametersDigest,
+    RankSummary,
+)
+from distprof.contract.tables import COLLECTIVES, MODULES, OPS, PARAMETERS, STEPS, Table
+from distprof.summaries.arrivals import arrivals_of
+from distprof.summaries.packing import Cut, packed_arrays
+from distprof.summaries.rank_calls import RankCalls, rank_calls
+from distprof.summaries.reduced_tables import digest_of, reduced_modules, reduced_ops, reduced_steps
+
+JOINING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+"""Ops by which ranks that share the work of a module exchange its parts."""
+INSIDE = ("forward", "recompute")
+STATISTICS = ("SyncBatchNorm",)
+"""Classes of modules whose collectives are no sign that ranks share work."""
+Content = TypeVar("Content")
+Made = TypeVar("Made")
+
+
+def summarise(folder: Path, about: RankJson | None = None) -> RankSummary:
+    """The summary of a rank; a table that is damaged is named and left out.
+
+    Args:
+        folder: Of the rank.
+        about: What its rank.json holds, where that is at hand.
+
+    Raises:
+        DataError: Its rank.json cannot be read.
+        FormatError: A newer distprof wrote it.
+    """
+    about = about if about is not None else read(folder / RANK_JSON, RankJson)
+    return _Maker(folder).made(about)
+
+
+class _Maker:
+    """Reads the tables of one folder, and notes what cannot be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._cut: Cut = Counter()
+        self._damaged: list[str] = []
+        self._tables: dict[str, int] = {}
+
+    def made(self, about: RankJson) -> RankSummary:
+        steps, modules = self._table(STEPS), self._table(MODULES)
+        calls = self._calls()
+        empty = PackedTable()
+        found = RankSummary(
+            about=about, folder=self._folder.name,
+            steps=self._of(STEPS, steps, lambda rows: reduced_steps(rows, self._cut)) or empty,
+            modules=self._of(MODULES, modules, lambda rows: reduced_modules(rows, self._cut)) or empty,
+            ops=self._of(OPS, self._table(OPS), lambda rows: reduced_ops(rows, self._cut)) or empty,
+            parameters=self._parameters(),
+            exchanges=self._of(COLLECTIVES, calls, lambda rows: exchanges_of(rows, modules, self._cut)) or empty,
+            arrivals=self._arrivals(calls, steps))
+        return replace(found, tables=self._tables, damaged=list(dict.fromkeys(self._damaged)),
+                       cut={what: number for what, number in self._cut.items() if number})
+
+    def _table(self, table: Table) -> Any | None:
+        path = self._folder / table.file
+        if not path.is_file():
+            return None
+        try:
+            with path.open("rb") as file:  # arrow opens no path that is not UTF-8
+                found = pq.ParquetFile(file).read(use_threads=False)
+        except Exception:  # noqa: BLE001 (what arrow raises for damage has many classes)
+            self._damaged.append(table.file)
+            return None
+        self._tables[table.file] = found.num_rows
+        return found
+
+    def _calls(self) -> RankCalls | None:
+        path = self._folder / COLLECTIVES.file
+        if not path.is_file():
+            return None
+        found = self._of(COLLECTIVES, path, lambda file: rank_calls(file, self._cut))
+        if found is not None:
+            self._tables[COLLECTIVES.file] = len(found)
+        return found
+
+    def _parameters(self) -> ParametersDigest | None:
+        return self._of(PARAMETERS, self._table(PARAMETERS), lambda rows: digest_of(rows, self._cut))
+
+    def _arrivals(self, calls: RankCalls | None, steps: Any | None) -> Arrivals | None:
+        return self._of(COLLECTIVES, calls, lambda rows: arrivals_of(rows, steps, self._cut))
+
+    def _of(self, table: Table, content: Content | None, make: Callable[[Content], Made]) -> Made | None:
+        """What is made of a table, where there is one; a table of other columns or types is damaged."""
+        if content is None:
+            return None
+        try:
+            return make(content)
+        except Exception:  # noqa: BLE001 (a column may be anything in a damaged or foreign file)
+            self._damaged.append(table.file)
+            return None
+
+
+def exchanges_of(calls: RankCalls, modules: Any | None, cut: Cut) -> PackedTable:
+    """Different calls of the first step that say how ranks divide the model, by their first."""
+    inside = np.isin(calls.op, _numbers(calls.ops, JOINING)) & np.isin(calls.phase, _numbers(calls.phases, INSIDE))
+    inside &= (calls.module >= 0) & ~np.isin(calls.module, _numbers(calls.modules, _statistics(modules)))
+    chosen = (inside | calls.is_message) & (calls.step == calls.step.min(initial=np.iinfo(np.int64).max))
+    row = np.flatnonzero(chosen)
+    row = row[np.argsort(calls.enqueue[row], kind="stable")]
+    keys = np.stack((calls.op[row], calls.group[row], calls.peer[row], inside[row])).astype(np.int64)
+    _, first = np.unique(keys, axis=1, return_index=True)
+    row = row[np.sort(first)]
+    cut["exchanges"] += max(len(row) - MOST_EXCHANGES, 0)
+    row = row[:MOST_EXCHANGES]
+    return packed_arrays(EXCHANGE_COLUMNS, {"op": calls.op[row], "group": calls.group[row],
+                                            "peer": np.maximum(calls.peer[row], -1), "inside": inside[row]},
+                         {"op": calls.ops})
+
+
+def _statistics(modules: Any | None) -> list[str]:
+    if modules is None:
+        return []
+    classes, paths = (modules[name].to_pylist() for name in ("class_name", "module_path"))
+    return [path for path, name in zip(paths, classes, strict=True) if name in STATISTICS]
+
+
+def _numbers(names: list[str], wanted: tuple[str, ...] | list[str]) -> list[int]:
+    return [number for number, name in enumerate(names) if name in wanted]
+
+
