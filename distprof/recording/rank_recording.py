@@ -211,8 +211,21 @@ class RankRecording:
                                if call.step < steps and call.step not in waited)
 
     def complete(self) -> None:
-        """Gives the folder its final name."""
+        """Gives the folder its final name, and adds its summary to those of the host."""
         self._claim().complete()
+        self._summarise()
+
+    def _summarise(self) -> None:
+        """Whoever reads the run reads the tables of a rank without a summary."""
+        folder = self.rank_folder
+        try:
+            from distprof.summaries.host_file import append  # with pyarrow
+            from distprof.summaries.maker import summarise
+
+            if folder is not None:
+                append(self._run, summarise(folder))
+        except Exception as error:  # noqa: BLE001 (the recording is whole without it)
+            self.say(f"this rank has no summary, and commands read its tables instead: {error}")
 
     def stop(self) -> None:
         """Ends threads and connections."""
@@ -231,6 +244,8 @@ class RankRecording:
                 about = rank_json.read(folder / RANK_JSON, RankJson)
                 rank_json.write(folder / RANK_JSON, replace_fields(
                     about, failure=self.failure, notes=list(self._notes), files={**about.files, **self._folder.files}))
+                if self._folder.is_complete:
+                    self._summarise()
         except Exception:  # noqa: BLE001 (the recording is whole without it, and the script ends as it would have)
             return
 

@@ -27,6 +27,7 @@ from distprof.contract.paths import (
     rank_folder,
 )
 from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_summary import SUMMARIES
 from distprof.contract.tables import STEPS, TAGS, Table, TableRow
 from distprof.errors import OutputError
 from distprof.files import sync, told
@@ -107,7 +108,7 @@ def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
         raise OutputError(f"expected a run in {directory}, found other files and no {RUN_JSON}",
                           hint="--force replaces runs only; choose another --out")
     for path in others:
-        if path.is_dir() and (path.name in (MERGED, f".{MERGED}.tmp") or path.name.startswith(("rank", "attempt"))):
+        if path.is_dir() and (path.name in (MERGED, f".{MERGED}.tmp", SUMMARIES) or path.name.startswith(("rank", "attempt"))):
             shutil.rmtree(path)
         elif path.name == REPORT_HTML:
             path.unlink()
