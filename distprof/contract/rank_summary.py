@@ -81,7 +81,8 @@ SEQUENCE_COLUMNS = {"channel": "<i4", "fingerprint": "<i8", "calls": "<i8", "kep
 """Of `Arrivals.sequences`: the calls of a channel in a step, one row for steps in which they are the same."""
 CALL_COLUMNS = {"place": "<i4", "op": "<i4", "dtype": "<i4", "size_bytes": "<i8", "peer": "<i4", "module_path": "<i4",
                 "phase": "<i4", "asynchronous": "u1"}
-"""Of `Arrivals.calls`: the kept calls of each sequence, as many rows as `kept` says, in the order of sequences."""
+"""Of `Arrivals.calls`: the kept calls of each sequence, as many rows as `kept` says, in the order of sequences. `peer`
+is the root of a rooted op."""
 CELL_COLUMNS = {"step": "<i4", "sequence": "<i4", "base_ns": "<i8", "in_ns": "<i8", "waited_ns": "<i8"}
 """Of `Arrivals.cells`: a channel in a step."""
 SPENT_COLUMNS = {"step": "<i4", "activity": "<i4", "ns": "<i8"}

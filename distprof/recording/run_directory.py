@@ -108,7 +108,8 @@ def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
         raise OutputError(f"expected a run in {directory}, found other files and no {RUN_JSON}",
                           hint="--force replaces runs only; choose another --out")
     for path in others:
-        if path.is_dir() and (path.name in (MERGED, f".{MERGED}.tmp", SUMMARIES) or path.name.startswith(("rank", "attempt"))):
+        ours = path.name in (MERGED, f".{MERGED}.tmp", SUMMARIES) or path.name.startswith(("rank", "attempt"))
+        if path.is_dir() and ours:
             shutil.rmtree(path)
         elif path.name == REPORT_HTML:
             path.unlink()

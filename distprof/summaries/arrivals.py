@@ -126,7 +126,8 @@ def _call_table(calls: RankCalls, cells: Cells, first_cell: Integers, places: li
         first_cell.tolist(), places, strict=False)])
     return packed_arrays(CALL_COLUMNS, {
         "place": np.concatenate(places), "op": calls.op[row], "dtype": calls.dtype[row], "size_bytes": calls.size[row],
-        "peer": np.maximum(calls.peer[row], -1), "module_path": calls.module[row], "phase": calls.phase[row],
+        "peer": np.where(calls.is_message, -1, np.maximum(calls.peer, -1))[row], "module_path": calls.module[row],
+        "phase": calls.phase[row],
         "asynchronous": calls.asynchronous[row],
     }, {"op": calls.ops, "dtype": calls.dtypes, "module_path": calls.modules, "phase": calls.phases})
 

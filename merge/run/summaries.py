@@ -1,0 +1,236 @@
+"""Summaries of the ranks of a run, read from the files of their hosts and joined: a column of all ranks is one array."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from distprof.contract.problems import Unreadable
+from distprof.contract.rank_json import RankJson
+from distprof.contract.rank_summary import (
+    DTYPES,
+    MODULE_COLUMNS,
+    NO_INTEGER,
+    OP_COLUMNS,
+    STEP_COLUMNS,
+    SUMMARIES,
+    Arrivals,
+    PackedTable,
+    ParametersDigest,
+    RankSummary,
+)
+from distprof.contract.tables import MODULES, OPS, STEPS, Column
+from distprof.errors import FormatError
+from distprof.summaries.host_file import Frame, arrivals_of, files_of, frames_in, head_of
+
+MANY_RANKS = 64
+"""From more ranks on summaries are read first, and tables and traces of those that matter only."""
+UNUSED = ("own_params", "trainable_params", "param_bytes", "buffers", "buffer_bytes", "evaluation_flops", "dtype",
+          "read_bytes", "write_bytes", "elements", "causal_macs", "kind")
+"""Columns that nothing is made of which summaries are read for."""
+JOINED: Mapping[str, tuple[Column, ...]] = {
+    table.file: tuple(column for column in columns if column.name not in UNUSED)
+    for table, columns in ((STEPS, STEP_COLUMNS), (MODULES, MODULE_COLUMNS), (OPS, OP_COLUMNS))}
+"""Table -> columns that are joined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """A table of all ranks."""
+
+    rank: Any
+    """Of each row."""
+    columns: Mapping[str, Any]
+    """Arrays; texts as numbers, -1 for null."""
+    texts: Mapping[str, Sequence[str]]
+    """Column of texts -> what its numbers stand for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summaries:
+    """What ranks said of themselves; arrivals are read when they are asked for."""
+
+    frames: Mapping[int, Frame]
+    """Rank -> its summary."""
+    abouts: Mapping[int, RankJson]
+    folders: Mapping[int, str]
+    """Rank -> name of its folder."""
+    tables: Mapping[str, Joined]
+    """File of the table -> its rows; of `JOINED`."""
+    parameters: Mapping[int, ParametersDigest]
+    exchanges: Mapping[int, PackedTable]
+    cut: Mapping[str, int]
+    """What was left out of summaries, and how often."""
+    cut_modules: frozenset[int]
+    """Ranks with more modules than their summary has room for."""
+    problems: Sequence[Unreadable]
+
+    def arrivals(self, ranks: Iterable[int] | None = None) -> Iterator[tuple[int, Arrivals]]:
+        """Arrivals of ranks that have some, file by file."""
+        wanted = [self.frames[rank] for rank in (self.frames if ranks is None else ranks)]
+        wanted.sort(key=lambda frame: (str(frame.path), frame.offset))
+        for path, frames in groupby(wanted, key=lambda frame: frame.path):
+            content = path.read_bytes()
+            for frame in frames:
+                try:
+                    found = arrivals_of(frame, content)
+                except (ValueError, msgspec.MsgspecError):
+                    continue  # damaged since it was opened
+                if found is not None:
+                    yield frame.rank, found
+
+
+def read_summaries(paths: Sequence[Path], *, folders: Iterable[str] | None = None) -> Summaries | None:
+    """The summaries of run directories; None where there are none.
+
+    Args:
+        paths: Run directories of one job.
+        folders: Names of the folders of ranks that are there; a summary of a rank whose folder is gone does not count.
+            None: all count.
+    """
+    contents = {file: _content(file) for path in paths for file in files_of(path)}
+    frames, problems = _frames(contents)
+    if not frames:
+        return None
+    known = None if folders is None else set(folders)
+    stale = frozenset[int]()
+    while True:
+        gathering = _Gathering()
+        for rank in sorted(frames):
+            if rank not in stale:
+                gathering.add(rank, frames[rank], contents[frames[rank][-1].path], known)
+        newest = max((one.attempt for one in gathering.abouts.values()), default=0)
+        old = frozenset(rank for rank, one in gathering.abouts.items() if one.attempt < newest)
+        if not old:
+            return gathering.done(problems)
+        stale |= old
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
+
+
+def _frames(contents: Mapping[Path, bytes]) -> tuple[dict[int, list[Frame]], list[Unreadable]]:
+    found, problems = defaultdict[int, list[Frame]](list), list[Unreadable]()
+    for file, content in contents.items():
+        frames, lost = frames_in(file, content)
+        for frame in frames:
+            found[frame.rank].append(frame)
+        if lost or not content:
+            detail = f"{lost} of its {len(content)} bytes are of no summary" if content else "it cannot be read"
+            problems.append(Unreadable(file=f"{SUMMARIES}/{file.name}", detail=detail))
+    return found, problems
+
+
+@dataclass
+class _Gathering:
+    """Joins columns while summaries are read one by one."""
+
+    frames: dict[int, Frame] = field(default_factory=dict)
+    abouts: dict[int, RankJson] = field(default_factory=dict)
+    folders: dict[int, str] = field(default_factory=dict)
+    parameters: dict[int, ParametersDigest] = field(default_factory=dict)
+    exchanges: dict[int, PackedTable] = field(default_factory=dict)
+    cut: Counter[str] = field(default_factory=Counter)
+    cut_modules: set[int] = field(default_factory=set)
+    problems: list[Unreadable] = field(default_factory=list)
+    tables: dict[str, ColumnJoin] = field(default_factory=lambda: {
+        file: ColumnJoin({column.name: DTYPES[column.type] for column in columns})
+        for file, columns in JOINED.items()})
+
+    def add(self, rank: int, frames: Sequence[Frame], content: bytes, known: set[str] | None) -> None:
+        """The last summary of a rank that can be read."""
+        for frame in reversed(frames):
+            try:
+                found = head_of(frame, content if frame.path == frames[-1].path else _content(frame.path))
+            except (ValueError, msgspec.MsgspecError, FormatError) as error:
+                self.problems.append(Unreadable(rank=rank, file=f"{SUMMARIES}/{frame.path.name}",
+                                                detail=str(error).splitlines()[0]))
+                continue
+            if known is None or not found.folder or found.folder in known:
+                self._take(rank, frame, found)
+            return
+
+    def _take(self, rank: int, frame: Frame, found: RankSummary) -> None:
+        self.frames[rank], self.abouts[rank], self.folders[rank] = frame, found.about, found.folder
+        for file, table in ((STEPS.file, found.steps), (MODULES.file, found.modules), (OPS.file, found.ops)):
+            self.tables[file].add(rank, table)
+        if found.parameters is not None:
+            self.parameters[rank] = found.parameters
+        self.exchanges[rank] = found.exchanges
+        self.cut.update(found.cut)
+        if "modules" in found.cut:
+            self.cut_modules.add(rank)
+        self.problems += [Unreadable(rank=rank, file=file, detail="it could not be read when the summary was made")
+                          for file in found.damaged]
+
+    def done(self, problems: Sequence[Unreadable]) -> Summaries:
+        return Summaries(
+            frames=self.frames, abouts=self.abouts, folders=self.folders, parameters=self.parameters,
+            exchanges=self.exchanges, cut=self.cut, cut_modules=frozenset(self.cut_modules),
+            problems=[*problems, *self.problems],
+            tables={file: table.joined() for file, table in self.tables.items()})
+
+
+class ColumnJoin:
+    """Columns of packed tables of many ranks, one behind the other."""
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self._kinds = dict(kinds)
+        self._bytes = {name: bytearray() for name in kinds}
+        self._ranks: list[int] = []
+        self._rows: list[int] = []
+        self._known = {name: dict[str, int]() for name in kinds}
+        self._places = dict[tuple[str, tuple[str, ...]], Any]()
+
+    def add(self, rank: int, table: PackedTable) -> None:
+        """The rows of a rank; a table whose columns do not fit is left out."""
+        if not table.rows or not self._fits(table):
+            return
+        self._ranks.append(rank)
+        self._rows.append(table.rows)
+        for name, held in self._bytes.items():
+            column = table.columns.get(name)
+            if column is None:
+                held += self._unknown(name, table.rows)
+            elif name in table.texts:
+                held += self._renumbered(name, tuple(table.texts[name]), column)
+            else:
+                held += column
+
+    def _fits(self, table: PackedTable) -> bool:
+        return all(len(column) == table.rows * np.dtype(self._kinds[name]).itemsize
+                   for name, column in table.columns.items() if name in self._kinds)
+
+    def _unknown(self, name: str, rows: int) -> bytes:
+        kind = self._kinds[name]
+        value = {"<i8": NO_INTEGER, "<f8": np.nan, "u1": 0, "<i4": -1}[kind]
+        return np.full(rows, value, kind).tobytes()
+
+    def _renumbered(self, name: str, texts: tuple[str, ...], column: bytes) -> bytes:
+        places = self._places.get((name, texts))
+        if places is None:
+            known = self._known[name]
+            places = np.array([*(known.setdefault(text, len(known)) for text in texts), -1], "<i4")
+            self._places[name, texts] = places
+        if len(texts) == 1 and places[0] == 0:
+            return column
+        numbers = np.frombuffer(column, "<i4")
+        inside = np.where((numbers < 0) | (numbers >= len(texts)), len(texts), numbers)
+        return bytes(places[inside].tobytes())
+
+    def joined(self) -> Joined:
+        """All rows."""
+        rank = np.repeat(np.array(self._ranks, np.int64), np.array(self._rows, np.int64))
+        columns = {name: np.frombuffer(held, self._kinds[name]) for name, held in self._bytes.items()}
+        return Joined(rank=rank, columns=columns, texts={name: list(known) for name, known in self._known.items()})
