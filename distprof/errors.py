@@ -5,6 +5,7 @@
     +-- DataError           1   a run directory that is bad or missing
     |   +-- FormatError     1   written by a newer distprof
     +-- OutputError         1   cannot write where asked
+    +-- StorageError        1   a storage of runs does not answer, or refuses the keys
     +-- FormulaError        1   a FLOP formula that a user registered failed
     +-- ModelError          1   the user's model or its factory raised
     +-- IncompleteError     3   done, but parts of the run are missing (only under --strict)
@@ -55,6 +56,10 @@ class FormatError(DataError):
 
 class OutputError(DistprofError):
     """Something cannot be written where it was asked for."""
+
+
+class StorageError(DistprofError):
+    """Where runs are stored, nothing can be read or written: no answer, no keys, or keys that are refused."""
 
 
 class FormulaError(DistprofError):

@@ -71,7 +71,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 def quoted(path: str | os.PathLike[str]) -> str:
     """A path as a shell takes it, in characters that can be seen: `runs/a`, `'my run'`, `$'a\\x1b[2J'`."""
-    text = os.fspath(path)
+    text = str(path)
     if visible(text) == text:
         return shlex.quote(text)
     return "$'" + "".join(map(_quoted_byte, os.fsencode(text))) + "'"

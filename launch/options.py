@@ -10,9 +10,19 @@ import click
 
 from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
 from distprof.launch.completion import run_directories
+from distprof.storage.places import is_url, place
 
+
+class Place(click.Path):
+    """A path here, or the URL of one elsewhere."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return place(value) if isinstance(value, str) and is_url(value) else super().convert(value, param, ctx)
+
+
+PLACE = Place(path_type=Path)
 TITLES = {axis.name: axis.title for axis in MESH_AXES}
-RUNS = click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path),
+RUNS = click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PLACE,
                       shell_complete=run_directories)
 ATTEMPT = click.option("--attempt", type=click.IntRange(min=0), metavar="N",
                        help="Attempt of a job that torchrun restarted, from 0.  [default: the last one]")

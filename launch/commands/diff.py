@@ -8,7 +8,7 @@ import click
 
 from distprof.errors import UsageError
 from distprof.launch.completion import run_directories
-from distprof.launch.options import JSON, STRICT
+from distprof.launch.options import JSON, PLACE, STRICT
 from distprof.terminal import show
 
 SEVERAL = ("--base", "--new")
@@ -29,12 +29,12 @@ class SeveralValues(click.Command):
 
 
 @click.command(cls=SeveralValues)
-@click.argument("runs", nargs=-1, metavar="[A B]", type=click.Path(path_type=Path),
+@click.argument("runs", nargs=-1, metavar="[A B]", type=PLACE,
                 shell_complete=run_directories)
-@click.option("--base", multiple=True, metavar="RUN...", type=click.Path(path_type=Path),
+@click.option("--base", multiple=True, metavar="RUN...", type=PLACE,
               shell_complete=run_directories,
               help="Several runs in place of A. How much they differ is then the measure of noise.")
-@click.option("--new", multiple=True, metavar="RUN...", type=click.Path(path_type=Path),
+@click.option("--new", multiple=True, metavar="RUN...", type=PLACE,
               shell_complete=run_directories,
               help="Several runs in place of B.")
 @click.option("--fail-if", multiple=True, metavar="LIMIT",
@@ -49,7 +49,7 @@ class SeveralValues(click.Command):
               help="Peak rate of each rank's device, for MFU.  [default: the published rate]")
 @click.option("--top", default=10, type=click.IntRange(min=1), metavar="N", show_default=True,
               help="Rows of each table.")
-@click.option("--html", default=None, metavar="FILE", type=click.Path(path_type=Path),
+@click.option("--html", default=None, metavar="FILE", type=PLACE,
               help="Write a page that needs nothing else as well.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a pull request.")
 @JSON

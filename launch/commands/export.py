@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from distprof.launch.options import ATTEMPT, RUNS, STRICT
+from distprof.launch.options import ATTEMPT, PLACE, RUNS, STRICT
 from distprof.terminal import show
 
 
 @click.command()
 @RUNS
-@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+@click.option("--out", required=True, type=PLACE, metavar="DIR",
               help="Folder for a file a rank, PREFIX.RANK.et.")
 @click.option("--format", "form", default="chakra", show_default=True,
               type=click.Choice(["chakra", "linked", "replay", "dot", "graphml", "svg"]),

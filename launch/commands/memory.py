@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from distprof.launch.options import ATTEMPT, RUNS, STRICT
+from distprof.launch.options import ATTEMPT, PLACE, RUNS, STRICT
 from distprof.terminal import show
 
 
@@ -22,7 +22,7 @@ from distprof.terminal import show
 @click.option("--lifetimes", is_flag=True,
               help="Show tensors that were kept longest after an operator last used them.")
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
-@click.option("--parquet", default=None, type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--parquet", default=None, type=PLACE, metavar="FILE",
               help="Write all allocations to a new Parquet file as well.")
 @ATTEMPT
 @STRICT

@@ -9,7 +9,7 @@ import click
 
 from distprof.contract.mesh import GIVEN_AXES
 from distprof.ending import ended_by_signals
-from distprof.launch.options import ATTEMPT, RUNS, STRICT, given_sizes, mesh_sizes
+from distprof.launch.options import ATTEMPT, PLACE, RUNS, STRICT, given_sizes, mesh_sizes
 from distprof.launch.progress import progress_bar
 from distprof.merge.chrome.formats import FORMATS
 from distprof.terminal import show
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--format", "format_", type=click.Choice(list(FORMATS)), default="chrome",
               show_default=True,
               help=" ".join(f"{name}: {form.what}." for name, form in FORMATS.items()))
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--out", type=PLACE, metavar="DIR",
               help="Output directory, new or empty. Required if RUN is a file.  [default: RUN/merged]")
 @click.option("--rank-pattern", metavar="REGEX",
               help="Regular expression whose group is the rank in the path of a foreign trace, such as 'gpu(\\d+)'.")

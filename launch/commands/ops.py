@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from distprof.errors import UsageError
-from distprof.launch.options import ATTEMPT, RUNS, STRICT
+from distprof.launch.options import ATTEMPT, PLACE, RUNS, STRICT
 from distprof.terminal import show
 
 FRAMES = 5
@@ -42,7 +42,7 @@ FRAMES = 5
 @click.option("--json", "form", flag_value="json", help="Print JSON.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV.")
 @click.option("--markdown", "form", flag_value="markdown", help="Print a Markdown table.")
-@click.option("--parquet", default=None, type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--parquet", default=None, type=PLACE, metavar="FILE",
               help="Write the rows to a new Parquet file as well.")
 @click.option("--peak", default=None, type=float, metavar="FLOP/S",
               help="Peak rate of each rank's device, such as 1.2e12, for the roofline.  [default: the published rate]")

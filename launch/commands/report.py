@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from distprof.errors import UsageError
-from distprof.launch.options import ATTEMPT, RUNS, given_sizes, mesh_sizes
+from distprof.launch.options import ATTEMPT, PLACE, RUNS, given_sizes, mesh_sizes
 from distprof.terminal import show
 
 
 @click.command()
 @RUNS
-@click.option("--out", default=None, type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--out", default=None, type=PLACE, metavar="FILE",
               help="Where the page is written.  [default: report.html in RUN/merged, in RUN where it was not merged, "
                    "here for traces of other programs]")
 @click.option("--json", "form", flag_value="json", help="Print the document of the page as JSON.")

@@ -8,11 +8,12 @@ import click
 
 from distprof.errors import UsageError
 from distprof.launch.completion import run_directories
+from distprof.launch.options import PLACE
 from distprof.launch.progress import progress_bar
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), shell_complete=run_directories)
+@click.argument("run", type=PLACE, shell_complete=run_directories)
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Unfold this rank and go to it.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N",
               help="Zoom to this step, of all ranks or of the one that --rank names.")

@@ -12,7 +12,7 @@ from distprof.errors import DataError, UsageError
 from distprof.launch.view.merged_trace import MergedTrace
 from distprof.launch.view.place import Span
 from distprof.merge.activity.markers import STEP
-from distprof.merge.run.tables import DAMAGE
+from distprof.merge.run.tables import DAMAGE, readable
 from distprof.terminal import quoted
 from distprof.units import spans
 
@@ -97,7 +97,7 @@ def _events(trace: MergedTrace, origin_ns: int) -> pl.LazyFrame:
         raise DataError(f"expected {MERGED_EVENTS.file} in {trace.folder}, found none: --rank, --step and --finding "
                         "look there", hint=f"distprof merge --force {quoted(trace.run)}")
     start_ns = (pl.col("start_ns") - origin_ns).clip(0)
-    return pl.scan_parquet(files, glob=False).select(
+    return pl.scan_parquet([readable(file) for file in files], glob=False).select(
         "rank", "step", pl.col("name", "category").cast(pl.String), start_ns,
         end_ns=pl.col("start_ns") - origin_ns + pl.col("duration_ns").fill_null(0))
 
@@ -107,7 +107,7 @@ def _recorded(folder: Path, origin_ns: int) -> pl.DataFrame | None:
     file = folder / MERGED_STEPS.file
     if not file.is_file():
         return None
-    rows = pl.read_parquet(file, columns=["rank", "step", "start_ns", "end_ns"], glob=False)
+    rows = pl.read_parquet(readable(file), columns=["rank", "step", "start_ns", "end_ns"], glob=False)
     cut = rows.with_columns((pl.col("start_ns", "end_ns") - origin_ns).clip(0))
     return None if rows.is_empty() else cut
 

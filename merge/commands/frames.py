@@ -25,6 +25,7 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import read_table, readable
 from distprof.merge.totals.modules import reduce_modules
 from distprof.merge.waits.run_waits import run_waits
+from distprof.storage.places import place
 from distprof.terminal import quoted
 
 
@@ -158,4 +159,4 @@ def read_run(path: str | Path, *more: str | Path) -> RunFrames:
     Raises:
         DataError: Nothing can be read, or its parts contradict each other.
     """
-    return RunFrames(Path(path), *map(Path, more))
+    return RunFrames(place(path), *map(place, more))

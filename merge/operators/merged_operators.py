@@ -16,6 +16,8 @@ from distprof.merge.operators.operator_rows import SCHEMA, RankOperators
 from distprof.merge.operators.shape_coverage import ShapeCoverage
 from distprof.merge.operators.source import ABOUT, Source
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.tables import readable
+from distprof.storage.places import place
 
 Operators = tuple[RankOperators, int]
 """Of a rank, and how many slices were left out."""
@@ -43,7 +45,7 @@ def run_of_merge(path: Path, *more: Path) -> Opened:
     if path.resolve().name == MERGED:
         return Opened(paths=(path.resolve().parent,), merge=path)
     first = next(iter(sorted((path / MERGED_OPERATORS.file).glob("*.parquet"))), None)
-    runs = [Path(run) for run in _about(first).get("runs", ())] if first is not None else []
+    runs = [place(run) for run in _about(first).get("runs", ())] if first is not None else []
     if not runs or not all(run.exists() for run in runs):
         raise DataError(f"expected a run, found its merge at {path}", hint="distprof ops RUN")
     return Opened(paths=tuple(runs), merge=path)
@@ -79,14 +81,15 @@ def _read(path: Path, rank: Rank, *, by_shapes: bool) -> Operators | None:
     about = _about(path)
     if rank.trace is None or about["source"] != asdict(Source.of(rank.trace)) or about["asked_shapes"] != by_shapes:
         return None
-    rows = pl.read_parquet(path, columns=list(SCHEMA)).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+    found = pl.read_parquet(readable(path), columns=list(SCHEMA))
+    rows = found.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
     told = about["by_shapes"]
     return RankOperators(rows=rows, by_shapes=None if told is None else ShapeCoverage(**told)), int(about["num_bad"])
 
 
 def _about(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(pl.read_parquet_metadata(path)[ABOUT])
+        found = json.loads(pl.read_parquet_metadata(readable(path))[ABOUT])
     except _DAMAGE:
         return {}
     return found if isinstance(found, dict) else {}

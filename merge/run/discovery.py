@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,8 @@ from distprof.merge.scan.archives import MEMBER_SUFFIXES, Archive
 from distprof.merge.scan.archives import SUFFIXES as ARCHIVE_SUFFIXES
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.trace_file import TraceFile, printable
+from distprof.storage.places import real
+from distprof.storage.walking import walk
 
 LEVELS = 2
 """Folders below the given one that are looked into: traces/iteration_10/rank0_trace.json.gz."""
@@ -92,8 +93,8 @@ def discover(paths: Sequence[Path], *, named: bool) -> Discovery:
                             hint="write what comes out of it to a file: traces are read twice")
         here = set[str]()
         for file, where, label in _places(path, found, alone=len(paths) == 1):
-            if (real := os.path.realpath(file)) not in seen:
-                here.add(real)
+            if (same := real(file)) not in seen:
+                here.add(same)
                 _look_at(file, where, label, found, named=named, asked=file is path)
         seen |= here  # within a folder links of several names are several ranks
     return found
@@ -152,13 +153,13 @@ def _may_be_recorded(path: Path) -> bool:
 
 def _files(path: Path, note: Callable[[OSError], None] | None = None) -> Iterator[Path]:
     """Files whose names say JSON or tar, in natural order; hidden ones and our own output apart."""
-    for folder, folders, names in os.walk(path, onerror=note):
-        below = len(Path(folder).relative_to(path).parts)
+    for folder, folders, names in walk(path, note):
+        below = len(folder.relative_to(path).parts)
         shown = [name for name in folders if not name.startswith(".") and name != MERGED]
         folders[:] = sorted(shown, key=natural) if below < LEVELS else []
         for name in sorted(names, key=natural):
             if name.endswith((*MEMBER_SUFFIXES, *ARCHIVE_SUFFIXES)) and not name.startswith("."):
-                yield Path(folder, name)
+                yield folder / name
 
 
 def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, named: bool, asked: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from distprof.errors import DataError
 from distprof.merge.run.discovery import is_recorded, trace_times
 from distprof.merge.run.merged import joined_with
 from distprof.merge.run.tables import DAMAGE, readable
+from distprof.storage.places import real
 
 
 def summary_of_merge(paths: Sequence[Path]) -> dict[str, Any] | None:
@@ -66,8 +66,8 @@ def _up_to_date(paths: Sequence[Path], written: Path) -> bool:
     """True where a merge is of these directories, and newer than all of them; or where it stands alone."""
     if not written.is_file() or (paths[0] == written.parent and len(paths) == 1):
         return written.is_file()
-    others = {os.path.realpath(path) for path in paths[1:]} - {os.path.realpath(paths[0])}
-    if others != set(map(os.path.realpath, joined_with(written.parent))):
+    others = {real(path) for path in paths[1:]} - {real(paths[0])}
+    if others != set(map(real, joined_with(written.parent))):
         return False
     return all(time <= written.stat().st_mtime_ns for path in paths for time in _times(path))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from distprof.contract.problems import Unreadable
 from distprof.contract.rank_json import MOST_RANKS
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.merge.run.rank_from_name import natural
+from distprof.storage.walking import walk
 
 LEVELS = 1
 """Folders below the given one that are looked into."""
@@ -134,10 +134,10 @@ def dump_files(path: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(path):
-        below = len(Path(folder).relative_to(path).parts)
+    for folder, folders, names in walk(path):
+        below = len(folder.relative_to(path).parts)
         folders[:] = sorted(name for name in folders if below < LEVELS and name != MERGED and not name.startswith("."))
-        yield from (Path(folder, name) for name in sorted(names, key=natural))
+        yield from (folder / name for name in sorted(names, key=natural))
 
 
 def _is_dump(file: Path) -> bool:

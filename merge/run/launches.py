@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from distprof.contract.paths import RANK_JSON, RUN_JSON
 from distprof.contract.problems import Problem, Unreadable
 from distprof.contract.rank_json import RanksDirectory, RunJson, read
 from distprof.errors import DataError
+from distprof.storage.places import place, real
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class Launch:
 
     def places_of(self, ranks: Sequence[int], *, apart_from: Iterable[Path]) -> tuple[str, ...]:
         """Directories of these ranks as `host:path`, without those that were read."""
-        wanted, read_already = set(ranks), {os.path.realpath(path) for path in apart_from}
-        here = {identity for path in read_already if (identity := _identity_in(Path(path)))}
+        wanted, read_already = set(ranks), {real(path) for path in apart_from}
+        here = {identity for path in read_already if (identity := _identity_in(place(path)))}
         return tuple(f"{', '.join(one.hosts)}:{one.path}" for one in self.directories
                      if wanted & set(one.ranks) and one.identity not in here)
 

@@ -20,6 +20,7 @@ from distprof.merge.run.discovery import is_recorded
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import DAMAGE, readable
+from distprof.storage.places import place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ def joined_with(merge: Path) -> tuple[Path, ...]:
     """Run directories beside its own that a merge was made of; none where that cannot be read."""
     try:
         found = json.loads((merge / SUMMARY_JSON).read_bytes())["joined_with"]
-        return tuple(Path(one) for one in found)
+        return tuple(place(one) for one in found)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return ()
 

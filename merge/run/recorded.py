@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from distprof.merge.run.rank_folders import RankFolder, agreeing, rank_folders
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.steps_found import unsure
 from distprof.merge.scan.trace_file import TraceFile
+from distprof.storage.places import real
 
 
 def recorded_run(*paths: Path) -> Run:
@@ -42,7 +42,7 @@ def recorded_run(*paths: Path) -> Run:
         DataError: No rank can be read, or the ranks are not of one run.
         FormatError: It was written by a newer distprof.
     """
-    paths = tuple({os.path.realpath(path): path for path in paths}.values())
+    paths = tuple({real(path): path for path in paths}.values())
     problems: list[Problem] = []
     launches = [launch_in(path, problems) for path in paths]
     if len(paths) > 1:

@@ -15,6 +15,8 @@ from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS, Table
 from distprof.merge.run.run_model import Rank, Run
+from distprof.storage.ahead import ahead
+from distprof.storage.places import remote
 from distprof.threads import thread_pool
 
 Types = Mapping[str, pl.DataType]
@@ -91,7 +93,9 @@ def _loaded(ranks: Sequence[Rank], table: Table, types: Types) -> Loaded:
     """All these ranks together, or one at a time where a file is missing or damaged."""
     if all(rank.has(table) for rank in ranks):
         try:
-            rows = _columns([rank.folder / table.file for rank in ranks], table, types)
+            paths = [rank.folder / table.file for rank in ranks]
+            with ahead(paths):
+                rows = _columns(paths, table, types)
             return Loaded(rows=rows, ranks=[rank.number for rank in ranks], problems=[])
         except DAMAGE:
             pass
@@ -130,7 +134,13 @@ def _columns(paths: list[Path], table: Table, types: Types) -> pl.DataFrame:
 
 
 def readable(path: Path) -> Any:
-    """What polars is given for a file: its path, or its content where polars cannot open the path: it is not UTF-8."""
+    """What polars is given for a file: its path, or its content where polars cannot open the path: it is not UTF-8, or
+    lies elsewhere.
+    """
+    if (elsewhere := remote(path)) is not None:
+        from distprof.storage.fetching import fetched
+
+        return fetched(elsewhere)
     try:
         str(path).encode()
     except UnicodeEncodeError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from distprof.contract.problems import ClocksNotAligned, ClocksWrong, NoteOfRank
 from distprof.contract.summary import MODEL_PARAMS, QUANTITIES, STEP_KEYS, SUMMARY_KEYS, TIMES
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
+from distprof.storage.places import real
 
 SPREAD = ("mean", "min", "max", "min_rank", "max_rank")
 """Of a quantity over ranks."""
@@ -33,7 +33,7 @@ def described(run: Run, clock: Clock) -> dict[str, Any]:
         "topology_certain": run.topology_certain and run.topology_known,
         "ranks": [rank.number for rank in run.ranks],
         "missing_ranks": run.missing,
-        "joined_with": [os.path.realpath(path) for path in run.more],
+        "joined_with": [real(path) for path in run.more],
         "problems": msgspec.to_builtins(problems_of(run, clock)),
         "remarks": msgspec.to_builtins(run.remarks),
         "clock": clock.to_json(),

@@ -1,0 +1,134 @@
+"""What an error of a storage means: whether to try again, and what a user reads."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from distprof.errors import StorageError
+
+KEYS = "are the keys there and not expired? docs/object-storage.md says where each storage looks for them"
+RIGHTS = "may these keys read and list there? docs/object-storage.md lists the rights"
+NETWORK = "is the network up and the endpoint right? the same command goes on, once it answers"
+CHANGED = "is something still writing there? run the command again"
+BUSY_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504))
+BUSY_CODES = frozenset(("SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "Throttling",
+                        "ThrottlingException", "TooManyRequests", "OperationAborted", "BadDigest", "IncompleteBody"))
+KEY_CODES = frozenset(("ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "SignatureDoesNotMatch",
+                       "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed", "InvalidClientTokenId"))
+KEY_ERRORS = frozenset(("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound",
+                        "TokenRetrievalError", "UnauthorizedSSOTokenError", "RefreshError", "DefaultCredentialsError",
+                        "AuthenticationException", "PermissionDenied"))
+"""Names of classes: which libraries there are, depends on the scheme."""
+NETWORK_ERRORS = frozenset((
+    "FSTimeoutError", "ServerTimeoutError", "ClientConnectionError", "ClientConnectorError", "ClientOSError",
+    "ClientPayloadError", "ServerDisconnectedError", "ConnectionClosedError", "EndpointConnectionError",
+    "ReadTimeoutError", "ConnectTimeoutError", "HTTPClientError", "IncompleteReadError", "IncompleteRead",
+    "ResponseStreamingError", "ResponseParserError", "ContentLengthError", "SSHException", "ConnectionLost",
+))
+
+
+class Kind(Enum):
+    """What can be done about an error."""
+
+    AGAIN = "again"
+    """The storage is busy, or the connection broke: the same request may succeed."""
+    REFUSED = "refused"
+    """The keys are none, wrong or expired: nothing else will succeed either."""
+    DENIED = "denied"
+    """This object, or this bucket, may not be read or written."""
+    MISSING = "missing"
+    REPLACED = "replaced"
+    """The object is another one than that which was listed."""
+    OTHER = "other"
+
+
+class Fault(NamedTuple):
+    """An error in words."""
+
+    kind: Kind
+    what: str
+    hint: str
+
+
+class RemoteError(OSError):
+    """An object that cannot be read or written, for a reason that concerns it alone.
+
+    Args:
+        number: The nearest error of the system.
+        reason: In words.
+        place: Its URL.
+        hint: What a user can do about it.
+    """
+
+    def __init__(self, number: int, reason: str, place: str, hint: str = "") -> None:
+        super().__init__(number, reason, place)
+        self.hint = hint
+
+
+NUMBERS = {Kind.DENIED: errno.EACCES, Kind.MISSING: errno.ENOENT, Kind.REPLACED: errno.ESTALE, Kind.OTHER: errno.EIO}
+
+
+def fault_of(error: BaseException) -> Fault:
+    """What it means."""
+    code, status = _answer(error)
+    names = {type(one).__name__ for one in _chain(error)}
+    said = f"{status} {code}".strip() if status and not code.startswith(str(status)) else code
+    if code == "PreconditionFailed" or status == 412 or "FileExpired" in names:
+        return Fault(Kind.REPLACED, "it was replaced while it was read", CHANGED)
+    if code in KEY_CODES or status == 401 or names & KEY_ERRORS:
+        return Fault(Kind.REFUSED, f"the keys were refused ({said or _words(error)})", KEYS)
+    if status in BUSY_STATUS or code in BUSY_CODES:
+        return Fault(Kind.AGAIN, f"it answers {said}", NETWORK)
+    if names & NETWORK_ERRORS or any(isinstance(one, TimeoutError | ConnectionError) for one in _chain(error)):
+        return Fault(Kind.AGAIN, f"the connection failed ({_words(error)})", NETWORK)
+    if status == 403 or isinstance(error, PermissionError):
+        return Fault(Kind.DENIED, f"access was denied ({said or _words(error)})", RIGHTS)
+    if code == "NoSuchBucket":
+        return Fault(Kind.MISSING, "there is no such bucket", "is its name right, and the endpoint?")
+    if status == 404 or isinstance(error, FileNotFoundError):
+        return Fault(Kind.MISSING, "it is not there (any more)", "was it removed meanwhile?")
+    return Fault(Kind.OTHER, said or _words(error), "`distprof --debug ...` shows where")
+
+
+def raised(error: BaseException, place: str) -> Exception:
+    """The error of ours to be raised for one at a place.
+
+    What concerns the whole storage ends the command; what concerns one object is an error like that of a local file.
+    """
+    if isinstance(error, RemoteError | StorageError):
+        return error
+    fault = fault_of(error)
+    if fault.kind in (Kind.AGAIN, Kind.REFUSED):
+        return StorageError(f"cannot reach {place}: {fault.what}", hint=fault.hint)
+    return RemoteError(NUMBERS[fault.kind], fault.what, place, fault.hint)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    for _ in range(8):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _answer(error: BaseException) -> tuple[str, int]:
+    """Code and status of the answer of a server, "" and 0 where there was none."""
+    for one in _chain(error):
+        response = getattr(one, "response", None)
+        if isinstance(response, dict) and "Error" in response:  # botocore
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            return str(response["Error"].get("Code", "")), int(status or 0)
+        for name in ("status", "code"):  # aiohttp, gcsfs
+            if isinstance(status := getattr(one, name, None), int) and 100 <= status < 600:
+                return "", status
+    return "", 0
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno and not error.args[1:]:
+        return os.strerror(error.errno)
+    return (str(error).splitlines() or [type(error).__name__])[0] or type(error).__name__

@@ -1,0 +1,204 @@
+"""A path whose content comes when it is opened. What is there, is asked of a listing that was made once."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from collections.abc import Iterator
+from fnmatch import translate
+from functools import cache
+from pathlib import PosixPath, PurePosixPath
+from re import Pattern
+from re import compile as pattern_of
+from typing import IO, Any, NoReturn
+
+from distprof.storage.ahead import taken
+from distprof.storage.backend import Entry, backend_of
+from distprof.storage.faults import RemoteError
+from distprof.storage.listing import FEW, LISTINGS, Listing
+from distprof.storage.places import is_url
+from distprof.storage.stream import RemoteFile
+
+BUFFER_BYTES = 1 << 16
+
+
+class RemotePath(PosixPath):
+    """`s3://bucket/run` and what is below: read like a local path, and never written.
+
+    Its parts are `s3:`, `bucket`, `run`. It goes to other processes and hosts with what is known of the object, or of
+    the few objects of a folder, so that nothing is listed there again.
+    """
+
+    @classmethod
+    def given(cls, url: str) -> RemotePath:
+        """The path of a URL that a user names: all below it is listed at once, when it is first asked.
+
+        Raises:
+            UsageError: No such URLs can be read.
+        """
+        found = cls(url)
+        backend_of(found.url)
+        LISTINGS.add(Listing(found.url))
+        return found
+
+    @property
+    def url(self) -> str:
+        """As fsspec takes it."""
+        scheme, *rest = self.parts or ("",)
+        return f"{scheme}//{'/'.join(rest)}" if is_url(f"{scheme}//") else "/".join(self.parts)
+
+    @property
+    def entry(self) -> Entry | None:
+        """The object; None for a folder and for nothing."""
+        listing, inside = LISTINGS.of(self.url)
+        return listing.entry(inside)
+
+    def __str__(self) -> str:
+        """The URL, without a password."""
+        scheme, _, rest = self.url.partition("//")
+        host, slash, path = rest.partition("/")
+        user, at, name = host.rpartition("@")
+        return f"{scheme}//{user.partition(':')[0]}{at}{name}{slash}{path}" if at else self.url
+
+    def __repr__(self) -> str:
+        return f"RemotePath({str(self)!r})"
+
+    def __reduce__(self) -> Any:
+        listing, inside = LISTINGS.of(self.url)
+        below = listing.below(inside)
+        return _unpickled, (self.url, below if len(below) <= FEW else None)
+
+    def __fspath__(self) -> str:
+        """A copy on this machine, for what takes no other path; it goes with the process. A folder has none."""
+        return str(self) if self.entry is None else f"/proc/self/fd/{_copy(self.url).fileno()}"
+
+    def exists(self, **_: Any) -> bool:
+        return self.is_file() or self.is_dir()
+
+    def is_file(self, **_: Any) -> bool:
+        return self.entry is not None
+
+    def is_dir(self, **_: Any) -> bool:
+        listing, inside = LISTINGS.of(self.url)
+        return listing.children(inside) is not None
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def is_mount(self) -> bool:
+        return False
+
+    def is_absolute(self) -> bool:
+        return True
+
+    def absolute(self) -> RemotePath:
+        return self
+
+    def resolve(self, strict: bool = False) -> RemotePath:  # noqa: FBT001 (as pathlib has it)
+        return self
+
+    def expanduser(self) -> RemotePath:
+        return self
+
+    def relative_to(self, *other: Any, **_: Any) -> Any:
+        """What follows another path, as a plain one."""
+        before = type(self)(*other).parts
+        if self.parts[:len(before)] != before:
+            raise ValueError(f"{self} is not below {type(self)(*other)}")
+        return PurePosixPath(*self.parts[len(before):])
+
+    def stat(self, **_: Any) -> os.stat_result:
+        """Size and time; those that no listing tells are asked for."""
+        entry = self.entry
+        if entry is None:
+            if not self.is_dir():
+                self._fail(errno.ENOENT)
+            return os.stat_result((stat.S_IFDIR | 0o555, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+        size = self._known().size or 0
+        seconds = entry.modified_ns // 1_000_000_000
+        return os.stat_result((stat.S_IFREG | 0o444, 0, 0, 1, 0, 0, size, seconds, seconds, seconds,
+                               seconds, seconds, seconds, *[entry.modified_ns] * 3))
+
+    def lstat(self) -> os.stat_result:
+        return self.stat()
+
+    def iterdir(self) -> Iterator[RemotePath]:  # type: ignore[override]
+        listing, inside = LISTINGS.of(self.url)
+        names = listing.children(inside)
+        if names is None:
+            self._fail(errno.ENOTDIR if self.is_file() else errno.ENOENT)
+        yield from (self / name for name in names)
+
+    def glob(self, pattern: str, **_: Any) -> Iterator[RemotePath]:  # type: ignore[override]
+        first, _slash, rest = pattern.partition("/")
+        fits = _name(first)
+        for child in self.iterdir() if self.is_dir() else ():
+            if fits.fullmatch(child.name):
+                yield from child.glob(rest) if rest else (child,)
+
+    def walk(self, *_: Any, **__: Any) -> Any:
+        """Folders from here down: path, names of folders, which the caller may cut, names of files."""
+        children = list(self.iterdir()) if self.is_dir() else []
+        folders = [child.name for child in children if child.is_dir()]
+        yield self, folders, [child.name for child in children if child.is_file()]
+        for name in folders:
+            yield from (self / name).walk()
+
+    def open(self, mode: str = "r", buffering: int = -1, encoding: str | None = None,  # type: ignore[override]
+             errors: str | None = None, newline: str | None = None) -> IO[Any]:
+        """A stream of the object: a few blocks of it are in memory, nothing lies on disk."""
+        if set(mode) - set("rbt"):
+            self._fail(errno.EROFS)
+        raw: Any = RemoteFile(self.url, self._known())
+        if buffering == 0 and "b" in mode:
+            return raw  # type: ignore[no-any-return]
+        buffered = io.BufferedReader(raw, BUFFER_BYTES)
+        return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding or "utf-8", errors, newline)
+
+    def read_bytes(self) -> bytes:
+        if (content := taken(self.url)) is not None:
+            return content
+        with RemoteFile(self.url, self._known()) as file:
+            return file.readall()
+
+    def mkdir(self, *_: Any, **__: Any) -> NoReturn:
+        self._fail(errno.EROFS)
+
+    unlink = rename = replace = rmdir = touch = chmod = symlink_to = write_bytes = write_text = mkdir
+
+    def _known(self) -> Entry:
+        entry = self.entry
+        if entry is None:
+            self._fail(errno.EISDIR if self.is_dir() else errno.ENOENT)
+        return self._asked() if entry.size is None else entry
+
+    def _asked(self) -> Entry:
+        """With what the listing does not tell, which is kept."""
+        listing, inside = LISTINGS.of(self.url)
+        found = listing.entries[inside] = backend_of(self.url).info(self.url)
+        if found.size is None:
+            raise RemoteError(errno.EIO, "it does not tell how long it is", str(self), "a server that sends "
+                              "Content-Length is needed")
+        return found
+
+    def _fail(self, number: int) -> NoReturn:
+        raise OSError(number, os.strerror(number), str(self))
+
+
+def _unpickled(url: str, below: dict[str, Entry] | None) -> RemotePath:
+    LISTINGS.add(Listing(url, below))
+    return RemotePath(url)
+
+
+@cache
+def _name(wildcards: str) -> Pattern[str]:
+    return pattern_of(translate(wildcards))
+
+
+@cache
+def _copy(url: str) -> IO[bytes]:
+    from distprof.storage.fetching import copied
+
+    return copied(RemotePath(url))
