@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -20,8 +21,9 @@ from distprof.merge.chrome.drawing import DRAWN, PROCESS, CounterValue, DrawnCol
 from distprof.merge.chrome.numbering import Lanes
 from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
+from distprof.merge.chrome.work_folder import Attempt, make_work_folder
 from distprof.merge.clock.model import Clock
-from distprof.merge.run.run_model import Run
+from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.scan.repair import BACKSLASH_LAST, repaired
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ AT_ONCE = 1 << 14
 LEVEL = 1
 GZIP = 31
 """wbits of a deflate stream with a gzip header."""
+NO_RANKS = b'"ranks":{}}}'
+"""End of the metadata, before that of ranks is put in."""
+PIECE_BYTES = 16 << 20
+"""Metadata that is compressed together."""
 FIRST_ARROW = 1 << 52
 """Ids of arrows between ranks start here; those within ranks are below, and a double holds twice as many exactly."""
 
@@ -43,17 +49,21 @@ class ChromeJson:
 
     def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans) -> None:
         self._path, self._run, self._clock, self._plans = folder / TRACE_JSON, run, clock, plans
+        self._ranks = {rank.number: rank for rank in run.ranks}
         self._is_empty = True
 
     def begin(self) -> None:
+        self._work = make_work_folder(self._path.parent)
         self._file = self._path.open("wb")
         self._file.write(_compressed(HEAD))
+        # metadata of many ranks is long: the file of each lists all ranks of its groups
+        self._about: IO[bytes] = tempfile.TemporaryFile(dir=self._work)  # noqa: SIM115 (closed by end)
 
     def rank_writer(self, plan: RankPlan) -> ChromeRank:
         return ChromeRank(self._part(plan), draws_memory=plan.draws_memory)
 
     def _part(self, plan: RankPlan) -> Path:
-        return self._path.with_name(f".rank{plan.rank}.part")
+        return self._work / f"rank{plan.rank}.part"
 
     def add(self, plan: RankPlan, counts: RankCounts) -> None:
         part = self._part(plan)
@@ -61,6 +71,8 @@ class ChromeJson:
             self._separate()
             _append(self._file, part)
         part.unlink()
+        known = _of_rank(self._run, self._ranks[plan.rank], self._clock, plan, counts)
+        self._about.write((b"," if self._about.tell() else b"") + encoded({str(plan.rank): known})[1:-1])
 
     def _separate(self) -> None:
         if not self._is_empty:
@@ -74,9 +86,23 @@ class ChromeJson:
         if counters:
             self._separate()
             self._file.write(_compressed(BETWEEN.join(counters)))
-        about = encoded({"distprof": _metadata(self._run, self._clock, plans, counts)})
-        self._file.write(_compressed(b'\n],"metadata":' + about + b"}\n"))
+        for text in self._metadata():
+            self._file.write(_compressed(text))
         self._file.close()
+        self._about.close()
+
+    def _metadata(self) -> Iterator[bytes]:
+        """What comes behind the events, in one piece where it is not long."""
+        whole = encoded({"distprof": _metadata(self._run, self._clock, self._plans)})
+        head, tail = whole[:-len(NO_RANKS)] + NO_RANKS[:-3], NO_RANKS[-3:]
+        self._about.seek(0)
+        held = b'\n],"metadata":' + head
+        while text := self._about.read(PIECE_BYTES):
+            if len(held) + len(text) > PIECE_BYTES:
+                yield held
+                held = b""
+            held += text
+        yield held + tail + b"}\n"
 
 
 class ChromeRank:
@@ -85,6 +111,7 @@ class ChromeRank:
     texts = ()
 
     def __init__(self, path: Path, *, draws_memory: bool = False) -> None:
+        """Writes to a file of the work folder."""
         self._path, self._draws_memory = path, draws_memory
         self._memory: MemoryCounters | None = None
 
@@ -100,7 +127,8 @@ class ChromeRank:
         return MemoryCounters()
 
     def begin(self, events: RankEvents) -> None:
-        self._events, self._file = events, self._path.open("wb")
+        self._events, self._attempt = events, Attempt(self._path, self._path.parent)
+        self._file = self._attempt.file
         self._memory = self._counters() if self._draws_memory else None
         # no name and no time in the header: the same input gives the same bytes
         self._packer = isal_zlib.compressobj(LEVEL, wbits=GZIP)
@@ -125,6 +153,7 @@ class ChromeRank:
             while some := list(islice(texts, AT_ONCE)):
                 self._write(BETWEEN.join(some))
         self._file.write(self._packer.flush())
+        self._attempt.keep()
 
     def _drawn(self) -> Iterator[dict[str, object]]:
         lanes, plan = self._events.lanes, self._events.plan
@@ -138,7 +167,7 @@ class ChromeRank:
         yield from lanes.describe()
 
     def close(self) -> None:
-        self._file.close()
+        self._attempt.close()
 
 
 def encoded(value: dict[str, Any]) -> bytes:
@@ -203,29 +232,29 @@ def counters_of(samples: Iterable[CounterValue], pid: int, origin_ns: int) -> It
                "ts": microseconds(max(sample.at_ns - origin_ns, 0)), "args": {sample.state: sample.value}}
 
 
-def _metadata(run: Run, clock: Clock, plans: Plans, all_counts: Sequence[RankCounts]) -> dict[str, Any]:
-    """What the viewer shows as trace info: per rank mp, dp, host, offset and counts."""
-    ranks = {rank.number: rank for rank in run.ranks}
-    each = {
-        str(plan.rank): {
-            "mp_size": run.mp_size if run.topology_known else None,
-            "dp_size": run.dp_size if run.topology_known else None, "coordinates": ranks[plan.rank].coordinates,
-            "host": ranks[plan.rank].host, "offset_ns": plan.clock.offset_ns, "drift_ppm": plan.clock.drift_ppm,
-            "uncertainty_ns": clock.ranks[plan.rank].uncertainty_ns,
-            "num_slices": counts.num_slices, "num_events": counts.num_events,
-            "num_overlapping_slices": counts.num_side, "num_cut_slices": counts.num_cut,
-            "num_hanging_arrow_ends": counts.num_hanging, "num_left_out": counts.num_left_out,
-            "num_slices_without_duration": counts.num_without_duration,
-            "num_slices_of_negative_duration": counts.num_negative, "num_moved_events": counts.num_moved,
-            "num_repaired_events": counts.num_repaired, "num_events_without_time": counts.num_bad_times,
-            "kineto": counts.metadata,
-        }
-        for plan, counts in zip(plans.ranks, all_counts, strict=True)
-    }
+def _metadata(run: Run, clock: Clock, plans: Plans) -> dict[str, Any]:
+    """What the viewer shows as trace info, still without what there is of each rank."""
     return {"format": FORMAT, "run_id": run.run_id, "world_size": run.world_size,
             "topology": run.topology if run.topology_known else None,
             "origin_ns": plans.origin_ns, "clock": clock.to_json(), "missing_ranks": run.missing,
-            "left_out": plans.remarks, "ranks": each}
+            "left_out": plans.remarks, "ranks": {}}
+
+
+def _of_rank(run: Run, rank: Rank, clock: Clock, plan: RankPlan, counts: RankCounts) -> dict[str, Any]:
+    """Its mp, dp, host, offset and counts."""
+    return {
+        "mp_size": run.mp_size if run.topology_known else None,
+        "dp_size": run.dp_size if run.topology_known else None, "coordinates": rank.coordinates,
+        "host": rank.host, "offset_ns": plan.clock.offset_ns, "drift_ppm": plan.clock.drift_ppm,
+        "uncertainty_ns": clock.ranks[plan.rank].uncertainty_ns,
+        "num_slices": counts.num_slices, "num_events": counts.num_events,
+        "num_overlapping_slices": counts.num_side, "num_cut_slices": counts.num_cut,
+        "num_hanging_arrow_ends": counts.num_hanging, "num_left_out": counts.num_left_out,
+        "num_slices_without_duration": counts.num_without_duration,
+        "num_slices_of_negative_duration": counts.num_negative, "num_moved_events": counts.num_moved,
+        "num_repaired_events": counts.num_repaired, "num_events_without_time": counts.num_bad_times,
+        "kineto": counts.metadata,
+    }
 
 
 def _append(file: IO[bytes], path: Path) -> None:

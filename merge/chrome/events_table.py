@@ -15,6 +15,7 @@ from distprof.contract.parquet import schema_of
 from distprof.contract.tables import Column
 from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
+from distprof.merge.chrome.work_folder import Attempt, make_work_folder
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 from distprof.merge.scan.engine import Interner
@@ -125,9 +126,10 @@ class EventTables:
 
     def begin(self) -> None:
         self._folder.mkdir()
+        self._work = make_work_folder(self._folder.parent)
 
     def rank_writer(self, plan: RankPlan) -> EventTable:
-        return EventTable(self._folder / f"rank{plan.rank:05d}.parquet")
+        return EventTable(self._folder / f"rank{plan.rank:05d}.parquet", self._work)
 
     def add(self, plan: RankPlan, counts: RankCounts) -> None:
         """The table is whole already."""
@@ -141,14 +143,14 @@ class EventTable:
 
     integers, texts = tuple(INTEGERS.values()), tuple(TEXTS.values())
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, work: Path) -> None:
+        self._path, self._work = path, work
 
     def begin(self, events: RankEvents) -> None:
         scanner, steps, plan, threads = events.scanner, events.steps, events.plan, events.threads
         self._schema = schema_of(MERGED_EVENTS, plan.table_metadata)
-        self._raw = self._path.open("wb")  # arrow opens no path that is not UTF-8
-        self._file = _open(self._raw, self._schema)
+        self._attempt = Attempt(self._path, self._work)
+        self._file = _open(self._attempt.file, self._schema)  # arrow opens no path that is not UTF-8
         self._scanner, self._tags, self._steps = scanner, plan.tags, steps
         self._texts = _Words()
         self._words = {
@@ -196,6 +198,8 @@ class EventTable:
     def end(self) -> None:
         if self._num_rows:
             self._flush()
+        self._file.close()
+        self._attempt.keep()
 
     def close(self) -> None:
         try:
@@ -204,7 +208,7 @@ class EventTable:
             self._file.is_open = False  # else it tries once more when it goes away, and prints a traceback
             raise
         finally:
-            self._raw.close()
+            self._attempt.close()
 
     def _flush(self) -> None:
         scanner, columns = self._scanner, {name: column[:self._num_rows] for name, column in self._columns.items()}

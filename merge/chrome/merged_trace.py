@@ -7,7 +7,7 @@ events are written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from distprof.merge.chrome.rank_events import RankCounts
 from distprof.merge.chrome.rank_plans import RankPlan, plan_ranks
 from distprof.merge.chrome.rank_surveys import Progress, RankSurvey, RankSurveys, losses_of
 from distprof.merge.chrome.rank_writer import write_rank
+from distprof.merge.chrome.work_folder import remove_work_folder
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 
@@ -82,16 +83,17 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     for output in outputs:
         output.begin()
     # not in a list: a writer that is done holds the room of its rank, and goes away
-    writers = ([writer for output in outputs if (writer := output.rank_writer(plan)) is not None]
-               for plan in plans.ranks)
+    work = ((f"write rank {plan.rank}", (plan, [
+        writer for output in outputs if (writer := output.rank_writer(plan)) is not None])) for plan in plans.ranks)
     counts = list[RankCounts]()
-    for plan, one in zip(plans.ranks, reading.map(write_rank, plans.ranks, writers), strict=True):
+    for plan, one in zip(plans.ranks, reading.in_order(write_rank, work), strict=True):
         for output in outputs:
             output.add(plan, one)
-        counts.append(one)
+        counts.append(replace(one, metadata={}))  # outputs have what they need of it
         progress(0.3 + 0.7 * len(counts) / len(plans.ranks))
     for output in outputs:
         output.end(counts)
+    remove_work_folder(folder)
     path = folder / form.files[0]
     return MergedTrace(path=path, counts=counts if form.chooses_events else (), num_ranks=len(counts),
                        remarks=plans.remarks, num_bytes=path.stat().st_size,

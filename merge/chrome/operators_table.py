@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from distprof.contract.parquet import schema_of
 from distprof.contract.tables import OPS
 from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
+from distprof.merge.chrome.work_folder import Attempt, make_work_folder
 from distprof.merge.clock.model import Clock
 from distprof.merge.operators.grouped_calls import GroupedCalls, grouped_calls
 from distprof.merge.operators.memory_changes import ChangesRead
@@ -35,10 +37,11 @@ class OperatorTables:
 
     def begin(self) -> None:
         self._folder.mkdir()
+        self._work = make_work_folder(self._folder.parent)
 
     def rank_writer(self, plan: RankPlan) -> OperatorTable:
         path = self._folder / f"rank{plan.rank:05d}.parquet"
-        return OperatorTable(path, runs=self._runs, by_shapes=self._by_shapes)
+        return OperatorTable(path, self._work, runs=self._runs, by_shapes=self._by_shapes)
 
     def add(self, plan: RankPlan, counts: RankCounts) -> None:
         """The table is whole already."""
@@ -54,8 +57,8 @@ class OperatorTable:
     texts = (*(key for name, key in TEXTS.items() if name != "shapes"), *WANTED)
     """The others are columns of the table of events."""
 
-    def __init__(self, path: Path, *, runs: Sequence[str], by_shapes: bool) -> None:
-        self._path, self._runs, self._by_shapes = path, runs, by_shapes
+    def __init__(self, path: Path, work: Path, *, runs: Sequence[str], by_shapes: bool) -> None:
+        self._path, self._work, self._runs, self._by_shapes = path, work, runs, by_shapes
 
     def begin(self, events: RankEvents) -> None:
         self._plan, self._changes = events.plan, ChangesRead()
@@ -78,9 +81,11 @@ class OperatorTable:
                  "runs": self._runs, "by_shapes": None if calls.by_shapes is None else asdict(calls.by_shapes)}
         schema = schema_of(MERGED_OPERATORS, {**self._plan.table_metadata, ABOUT: json.dumps(about)})
         table = pa.Table.from_arrays([_array(field, calls, self._plan.tags) for field in schema], schema=schema)
-        with self._path.open("wb") as file:  # arrow opens no path that is not UTF-8
-            pq.write_table(table, file, compression="lz4", write_statistics=False,  # a rank's table is read as a whole
+        with closing(Attempt(self._path, self._work)) as attempt:  # arrow opens no path that is not UTF-8
+            pq.write_table(table, attempt.file, compression="lz4",
+                           write_statistics=False,  # a rank's table is read as a whole
                            use_dictionary=[field.name for field in schema if pa.types.is_dictionary(field.type)])
+            attempt.keep()
 
     def close(self) -> None:
         """The file is closed."""

@@ -96,12 +96,13 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
     tensors = drawn_tensors(allocations, chosen, selections, clocks) if draws else {}
     numbers = _numbers(chosen, drawn.most_threads if drawn is not None else 0)
     pid = numbers * (max((one.rank.number for one in chosen), default=0) + 1) + 1
+    metadata = table_metadata(run)
     return Plans(origin_ns=origin_ns, remarks=remarks, counters=drawn.counters if drawn is not None else [],
                  counters_pid=pid, ranks=[
         RankPlan(trace=one.trace, rank=one.rank.number, title=_title(one.rank), survey=one.survey,
                  tags={"rank": one.rank.number, "mp_size": run.mp_size, "dp_size": run.dp_size},
                  clock=clocks[one.rank.number], origin_ns=origin_ns,
-                 steps=steps[one.rank.number], numbers=numbers, table_metadata=table_metadata(run),
+                 steps=steps[one.rank.number], numbers=numbers, table_metadata=metadata,
                  selection=selections[one.rank.number],
                  collectives=drawn.ranks.get(one.rank.number, []) if drawn is not None else [],
                  tensors=tensors.get(one.rank.number, []), draws_memory=draws and one.survey.num_allocations > 0,
@@ -130,8 +131,7 @@ def _traced_steps(rank: Rank, recorded: pl.DataFrame | None) -> Sequence[tuple[i
 
 def _numbers(read: list[RankSurvey], num_drawn: int) -> int:
     """How many pids and tids are set aside for each rank."""
-    most = num_drawn + max(
-        (len(one.survey.threads) * (1 + one.survey.layout.num_lanes) + 64 for one in read), default=0)
+    most = num_drawn + max((one.survey.num_numbers for one in read), default=0)
     needed = 1 << (most - 1).bit_length()
     highest = max((one.rank.number for one in read), default=0)
     if needed * (highest + 2) >= MOST_NUMBERS:

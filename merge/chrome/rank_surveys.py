@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,12 +11,12 @@ from distprof.contract.problems import TraceDamaged
 from distprof.errors import DataError, UsageError
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.survey import Survey, survey_trace
+from distprof.merge.chrome.work_folder import make_work_folder, remove_work_folder
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.trace_head import is_merged
 from distprof.merge.scan.chrome_file import Losses
-from distprof.merge.scan.engine import is_compiled
 from distprof.merge.scan.trace_file import TraceFile
-from distprof.threads import is_scarce, thread_pool
+from distprof.merge.workers.choice import BUILT_IN, Workers, open_pool
 from distprof.units import spans
 
 Progress = Callable[[float], None]
@@ -46,43 +44,56 @@ class Readings:
 class RankSurveys:
     """Reads every trace that the options ask for, in workers that begin at once; the second pass uses them too."""
 
-    def __init__(self, run: Run, options: MergeOptions, folder: Path | None = None) -> None:
+    def __init__(self, run: Run, options: MergeOptions, folder: Path | None = None,
+                 workers: Workers = BUILT_IN) -> None:
         """Begins.
 
         Args:
             run: Whose ranks are surveyed.
             options: Say which.
-            folder: For temporary files, where a trace is long.
+            folder: For temporary files; without one all that surveys find is held in memory.
+            workers: Who does it.
 
         Raises:
+            DataError: There are no such workers.
             UsageError: The options ask for ranks that are not there.
         """
         self._traces = _traces(run, options)
-        self._executor = _executor([trace for _, trace in self._traces])
-        self._found = [self._executor.submit(_survey, trace, folder) for _, trace in self._traces]
+        self._folder = folder
+        work = None if folder is None else make_work_folder(folder)
+        self._pool = open_pool(workers, len(self._traces), work, [trace.path for _, trace in self._traces])
+        self._found = [self._pool.submit(f"survey rank {rank.number}", _survey, rank.number, trace, work)
+                       for rank, trace in self._traces]
 
     def __enter__(self) -> RankSurveys:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(cancel_futures=True)
+        self._pool.close()
+        if self._folder is not None:
+            remove_work_folder(self._folder)
+
+    def abandon(self) -> None:
+        """Stops at once, for a process that is about to end."""
+        self._pool.abandon()
 
     def read(self, progress: Progress = lambda _: None) -> Readings:
         """Waits for all of it."""
         found, problems = list[RankSurvey](), list[TraceDamaged]()
-        for done, ((rank, trace), future) in enumerate(zip(self._traces, self._found, strict=True), 1):
-            survey = future.result()
+        for done, ((rank, trace), task) in enumerate(zip(self._traces, self._found, strict=True), 1):
+            survey = self._pool.result(task)
             progress(done / len(self._traces))
             if isinstance(survey, DataError):
                 problems.append(TraceDamaged(rank=rank.number, file=trace.name, what="all", detail=str(survey.args[0])))
                 continue
             problems += damages(rank.number, trace, survey)
             found.append(RankSurvey(rank=rank, trace=trace, survey=survey))
+        self._found.clear()
         return Readings(ranks=found, problems=problems)
 
-    def map(self, work: Callable[..., Result], *arguments: Iterable[Any]) -> Iterator[Result]:
-        """Like the built-in `map`, in the same workers."""
-        return self._executor.map(work, *arguments)
+    def in_order(self, work: Callable[..., Result], items: Iterable[tuple[str, Sequence[Any]]]) -> Iterator[Result]:
+        """What the same workers return for each item, a name and its arguments."""
+        return self._pool.in_order(work, items)
 
 
 def _traces(run: Run, options: MergeOptions) -> list[tuple[Rank, TraceFile]]:
@@ -96,23 +107,14 @@ def _traces(run: Run, options: MergeOptions) -> list[tuple[Rank, TraceFile]]:
     return chosen
 
 
-def _executor(traces: Sequence[TraceFile]) -> Executor:
-    workers = max(1, min(len(traces), os.cpu_count() or 1))
-    if is_compiled() or is_scarce():  # that one runs without the interpreter's lock
-        return thread_pool(workers)
-    from distprof.merge.chrome.worker_processes import process_pool
-
-    return process_pool(workers)
-
-
-def _survey(trace: TraceFile, folder: Path | None) -> Survey | DataError:
+def _survey(rank: int, trace: TraceFile, work: Path | None) -> Survey | DataError:
     try:
-        survey = survey_trace(trace, folder=folder)
+        survey = survey_trace(trace, folder=work)
     except DataError as error:
         return error
     if is_merged(survey.metadata):
         return DataError(f"expected the trace of one rank in {trace.name}, found a merged trace")
-    return survey
+    return survey if work is None else survey.laid_in(work / f"rank{rank}.survey")
 
 
 def damages(rank: int, trace: TraceFile, survey: Survey) -> Iterator[TraceDamaged]:

@@ -25,9 +25,8 @@ def write_rank(plan: RankPlan, writers: Sequence[RankWriter]) -> RankCounts:
     """
     if not writers:
         return RankCounts(rank=plan.rank)
-    if not plan.selection.is_all:
-        plan = replace(plan, survey=survey_trace(
-            plan.trace, plan.selection, base_ns=plan.survey.base_ns, folder=plan.survey.folder))
+    plan = replace(plan, survey=plan.survey.whole() if plan.selection.is_all else survey_trace(
+        plan.trace, plan.selection, base_ns=plan.survey.base_ns, folder=plan.survey.folder))
     try:
         counts = _write(plan, writers)
         if _is_same(counts, plan.survey):

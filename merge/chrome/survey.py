@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from distprof.merge.chrome.work_folder import Attempt
 from distprof.merge.layout.event_selection import EventSelection
 from distprof.merge.layout.finder import LayoutFinder
 from distprof.merge.layout.layout import Layout
@@ -26,6 +28,7 @@ from distprof.merge.scan.scanned_columns import NONE, Text
 from distprof.merge.scan.trace_file import TraceFile
 
 ALL = EventSelection()
+NO_LAYOUT = Layout()
 SHORTEST = 7
 """Bytes of an event with anything in it, at least."""
 NAMES_OF = {"process_name": "name", "process_labels": "labels", "process_sort_index": "sort_index",
@@ -76,8 +79,26 @@ class Survey:
     """Events of the allocator, frees included; not more than there are."""
     layout: Layout = field(default_factory=Layout)
     """Which events cannot stay as they are."""
+    num_numbers: int = 0
+    """Processes and threads that it needs numbers for, at most."""
     folder: Path | None = None
     """For temporary files, if it has to be made again."""
+    laid_down: Path | None = None
+    """File with threads, meta and layout, which are empty here: only the second pass needs them."""
+
+    def laid_in(self, path: Path) -> Survey:
+        """The same survey with all that only the second pass needs in a file: surveys of all ranks are held at once."""
+        attempt = Attempt(path, path.parent)
+        pickle.dump((self.threads, self.meta, self.layout), attempt.file, pickle.HIGHEST_PROTOCOL)
+        attempt.keep()
+        return replace(self, metadata={}, threads=[], meta=[], layout=NO_LAYOUT, laid_down=path)
+
+    def whole(self) -> Survey:
+        """The survey with what lies in its file."""
+        if self.laid_down is None:
+            return self
+        threads, meta, layout = pickle.loads(self.laid_down.read_bytes())
+        return replace(self, threads=threads, meta=meta, layout=layout, laid_down=None)
 
 
 def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: int = 0, strict: bool = False,
@@ -102,6 +123,7 @@ def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: 
         _read(file, survey, rows)
         survey.num_bytes, survey.damage = file.num_bytes, reader.damage
         span, survey.layout, survey.threads = rows.span(), rows.layout(), rows.threads.names
+    survey.num_numbers = len(survey.threads) * (1 + survey.layout.num_lanes) + 64
     if span is not None:
         survey.first_ns, survey.last_ns = (at + survey.base_ns for at in span)
     return survey

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from distprof.ending import held, kill_workers
+from distprof.ending import held
 from distprof.errors import DataError, Ended
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
@@ -21,6 +21,7 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.run.timelines import with_timelines
 from distprof.merge.scan.archives import unpack
 from distprof.merge.scan.engine import PLAIN, is_compiled
+from distprof.merge.workers.choice import BUILT_IN, Workers
 from distprof.terminal import say
 
 EVERYTHING = MergeOptions()
@@ -30,7 +31,7 @@ SLOW = ("merging with the plain Python engine, many times slower than the compil
 
 def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = None, naming: Naming | None = None,
           sizes: Mapping[str, int] = NO_SIZES, force: bool = False, strict: bool = False,
-          brief: bool = False, progress: Progress = lambda _: None) -> str:
+          brief: bool = False, workers: Workers = BUILT_IN, progress: Progress = lambda _: None) -> str:
     """Writes the merged trace and tables whole or not at all.
 
     Args:
@@ -42,6 +43,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         force: Replace an earlier merge.
         strict: Fail where something is missing.
         brief: Give the answer in ten lines instead of what was written.
+        workers: Who reads the traces.
         progress: Called with the share of the work that is done, from 0 to 1.
 
     Raises:
@@ -58,7 +60,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
     if not is_compiled():
         say(SLOW)
     with (written_whole(merged) as folder, _unpacked(run, folder) as unpacked,
-          _surveys(unpacked, options, folder) as reading):
+          _surveys(unpacked, options, folder, workers) as reading):
         from distprof.merge.commands import merge_files as writing  # takes a while, and the first pass runs meanwhile
 
         written = writing.write_merge(unpacked, reading, folder, options, progress)
@@ -67,18 +69,17 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
 
 
 @contextmanager
-def _surveys(run: Run, options: MergeOptions, folder: Path) -> Iterator[RankSurveys]:
-    """Waits for the workers at its end; where a signal ends this process, threads end with it, others are killed."""
+def _surveys(run: Run, options: MergeOptions, folder: Path, workers: Workers) -> Iterator[RankSurveys]:
+    """Waits for the workers at its end; where a signal ends this process, threads end with it, others are stopped."""
     reading: RankSurveys | None = None
     try:
         with held():  # a process that has just been started is known only afterwards
-            reading = RankSurveys(run, options, folder)
+            reading = RankSurveys(run, options, folder, workers)
         yield reading
     except Ended:
-        if is_compiled():
+        if reading is not None:
+            reading.abandon()
             reading = None
-        else:
-            kill_workers()
         raise
     finally:
         if reading is not None:

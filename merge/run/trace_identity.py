@@ -6,6 +6,7 @@ import ast
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from distprof.contract.mesh import in_rank_order
@@ -68,8 +69,14 @@ def _group(config: Any) -> Group | None:
     size = _whole(known.get("pg_size"))
     if not known_ranks or len(known_ranks) != len(ranks) or size not in (None, len(ranks)):
         return None
-    return Group(description=str(known.get("pg_desc", "")), ranks=tuple(known_ranks),
+    return Group(description=str(known.get("pg_desc", "")), ranks=_shared(tuple(known_ranks)),
                  name=str(known.get("pg_name", "")))
+
+
+@lru_cache(maxsize=1 << 12)
+def _shared(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """The same ranks as one object: each rank of a group lists all of them."""
+    return ranks
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -1,0 +1,55 @@
+"""The folder beside the files of a merge for what workers hand over: surveys, and files that are being written.
+
+Two workers may do the same work at once, where one was taken for dead. So each attempt has a file of its own, which
+gets the name it is meant for when it is whole; once the folder is gone, nobody can add to the merge any more.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+WORK = ".work"
+
+
+def make_work_folder(folder: Path) -> Path:
+    """The folder, which may be there."""
+    work = folder / WORK
+    work.mkdir(exist_ok=True)
+    return work
+
+
+def remove_work_folder(folder: Path) -> None:
+    """Removes it with all that is in it, if it is there. What still writes to it finds it under no name."""
+    gone = folder / f"{WORK}.{os.urandom(4).hex()}"
+    with suppress(FileNotFoundError):
+        (folder / WORK).rename(gone)
+        shutil.rmtree(gone)
+
+
+class Attempt:
+    """A file that is being written, and gets its name when it is whole."""
+
+    def __init__(self, path: Path, work: Path) -> None:
+        """Opens it.
+
+        Args:
+            path: Where it belongs.
+            work: The folder where it is until then, on the same file system.
+        """
+        self._path, self._temporary = path, work / f"{path.name}.{os.urandom(4).hex()}"
+        self.file: IO[bytes] = self._temporary.open("wb")
+
+    def keep(self) -> None:
+        """Closes the file and gives it its name, in place of that of another attempt."""
+        self.file.close()
+        self._temporary.replace(self._path)
+
+    def close(self) -> None:
+        """Closes it; one that was not kept is removed."""
+        self.file.close()
+        with suppress(OSError):
+            self._temporary.unlink()

@@ -1,0 +1,142 @@
+"""Work that is done side by side behind the interface of an Executor, and again where its worker was lost.
+
+Every piece of work can be done twice without harm: it writes files whole or not at all, and returns little.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from distprof.ending import held, kill_workers
+from distprof.errors import DataError
+from distprof.threads import thread_pool
+
+Result = TypeVar("Result")
+MOST_LOSSES = 8
+"""Times in a row that workers may be lost while nothing gets done."""
+AHEAD = 4
+"""Pieces of work for each worker that are begun or done before the first of them is taken: one may take longer."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Task(Generic[Result]):
+    """A piece of work that a worker has."""
+
+    name: str
+    """What it is, like `survey rank 12`."""
+    work: Callable[..., Result]
+    args: Sequence[Any]
+    """None where it is never done again: what a thread has worked with may be large."""
+    future: Future[Result]
+    generation: int
+    """Of the workers that have it."""
+
+
+class Pool:
+    """Threads of this process; and what all sorts of workers have in common."""
+
+    lost: tuple[type[BaseException], ...] = ()
+    """What the future of work raises whose worker is gone."""
+    remedy = ""
+
+    def __init__(self, size: int) -> None:
+        """Starts so many workers."""
+        self.size = size
+        self._open: dict[Task[Any], None] = {}
+        """Work that was not taken yet, in its order."""
+        self._generation = self._losses = 0
+        self._executor = self._start()
+
+    def _start(self) -> Executor:
+        return thread_pool(self.size)
+
+    def _hand(self, name: str, work: Callable[..., Result], args: Sequence[Any]) -> Future[Result]:
+        return self._executor.submit(work, *args)
+
+    def submit(self, name: str, work: Callable[..., Result], *args: Any) -> Task[Result]:
+        """Has work done; all of it travels to the worker."""
+        task = Task(name=name, work=work, args=args if self.lost else (), future=self._hand(name, work, args),
+                    generation=self._generation)
+        self._open[task] = None
+        return task
+
+    def result(self, task: Task[Result]) -> Result:
+        """Waits for a piece of work, and takes it.
+
+        Raises:
+            DataError: Workers are lost again and again.
+        """
+        while True:
+            try:
+                found = task.future.result()
+            except self.lost as error:
+                self._again(task, error)
+                continue
+            except BaseException:
+                del self._open[task]
+                raise
+            self._losses = 0
+            del self._open[task]
+            return found
+
+    def in_order(self, work: Callable[..., Result], items: Iterable[tuple[str, Sequence[Any]]]) -> Iterator[Result]:
+        """What work returns for each item, a name and its arguments; few are held at once, however many there are."""
+        tasks = deque[Task[Result]]()
+        for name, args in items:
+            tasks.append(self.submit(name, work, *args))
+            if len(tasks) > AHEAD * self.size:
+                yield self.result(tasks.popleft())
+        while tasks:
+            yield self.result(tasks.popleft())
+
+    def _again(self, task: Task[Any], error: BaseException) -> None:
+        """Starts workers anew, if that was not done yet, and gives them all that is not done."""
+        if task.generation != self._generation:
+            self._resubmit(task)
+            return
+        self._losses += 1
+        if self._losses > MOST_LOSSES:
+            raise DataError(f"expected workers to stay, found that they ended {self._losses} times in a row, last when "
+                            f"one had to {task.name}", hint=self.remedy) from error
+        with held():  # a process that has just been started is known only afterwards
+            self._generation += 1
+            self._executor.shutdown(wait=False)
+            self._executor = self._start()
+            for one in self._open:
+                if not self._is_done(one):
+                    self._resubmit(one)
+
+    def _resubmit(self, task: Task[Any]) -> None:
+        task.future, task.generation = self._hand(task.name, task.work, task.args), self._generation
+
+    def _is_done(self, task: Task[Any]) -> bool:
+        if not task.future.done() or task.future.cancelled():
+            return False
+        return not isinstance(task.future.exception(), self.lost)
+
+    def close(self) -> None:
+        """Waits for work that was begun; the rest is never done."""
+        self._executor.shutdown(cancel_futures=True)
+
+    def abandon(self) -> None:
+        """For a process that is about to end: its threads end with it."""
+
+
+class ProcessPool(Pool):
+    """Processes of this machine, which are started anew where one is killed."""
+
+    lost = (BrokenExecutor,)
+    remedy = "they may have been killed for their memory: fewer --workers"
+
+    def _start(self) -> Executor:
+        from distprof.merge.workers.worker_processes import process_pool
+
+        return process_pool(self.size)
+
+    def abandon(self) -> None:
+        """Kills them."""
+        kill_workers()

@@ -1,0 +1,70 @@
+"""Work is done side by side, taken in order, and done again where its worker is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from distprof.errors import DataError
+from distprof.merge.workers.pool import AHEAD, Pool, ProcessPool
+
+
+def squares(pool: Pool, count: int) -> list[int]:
+    return list(pool.in_order(pow, ((f"square {number}", (number, 2)) for number in range(count))))
+
+
+def test_results_come_in_order_and_few_are_held():
+    pool, taken = Pool(2), list[int]()
+
+    def items():
+        for number in range(100):
+            assert number - len(taken) <= AHEAD * pool.size + 1
+            yield f"square {number}", (number, 2)
+
+    for found in pool.in_order(pow, items()):
+        taken.append(found)
+    assert taken == [number**2 for number in range(100)]
+    pool.close()
+
+
+def test_what_work_raises_is_raised_where_it_is_taken():
+    pool = Pool(2)
+    task = pool.submit("fail", int, "x")
+    with pytest.raises(ValueError, match="'x'"):
+        pool.result(task)
+    assert squares(pool, 3) == [0, 1, 4]
+    pool.close()
+
+
+def killed_once(mark: Path, number: int) -> int:
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.01)
+    return number
+
+
+@pytest.mark.job
+def test_work_of_a_process_that_is_killed_is_done_again(tmp_path):
+    pool = ProcessPool(2)
+    items = ((f"count {number}", (tmp_path / "mark" if number == 5 else tmp_path, number)) for number in range(12))
+    assert list(pool.in_order(killed_once, items)) == [*range(12)]
+    assert (tmp_path / "mark").exists()
+    pool.close()
+
+
+def end(_: int) -> None:
+    os._exit(9)
+
+
+@pytest.mark.job
+def test_processes_that_always_end_are_given_up():
+    pool = ProcessPool(1)
+    with pytest.raises(DataError, match="ended 9 times in a row, last when one had to end 0") as found:
+        pool.result(pool.submit("end 0", end, 0))
+    assert "fewer --workers" in str(found.value.hint)
+    pool.close()
