@@ -16,15 +16,14 @@ from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.blame.culprits import Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
 from distprof.merge.blame.peers import peers_of
-from distprof.merge.blame.verdicts import Verdicts
+from distprof.merge.blame.processors import CrowdedHost, Processors
+from distprof.merge.blame.verdicts import UNTOLD, Verdicts
 from distprof.merge.clock.model import Clock
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.replay.graph import WAIT
 from distprof.merge.run.run_model import Run
 
-MOST_OF_IT = 0.5
-"""Part of an excess for which the thread has to have waited for a processor, to be the cause."""
 MANY_SAMPLES = 1.2
 """From this ratio to the median rank on, the size of the batch is the cause."""
 
@@ -39,6 +38,8 @@ class Analysis:
     """Ranks by what mending them would gain, the most first, whether certain or not."""
     blind: Blind | None
     """Why delays could not be seen; None where they could."""
+    crowded: list[CrowdedHost]
+    """Hosts all of whose ranks waited for processors."""
     steps: list[int]
     """Steps that the breakdown is of: those with a timeline, where there are any."""
     remarks: list[Remark]
@@ -70,13 +71,16 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
         did: What its ranks did.
         job: The graph of it.
     """
-    windows, counted = did.windows, did.traced or did.arrivals
+    windows, counted, steps = did.windows, did.traced or did.arrivals, [*did.traced, *did.arrivals]
     breakdown = step_breakdown(windows.filter(pl.col("step").is_in(counted)), did.calls, did.did, did.activities)
     coordinates = {rank.number: rank.coordinates for rank in run.ranks if rank.coordinates is not None}
-    found, blind = judged(job, windows, did.activities, steps=[*did.traced, *did.arrivals],
-                          traced=did.traced, coordinates=coordinates, clock_ns=clock.pair_uncertainty_ns())
-    return Analysis(breakdown=breakdown, steps=counted, remarks=list(did.remarks), culprits=found, blind=blind,
-                    problems=did.problems, passes=_passes(did) if run.kind == "distprof" else ())
+    processors = Processors.of(windows.filter(pl.col("step").is_in(steps)), {
+        rank.number: rank.host for rank in run.ranks})
+    found, blind = judged(job, windows, did.activities, steps=steps, traced=did.traced, coordinates=coordinates,
+                          clock_ns=clock.pair_uncertainty_ns(), processors=processors)
+    return Analysis(breakdown=breakdown, steps=counted, remarks=list(did.remarks), culprits=found,
+                    blind=_missing(run, blind), crowded=processors.crowded(), problems=did.problems,
+                    passes=_passes(did) if run.kind == "distprof" else ())
 
 
 def _passes(did: RunProgram) -> list[str]:
@@ -87,8 +91,8 @@ def _passes(did: RunProgram) -> list[str]:
 
 
 def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Sequence[int], traced: Sequence[int],
-           coordinates: Mapping[int, Mapping[str, int]],
-           clock_ns: float | None) -> tuple[list[Culprit], Blind | None]:
+           coordinates: Mapping[int, Mapping[str, int]], clock_ns: float | None,
+           processors: Processors = UNTOLD) -> tuple[list[Culprit], Blind | None]:
     """The ranks that delay a job, by what mending them would gain; or why that cannot be seen.
 
     Args:
@@ -99,6 +103,7 @@ def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Se
         traced: Those of them that have timelines.
         coordinates: Of ranks in the device mesh, where they are known.
         clock_ns: What the clocks of two ranks may differ by; None where they were never compared.
+        processors: What ranks had of them, where kernels tell.
     """
     groups = [excess_of(job, peers, steps, activities.known, traced)
               for peers in peers_of(job, steps, activities.known, coordinates)
@@ -107,11 +112,14 @@ def judged(job: Job, windows: pl.DataFrame, activities: Activities, *, steps: Se
     if blind is not None or clock_ns is None:
         return [], blind
     counted = windows.filter(pl.col("step").is_in(steps))
-    samples, queued, ran = (dict(counted.group_by("rank").agg(pl.col(name).mean()).drop_nulls().iter_rows())
-                            for name in ("samples", "run_queue_ns", "cpu_ns"))
-    found = Verdicts(job, groups, activities.known, steps, clock_ns).culprits()
-    return [replace(one, causes=_with_core(_with_batch(one.causes, one.rank, samples), one, queued, ran))
-            for one in found], None
+    samples = dict(counted.group_by("rank").agg(pl.col("samples").mean()).drop_nulls().iter_rows())
+    found = Verdicts(job, groups, activities.known, steps, clock_ns, processors).culprits()
+    return [replace(one, causes=_with_batch(one.causes, one.rank, samples)) for one in found], None
+
+
+def _missing(run: Run, blind: Blind | None) -> Blind | None:
+    """With one rank left of several, that waits for nobody as far as is known."""
+    return "others missing" if blind == "one rank" and run.missing else blind
 
 
 def _blind(job: Job, *, has_peers: bool, has_clock: bool) -> Blind | None:
@@ -124,27 +132,6 @@ def _blind(job: Job, *, has_peers: bool, has_clock: bool) -> Blind | None:
     if not has_clock:
         return "no clock"
     return None if has_peers else "no peers"
-
-
-def _with_core(causes: list[Cause], one: Culprit, queued: Mapping[int, float],
-               ran: Mapping[int, float]) -> list[Cause]:
-    """Names the processor as cause, where the thread waited for one most of the time by which it exceeds its peers.
-
-    Args:
-        causes: Those that were found.
-        one: The rank.
-        queued: By rank, how long in a step its thread was ready and had no processor.
-        ran: By rank, how long it had one.
-    """
-    others = [other for other in queued if other != one.rank]
-    if one.rank not in queued or not others:
-        return causes
-    usual = float(np.median([queued[other] for other in others]))
-    if queued[one.rank] - usual < MOST_OF_IT * max(float(np.mean(one.excess_ns)), one.gain_ns):
-        return causes
-    share = {rank: ran[rank] / max(ran[rank] + queued[rank], 1) for rank in queued if rank in ran}
-    return [Cause(kind="core", where=None, gain_ns=one.gain_ns, spent=share.get(one.rank, 0.0),
-                  of_peers=float(np.median([share.get(other, 0.0) for other in others])))]
 
 
 def _with_batch(causes: list[Cause], rank: int, samples: Mapping[int, float]) -> list[Cause]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import hypot
 from typing import Literal
 
 SURE = 0.01
@@ -15,7 +16,7 @@ NOT_ITS_OWN = ("core", "unknown")
 """Causes that are no work of a rank which anything shows."""
 
 
-Blind = Literal["one rank", "no collective", "no wait", "no clock", "no peers"]
+Blind = Literal["one rank", "others missing", "no collective", "no wait", "no clock", "no peers"]
 """Why delays cannot be seen."""
 
 
@@ -68,6 +69,9 @@ class Culprit:
     """Those in which it is late; all where it is always."""
     causes: list[Cause]
     """The largest first."""
+    by_turns_ns: float = 0.0
+    """By how much it may exceed its peers in a balanced job, as ranks of its host take turns on too few processors; 0
+    where they have enough, and where kernels do not tell."""
 
     @property
     def share(self) -> float:
@@ -78,13 +82,26 @@ class Culprit:
     def certain(self) -> bool:
         """True where chance is an unlikely explanation, the rank is late again and again, and the gain is material, now
         or once others are mended."""
-        is_habit = self.p_value is not None and self.p_value <= SURE and len(self.late_steps) >= HABIT
-        return is_habit and self.is_material
+        return self.is_habit and self.is_material
+
+    @property
+    def is_habit(self) -> bool:
+        """True where it is late again and again, which is hardly chance."""
+        return self.p_value is not None and self.p_value <= SURE and len(self.late_steps) >= HABIT
 
     @property
     def is_material(self) -> bool:
-        """True where the gain is worth a verdict; of what the rank did not do itself, as far as is known, at the least
-        that it may be: processors are shared now with one rank, now with another."""
+        """True where the gain is worth a verdict, less what may be due to turns on processors; of what the rank did not
+        do itself, as far as is known, at the least that it may be: processors are shared now with one, now with
+        another."""
+        return self._is_beyond(self.by_turns_ns)
+
+    @property
+    def is_due_to_turns(self) -> bool:
+        """True where it would be named if ranks of its host did not take turns on processors."""
+        return self.is_habit and self._is_beyond(0.0) and not self.is_material
+
+    def _is_beyond(self, by_turns_ns: float) -> bool:
         is_its_own = not self.causes or self.causes[0].kind not in NOT_ITS_OWN
-        doubt = 0.0 if is_its_own else self.gain_error_ns or 0.0
+        doubt = hypot(by_turns_ns, 0.0 if is_its_own else self.gain_error_ns or 0.0)
         return max(self.gain_ns, self.last_gain_ns) - doubt >= MATERIAL * self.step_ns

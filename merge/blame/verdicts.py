@@ -13,6 +13,7 @@ from distprof.merge.blame.candidates import TOGETHER, Candidate, candidates
 from distprof.merge.blame.causes import cause_of
 from distprof.merge.blame.culprits import MATERIAL, SURE, Cause, Culprit
 from distprof.merge.blame.excess import WHOLE, Excess
+from distprof.merge.blame.processors import Processors
 from distprof.merge.blame.replayed_job import ReplayedJob
 from distprof.merge.chance.significance import chance
 from distprof.merge.program.job import Job
@@ -35,6 +36,9 @@ RARE = 0.2
 """Largest excess, as a part of that in late steps, which a rank that is late now and then has in the others."""
 DEVIATIONS = 4
 """Standard errors beyond which an excess in those others is no chance."""
+MOST_OF_IT = 0.5
+"""Part of an excess for which the thread has to have waited for a processor, to be the cause."""
+UNTOLD = Processors()
 
 
 class Verdicts:
@@ -46,11 +50,13 @@ class Verdicts:
         known: Activities by number.
         steps: Those that count.
         clock_ns: What the clocks of two ranks may differ by.
+        processors: What ranks had of them, where kernels tell.
     """
 
     def __init__(self, job: Job, groups: Sequence[Excess], known: Sequence[Activity], steps: Sequence[int],
-                 clock_ns: float) -> None:
+                 clock_ns: float, processors: Processors = UNTOLD) -> None:
         self._job, self._known, self._steps, self._clock_ns = job, known, steps, clock_ns
+        self._processors = processors
         events, windows = job.graph.events, job.steps[np.isin(job.steps[:, 1], steps)]
         step_ns = np.mean(events.at_ns[windows[:, 3]] - events.at_ns[windows[:, 2]]) if len(windows) else 0.0
         self._left = candidates(job, groups, WORTH_A_WORD * float(step_ns))
@@ -70,12 +76,11 @@ class Verdicts:
                 break
             one, each = self._left.pop(best), gains[best]
             means = self._means(one, each)
-            chosen = _chosen(one, means)
+            chosen = self._chosen(one, means)
             found.append(self._culprit(one, chosen, means, each[chosen]))
-            may_be_chance = found[-1].p_value is not None and found[-1].p_value > SURE
             # what may be chance is not taken from what the next ones gain
-            mended.append(None if may_be_chance else (one, chosen))
-            if not may_be_chance:
+            mended.append(None if _may_be_chance(found[-1]) else (one, chosen))
+            if mended[-1] is not None:
                 self._mend(one, chosen, each[chosen])
         return self._with_last_gains(found, mended)
 
@@ -131,19 +136,50 @@ class Verdicts:
         names = {WHOLE: one.excess.kinds, TOGETHER: [*one.kinds, WHOLE]}.get(chosen, [chosen, WHOLE])
         self._beyond[id(one.excess)][one.row][:, [one.excess.kinds.index(name) for name in names]] = 0
 
+    def _chosen(self, one: Candidate, means: Mapping[str, float]) -> str:
+        """The scenario by which the rank is judged: where ranks take turns on processors, the one least due to that."""
+        chosen = _chosen(one, means)
+        if not self._processors.by_turns_ratio(self._number(one)) or self._core(one, means[chosen]) is not None:
+            return chosen
+        sure = {kind: mean - self._by_turns_ns(one, kind) for kind, mean in means.items()}
+        return max([chosen, *means], key=lambda kind: sure[kind])
+
+    def _by_turns_ns(self, one: Candidate, scenario: str) -> float:
+        """By how much a rank may exceed its peers in a kind of work as ranks of its host take turns on processors."""
+        if scenario == TOGETHER:
+            return sum(self._by_turns_ns(one, kind) for kind in one.kinds)
+        cause = None if scenario == "unknown" else cause_of(one.excess, one.row, scenario, self._known, 0.0)
+        spent = float(one.excess.usual[one.row].sum()) if cause is None else cause.of_peers
+        return self._processors.by_turns_ratio(self._number(one)) * spent
+
+    def _core(self, one: Candidate, gain_ns: float) -> Cause | None:
+        """The processor as cause, where the thread waited for one most of the time by which it exceeds its peers."""
+        number, processors = self._number(one), self._processors
+        excess_ns = max(gain_ns, float(one.excess.beyond[one.row].mean(axis=0).max()))
+        if processors.lacked_ns(number) < MOST_OF_IT * excess_ns:
+            return None
+        others = [rank for rank in processors.queued_ns if rank != number]
+        return Cause(kind="core", where=None, gain_ns=gain_ns, spent=processors.share([number]),
+                     of_peers=processors.share(others))
+
+    def _number(self, one: Candidate) -> int:
+        return int(self._job.ranks[one.rank])
+
     def _culprit(self, one: Candidate, chosen: str, means: Mapping[str, float], gain: Any) -> Culprit:
         excess, meets = one.excess, self._replayed.meets(one.rank)
         main = WHOLE if chosen == WHOLE else max(one.kinds, key=lambda kind: means[kind])
         number = excess.kinds.index(main)
-        late = excess.beyond[one.row, :, number]
+        late, core = excess.beyond[one.row, :, number], self._core(one, means[chosen])
         return Culprit(
-            rank=int(self._job.ranks[one.rank]), delayed=self._delayed(gain, meets),
+            rank=self._number(one), delayed=self._delayed(gain, meets),
             step_ns=float(self._before[meets].mean()), gain_ns=means[chosen], last_gain_ns=means[chosen],
             gain_error_ns=self._error(one, number, means[chosen]),
             p_value=chance(self._beyond[id(excess)], one.row, number), num_peers=len(excess.ranks) - 1,
             excess_ns=late.tolist(),
             late_steps=_late_steps(excess.steps[excess.counts], late, MATERIAL * float(self._before[meets].mean())),
-            causes=self._causes(one, chosen, means))
+            causes=self._causes(one, chosen, means) if core is None else [core],
+            by_turns_ns=self._by_turns_ns(one, chosen) if core is None else self._processors.by_turns_ns(
+                self._number(one)))
 
     def _delayed(self, gain: Any, meets: Any) -> list[int]:
         ranks, place = np.unique(self._replayed.rank[meets], return_inverse=True)
@@ -170,6 +206,10 @@ class Verdicts:
         kinds = [WHOLE, *kinds[:1]] if chosen == WHOLE else kinds
         found = [cause_of(one.excess, one.row, kind, self._known, means[kind]) for kind in kinds]
         return [cause for cause in found if cause is not None]
+
+
+def _may_be_chance(one: Culprit) -> bool:
+    return one.p_value is not None and (one.p_value > SURE or one.is_due_to_turns)
 
 
 def _all_of(one: Candidate) -> str:

@@ -33,8 +33,9 @@ def blame(sources: Sources) -> dict[str, Any]:
         "culprits": [{**culprit_data(one), "sentence": lines[one.rank][0] if one.certain else None,
                       "more": lines.get(one.rank, [])[1:]} for one in analysis.culprits],
         "blind": None if analysis.blind is None else unseen(analysis.blind),
+        "crowded": [asdict(one) for one in analysis.crowded],
         "lines": [line.strip() for line in culprit_lines(
-            analysis.culprits, ranks, analysis.blind, passes=analysis.passes)] if known else [
+            analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded, passes=analysis.passes)] if known else [
             "no rank is called late: the collectives have no steps"]}
 
 

@@ -124,7 +124,7 @@ def _communication(summary: Mapping[str, Any], absent: dict[str, str]) -> dict[s
     if found is None:
         absent["communication"] = NO_COLLECTIVE
         return None
-    return {name: found[name] for name in ("steps", "waiting_ratio", "moving_ratio")}
+    return {name: found.get(name) for name in ("steps", "exposed_ratio", "waiting_ratio", "moving_ratio")}
 
 
 def _missing(sources: Sources) -> list[str]:

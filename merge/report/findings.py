@@ -98,7 +98,8 @@ def _missing(facts: Facts) -> Iterator[Finding]:
     for one in facts.sources.run.problems:
         if isinstance(one, RanksMissing):
             yield Finding(severity="bad", text=sentence(one), section="missing",
-                          detail="Means and totals are of the ranks that are there.")
+                          detail="Means and totals are of the ranks that are there, and waiting for the others counts "
+                                 "as moving data.")
 
 
 def _mismatches(facts: Facts) -> Iterator[Finding]:
@@ -119,7 +120,7 @@ def _late(facts: Facts) -> Iterator[Finding]:
         yield Finding(severity="bad", text=one["sentence"], detail="\n".join(one["more"]), section="blame",
                       rank=one["rank"], step=step, module=where,
                       next=f"distprof comms --timeline --step {step} {facts.where}")
-    if not certain and blame["lines"] and len(facts.document["ranks"]) > 1:
+    if not certain and blame["lines"] and facts.sources.run.world_size > 1:
         first, *more = blame["lines"]
         good = not blame["culprits"] and blame["blind"] is None and bool(facts.sources.comms.steps)
         yield Finding(severity="good" if good else "note", text=first, detail="\n".join(more) or None,
@@ -137,16 +138,23 @@ def _step(facts: Facts) -> Iterator[Finding]:
         takes = duration(parts["mean"]["duration_ns"])
         words.append(f"A step takes {takes} while the profiler records it" if _has_steps(facts) else
                      f"The traces mark no steps and take {takes}")
-    exposed = None if split is None or split["waiting_ratio"] is None or len(facts.document["ranks"]) < 2 else (
-        split["waiting_ratio"] + split["moving_ratio"])
+    exposed = None if split is None or facts.sources.run.world_size < 2 else (
+        split["exposed_ratio"])
     if exposed is not None:
-        waiting, moving = (percent(split[f"{part}_ratio"]) for part in ("waiting", "moving"))
-        apart = f": {waiting} waiting for other ranks, {moving} moving data" if _is_matched(facts) else ""
         whole = "a traced step" if _has_steps(facts) else "it"
-        words.append(f"{percent(exposed)} of {whole} is exposed communication{apart}")
+        words.append(f"{percent(exposed)} of {whole} is exposed communication{_apart(facts, split)}")
     if words:
         yield Finding(severity="warn" if (exposed or 0) >= EXPOSED else "note", text="; ".join(words),
                       section="step_parts", next=f"distprof comms {facts.where}" if exposed else None)
+
+
+def _apart(facts: Facts, split: dict[str, Any]) -> str:
+    """Waiting and moving, where they can be told apart."""
+    if facts.document["missing_ranks"]:
+        return "; how much of it is waiting for other ranks is unknown, as ranks are missing"
+    if not _is_matched(facts):
+        return ""
+    return f": {percent(split['waiting_ratio'])} waiting for other ranks, {percent(split['moving_ratio'])} moving data"
 
 
 def _has_steps(facts: Facts) -> bool:
@@ -155,9 +163,9 @@ def _has_steps(facts: Facts) -> bool:
 
 
 def _is_matched(facts: Facts) -> bool:
-    """Whether waiting can be told from moving: for a rank that is not known, waiting seems moving."""
+    """Whether waiting can be told from moving: most collectives are known from all of their ranks."""
     counts = facts.sources.comms.coverage
-    return not facts.document["missing_ranks"] and 2 * counts.num_complete > counts.num_collectives
+    return 2 * counts.num_complete > counts.num_collectives
 
 
 def _imbalance(facts: Facts) -> Iterator[Finding]:

@@ -36,8 +36,7 @@ def _communication(summary: Mapping[str, Any]) -> Iterator[str]:
         yield ("exposed communication: none, there is one rank" if summary["world_size"] == 1 else
                "exposed communication unknown: distprof comms says why")
         return
-    yield ("exposed communication unknown: no rank has steps and a timeline" if found["waiting_ratio"] is None else
-           exposed(found))
+    yield exposed(found) or "exposed communication unknown: no rank has steps and a timeline"
     if found["pipeline"] is not None:
         yield bubble(found["pipeline"])
     lines = list(lines_of_summary(found, summary["ranks"], num_causes=1))

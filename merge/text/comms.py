@@ -121,7 +121,8 @@ def _steps(found: Findings, page: Page) -> None:
         whole = HEADER if found.steps else ("whole trace in ms", "time", *HEADER[2:])
         page.table(whole, breakdown_rows(breakdown))
         page.line(f"the six parts add up to the {whole[1]}; waiting and moving: communication in which nothing is "
-                  "computed; overlapped comm.: the rest of it")
+                  "computed; overlapped comm.: the rest of it" + (
+                      "; waiting for the ranks that are missing counts as moving" if found.run.missing else ""))
     page.line()
 
 
@@ -155,7 +156,7 @@ def _part(ns: float | None, whole: float | None) -> str:
 def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
     if found.steps or found.collectives.is_empty():
         ranks = [rank.number for rank in found.run.ranks]
-        for line in culprit_lines(analysis.culprits, ranks, analysis.blind):
+        for line in culprit_lines(analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded):
             page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
     else:
         page.line("no rank is called late: the collectives have no steps, and it takes several to tell habit from "

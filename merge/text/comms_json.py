@@ -43,6 +43,7 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
         "culprits": None if analysis is None else [culprit_data(one) for one in analysis.culprits],
         "blind": None if analysis is None else analysis.blind,
+        "crowded": None if analysis is None else [asdict(one) for one in analysis.crowded],
         "stuck": None if found.hangs is None else msgspec.to_builtins(
             {"hangs": found.hangs.hangs, "ranks": list(found.hangs.standing.values())}),
         "matrix": bytes_between(found.rows).to_dicts(),

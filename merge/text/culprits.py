@@ -10,6 +10,7 @@ import msgspec
 
 from distprof.merge.activity.activities import OF_MODULES
 from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit
+from distprof.merge.blame.processors import CrowdedHost
 from distprof.merge.text.phrases import brief, of_passes, rank_list
 from distprof.units import percent
 
@@ -20,6 +21,7 @@ CAUSES = 3
 UNKNOWN = "what it did meanwhile is unknown"
 _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
+    "others missing": "one rank is left: whether it waits or delays others is unknown, as the other ranks are missing",
     "no collective": "no collective with known times was recorded: whether a rank delays others is unknown",
     "no wait": "no rank is known to have waited for a collective: whether a rank delays others is unknown",
     "no clock": "clocks of the ranks were never compared: whether a rank delays others is unknown",
@@ -28,13 +30,15 @@ _UNSEEN: Mapping[Blind, str] = {
 
 
 def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None, *,
-                  num_causes: int = CAUSES, passes: Sequence[str] = ()) -> Iterator[str]:
+                  crowded: Sequence[CrowdedHost] = (), num_causes: int = CAUSES,
+                  passes: Sequence[str] = ()) -> Iterator[str]:
     """Lines of each culprit: whom it delays, by how much and why, and what mending it would gain; or why none is named.
 
     Args:
         culprits: Those whose mending gains most first, each given that those in front of it are mended.
         ranks: All that were recorded.
         blind: Why delays could not be seen.
+        crowded: Hosts all of whose ranks waited for processors.
         num_causes: Causes that are listed of each.
         passes: Passes whose steps their times are of, to be named where steps of another pass are shown as well.
     """
@@ -50,7 +54,9 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
     elif not culprits:
         yield "no rank delays the others"
     else:
-        yield from _doubt(culprits[0])
+        yield from _doubt(next((one for one in culprits if one.is_due_to_turns), culprits[0]))
+    yield from (f"host {one.host}: ranks had no processor for {percent(one.queued_ratio)} of the time; a rank may be "
+                "late by chance" for one in crowded)
 
 
 def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int], *,
@@ -79,6 +85,7 @@ def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *
                      num_causes: int = CAUSES) -> Iterator[str]:
     """The same from `communication` and `ranks` of `summary.json`."""
     return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), ranks, communication["blind"],
+                         crowded=msgspec.convert(communication.get("crowded", []), list[CrowdedHost]),
                          num_causes=num_causes, passes=communication.get("passes") or ())
 
 
@@ -88,6 +95,9 @@ def _doubt(one: Culprit) -> Iterator[str]:
     if one.p_value is None:
         why = (f"{num_steps} {'step was' if num_steps == 1 else 'steps were'} looked at, and it takes {NEEDED} to tell "
                "habit from chance (--steps trace=6 records more)")
+    elif one.is_due_to_turns:
+        why = (f"mending the latest would gain {brief(one.gain_ns)}, and ranks of its host are late by "
+               f"{brief(one.by_turns_ns, 2)} by turns, as they wait for processors")
     elif one.share < MATERIAL and one.last_gain_ns < MATERIAL * one.step_ns:
         why = f"mending the latest would gain {brief(one.gain_ns)}, below {100 * MATERIAL:g} % of a step"
     elif not one.is_material:

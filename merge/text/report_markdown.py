@@ -57,5 +57,7 @@ def _table(document: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     if split is not None and split["waiting_ratio"] is not None:
         yield "waiting for other ranks", percent(split["waiting_ratio"])
         yield "moving data", percent(split["moving_ratio"])
+    elif split is not None and split.get("exposed_ratio") is not None:
+        yield "exposed communication", percent(split["exposed_ratio"])
     if totals is not None:
         yield "parameters of the model", si(totals["model"]["unique_params"] or totals["model"]["params"])

@@ -196,8 +196,8 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
     found = summary["communication"]
     if found is None:
         return
-    if found["waiting_ratio"] is not None:
-        page.line(exposed(found))
+    if (line := exposed(found)) is not None:
+        page.line(line)
     if found["pipeline"] is not None:
         page.line(bubble(found["pipeline"]))
     for line in lines_of_summary(found, summary["ranks"]):
@@ -205,10 +205,15 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
     page.line()
 
 
-def exposed(found: Mapping[str, Any]) -> str:
+def exposed(found: Mapping[str, Any]) -> str | None:
     """What of a step is communication in which nothing is computed, from `communication` of `summary.json`."""
-    return (f"exposed communication: {percent(found['waiting_ratio'])} of a step waiting for other ranks, "
-            f"{percent(found['moving_ratio'])} moving data")
+    if found["waiting_ratio"] is not None:
+        return (f"exposed communication: {percent(found['waiting_ratio'])} of a step waiting for other ranks, "
+                f"{percent(found['moving_ratio'])} moving data")
+    if (both := found.get("exposed_ratio")) is None:  # or the merge is of an earlier version
+        return None
+    return (f"exposed communication: {percent(both)} of a step; how much of it is waiting for other ranks is unknown, "
+            "as ranks are missing")
 
 
 def bubble(found: Mapping[str, Any]) -> str:

@@ -27,6 +27,8 @@ TOP_MODULES = 50
 """Modules that summary.json lists; all are in modules.parquet."""
 MOST_EVENTS = 5_000_000
 """Events of all ranks up to which a summary looks at them; `distprof comms` looks at any number."""
+EXPOSED = ("waiting", "moving")
+"""Parts of a step in which nothing is computed."""
 NAMED = 5
 """Ranks that a summary lists, the most expensive first."""
 
@@ -156,12 +158,15 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: A
     found = analysis or analyse(run, measured.clock, rows, steps)
     split = found.breakdown
     total = int(split["duration_ns"].sum())
+    spent = [int(split[f"{part}_ns"].sum()) for part in EXPOSED]
     return {
         "steps": found.steps,
         "pipeline": asdict(pipeline) if (pipeline := pipeline_of(run, split)) is not None else None,
-        **{f"{part}_ratio": int(split[f"{part}_ns"].sum()) / total if total else None
-           for part in ("waiting", "moving")},
+        "exposed_ratio": sum(spent) / total if total else None,
+        # waiting for a rank that left nothing seems moving
+        **{f"{part}_ratio": ns / total if total and not run.missing else None
+           for part, ns in zip(EXPOSED, spent, strict=True)},
         "culprits": [{**asdict(one), "share": one.share, "certain": one.certain} for one in found.culprits[:NAMED]],
         "passes": list(found.passes),
-        "blind": found.blind,
+        "blind": found.blind, "crowded": [asdict(one) for one in found.crowded],
     }, found.problems

@@ -15,6 +15,7 @@ from distprof.merge.activity.rank_activity import RankActivity
 from distprof.merge.activity.waiting import RankCollectives, collectives_by_rank
 from distprof.merge.blame.analysis import judged
 from distprof.merge.blame.culprits import Culprit
+from distprof.merge.blame.processors import Processors
 from distprof.merge.program.job import job_of
 
 SCHEMA = {"rank": pl.Int64, "collective": pl.Int64, "step": pl.Int64, "group": pl.String,
@@ -39,6 +40,9 @@ class Job:
     num_meetings: int = 0
     windows: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     """Start and end of each step of each rank, by rank and step."""
+    ran: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """How long each had a processor, and could have run without one; empty: the kernel does not tell."""
+    hosts: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.now = [1000] * self.num_ranks
@@ -47,6 +51,12 @@ class Job:
     def works(self, rank: int, what: Activity, ns: int) -> None:
         self.work[rank].append((self.now[rank], self.now[rank] + ns, self.activities.number(what)))
         self._until(rank, self.now[rank] + ns)
+
+    def runs(self, rank: int, what: Activity, ran_ns: int, queued_ns: int) -> None:
+        """Works, and waits for a processor meanwhile; the kernel tells."""
+        ran, queued = self.ran.get((rank, self.step), (0, 0))
+        self.ran[rank, self.step] = ran + ran_ns, queued + queued_ns
+        self.works(rank, what, ran_ns + queued_ns)
 
     def meet(self, *ranks: int) -> None:
         last = max(self.now[rank] for rank in ranks)
@@ -82,8 +92,13 @@ class Job:
         _, did = self._seen()
         found, _ = judged(job_of(self._table(), did if timelines else {}, self._windows(first=0), self.activities),
                           self._windows(first=0), self.activities, steps=range(1, self.step + 1),
-                          traced=range(1, self.step + 1), coordinates={}, clock_ns=0)
+                          traced=range(1, self.step + 1), coordinates={}, clock_ns=0,
+                          processors=self.processors())
         return found
+
+    def processors(self) -> Processors:
+        """What ranks had of them."""
+        return Processors.of(self._windows(), self.hosts)
 
     def breakdown(self) -> pl.DataFrame:
         """What each rank spent each step on."""
@@ -111,8 +126,8 @@ class Job:
         return pl.DataFrame(self.rows, schema=SCHEMA)
 
     def _windows(self, first: int = 1) -> pl.DataFrame:
-        rows = [(rank, step, start, end, end - start, self.samples.get(rank))
+        rows = [(rank, step, start, end, end - start, self.samples.get(rank),
+                 *self.ran.get((rank, step), (None, None)))
                 for (rank, step), (start, end) in sorted(self.windows.items()) if step >= first]
-        names = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples")
-        return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row").with_columns(
-            run_queue_ns=pl.lit(None, pl.Int64), cpu_ns=pl.lit(None, pl.Int64))
+        names = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples", "cpu_ns", "run_queue_ns")
+        return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")

@@ -121,15 +121,17 @@ def _facts(document: Document) -> Iterator[str]:
 def _figures(document: Document) -> Iterator[Figure]:
     """What is known of the numbers that people ask for first."""
     step, communication = document["step"] or {}, document["communication"] or {}
-    exposed = [communication.get("waiting_ratio"), communication.get("moving_ratio")]
+    waiting, moving = communication.get("waiting_ratio"), communication.get("moving_ratio")
+    exposed = communication.get("exposed_ratio") if waiting is None else None
     model = (document["totals"] or {}).get("model", {})
     found: list[tuple[str, Any, Kind]] = [
         ("a step", step.get("time_ns"), duration),
         ("MFU", step.get("mfu"), percent),
         ("of the job", step.get("flops_per_second"), partial(si, unit="FLOP/s")),
         ("samples a second", step.get("samples_per_second"), si),
-        ("of a step waiting for other ranks", exposed[0], percent),
-        ("of a step moving data", exposed[1], percent),
+        ("of a step waiting for other ranks", waiting, percent),
+        ("of a step moving data", moving, percent),
+        ("of a step exposed communication", exposed, percent),
         ("parameters of the model", model.get("unique_params") or model.get("params"), si),
     ]
     return (Figure(*one) for one in found if one[1] is not None)

@@ -103,6 +103,19 @@ def test_ranks_that_are_missing(tmp_path):
     assert not any("moving data" in text for text in texts(found)), "what others waited for it seems moving"
 
 
+def test_what_the_one_rank_that_is_left_waits_for_is_unknown(tmp_path):
+    run = simulated(tmp_path, ranks=2)
+    shutil.rmtree(run / rank_folder(1))
+    found = document(run)
+    assert found["communication"]["waiting_ratio"] is None and found["communication"]["exposed_ratio"] > 0
+    assert "one rank is left" in found["blame"]["blind"]
+    assert any("waiting for other ranks is unknown, as ranks are missing" in text for text in texts(found))
+    shown = called("stats", run).stdout
+    assert "how much of it is waiting for other ranks is unknown, as ranks are missing" in " ".join(shown.split())
+    assert "one rank is left" in shown and "nobody waits" not in shown and "0.0 % of a step waiting" not in shown
+    assert "counts as moving" in " ".join(called("comms", run).stdout.split())
+
+
 def test_a_run_without_collectives(tmp_path):
     run = simulated(tmp_path)
     for table in run.glob(f"rank*/{COLLECTIVES.file}"):

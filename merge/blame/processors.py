@@ -1,0 +1,94 @@
+"""Processors: for how long ranks could have run and had none, and how late that may make one of them by turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+CROWDED = 0.05
+"""Part of a step for which each rank of a host could have run and had no processor, from which on the host is too
+small for what runs on it."""
+BY_TURNS = 0.4
+"""Part of such time by which ranks of a host differ in a balanced job: they take turns, and not evenly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrowdedHost:
+    """A host all of whose ranks waited for processors."""
+
+    host: str
+    ranks: list[int]
+    queued_ratio: float
+    """Part of a step for which they could have run and had no processor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processors:
+    """What ranks had of their processors, mean of a step; ranks by number. Empty where kernels do not tell."""
+
+    queued_ns: Mapping[int, float] = field(default_factory=dict)
+    """How long the thread of the steps could have run and had none."""
+    ran_ns: Mapping[int, float] = field(default_factory=dict)
+    """How long it had one."""
+    step_ns: Mapping[int, float] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, windows: pl.DataFrame, hosts: Mapping[int, str]) -> Processors:
+        """From steps that count, with `run_queue_ns`, `cpu_ns` and `duration_ns`."""
+        known = windows.drop_nulls(["run_queue_ns", "cpu_ns"])
+        means = known.group_by("rank").agg(pl.col("run_queue_ns", "cpu_ns", "duration_ns").mean()).sort("rank")
+        ranks = means["rank"].to_list()
+        queued, ran, step = (dict(zip(ranks, means[name].to_list(), strict=True))
+                             for name in ("run_queue_ns", "cpu_ns", "duration_ns"))
+        return cls(queued_ns=queued, ran_ns=ran, step_ns=step,
+                   hosts={rank: hosts.get(rank, "") for rank in ranks})
+
+    def usual_ns(self, rank: int, *, on_host: bool = False) -> float | None:
+        """How long it would have waited for a processor, for the time that it had one, if it fared as the median other.
+
+        Args:
+            rank: Number of the rank.
+            on_host: True where only ranks of its host are compared with it.
+
+        Returns:
+            None where that is not known of it, or of no other.
+        """
+        others = [other for other in self.queued_ns if other != rank and (
+            not on_host or self.hosts[other] == self.hosts[rank])] if rank in self.queued_ns else []
+        if not others:
+            return None
+        return self.ran_ns[rank] * float(np.median([self.queued_ns[other] / max(self.ran_ns[other], 1)
+                                                    for other in others]))
+
+    def lacked_ns(self, rank: int) -> float:
+        """How much longer it waited for a processor than the others, for the time that it had one."""
+        usual = self.usual_ns(rank)
+        return 0.0 if usual is None else self.queued_ns[rank] - usual
+
+    def by_turns_ns(self, rank: int) -> float:
+        """By how much it may have waited longer than others of its host in a balanced job."""
+        return BY_TURNS * (self.usual_ns(rank, on_host=True) or 0.0)
+
+    def by_turns_ratio(self, rank: int) -> float:
+        """The same, as a part of all work."""
+        usual = self.usual_ns(rank, on_host=True)
+        return 0.0 if usual is None else BY_TURNS * usual / max(usual + self.ran_ns[rank], 1)
+
+    def share(self, ranks: Sequence[int]) -> float:
+        """Part of a processor that the median of some ranks got while it could have run."""
+        return float(np.median([self.ran_ns[rank] / max(self.ran_ns[rank] + self.queued_ns[rank], 1)
+                                for rank in ranks]))
+
+    def crowded(self) -> list[CrowdedHost]:
+        """Hosts of several ranks, all of which waited for processors; by name."""
+        by_host: dict[str, list[int]] = {}
+        for rank in self.queued_ns:
+            by_host.setdefault(self.hosts[rank], []).append(rank)
+        each = {host: [self.queued_ns[rank] / max(self.step_ns[rank], 1) for rank in ranks]
+                for host, ranks in by_host.items()}
+        return [CrowdedHost(host=host, ranks=by_host[host], queued_ratio=float(np.mean(ratios)))
+                for host, ratios in sorted(each.items()) if len(ratios) > 1 and min(ratios) >= CROWDED]
