@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
 from distprof.contract import rank_json
 from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, TRACE_JSON
-from distprof.contract.rank_json import RanksDirectory, RunJson
+from distprof.contract.rank_json import RankJson, RanksDirectory, RunJson
+from distprof.errors import DataError
 from distprof.launch.final_merge import final_merge
 from distprof.launch.next_commands import next_commands
 from distprof.recording.job.claim import about_run, locked
@@ -24,29 +28,34 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     Args:
         directory: The run directory.
         started: What run.json held at the begin.
-        code: Exit code of the job; one that failed is not merged, which may take long.
+        code: Exit code of the job; one that failed is not merged, which may take long. One that the user ended when
+            everything had been recorded did not fail.
         failed: Fields of run.json on the rank that failed first.
         merges: Whether ranks may be merged here and now.
     """
-    about = _write_end(directory, started, code, failed)
+    interrupted = code == 128 + signal.SIGINT and _is_whole(directory, started)
+    about = _write_end(directory, started, code, {"interrupted": True} if interrupted else failed)
     closed, cut = (len(list(directory.glob(f"rank?????{suffix}/{RANK_JSON}"))) for suffix in ("", PARTIAL_SUFFIX))
     of = f" of {about.world_size}" if about.world_size is not None else ""
     done = f"{closed}{of} ranks recorded{f', {cut} unfinished' if cut else ''}."
     others = [one for one in about.directories if one.identity != about.directory_id]
     if not closed and not cut:
         say(done)
-    elif merges and not code and not others:
-        say(f"{done} Merging; --no-merge leaves that out")
+    elif merges and (interrupted or not code) and not others:
+        say(f"{done}{' The script was interrupted after that.' if interrupted else ''} Merging; --no-merge leaves that "
+            "out")
         _merge(directory)
     else:
-        _say_next(done, directory, others, has_failed=code != 0)
+        _say_next(done, directory, others, has_failed=code != 0 and not interrupted)
 
 
 def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, has_failed: bool) -> None:
     """What to type where nothing is merged here."""
     where = "; ".join(f"ranks {spans(one.ranks)} in {', '.join(one.hosts)}:{one.path}" for one in others)
     following = [f"distprof merge {quoted_all([directory, *(one.path for one in others)])}"]
-    following += [f"distprof comms {quoted(directory)}"] if has_failed and not others else []
+    if has_failed and not others:
+        shows = ("comms", "report") if any(one.num_steps for one in _ranks(directory)) else ("comms",)
+        following += [f"distprof {name} {quoted(directory)}" for name in shows]
     say(f"{done} {f'Others: {where}. Next, with copies of those:' if others else 'Next:'}", *_indented(following))
 
 
@@ -67,11 +76,23 @@ def _merge(directory: Path) -> None:
         *_indented(next_commands(directory)))
 
 
+def _is_whole(directory: Path, started: RunJson) -> bool:
+    """True where all ranks of the job recorded all that was asked for."""
+    ranks = [one for one in _ranks(directory) if one.status == "complete"]
+    return bool(ranks) and len(ranks) == (started.world_size or ranks[0].world_size)
+
+
+def _ranks(directory: Path) -> Iterator[RankJson]:
+    for path in directory.glob(f"rank*/{RANK_JSON}"):
+        with suppress(DataError):  # merging will say so
+            yield rank_json.read(path, RankJson)
+
+
 def _indented(lines: Iterable[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _write_end(directory: Path, started: RunJson, code: int, failed: Mapping[str, int]) -> RunJson:
+def _write_end(directory: Path, started: RunJson, code: int, failed: Mapping[str, Any]) -> RunJson:
     """Adds the end to run.json, which ranks and launchers of other nodes write as well; the first failure stays."""
     def ended(about: RunJson) -> RunJson:
         earlier = about.failed_ns is not None and about.failed_ns <= failed.get("failed_ns", about.failed_ns)

@@ -10,6 +10,7 @@ import click
 
 from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
 from distprof.launch.completion import run_directories
+from distprof.launch.run_paths import checked
 from distprof.storage.places import is_url, place
 
 
@@ -22,8 +23,8 @@ class Place(click.Path):
 
 PLACE = Place(path_type=Path)
 TITLES = {axis.name: axis.title for axis in MESH_AXES}
-RUNS = click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PLACE,
-                      shell_complete=run_directories)
+RUNS = click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PLACE, shell_complete=run_directories,
+                      callback=checked)
 ATTEMPT = click.option("--attempt", type=click.IntRange(min=0), metavar="N",
                        help="Attempt of a job that torchrun restarted, from 0.  [default: the last one]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -21,7 +21,7 @@ REPORT_HTML = "report.html"
 
 def what_next(folder: Path) -> list[str]:
     """A line for each of the newest runs, or one with the first command."""
-    runs = sorted(runs_in(folder), key=_started_ns, reverse=True)
+    runs = sorted(runs_in(folder), key=started_ns, reverse=True)
     rows = [step for step in map(_next_step, runs) if step is not None][:NEWEST]
     if not rows:
         return [f"{FIRST}    there is no run in this folder yet"]
@@ -30,15 +30,19 @@ def what_next(folder: Path) -> list[str]:
 
 
 def runs_in(folder: Path) -> Iterator[Path]:
-    """The folder itself, or run directories in it and in `runs/`, by paths that a command takes."""
+    """The folder itself, the run that it is a part of, or run directories in it and in `runs/`: paths for a command."""
     if (folder / RUN_JSON).is_file():
         yield folder
+        return
+    if (folder / SUMMARY_JSON).is_file() or (folder / RANK_JSON).is_file():
+        yield from (run for run in (folder / "..",) if (run / RUN_JSON).is_file())
         return
     for pattern in (f"runs/*/{RUN_JSON}", f"*/{RUN_JSON}"):
         yield from (path.parent for path in folder.glob(pattern))
 
 
-def _started_ns(run: Path) -> int:
+def started_ns(run: Path) -> int:
+    """When a run began, since the epoch; 0 where that cannot be read."""
     about = _about(run)
     return about.start_ns if about is not None else 0
 
@@ -57,7 +61,7 @@ def _next_step(run: Path) -> tuple[str, str] | None:
     partial = list(run.glob(f"rank?????{PARTIAL_SUFFIX}/{RANK_JSON}"))
     if about is None or not (ranks or partial):
         return None
-    if about.exit_code:
+    if about.exit_code and not about.interrupted:
         return f"distprof comms {where}", f"the job ended with exit code {about.exit_code}"
     if partial and about.end_ns is None:
         return f"distprof comms {where}", f"{counted(len(partial), 'rank')} not finished: recording, or killed"

@@ -257,6 +257,10 @@ class ScriptProfiled(Remark, frozen=True):
     steps: tuple[int, ...]
 
 
+class ScriptInterrupted(Remark, frozen=True):
+    """The user ended the script after everything had been recorded."""
+
+
 class StepsUneven(Remark, frozen=True):
     """The longest timed step took several times the median one."""
 

@@ -189,6 +189,8 @@ class RunJson(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: int | None = None
     """None while the job runs, and where no launcher saw its end; likewise `exit_code`."""
     exit_code: int | None = None
+    interrupted: bool = False
+    """The user ended the job (Ctrl-C) after all its ranks had recorded everything."""
     failed_rank: int | None = None
     """The rank whose process failed first; None where none did, or it is not known."""
     failed_with: int | None = None

@@ -9,6 +9,7 @@ import click
 from distprof.errors import UsageError
 from distprof.launch.completion import run_directories
 from distprof.launch.options import JSON, PLACE, STRICT
+from distprof.launch.run_paths import checked
 from distprof.terminal import show
 
 SEVERAL = ("--base", "--new")
@@ -29,13 +30,10 @@ class SeveralValues(click.Command):
 
 
 @click.command(cls=SeveralValues)
-@click.argument("runs", nargs=-1, metavar="[A B]", type=PLACE,
-                shell_complete=run_directories)
-@click.option("--base", multiple=True, metavar="RUN...", type=PLACE,
-              shell_complete=run_directories,
+@click.argument("runs", nargs=-1, metavar="[A B]", type=PLACE, shell_complete=run_directories, callback=checked)
+@click.option("--base", multiple=True, metavar="RUN...", type=PLACE, shell_complete=run_directories, callback=checked,
               help="Several runs in place of A. How much they differ is then the measure of noise.")
-@click.option("--new", multiple=True, metavar="RUN...", type=PLACE,
-              shell_complete=run_directories,
+@click.option("--new", multiple=True, metavar="RUN...", type=PLACE, shell_complete=run_directories, callback=checked,
               help="Several runs in place of B.")
 @click.option("--fail-if", multiple=True, metavar="LIMIT",
               help="Exit with 1 where a change is beyond a limit like 'step_time > 5 %', with 3 where one cannot tell. "

@@ -16,8 +16,8 @@ from distprof.terminal import show
 @click.option("--out", default=None, type=PLACE, metavar="FILE",
               help="Where the page is written.  [default: report.html in RUN/merged, in RUN where it was not merged, "
                    "here for traces of other programs]")
-@click.option("--json", "form", flag_value="json", help="Print the document of the page as JSON.")
-@click.option("--markdown", "form", flag_value="markdown",
+@click.option("--json", "as_json", is_flag=True, help="Print the document of the page as JSON.")
+@click.option("--markdown", is_flag=True,
               help="Print the findings as Markdown, for a pull request or a chat.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @click.option("--peak", default=None, type=float, metavar="FLOP/S",
@@ -27,13 +27,19 @@ from distprof.terminal import show
               help="Bandwidth of its memory.  [default: the published one]")
 @mesh_sizes
 @ATTEMPT
-def report(runs: tuple[Path, ...], *, out: Path | None, form: str | None, force: bool, peak: float | None,
-           bandwidth: float | None, attempt: int | None, **sizes: int | None) -> None:
+def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown: bool, force: bool,
+           peak: float | None, bandwidth: float | None, attempt: int | None, **sizes: int | None) -> None:
     """Write a page with all findings about RUN, for any browser.
 
     It is one file that needs no network. RUN is a run directory, or traces that torch.profiler wrote. Several RUNs are
     run directories of one job, from hosts without a common folder.
     """
+    if as_json and markdown:
+        raise UsageError("expected --json or --markdown, found both", hint="call distprof report twice")
+    if out is not None and str(out) == "-":
+        raise UsageError("expected a file for --out, found -",
+                         hint="distprof report --markdown RUN prints the findings, --json all of the page")
+    form = "json" if as_json else "markdown" if markdown else None
     if form is not None and (out is not None or force):
         raise UsageError(f"expected --{form} alone, found {'--out' if out is not None else '--force'}",
                          hint=f"distprof report --{form} RUN > FILE")

@@ -10,10 +10,11 @@ from distprof.errors import UsageError
 from distprof.launch.completion import run_directories
 from distprof.launch.options import PLACE
 from distprof.launch.progress import progress_bar
+from distprof.launch.run_paths import checked
 
 
 @click.command()
-@click.argument("run", type=PLACE, shell_complete=run_directories)
+@click.argument("run", type=PLACE, shell_complete=run_directories, callback=checked)
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Unfold this rank and go to it.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N",
               help="Zoom to this step, of all ranks or of the one that --rank names.")

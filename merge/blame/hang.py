@@ -14,7 +14,7 @@ import msgspec
 
 from distprof.contract.collective_ops import EQUAL_INPUTS
 from distprof.contract.paths import STUCK_JSON
-from distprof.contract.problems import Unreadable
+from distprof.contract.problems import ScriptInterrupted, Unreadable
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, in_brief
 from distprof.merge.cost.choice import group_label
 from distprof.merge.run.flight_recorder import read_dumps
@@ -106,7 +106,10 @@ def hangs_of(run: Run) -> tuple[Hangs | None, list[Unreadable]]:
                 problems.append(Unreadable(rank=rank.number, file=STUCK_JSON, detail=str(error)))
     dumps, unreadable = read_dumps(run.path) if run.path.is_dir() else ({}, [])
     found = {**dumps, **found}
-    return (hangs(found) if found else None), [*problems, *unreadable]
+    stuck = hangs(found) if found else None
+    if stuck is not None and not stuck.hangs and ScriptInterrupted() in run.remarks:
+        return None, [*problems, *unreadable]  # where the ranks were when the user ended a job that was done
+    return stuck, [*problems, *unreadable]
 
 
 def hangs(stuck: Mapping[int, Stuck]) -> Hangs:

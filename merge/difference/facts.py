@@ -108,7 +108,7 @@ def _of_run(side: Any, run: Observed) -> Iterator[Note]:
     elif not (run.tables.steps["pass"] == "time").any():
         yield Note(code="no_time_pass", side=side, fields=where)
     if not run.has_timeline:
-        yield Note(code="no_timeline", side=side, fields=where)
+        yield Note(code="no_timeline" if run.tables is not None else "no_steps", side=side, fields=where)
     elif run.tables is None and not run.has_modules:
         yield Note(code="no_modules", side=side, fields=where)
     if run.run.world_size == 1:

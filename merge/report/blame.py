@@ -23,8 +23,8 @@ def blame(sources: Sources) -> dict[str, Any]:
     """
     found = sources.comms
     if found.analysis is None:
-        raise AbsentError("no collective was recorded, so nothing shows whether a rank delays others: --steps "
-                          "trace=6,arrivals=20 records those of a job of several ranks")
+        raise AbsentError("no collective was recorded, so nothing shows whether a rank delays others",
+                          remedy="--steps trace=6,arrivals=20 records those of a job of several ranks")
     analysis, ranks = found.analysis, [rank.number for rank in found.run.ranks]
     certain = [one for one in analysis.culprits if one.certain]
     lines = {one.rank: [*lines_of(one, certain, ranks, passes=analysis.passes)] for one in certain}

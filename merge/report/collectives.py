@@ -30,7 +30,7 @@ def collectives(sources: Sources, sample: Sample) -> dict[str, Any]:
     rows = found.rows.filter(pl.col("rank").is_in(sample.ranks), pl.col("arrival_ns").is_not_null())
     if rows.is_empty():
         what = "no collective was recorded" if found.rows.is_empty() else "no collective has known times"
-        raise AbsentError(f"{what}: --steps trace=6,arrivals=20 records those of a job of several ranks")
+        raise AbsentError(what, remedy="--steps trace=6,arrivals=20 records those of a job of several ranks")
     starts = _windows(sources)
     parts = _chosen(rows, _in_order(rows, found.steps, starts), sample)
     calls = found.collectives.filter(pl.col("collective").is_in(parts["collective"].unique().implode()))

@@ -40,7 +40,8 @@ SECTIONS: Mapping[str, Callable[[Sources, Sample], Any]] = {
     "critical_path": lambda sources, _: critical_path(sources), "pipeline": lambda sources, _: _pipeline(sources),
     "memory": memory, "modules": modules, "operators": operators, "waits": waits}
 """Those that a run may lack; last those whose timelines are read beside the others."""
-NO_COLLECTIVE = "no collective was recorded: --steps trace=6 records those of a job of several ranks"
+NO_COLLECTIVE = "no collective was recorded"
+RECORD_THEM = "--steps trace=6 records those of a job of several ranks"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -79,19 +80,19 @@ def _section(build: Callable[[Sources, Sample], Any], name: str, sources: Source
     try:
         return build(sources, sample)
     except AbsentError as error:
-        absent[name] = str(error)
+        absent[name] = error.sentence(recorded=sources.is_recorded)
         return None
 
 
 def _kinds(sources: Sources) -> list[dict[str, Any]]:
     if not sources.comms.kinds:
-        raise AbsentError(NO_COLLECTIVE)
+        raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
     return [asdict(one) for one in sources.comms.kinds]
 
 
 def _bandwidths(sources: Sources) -> list[dict[str, Any]]:
     if sources.comms.rows.is_empty():
-        raise AbsentError(NO_COLLECTIVE)
+        raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
     return bandwidths(sources.comms.rows).to_dicts()
 
 
@@ -99,8 +100,10 @@ def _pipeline(sources: Sources) -> dict[str, Any]:
     found: Mapping[str, Any] = sources.summary["communication"] or {}
     pipeline: dict[str, Any] | None = found.get("pipeline")
     if pipeline is None:
-        raise AbsentError("the job has no pipeline stages" if (sources.opened.topology.get("pp", 1)) < 2 else
-                          "what the stages of the pipeline spent their steps on is unknown: --steps trace=6 records it")
+        if sources.opened.topology.get("pp", 1) < 2:
+            raise AbsentError("the job has no pipeline stages")
+        raise AbsentError("what the stages of the pipeline spent their steps on is unknown",
+                          remedy="--steps trace=6 records it")
     return pipeline
 
 
@@ -122,7 +125,8 @@ def _step(summary: Mapping[str, Any]) -> dict[str, Any]:
 def _communication(summary: Mapping[str, Any], absent: dict[str, str]) -> dict[str, Any] | None:
     found = summary["communication"]
     if found is None:
-        absent["communication"] = NO_COLLECTIVE
+        absent["communication"] = AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM).sentence(
+            recorded=summary["kind"] == "distprof")
         return None
     return {name: found.get(name) for name in ("steps", "exposed_ratio", "waiting_ratio", "moving_ratio")}
 

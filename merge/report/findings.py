@@ -8,7 +8,14 @@ from typing import Any
 
 import polars as pl
 
-from distprof.contract.problems import RankFailed, RanksMissing, TopologyUncertain, Unfinished
+from distprof.contract.problems import (
+    RankFailed,
+    RanksMissing,
+    ScriptInterrupted,
+    TopologyUncertain,
+    Unfinished,
+    Unreadable,
+)
 from distprof.merge.activity.activities import OF_MODULES
 from distprof.merge.report.finding import Finding
 from distprof.merge.report.resource_findings import bandwidth, compilations, data_loading, host_waits, memory_imbalance
@@ -98,8 +105,14 @@ def _missing(facts: Facts) -> Iterator[Finding]:
     for one in facts.sources.run.problems:
         if isinstance(one, RanksMissing):
             yield Finding(severity="bad", text=sentence(one), section="missing",
-                          detail="Means and totals are of the ranks that are there, and waiting for the others counts "
-                                 "as moving data.")
+                           detail="Means and totals are of the ranks that are there, and waiting for the others counts "
+                                  "as moving data.")
+    damaged = [one for one in facts.sources.run.problems if isinstance(one, Unreadable)]
+    for one in damaged[:SHOWN]:
+        yield Finding(severity="bad", text=f"Damaged: {sentence(one)}", section="missing", rank=one.rank)
+    if len(damaged) > SHOWN:
+        yield Finding(severity="bad", text=f"{counted(len(damaged) - SHOWN, 'more file')} cannot be read",
+                      section="missing")
 
 
 def _mismatches(facts: Facts) -> Iterator[Finding]:
@@ -235,6 +248,8 @@ def _clock(facts: Facts) -> Iterator[Finding]:
 
 
 def _partial(facts: Facts) -> Iterator[Finding]:
+    if ScriptInterrupted() in facts.sources.run.remarks:
+        yield Finding(severity="note", text=sentence(ScriptInterrupted()), section="missing")
     found = [one for one in facts.sources.run.problems if isinstance(one, Unfinished) and one.status != "recording"]
     if found:
         more = f" ({counted(len(found) - 1, 'more rank')} likewise)" if len(found) > 1 else ""

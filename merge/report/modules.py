@@ -31,7 +31,7 @@ def modules(sources: Sources, sample: Sample) -> dict[str, Any]:
         raise AbsentError("traces of another program do not tell what a module costs: distprof run records that")
     table = sources.modules
     if table.is_empty():
-        raise AbsentError("no module was recorded: --steps count=1,time=3 records FLOPs and times")
+        raise AbsentError("no module was recorded", remedy="--steps count=1,time=3 records FLOPs and times")
     table = _largest(table, sample)
     tree = table.select(path="module_path", class_name="class_name", stage="stage", depth="depth",
                         num_ranks="num_ranks", **{name: pl.col(f"{name}_mean") for name in MEANS},

@@ -35,7 +35,7 @@ def operators(sources: Sources, sample: Sample) -> dict[str, Any]:
     try:
         found = sources.operators
     except DataError as error:
-        raise AbsentError("no timeline was recorded: --steps trace=6 records one") from error
+        raise AbsentError("no timeline was recorded", remedy="--steps trace=6 records one") from error
     chosen = selected(found.rows, Selection())
     table = grouped(chosen, BY)
     if len(table) > MOST_ROWS:

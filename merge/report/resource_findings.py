@@ -53,7 +53,8 @@ def host_waits(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
                   text=f"`{line}{worst['op'] or 'several operators'}` waits for {WAITS_FOR[worst['waits_for']]} in "
                        f"{percent(worst['step_ratio'])} of the steps that were looked at "
                        f"({counted(worst['blocking_calls'], 'call')}, {duration(worst['mean_ns'])} each).",
-                  next=f"distprof waits {where}" if line else "distprof run --steps sync=2 ...")
+                  next=f"distprof waits {where}" if line or document["run"]["foreign"] else
+                  "distprof run --steps sync=2 ...")
 
 
 def compilations(document: Mapping[str, Any], where: str) -> Iterator[Finding]:

@@ -39,7 +39,8 @@ def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
         ranks = per_rank(sources.run, sources.tables).filter(pl.col("step_ns").is_not_null())
         if not ranks.is_empty():
             return _of_time_pass(sources, ranks, sample)
-    raise AbsentError("what a step is spent on is unknown: no step was timed; --steps time=3,trace=6 records that")
+    raise AbsentError("what a step is spent on is unknown, as no step was timed",
+                      remedy="--steps time=3,trace=6 records that")
 
 
 def _of_time_pass(sources: Sources, ranks: pl.DataFrame, sample: Sample) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def heat_map(sources: Sources, sample: Sample) -> dict[str, Any]:
     cells = windows.filter(pl.col("pass").is_in(TIMED), pl.col("rank").is_in(sample.ranks)).select(
         "rank", "step", "pass", "duration_ns")
     if cells.is_empty():
-        raise AbsentError("no step was timed: --steps time=3,trace=6,arrivals=20 records some")
+        raise AbsentError("no step was timed", remedy="--steps time=3,trace=6,arrivals=20 records some")
     analysis = sources.comms.analysis
     split = None if analysis is None else analysis.breakdown.select("rank", "step", "waiting_ns", "compute_ns")
     cells = _of_some_steps(cells, sample)

@@ -27,8 +27,8 @@ def waits(sources: Sources, sample: Sample) -> dict[str, Any]:
     try:
         found = sources.waits
     except DataError as error:
-        raise AbsentError("what blocks ranks is unknown: --steps sync=2 records it, with lines of the script"
-                          ) from error
+        raise AbsentError("what blocks ranks is unknown",
+                          remedy="--steps sync=2 records it, with lines of the script") from error
     steps = found.steps.filter(pl.col("rank").is_in(found.ranks))
     table = grouped(found.rows, ("line", "op"), sort="blocked_ns", total_ns=int(steps["duration_ns"].sum()))
     blocking = table.filter(pl.col("blocked_ns") > 0)

@@ -21,6 +21,7 @@ class Launch:
 
     run_id: str
     world_size: int | None = None
+    interrupted: bool = False
     failed_rank: int | None = None
     failed_with: int | None = None
     failed_ns: int | None = None
@@ -44,8 +45,9 @@ def launch_in(path: Path, problems: list[Problem]) -> Launch | None:
     except DataError as error:
         problems.append(Unreadable(detail=str(error.args[0])))
         return None
-    return Launch(run_id=found.run_id, world_size=found.world_size, failed_rank=found.failed_rank,
-                  failed_with=found.failed_with, failed_ns=found.failed_ns, directories=tuple(found.directories))
+    return Launch(run_id=found.run_id, world_size=found.world_size, interrupted=found.interrupted,
+                  failed_rank=found.failed_rank, failed_with=found.failed_with, failed_ns=found.failed_ns,
+                  directories=tuple(found.directories))
 
 
 def check_one_run(paths: Sequence[Path], launches: Sequence[Launch | None]) -> None:
@@ -88,8 +90,8 @@ def joined(launches: Iterable[Launch | None]) -> Launch | None:
     first = min(failures, key=lambda one: (one.failed_ns is None, one.failed_ns or 0), default=known[0])
     places = {one.identity: one for launch in known for one in launch.directories}
     return Launch(run_id=known[0].run_id, world_size=max(one.world_size or 0 for one in known) or None,
-                  failed_rank=first.failed_rank, failed_with=first.failed_with, failed_ns=first.failed_ns,
-                  directories=tuple(places.values()))
+                  interrupted=any(one.interrupted for one in known), failed_rank=first.failed_rank,
+                  failed_with=first.failed_with, failed_ns=first.failed_ns, directories=tuple(places.values()))
 
 
 def _identity_in(path: Path) -> str:

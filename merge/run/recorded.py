@@ -19,6 +19,7 @@ from distprof.contract.problems import (
     FilesMissing,
     Problem,
     RanksMissing,
+    ScriptInterrupted,
     ScriptProfiled,
     Unfinished,
 )
@@ -53,7 +54,8 @@ def recorded_run(*paths: Path) -> Run:
     # a rank that ran alone in a job of several never met the others
     world_size = max(ranks[0].world_size, about.world_size or 0) if about is not None else ranks[0].world_size
     missing = sorted(set(range(world_size)) - {rank.rank for rank in ranks})
-    problems += failed_first(about, ranks)
+    interrupted = about is not None and about.interrupted
+    problems += failed_first(about, ranks) if not interrupted else ()
     if missing:
         where = about.places_of(missing, apart_from=paths) if about is not None else ()
         problems.append(RanksMissing(ranks=tuple(missing), world_size=world_size, where=where))
@@ -68,7 +70,8 @@ def recorded_run(*paths: Path) -> Run:
                dp_size=dp_size, topology=(known.topology if known else None) or {"dp": world_size},
                topology_source=(known.topology_source if known else None) or "unknown",
                ranks=[_rank(one) for one in folders], missing=missing, problems=tuple(problems),
-               remarks=(*earlier_attempts(paths, max(attempts)), *_profiled(ranks)))
+               remarks=(*earlier_attempts(paths, max(attempts)), *_profiled(ranks),
+                        *((ScriptInterrupted(),) if interrupted else ())))
 
 
 def _profiled(ranks: Sequence[RankJson]) -> Iterator[ScriptProfiled]:

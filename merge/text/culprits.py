@@ -94,7 +94,7 @@ def _doubt(one: Culprit) -> Iterator[str]:
     num_steps = len(one.excess_ns)
     if one.p_value is None:
         why = (f"{num_steps} {'step was' if num_steps == 1 else 'steps were'} looked at, and it takes {NEEDED} to tell "
-               "habit from chance (--steps trace=6 records more)")
+               "habit from chance")
     elif one.is_due_to_turns:
         why = (f"mending the latest would gain {brief(one.gain_ns)}, and ranks of its host are late by "
                f"{brief(one.by_turns_ns, 2)} by turns, as they wait for processors")

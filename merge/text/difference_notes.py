@@ -23,6 +23,8 @@ SENTENCES = {
                     "--steps time=10 records some",
     "no_timeline": "{side} {path}: no step with a timeline was recorded, so modules, operators, collectives and "
                    "exposed communication are not compared; --steps trace=6 records some",
+    "no_steps": "{side} {path}: the traces mark no steps that can be compared, so operators, collectives and exposed "
+                "communication are not",
     "no_modules": "{side} {path}: timelines show no calls of modules, so modules are not compared",
     "one_rank": "{side} {path}: one rank, so there is no communication",
     "no_collectives": "{side} {path}: nothing was communicated in the steps with a timeline",

@@ -92,6 +92,7 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     },
     codes.EarlierAttempts: "the job was restarted: attempt {shown} is shown, attempt {attempt} ended{why:because} "
                            "(--attempt {attempt} shows it)",
+    codes.ScriptInterrupted: "the script was interrupted after everything had been recorded",
     codes.ScriptProfiled: "the script ran its own torch.profiler in {steps:steps} of {ranks:ranks}: nothing was "
                           "recorded there, and its events are as without distprof",
     codes.StepsUneven: "timed steps differ: the longest took {ratio:.0f} x the median one, and the mean includes both; "

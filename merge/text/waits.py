@@ -75,15 +75,18 @@ def _head(shown: WaitsShown, page: Page) -> None:
     of_steps = f" x {counted(len(steps), 'step')} ({spans(steps)})" if steps else ""
     where = f"{counted(len(shown.ranks), 'rank')}{of_steps}"
     blocked, total = int(shown.rows["blocked_ns"].sum()), int(shown.steps["duration_ns"].sum())
+    recorded = shown.run.kind == "distprof"
     if shown.found.source is None:
-        page.line(f"{where}: neither lines that wait nor a timeline were recorded; --steps sync=2 records lines")
+        remedy = "; --steps sync=2 records lines" if recorded else ""
+        page.line(f"{where}: neither lines that wait nor a timeline were recorded{remedy}")
     elif shown.rows.is_empty():
         page.line(f"{where}: nothing waits")
     else:
         share = f", {percent(_of_steps(shown.rows) / total)} of these steps" if total else ""
         page.line(f"{where}: {duration(blocked)} blocked{share}")
     if shown.found.source == "timeline":
-        page.line("what timelines show, without lines of the script: --steps sync=2 records a run with lines")
+        remedy = ": --steps sync=2 records a run with lines" if recorded else ""
+        page.line(f"what timelines show, without lines of the script{remedy}")
 
 
 def _of_steps(rows: pl.DataFrame) -> int:

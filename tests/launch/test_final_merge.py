@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from msgspec.structs import replace
 
 from distprof.contract import rank_json
 from distprof.launch.job_end import finish
+from distprof.launch.what_next import what_next
 from distprof.recording.run_directory import this_launch
-from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, run_and_merge, wait_for
+from support.jobs import PATIENCE_S, SCRIPTS, called, clean_environ, run_and_merge, wait_for
 from support.rank_traces import slice_of, write_run
 
 SHORT = ("--steps", "wait=1,count=1,time=1,trace=2,arrivals=0")
@@ -59,7 +61,32 @@ def test_a_job_that_failed_is_not_merged(tmp_path):
     out = tmp_path / "run"
     done = run_and_merge("--out", out, "--nproc-per-node", 2, *SHORT, SCRIPTS / "job.py", "raises")
     assert done.returncode == 1 and not (out / "merged").exists(), done.stderr
-    assert done.stderr.endswith(f"ranks recorded. Next:\n    distprof merge {out}\n    distprof comms {out}\n")
+    assert done.stderr.endswith(f"ranks recorded. Next:\n    distprof merge {out}\n    distprof comms {out}\n"
+                                f"    distprof report {out}\n")
+
+
+@pytest.mark.job
+def test_a_job_that_is_interrupted_after_its_last_pass_ends_like_any_other(tmp_path):
+    (tmp_path / "long.py").write_text(
+        f"import runpy, sys, time\nsys.argv = ['job.py', 'fine']\nrunpy.run_path({str(SCRIPTS / 'job.py')!r}, "
+        "run_name='__main__')\ntime.sleep(600)\n")
+    out = tmp_path / "run"
+    job = subprocess.Popen([sys.executable, "-m", "distprof", "run", "--out", out, "--nproc-per-node", "2", *SHORT,
+                            tmp_path / "long.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                           env=clean_environ(), start_new_session=True)
+    wait_for(job, out / "rank00000" / "rank.json", out / "rank00001" / "rank.json")
+    os.killpg(job.pid, signal.SIGINT)  # as a terminal does it
+    _, said = job.communicate(timeout=PATIENCE_S)
+    assert job.returncode == 130, said
+    assert "2 of 2 ranks recorded. The script was interrupted after that. Merging;" in said
+    assert "nothing is missing" in said and f"    distprof report {out}\n" in said
+    about = json.loads((out / "run.json").read_text())
+    assert about["interrupted"] and about["failed_rank"] is None and about["exit_code"] == 130
+    summary = json.loads((out / "merged" / "summary.json").read_text())
+    assert summary["problems"] == [] and {"code": "script_interrupted"} in summary["remarks"]
+    assert what_next(out)[0].startswith("distprof report ")
+    report = called("report", "--markdown", out).stdout
+    assert "failed" not in report and "interrupted after everything had been recorded" in report
 
 
 @pytest.mark.job

@@ -139,6 +139,24 @@ def test_a_damaged_timeline_is_named(tmp_path):
     assert any(text.startswith("rank 1: ") for text in found["missing"])
 
 
+def test_a_damaged_rank_is_called_damaged_and_not_only_missing(tmp_path):
+    run = simulated(tmp_path)
+    about = run / rank_folder(2) / RANK_JSON
+    about.write_bytes(about.read_bytes()[:40])
+    found = document(run)
+    bad = [one["text"] for one in found["findings"] if one["severity"] == "bad"]
+    assert any(text.startswith("Damaged: rank00002") and "rank.json" in text for text in bad)
+    assert any(text.startswith("Rank 2 of 4 missing") for text in bad)
+
+
+def test_traces_of_another_program_get_no_flags_of_recording_as_advice(tmp_path):
+    found = document(folder(tmp_path, [op("aten::mm", 10, 400)], [op("aten::mm", 10, 400)]))
+    said = json.dumps([found["absent"], found["findings"], found["missing"]])
+    assert found["absent"]["memory"] and "--steps" not in said and "--topics" not in said
+    ours = document(simulated(tmp_path))
+    assert "--steps" in json.dumps(ours["absent"])
+
+
 def stuck(rank, number, *, over):
     call = StuckCollective(number=number, name="gloo:all_reduce", op="all_reduce", point_to_point=False,
                            state="scheduled", completed=over, input_sizes=[[3]], input_dtypes=["Float"],

@@ -1,0 +1,61 @@
+"""Paths that are near a run and are none: a part of one, or a folder that holds some. Each is refused with the command
+that was meant.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON, SUMMARY_JSON
+from distprof.errors import DataError
+from distprof.launch.what_next import started_ns
+from distprof.terminal import quoted
+
+RUNS = "runs"
+"""Where `distprof run` makes run directories."""
+SHOWN = 3
+
+
+def checked(context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+    """A callback of click for paths of runs.
+
+    Raises:
+        DataError: One is a part of a run, or a folder with several.
+    """
+    for path in value if isinstance(value, tuple) else (value,):
+        if isinstance(path, Path) and not context.resilient_parsing:
+            _check(path, context.info_name or "report")
+    return value
+
+
+def _check(path: Path, command: str) -> None:
+    run = run_of(path)
+    if run is not None:
+        what = "the folder of one of its ranks" if path.is_dir() else "a file of its merge"
+        raise DataError(f"expected a run directory, found {what}: {path}", hint=f"distprof {command} {quoted(run)}")
+    runs = _runs_below(path)
+    if runs:
+        names = ", ".join(str(one) for one in runs[:SHOWN])
+        more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
+        raise DataError(f"expected one run in {path}, found a folder of runs beside it: {names}{more}",
+                        hint=f"distprof {command} {quoted(runs[0])}")
+
+
+def run_of(path: Path) -> Path | None:
+    """The run directory of which a path is the folder of a rank, or a file of the merge; None for all other paths."""
+    is_rank = path.is_dir() and (path / RANK_JSON).is_file()
+    is_merged = path.is_file() and path.absolute().parent.name == MERGED and (path.parent / SUMMARY_JSON).is_file()
+    run = path.parent if is_rank else path.parent.parent
+    if path.name in ("", ".", "..") or len(path.parts) < 2:
+        run = path.resolve().parent if is_rank else path.resolve().parent.parent
+    return run if (is_rank or is_merged) and (run / RUN_JSON).is_file() else None
+
+
+def _runs_below(path: Path) -> list[Path]:
+    """Runs in `runs/` of a folder that is none and has no trace itself, the newest first."""
+    if not path.is_dir() or (path / RUN_JSON).is_file() or any(path.glob("*.json*")) or any(path.glob("rank*")):
+        return []
+    return sorted((found.parent for found in path.glob(f"{RUNS}/*/{RUN_JSON}")), key=started_ns, reverse=True)
