@@ -1,4 +1,4 @@
-"""Summaries of the ranks of a run, read from the files of their hosts and joined: a column of all ranks is one array."""
+"""Summaries of ranks, read from the files of their hosts and joined: a column of all ranks is one array."""
 
 from __future__ import annotations
 
