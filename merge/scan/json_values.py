@@ -128,11 +128,11 @@ def short_members(text: bytes) -> dict[str, Any]:
 
 
 def string_of(text: bytes) -> str:
-    """What a string means that stands in a file as these bytes, without its quotation marks."""
+    """What a string stands for that is these bytes in a file, without quotation marks. Half a character is U+FFFD."""
     if b"\\" in text:
         try:
             found = json.loads(b'"%s"' % text)
-            return found if isinstance(found, str) else ""
+            return found.encode("utf-8", "surrogatepass").decode("utf-8", "replace") if isinstance(found, str) else ""
         except ValueError:
             pass
     return text.decode("utf-8", "replace")
