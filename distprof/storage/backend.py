@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from distprof.errors import UsageError
 from distprof.storage.faults import CHANGED, NUMBERS, Kind, RemoteError
 from distprof.storage.retrying import persistently
+from distprof.storage.writable import Writable
 
 Result = TypeVar("Result")
 EXTRAS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "ssh": "sshfs", "sftp": "sshfs",
@@ -36,7 +37,7 @@ class Entry:
     """Another one where the object was replaced; empty where that cannot be told."""
 
 
-class Backend:
+class Backend(Writable):
     """All objects of a storage that one client reaches.
 
     Args:

@@ -40,6 +40,7 @@ class RemotePath(PosixPath):
         """
         found = cls(url)
         backend_of(found.url)
+        LISTINGS.forget(found.url)  # a notebook may ask for the same run again, which has grown
         LISTINGS.add(Listing(found.url))
         return found
 
