@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 
 from distprof.errors import OutputError
+from distprof.storage.faults import RemoteError
+from distprof.storage.places import remote
 
 ROOM = "make room there, or choose another place with --out DIR"
 ACCESS = "choose a place that can be written to with --out DIR"
@@ -26,6 +28,8 @@ HINTS = {
 
 def hint_of(error: OSError) -> str:
     """What a user can do about it."""
+    if isinstance(error, RemoteError) and error.hint:
+        return error.hint
     return HINTS.get(error.errno or 0, "is the file system in order? --out DIR chooses another place")
 
 
@@ -40,12 +44,21 @@ def told(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         # some libraries put their own words where those of the system belong
-        reason = os.strerror(error.errno) if error.errno else str(error)
+        reason = error.strerror if isinstance(error, RemoteError) else os.strerror(
+            error.errno) if error.errno else str(error)
         raise OutputError(f"cannot write to {place}: {reason}", hint=hint_of(error)) from error
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Calls `write` with a temporary path beside `path`, syncs what it wrote and moves it into place."""
+    """Calls `write` with a temporary path beside `path`, syncs what it wrote and moves it into place.
+
+    Where the path is a URL, the temporary one is on this machine, and what was written is uploaded.
+    """
+    if (elsewhere := remote(path)) is not None:
+        from distprof.storage.uploading import put_written
+
+        put_written(elsewhere, write)
+        return
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         write(temporary)
@@ -88,6 +101,10 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         OutputError: It cannot be written there.
     """
+    if remote(path) is not None:
+        with told(path):
+            write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8", errors="backslashreplace"))
+        return
     try:
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="backslashreplace")

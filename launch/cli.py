@@ -140,7 +140,8 @@ def _unexpected(error: BaseException) -> Outcome:
     if isinstance(error, OSError):
         what = f"read or write {os.fsdecode(error.filename)}" if isinstance(
             error.filename, (str, bytes)) else "write the result"
-        return _fail(f"cannot {what}: {error.strerror}", 1, error)
+        hint = getattr(error, "hint", "")
+        return _fail(f"cannot {what}: {error.strerror}{f'  hint: {hint}' if hint else ''}", 1, error)
     message = f"unexpected: {type(error).__name__}: {error}"
     return _fail(f"{message}  hint: `distprof --debug ...` shows where; please report it", 1, error)
 

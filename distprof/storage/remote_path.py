@@ -164,10 +164,13 @@ class RemotePath(PosixPath):
         with RemoteFile(self.url, self._known()) as file:
             return file.readall()
 
-    def mkdir(self, *_: Any, **__: Any) -> NoReturn:
+    def mkdir(self, *_: Any, **__: Any) -> None:
+        """Nothing: a folder comes with what is written to it."""
+
+    def unlink(self, *_: Any, **__: Any) -> NoReturn:
         self._fail(errno.EROFS)
 
-    unlink = rename = replace = rmdir = touch = chmod = symlink_to = write_bytes = write_text = mkdir
+    rename = replace = rmdir = touch = chmod = symlink_to = write_bytes = write_text = unlink
 
     def _known(self) -> Entry:
         entry = self.entry

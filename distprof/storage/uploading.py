@@ -15,6 +15,7 @@ more than `MOST_PARTS`: who has smaller pieces puts some together.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from distprof.errors import OutputError
 from distprof.storage.backend import backend_of
 from distprof.storage.faults import Kind, RemoteError, fault_of
 from distprof.storage.listing import LISTINGS
+from distprof.storage.remote_path import RemotePath
 from distprof.storage.stream import requests
 
 LEAST_BYTES = 5 << 20
@@ -106,6 +108,16 @@ def _parts(file: Path, upload: Upload, part_bytes: int, moved: Moved) -> dict[in
                 first = min(coming)
                 tags[first] = coming.pop(first).result()
     return tags | {number: one.result() for number, one in coming.items()}
+
+
+def put_written(path: RemotePath, write: Callable[[Path], object]) -> None:
+    """Calls `write` with a temporary path on this machine, and uploads what it wrote."""
+    with tempfile.TemporaryDirectory(prefix="distprof-") as folder:
+        temporary = Path(folder) / path.name
+        write(temporary)
+        with told_of(str(path)):
+            put_file(temporary, path.url)
+    LISTINGS.forget(path.url)
 
 
 def put_folder(folder: Path, url: str, *, last: Sequence[str] = (), moved: Moved = lambda _: None) -> None:

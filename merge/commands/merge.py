@@ -22,6 +22,7 @@ from distprof.merge.run.timelines import with_timelines
 from distprof.merge.scan.archives import unpack
 from distprof.merge.scan.engine import PLAIN, is_compiled
 from distprof.merge.workers.choice import BUILT_IN, Workers
+from distprof.storage.places import remote
 from distprof.terminal import say
 
 EVERYTHING = MergeOptions()
@@ -56,10 +57,18 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
     if brief and run.kind != "distprof":
         raise DataError(f"expected a run that distprof recorded in {run.path} for --answer, found traces of another "
                         "program", hint="without --answer they are merged")
-    merged = free(out if out is not None else beside(paths), paths, force=force)
+    merged = out if out is not None else beside(paths)
+    elsewhere = remote(merged)
+    if elsewhere is None:
+        merged = free(merged, paths, force=force)
+        place = written_whole(merged)
+    else:
+        from distprof.merge.commands.remote_merge import free_elsewhere, uploaded_whole
+
+        place = uploaded_whole(free_elsewhere(elsewhere, paths, force=force), paths, force=force)
     if not is_compiled():
         say(SLOW)
-    with (written_whole(merged) as folder, _unpacked(run, folder) as unpacked,
+    with (place as folder, _unpacked(run, folder) as unpacked,
           _surveys(unpacked, options, folder, workers) as reading):
         from distprof.merge.commands import merge_files as writing  # takes a while, and the first pass runs meanwhile
 

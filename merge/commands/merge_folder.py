@@ -77,14 +77,24 @@ def free(merged: Path, paths: Sequence[Path], *, force: bool) -> Path:
     if merged.is_dir() and not any(merged.iterdir()):
         return merged
     if merged.exists() and not _is_merge(merged):
-        raise OutputError(f"expected a new or empty folder or an earlier merge, found other files at {merged}",
-                          hint="choose another --out")
+        raise others(merged)
     if any(merged == path.resolve() or merged in path.resolve().parents for path in paths):
         raise OutputError(f"expected another folder than that of the traces, found {merged}",
                           hint="choose another --out")
     if merged.exists() and not force:
-        raise OutputError(f"expected no earlier merge, found {merged}", hint="--force replaces it")
+        raise earlier(merged)
     return merged
+
+
+def others(merged: Path) -> OutputError:
+    """There is something that is no merge."""
+    return OutputError(f"expected a new or empty folder or an earlier merge, found other files at {merged}",
+                       hint="choose another --out")
+
+
+def earlier(merged: Path) -> OutputError:
+    """There is a merge, which nobody said to replace."""
+    return OutputError(f"expected no earlier merge, found {merged}", hint="--force replaces it")
 
 
 def _beneath(merged: Path) -> Path:

@@ -1,0 +1,79 @@
+"""The folder of a merge that lies elsewhere: written here, then uploaded as a whole, by one client at a time."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from distprof.contract.paths import SUMMARY_JSON
+from distprof.ending import note
+from distprof.errors import OutputError
+from distprof.files import told
+from distprof.merge.commands.merge_folder import OURS, earlier, others
+from distprof.storage.backend import backend_of
+from distprof.storage.claims import NAME, Claim
+from distprof.storage.listing import LISTINGS
+from distprof.storage.remote_path import RemotePath
+from distprof.storage.uploading import put_folder, told_of
+
+
+def free_elsewhere(merged: RemotePath, paths: Sequence[Path], *, force: bool) -> RemotePath:
+    """The path, if a merge may be written there. Nothing but a merge is ever replaced.
+
+    What a client left that was killed while it uploaded is no merge: the summary is what comes last.
+
+    Raises:
+        OutputError: Something else is there, or a merge without `force`.
+    """
+    if merged in paths or any(merged in path.parents for path in paths):
+        raise OutputError(f"expected another folder than that of the traces, found {merged}",
+                          hint="choose another --out")
+    names = {path.name for path in merged.iterdir()} if merged.is_dir() else set[str]()
+    if merged.is_file() or any(name not in OURS and not name.startswith(".") for name in names):
+        raise others(merged)
+    if SUMMARY_JSON in names and not force:
+        raise earlier(merged)
+    return merged
+
+
+@contextmanager
+def uploaded_whole(merged: RemotePath, paths: Sequence[Path], *, force: bool) -> Iterator[Path]:
+    """A temporary folder on this machine to write to, which is uploaded when all went well.
+
+    Raises:
+        OutputError: It cannot be written, somebody else writes there, or has written there meanwhile.
+        StorageError: The storage does not answer, or refuses the keys.
+    """
+    with Claim(merged.url, str(merged)) as claim:
+        folder = Path(tempfile.mkdtemp(prefix="distprof-merge-"))
+        note(folder)
+        try:
+            with told(folder):
+                yield folder
+            claim.check()
+            _look_again(merged, paths, force=force)
+            with told_of(str(merged)):
+                _replace(merged, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _look_again(merged: RemotePath, paths: Sequence[Path], *, force: bool) -> None:
+    LISTINGS.forget(merged.url)
+    free_elsewhere(merged, paths, force=force)
+
+
+def _replace(merged: RemotePath, folder: Path) -> None:
+    """From the first removal to the last object there is no merge, neither the earlier one nor this one."""
+    backend = backend_of(merged.url)
+    with suppress(OSError):  # it takes a right of its own, and nobody reads what is left of uploads
+        backend.abort_left(merged.url)
+    before = [name for name in LISTINGS.of(merged.url)[0].below(LISTINGS.of(merged.url)[1]) if name != NAME]
+    if SUMMARY_JSON in before:
+        backend.remove([f"{merged.url}/{SUMMARY_JSON}"])
+    there = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+    backend.remove([f"{merged.url}/{name}" for name in before if name not in there and name != SUMMARY_JSON])
+    put_folder(folder, merged.url, last=(SUMMARY_JSON,))
