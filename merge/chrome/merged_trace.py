@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distprof.contract.problems import Problem
+from distprof.contract.problems import Problem, TraceDamaged
 from distprof.merge.chrome.drawn_events import Chain
 from distprof.merge.chrome.formats import FORMATS, Output
 from distprof.merge.chrome.options import MergeOptions
@@ -95,13 +95,16 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
         output.end(counts)
     remove_work_folder(folder)
     path = folder / form.files[0]
-    return MergedTrace(path=path, counts=counts if form.chooses_events else (), num_ranks=len(counts),
-                       remarks=plans.remarks, num_bytes=path.stat().st_size,
+    return MergedTrace(path=path, counts=counts if form.chooses_events else (), num_bytes=path.stat().st_size,
+                       num_ranks=sum(not one.lost for one in counts), remarks=plans.remarks,
                        problems=list(_found_damaged(plans.ranks, counts)))
 
 
 def _found_damaged(plans: Sequence[RankPlan], counts: Sequence[RankCounts]) -> Iterator[Problem]:
     for plan, one in zip(plans, counts, strict=True):
+        if one.lost:
+            yield TraceDamaged(rank=plan.rank, file=plan.trace.name, what="all", detail=one.lost)
+            continue
         if one.losses.damaged_events > plan.survey.losses.damaged_events:  # the survey skims
             known = list(losses_of(plan.rank, plan.trace, plan.survey.losses, plan.survey.num_events))
             yield from (found for found in losses_of(plan.rank, plan.trace, one.losses, one.num_read)

@@ -53,6 +53,8 @@ class RankCounts:
     """Events without a time or a phase, left out."""
     num_without_duration: int = 0
     num_negative: int = 0
+    lost: str = ""
+    """Why nothing was written, where the file could not be read again."""
     losses: Losses = field(default_factory=Losses)
     metadata: dict[str, Any] = field(default_factory=dict)
     """Top-level keys of the rank's file except the events."""

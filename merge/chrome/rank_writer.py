@@ -7,26 +7,50 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 
+from distprof.errors import DataError
 from distprof.merge.chrome.formats import RankWriter
 from distprof.merge.chrome.rank_events import OtherThreadsError, RankCounts, RankEvents
 from distprof.merge.chrome.rank_plans import RankPlan
 from distprof.merge.chrome.survey import Survey, survey_trace
 from distprof.merge.scan.chrome_file import ChromeFile
 from distprof.merge.scan.chunk_reader import ChunkReader
-from distprof.merge.scan.engine import ENGINE
+from distprof.merge.scan.engine import ENGINE, Scanner
 from distprof.merge.scan.gunzip import READ_BYTES
 
 
 def write_rank(plan: RankPlan, writers: Sequence[RankWriter]) -> RankCounts:
     """Has the events of a rank written, by all writers in one pass; without a writer nothing is read.
 
+    Where the file cannot be read any more, since the survey, nothing is written, and the counts say why.
+
     Raises:
         DataError: The file is no Chrome trace.
     """
     if not writers:
         return RankCounts(rank=plan.rank)
-    plan = replace(plan, survey=plan.survey.whole() if plan.selection.is_all else survey_trace(
-        plan.trace, plan.selection, base_ns=plan.survey.base_ns, folder=plan.survey.folder))
+    plan = replace(plan, survey=plan.survey.whole())
+    try:
+        return _written(plan, writers)
+    except DataError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        return _unwritten(plan, writers, str(error.args[0]))
+
+
+def _unwritten(plan: RankPlan, writers: Sequence[RankWriter], why: str) -> RankCounts:
+    """Leaves files without events."""
+    counts = RankCounts(rank=plan.rank, lost=why)
+    events = RankEvents(plan, _scanner(writers), counts)
+    for writer in writers:
+        writer.begin(events)
+        writer.close()
+    return counts
+
+
+def _written(plan: RankPlan, writers: Sequence[RankWriter]) -> RankCounts:
+    if not plan.selection.is_all:
+        plan = replace(plan, survey=survey_trace(
+            plan.trace, plan.selection, base_ns=plan.survey.base_ns, folder=plan.survey.folder))
     try:
         counts = _write(plan, writers)
         if _is_same(counts, plan.survey):
@@ -48,9 +72,13 @@ def _each_once(keys: Iterable[Sequence[str]]) -> Sequence[str]:
     return tuple(dict.fromkeys(chain.from_iterable(keys)))
 
 
+def _scanner(writers: Sequence[RankWriter]) -> Scanner:
+    return ENGINE.new_scanner(integers=_each_once(writer.integers for writer in writers),
+                              texts=_each_once(writer.texts for writer in writers))
+
+
 def _write(plan: RankPlan, writers: Sequence[RankWriter]) -> RankCounts:
-    scanner = ENGINE.new_scanner(integers=_each_once(writer.integers for writer in writers),
-                                 texts=_each_once(writer.texts for writer in writers))
+    scanner = _scanner(writers)
     file = ChromeFile(plan.trace.name, ChunkReader(plan.trace, chunk_bytes=READ_BYTES), scanner)
     layout = plan.survey.layout
     counts = RankCounts(

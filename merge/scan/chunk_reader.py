@@ -89,7 +89,7 @@ class ChunkReader:
             if error.errno in LIMITS:  # another file could not be opened either
                 raise
             raise DataError(f"expected a Chrome trace in {self.trace.name}, cannot read it: {error.strerror or error}",
-                            hint="check the path and its permissions") from error
+                            hint=getattr(error, "hint", "") or "check the path and its permissions") from error
 
     def _pieces(self, stack: ExitStack) -> Iterator[bytes]:
         """Decompressed bytes."""
