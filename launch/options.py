@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from distprof.contract.mesh import GIVEN_AXES, MESH_AXES
+from distprof.errors import UsageError
 from distprof.launch.completion import run_directories
 from distprof.launch.run_paths import checked
 from distprof.storage.places import is_url, place
+
+if TYPE_CHECKING:
+    from distprof.merge.workers.choice import Workers
 
 
 class Place(click.Path):
@@ -29,6 +33,12 @@ ATTEMPT = click.option("--attempt", type=click.IntRange(min=0), metavar="N",
                        help="Attempt of a job that torchrun restarted, from 0.  [default: the last one]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 STRICT = click.option("--strict", is_flag=True, help="Exit with code 3 if any data is missing.")
+_WORKERS = (
+    click.option("--workers", type=click.IntRange(min=1), metavar="N",
+                 help="Read traces in so many processes of this machine.  [default: a thread for each core]"),
+    click.option("--scheduler", metavar="ADDRESS",
+                 help="Read traces on a cluster of dask, whose scheduler is at this address, like tcp://host:8786."),
+)
 COUNT_DEVICE = click.option(
     "--device", default="meta", type=click.Choice(["meta", "cpu"]), show_default=True,
     help="Device on which the model is built and called. meta needs no memory and runs attention as plain matrix "
@@ -41,6 +51,25 @@ def mesh_sizes(command: Callable[..., None]) -> Any:
         click.option(f"--{axis}", default=None, type=click.IntRange(min=1), metavar="N",
                      help=f"{TITLES[axis][0].upper()}{TITLES[axis][1:]} size, for a job that does not tell it.")
         for axis in GIVEN_AXES])
+
+
+def worker_options(command: Callable[..., None]) -> Any:
+    """--workers and --scheduler; see `given_workers`."""
+    return _with(command, _WORKERS)
+
+
+def given_workers(processes: int | None, scheduler: str | None) -> Workers:
+    """What the two options ask for.
+
+    Raises:
+        UsageError: Both were given.
+    """
+    from distprof.merge.workers.choice import Workers
+
+    if processes is not None and scheduler is not None:
+        raise UsageError("expected one of --workers and --scheduler, found both",
+                         hint="a cluster has the workers that were started for it: dask worker")
+    return Workers(processes=processes, scheduler=scheduler)
 
 
 def given_sizes(sizes: Mapping[str, int | None]) -> dict[str, int]:

@@ -9,7 +9,16 @@ import click
 
 from distprof.contract.mesh import GIVEN_AXES
 from distprof.ending import ended_by_signals
-from distprof.launch.options import ATTEMPT, PLACE, RUNS, STRICT, given_sizes, mesh_sizes
+from distprof.launch.options import (
+    ATTEMPT,
+    PLACE,
+    RUNS,
+    STRICT,
+    given_sizes,
+    given_workers,
+    mesh_sizes,
+    worker_options,
+)
 from distprof.launch.progress import progress_bar
 from distprof.merge.chrome.formats import FORMATS
 from distprof.terminal import show
@@ -58,6 +67,7 @@ if TYPE_CHECKING:
               help="Print the answer in ten lines in place of what was written: step time, MFU, communication, late "
                    "ranks, what is missing.")
 @click.option("--force", is_flag=True, help="Replace an earlier merge.")
+@worker_options
 @mesh_sizes
 @ATTEMPT
 @STRICT
@@ -79,10 +89,11 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
     runs = of_attempt(runs, attempt)
     naming = Naming(pattern=rank_pattern, in_order=ranks_in_order)
     sizes = given_sizes({axis: chosen.pop(axis) for axis in GIVEN_AXES})
+    workers = given_workers(chosen.pop("workers"), chosen.pop("scheduler"))
     options = _merge_options(**chosen)
     with ended_by_signals(), progress_bar("merging") as advance:
         text = merge_run(*runs, options=options, out=out, naming=naming, sizes=sizes, force=force, strict=strict,
-                         brief=answer, progress=advance)
+                         brief=answer, workers=workers, progress=advance)
     show(text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,6 +59,8 @@ class RankSurveys:
             UsageError: The options ask for ranks that are not there.
         """
         self._traces = _traces(run, options)
+        if workers.scheduler is not None:  # workers are in other folders
+            self._traces = [(rank, replace(trace, path=trace.path.absolute())) for rank, trace in self._traces]
         self._folder = folder
         work = None if folder is None else make_work_folder(folder)
         self._pool = open_pool(workers, len(self._traces), work, [trace.path for _, trace in self._traces])

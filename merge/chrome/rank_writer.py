@@ -12,6 +12,7 @@ from distprof.merge.chrome.formats import RankWriter
 from distprof.merge.chrome.rank_events import OtherThreadsError, RankCounts, RankEvents
 from distprof.merge.chrome.rank_plans import RankPlan
 from distprof.merge.chrome.survey import Survey, survey_trace
+from distprof.merge.chrome.work_folder import StillWanted
 from distprof.merge.scan.chrome_file import ChromeFile
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Scanner
@@ -85,12 +86,13 @@ def _write(plan: RankPlan, writers: Sequence[RankWriter]) -> RankCounts:
         rank=plan.rank, losses=file.losses, metadata=file.metadata, num_side=layout.num_side,
         num_cut=len(layout.cut_rows) + len(layout.moved_rows), num_hanging=len(layout.hanging_rows),
         num_left_out=layout.num_left_out)
-    events = RankEvents(plan, scanner, counts)
+    events, wanted = RankEvents(plan, scanner, counts), StillWanted(plan.survey.folder)
     with ExitStack() as stack:
         for writer in writers:
             writer.begin(events)
             stack.callback(writer.close)
         for text in file.scanned():
+            wanted.look()
             decided = events.decide(text)
             for writer in writers:
                 writer.add(decided)

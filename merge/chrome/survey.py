@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from distprof.merge.chrome.work_folder import Attempt
+from distprof.merge.chrome.work_folder import Attempt, StillWanted
 from distprof.merge.layout.event_selection import EventSelection
 from distprof.merge.layout.finder import LayoutFinder
 from distprof.merge.layout.layout import Layout
@@ -130,8 +130,9 @@ def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: 
 
 
 def _read(file: ChromeFile, survey: Survey, rows: LayoutFinder) -> None:
-    scanner, steps = file.scanner, _Steps(file.scanner)
+    scanner, steps, wanted = file.scanner, _Steps(file.scanner), StillWanted(survey.folder)
     for text in file.scanned():
+        wanted.look()
         phase = scanner.column("phase")
         survey.bad_times += int(np.count_nonzero(timeless(scanner)))
         survey.meta += _meta(scanner, text, np.flatnonzero(phase == META))

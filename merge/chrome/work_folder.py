@@ -6,13 +6,17 @@ gets the name it is meant for when it is whole; once the folder is gone, nobody 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 WORK = ".work"
+LOOK_S = 1.0
+"""Between two looks whether the folder is still there."""
 
 
 def make_work_folder(folder: Path) -> Path:
@@ -28,6 +32,24 @@ def remove_work_folder(folder: Path) -> None:
     with suppress(FileNotFoundError):
         (folder / WORK).rename(gone)
         shutil.rmtree(gone)
+
+
+class StillWanted:
+    """Ends long work for a merge that is gone: its process may have been killed on another host."""
+
+    def __init__(self, work: Path | None) -> None:
+        self._work, self._next = work, time.monotonic() + LOOK_S
+
+    def look(self) -> None:
+        """Call it often.
+
+        Raises:
+            OSError: The folder of the merge is gone.
+        """
+        if self._work is not None and time.monotonic() > self._next:
+            self._next = time.monotonic() + LOOK_S
+            if not self._work.is_dir():
+                raise FileNotFoundError(errno.ENOENT, "the merge was given up", str(self._work))
 
 
 class Attempt:

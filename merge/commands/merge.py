@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from distprof.merge.run.timelines import with_timelines
 from distprof.merge.scan.archives import unpack
 from distprof.merge.scan.engine import PLAIN, is_compiled
 from distprof.merge.workers.choice import BUILT_IN, Workers
+from distprof.merge.workers.leftovers import removed_if_killed
 from distprof.storage.places import remote
 from distprof.terminal import say
 
@@ -68,7 +69,9 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         place = uploaded_whole(free_elsewhere(elsewhere, paths, force=force), paths, force=force)
     if not is_compiled():
         say(SLOW)
-    with (place as folder, _unpacked(run, folder) as unpacked,
+    with (place as folder,
+          nullcontext() if workers.scheduler is None else removed_if_killed(folder),
+          _unpacked(run, folder) as unpacked,
           _surveys(unpacked, options, folder, workers) as reading):
         from distprof.merge.commands import merge_files as writing  # takes a while, and the first pass runs meanwhile
 

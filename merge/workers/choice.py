@@ -38,6 +38,10 @@ def open_pool(workers: Workers, num_items: int, folder: Path | None = None, inpu
     Raises:
         DataError: There is no such scheduler, or its workers cannot do the work.
     """
+    if workers.scheduler is not None:
+        from distprof.merge.workers.dask_pool import DaskPool
+
+        return DaskPool(workers.scheduler, folder, inputs)
     if workers.processes is not None:
         return ProcessPool(max(1, min(num_items, workers.processes)))
     size = max(1, min(num_items, os.cpu_count() or 1))

@@ -57,6 +57,14 @@ class Pool:
     def _hand(self, name: str, work: Callable[..., Result], args: Sequence[Any]) -> Future[Result]:
         return self._executor.submit(work, *args)
 
+    def _stop(self) -> None:
+        """Lets go of workers that are lost."""
+        self._executor.shutdown(wait=False)
+
+    def _told(self, task: Task[Any], error: BaseException) -> BaseException:
+        """What is raised of an error of a piece of work."""
+        return error
+
     def submit(self, name: str, work: Callable[..., Result], *args: Any) -> Task[Result]:
         """Has work done; all of it travels to the worker."""
         task = Task(name=name, work=work, args=args if self.lost else (), future=self._hand(name, work, args),
@@ -76,9 +84,12 @@ class Pool:
             except self.lost as error:
                 self._again(task, error)
                 continue
-            except BaseException:
+            except BaseException as error:
                 del self._open[task]
-                raise
+                told = self._told(task, error)
+                if told is error:
+                    raise
+                raise told from error
             self._losses = 0
             del self._open[task]
             return found
@@ -104,7 +115,7 @@ class Pool:
                             f"one had to {task.name}", hint=self.remedy) from error
         with held():  # a process that has just been started is known only afterwards
             self._generation += 1
-            self._executor.shutdown(wait=False)
+            self._stop()
             self._executor = self._start()
             for one in self._open:
                 if not self._is_done(one):

@@ -1,0 +1,155 @@
+"""Workers of a cluster of dask. Needs the extra `cluster`; nothing else here imports dask."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Executor, Future
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from distprof.errors import DataError, UsageError
+from distprof.merge.workers.installed import WHOLE, differing
+from distprof.merge.workers.pool import Pool, Task
+from distprof.merge.workers.work_place import WorkPlace, lacking_here
+
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import distributed
+except ImportError as error:
+    raise UsageError("expected dask.distributed for --scheduler, found none",
+                     hint="pip install 'distprof[cluster]'") from error
+
+Result = TypeVar("Result")
+CLOSING_S = 5.0
+
+
+class DaskPool(Pool):
+    """Connects to a scheduler, and again where it is lost; work that was not done by then is done again.
+
+    Where a worker is lost, the scheduler gives its work to another one.
+    """
+
+    lost = (CancelledError,)
+    remedy = "see the log of the scheduler"
+
+    def __init__(self, address: str, folder: Path | None, inputs: Iterable[Path]) -> None:
+        """Connects, and looks at what workers have.
+
+        Raises:
+            DataError: There is no scheduler or worker, or one has other versions, or does not see the files.
+            UsageError: It is no address.
+        """
+        self._address = address
+        self._place = WorkPlace.of(folder, inputs)
+        _be_quiet()
+        super().__init__(1)
+
+    def _start(self) -> Executor:
+        self._client = _connected(self._address)
+        try:
+            self._check()
+        except BaseException:
+            self._client.close(timeout=CLOSING_S)
+            raise
+        self.size = max(1, sum(self._client.nthreads().values()))
+        executor: Executor = self._client.get_executor(pure=False)
+        return executor
+
+    def _check(self) -> None:
+        """Looks at workers that are there; those that come later look for themselves."""
+        different = next(differing(self._client.get_versions(packages=[*WHOLE])), None)
+        if different is not None:
+            raise DataError(f"expected the same versions on all workers of {self._address}, found {different}",
+                            hint="install on workers what is installed here: pip freeze")
+        lacking = self._client.run(lacking_here, self._place, on_error="return")
+        for address, reason in lacking.items():
+            if reason is not None:
+                raise _blind(address, str(reason))
+
+    def _hand(self, name: str, work: Callable[..., Result], args: Sequence[Any]) -> Future[Result]:
+        payload = pickle.dumps((self._place, work, args), pickle.HIGHEST_PROTOCOL)
+        kind, _, rest = name.partition(" ")  # the dashboard has a bar for what is before the hyphen
+        executor: Any = self._executor  # that of dask takes the name of a task
+        found: Future[Result] = executor.submit(perform, payload, key=f"{kind}-{rest} {uuid.uuid4().hex[:8]}")
+        return found
+
+    def _told(self, task: Task[Any], error: BaseException) -> BaseException:
+        if isinstance(error, distributed.scheduler.KilledWorker):
+            return DataError(f"expected workers of {self._address} to stay, found that all that had to {task.name} "
+                             "ended", hint="out of memory? dask worker --memory-limit, or fewer threads each")
+        if isinstance(error, (ImportError, AttributeError, pickle.UnpicklingError)):
+            return DataError(f"expected distprof on all workers of {self._address} as it is here, found: {error}",
+                             hint="install on workers what is installed here")
+        return error
+
+    def _stop(self) -> None:
+        with suppress(Exception):  # the scheduler may be gone
+            self._client.close(timeout=CLOSING_S)
+
+    def close(self) -> None:
+        """Lets go of all work; what workers do not have yet is never done."""
+        self._stop()
+
+    def abandon(self) -> None:
+        self._stop()
+
+
+def perform(payload: bytes) -> Any:
+    """Does work on a worker.
+
+    Raises:
+        DataError: The worker does not see what the client sees.
+    """
+    place, work, args = pickle.loads(payload)
+    lacking = lacking_here(place)
+    if lacking is not None:
+        raise _blind(distributed.get_worker().address, lacking)
+    return work(*args)
+
+
+def _blind(address: str, lacking: str) -> DataError:
+    return DataError(f"expected worker {address} to see the files of the client, found {lacking}",
+                     hint="put the run and --out on a file system that all workers have at the same path")
+
+
+@lru_cache(maxsize=1)
+def _be_quiet() -> None:
+    """What goes wrong is said by an error, in one line."""
+    for name in ("distributed", "tornado", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    warnings.filterwarnings("ignore", module=r"distributed|dask|contextlib")
+
+
+def _connected(address: str) -> Any:
+    """A client, once there is a scheduler with a worker; dask's own time for connecting is how long that may take.
+
+    Raises:
+        DataError: There is none in time.
+        UsageError: It is no address.
+    """
+    import dask
+    from dask.utils import parse_timedelta
+
+    patience_s = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+    try:
+        client = distributed.Client(address, timeout=patience_s, set_as_default=False, name="distprof")
+    except (OSError, TimeoutError) as error:
+        raise DataError(f"expected a scheduler of dask at {address}, found none in {patience_s:g} s",
+                        hint="start it: dask scheduler; its first lines say the address") from error
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"expected an address for --scheduler, found {address!r}: {error}",
+                         hint="--scheduler tcp://host:8786") from error
+    try:
+        client.wait_for_workers(1, timeout=patience_s)
+    except TimeoutError as error:
+        client.close(timeout=CLOSING_S)
+        raise DataError(f"expected workers at {address}, found none in {patience_s:g} s",
+                        hint=f"start some: dask worker {address}") from error
+    return client

@@ -1,0 +1,61 @@
+"""What a worker on another host has to see before it can work: the folder of the merge, and the traces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+PROBE = "probe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkPlace:
+    """Folder and files that client and workers share."""
+
+    folder: Path | None
+    """Where workers leave what they make; None where that goes to the client."""
+    token: str
+    """What the probe file holds: another machine may have a folder of that name, too."""
+    inputs: tuple[tuple[Path, int], ...]
+    """A few of the files to be read, with their lengths."""
+
+    @classmethod
+    def of(cls, folder: Path | None, inputs: Iterable[Path]) -> WorkPlace:
+        """Writes the probe."""
+        token, known = os.urandom(16).hex(), list(inputs)
+        if folder is not None:
+            (folder / PROBE).write_text(token)
+        return cls(folder=folder, token=token,
+                   inputs=tuple((path, path.stat().st_size) for path in dict.fromkeys([*known[:1], *known[-1:]])))
+
+    def lacking(self) -> str | None:
+        """What is not the same where this is called, or cannot be written; None if nothing."""
+        for path, size in self.inputs:
+            try:
+                found = path.stat().st_size
+            except OSError as error:
+                return f"{path}: {os.strerror(error.errno or 0)}"
+            if found != size:
+                return f"another file at {path}: {found} bytes, expected {size}"
+        return None if self.folder is None else _not_shared(self.folder, self.token)
+
+
+def _not_shared(folder: Path, token: str) -> str | None:
+    mine = folder / f"{PROBE}.{os.urandom(4).hex()}"
+    try:
+        if (folder / PROBE).read_text() != token:
+            return f"another folder at {folder}"
+        mine.write_text(token)
+        mine.unlink()
+    except OSError as error:
+        return f"{folder}: {os.strerror(error.errno or 0)}"
+    return None
+
+
+@lru_cache(maxsize=8)
+def lacking_here(place: WorkPlace) -> str | None:
+    """`lacking` of this process, looked at once."""
+    return place.lacking()
