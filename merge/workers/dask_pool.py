@@ -122,8 +122,9 @@ def _blind(address: str, lacking: str) -> DataError:
 @lru_cache(maxsize=1)
 def _be_quiet() -> None:
     """What goes wrong is said by an error, in one line."""
-    for name in ("distributed", "tornado", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    for name in [*logging.root.manager.loggerDict]:  # dask sets levels one by one
+        if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     warnings.filterwarnings("ignore", module=r"distributed|dask|contextlib")
 
 

@@ -1,0 +1,326 @@
+"""A merge on a cluster of dask: the same bytes as without one, whatever happens to the cluster."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.dask_cluster import QUIET, DaskCluster, wait_for
+from support.jobs import clean_environ, distprof
+from support.rank_traces import slice_of, write_run
+
+pytest.importorskip("distributed")
+pytestmark = pytest.mark.job
+RANKS = 12
+SOON = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s"}
+
+
+def events(number: int, at: int) -> list[dict]:
+    ends = {"id": number, "pid": 7, "tid": 7, "cat": "c", "name": "a"}
+    return [slice_of(f"op{number % 50}", at, 15 if number % 100 == 0 else 5, args={"External id": number}),
+            {"ph": "s", "ts": at, **ends}, {"ph": "f", "bp": "e", "ts": at + 1, **ends}]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ranks with slices that overlap, arrows, and a trace that is cut."""
+    traces: list = [[event for number in range(3000) for event in events(number, 10 * number + rank)]
+                    for rank in range(RANKS)]
+    traces[3] = '{"traceEvents":[{"ph":"X","name":"a","pid":1,"tid":1,"ts":1,"dur":2},{"ph":"X","na'
+    return write_run(tmp_path_factory.mktemp("run") / "run", *traces)
+
+
+@pytest.fixture(scope="module")
+def expected(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Merged without a cluster."""
+    out = tmp_path_factory.mktemp("expected") / "merged"
+    assert distprof("merge", run, "--out", out).returncode == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    found = DaskCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        found.add_worker()
+        found.add_worker()
+        yield found
+    finally:
+        found.end()
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[DaskCluster]:
+    """One that a test may harm."""
+    (tmp_path / "cluster").mkdir()
+    found = DaskCluster(tmp_path / "cluster")
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def start(run: Path, out: Path, *words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", "distprof", "merge", run, "--out", out, *map(str, words)],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environ())
+
+
+@pytest.mark.parametrize("options", [(), ("--window", "1ms:20ms"), ("--operators",), ("--format", "perfetto-tar")])
+def test_a_cluster_writes_the_same_bytes(run, cluster, tmp_path, options):
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    one = distprof("merge", run, "--out", alone, *options)
+    other = distprof("merge", run, "--out", together, *options, "--scheduler", cluster.address, TEST="")
+    assert (other.returncode, other.stderr) == (0, "")
+    assert other.stdout == one.stdout.replace(str(alone), str(together))
+    assert contents(together) == contents(alone)
+
+
+def test_relative_paths_are_those_of_the_client(run, cluster, expected):
+    done = distprof("merge", run.name, "--force", "--scheduler", cluster.address, cwd=run.parent)
+    assert done.returncode == 0, done.stderr
+    assert contents(run / "merged") == contents(expected)
+    shutil.rmtree(run / "merged")
+
+
+def test_processes_write_the_same_bytes(run, expected, tmp_path):
+    done = distprof("merge", run, "--out", tmp_path / "merged", "--workers", 2, TEST="")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert contents(tmp_path / "merged") == contents(expected)
+
+
+def test_work_has_readable_names(cluster):
+    asked = subprocess.run([sys.executable, "-c", NAMES, cluster.address], capture_output=True, text=True, check=False,
+                           env=clean_environ() | QUIET)
+    assert asked.returncode == 0, asked.stderr
+    key, prefix = asked.stdout.strip().split("|")
+    assert key.startswith("survey-rank 12 ") and prefix == "survey"
+
+
+NAMES = """
+import sys, time, distributed
+from distprof.merge.workers.dask_pool import DaskPool
+
+pool = DaskPool(sys.argv[1], None, [])
+task = pool.submit("survey rank 12", time.sleep, 2)
+with distributed.Client(sys.argv[1], set_as_default=False) as client:
+    found = client.run_on_scheduler(lambda dask_scheduler: [
+        (key, one.prefix.name) for key, one in dask_scheduler.tasks.items()])
+print(*found[0], sep="|")
+pool.result(task)
+pool.close()
+"""
+
+
+# --- what is wrong with it --------------------------------------------------------------------------------------------
+
+
+def refused(run: Path, out: Path, address: str, **environ: str) -> str:
+    done = distprof("merge", run, "--out", out, "--scheduler", address, **(SOON | environ))
+    assert done.returncode in (1, 2) and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and "hint: " in done.stderr
+    assert not [path for path in out.parent.iterdir() if path.name.endswith((".tmp", out.name))]
+    return done.stderr
+
+
+def test_no_scheduler(run, tmp_path):
+    assert "expected a scheduler of dask at tcp://127.0.0.1:1, found none in 3 s" in refused(
+        run, tmp_path / "merged", "tcp://127.0.0.1:1")
+
+
+def test_no_address(run, tmp_path):
+    assert "expected an address for --scheduler, found 'tcp://host:port'" in refused(
+        run, tmp_path / "merged", "tcp://host:port")
+
+
+def test_no_workers(run, tmp_path, own_cluster):
+    assert "found none in 3 s  hint: start some: dask worker" in refused(
+        run, tmp_path / "merged", own_cluster.address)
+
+
+def test_another_version(run, tmp_path, own_cluster):
+    about = tmp_path / "other" / "distprof-9.9.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: distprof\nVersion: 9.9\n")
+    own_cluster.add_worker(PYTHONPATH=f"{about.parent}{os.pathsep}{QUIET['PYTHONPATH']}")
+    found = refused(run, tmp_path / "merged", own_cluster.address)
+    assert "expected the same versions on all workers" in found and "found distprof 9.9 on tcp://" in found
+
+
+def test_a_worker_that_does_not_see_the_run(run, tmp_path, own_cluster):
+    apart = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+             f'mount -t tmpfs none "{run}" && exec "$@"', "--")
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make mount namespaces")
+    own_cluster.add_worker(before=apart)
+    found = refused(run, tmp_path / "merged", own_cluster.address)
+    assert "to see the files of the client" in found and "No such file or directory" in found
+
+
+def test_a_worker_that_does_not_see_the_folder_of_the_merge(run, tmp_path, own_cluster):
+    out = tmp_path / "out"
+    out.mkdir()
+    apart = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+             f'mount -t tmpfs none "{out}" && exec "$@"', "--")
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make mount namespaces")
+    own_cluster.add_worker(before=apart)
+    assert "to see the files of the client" in refused(run, out / "merged", own_cluster.address)
+
+
+def test_both_options(run, tmp_path):
+    done = distprof("merge", run, "--out", tmp_path / "merged", "--workers", 2, "--scheduler", "tcp://127.0.0.1:1")
+    assert done.returncode == 2 and "expected one of --workers and --scheduler, found both" in done.stderr
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def kill_at_random(cluster: DaskCluster, merge: subprocess.Popen[str], times: int, seed: int) -> int:
+    """SIGKILL to a worker at random moments while a merge runs; returns how often."""
+    chance, done = random.Random(seed), 0
+    while done < times and merge.poll() is None:
+        time.sleep(chance.uniform(0, 1.5))
+        known = cluster.processes()
+        if known and merge.poll() is None:
+            os.kill(chance.choice(known), signal.SIGKILL)
+            done += 1
+    return done
+
+
+def test_a_worker_is_killed_and_nothing_is_lost(run, expected, tmp_path, own_cluster):
+    own_cluster.add_worker()
+    own_cluster.add_worker()
+    merge = start(run, tmp_path / "merged", "--scheduler", own_cluster.address)
+    wait_for(lambda: [*tmp_path.glob(".merged.*.tmp/.work/*.survey")] or merge.poll() is not None)
+    killed = kill_at_random(own_cluster, merge, 1, 1)
+    _, err = merge.communicate()
+    assert (merge.returncode, err, killed) == (0, "", 1)
+    assert contents(tmp_path / "merged") == contents(expected)
+
+
+@pytest.mark.stress
+def test_workers_are_killed_at_30_moments_and_nothing_is_lost(run, expected, tmp_path, own_cluster):
+    own_cluster.add_worker()
+    own_cluster.add_worker()
+    killed = 0
+    while killed < 30:
+        merge = start(run, tmp_path / "merged", "--force", "--scheduler", own_cluster.address)
+        killed += kill_at_random(own_cluster, merge, 30 - killed, killed)
+        _, err = merge.communicate()
+        assert (merge.returncode, err) == (0, "")
+        assert contents(tmp_path / "merged") == contents(expected)
+
+
+@pytest.mark.stress
+def test_processes_are_killed_at_30_moments_and_nothing_is_lost(run, expected, tmp_path):
+    killed, chance = 0, random.Random(5)
+    while killed < 30:
+        merge = start(run, tmp_path / "merged", "--force", "--workers", 2)
+        while merge.poll() is None and killed < 30:
+            time.sleep(chance.uniform(0.2, 1.5))
+            known = [child for child in workers_of(merge.pid) if merge.poll() is None]
+            if known:
+                os.kill(chance.choice(known), signal.SIGKILL)
+                killed += 1
+        _, err = merge.communicate()
+        assert (merge.returncode, err) == (0, "")
+        assert contents(tmp_path / "merged") == contents(expected)
+
+
+def workers_of(pid: int) -> list[int]:
+    """Processes of a pool."""
+    found = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split()
+                      if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    except OSError:
+        pass
+    return found
+
+
+def test_work_that_ends_each_worker_is_given_up(own_cluster):
+    own_cluster.add_worker()
+    done = subprocess.run([sys.executable, "-c", """
+import os, sys
+from distprof.errors import DataError
+from distprof.merge.workers.dask_pool import DaskPool
+
+pool = DaskPool(sys.argv[1], None, [])
+try:
+    pool.result(pool.submit("write rank 3", os._exit, 9))
+except DataError as error:
+    print(error)
+pool.close()
+""", own_cluster.address], capture_output=True, text=True, check=False, env=clean_environ() | QUIET)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "found that all that had to write rank 3 ended  hint: out of memory?" in done.stdout
+
+
+def test_a_scheduler_that_is_started_again_gets_the_work_again(own_cluster):
+    own_cluster.add_worker()
+    client = subprocess.Popen([sys.executable, "-c", """
+import sys, time
+from distprof.merge.workers.dask_pool import DaskPool
+
+def items():
+    for number in range(8):
+        yield f"count {number}", (f"__import__('time').sleep(0.5) or {number}",)
+
+pool = DaskPool(sys.argv[1], None, [])
+for found in pool.in_order(eval, items()):
+    print(found, flush=True)
+pool.close()
+""", own_cluster.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environ() | QUIET)
+    assert client.stdout is not None and client.stdout.readline() == "0\n"
+    own_cluster.kill_scheduler()
+    own_cluster.kill_workers()
+    own_cluster.start_scheduler()
+    own_cluster.add_worker()
+    out, err = client.communicate()
+    assert (client.returncode, err) == (0, "")
+    assert out.split() == [str(number) for number in range(1, 8)]
+
+
+def test_a_scheduler_that_is_gone_is_one_line(run, tmp_path, own_cluster):
+    own_cluster.add_worker()
+    os.environ |= SOON
+    merge = start(run, tmp_path / "merged", "--scheduler", own_cluster.address)
+    for name in SOON:
+        del os.environ[name]
+    wait_for(lambda: [*tmp_path.glob(".merged.*.tmp/.work/*.survey")] or merge.poll() is not None)
+    own_cluster.end()
+    out, err = merge.communicate()
+    assert (merge.returncode, out) == (1, "") and len(err.splitlines()) == 1
+    assert "expected a scheduler of dask at" in err
+    assert not [*tmp_path.glob("*merged*")]
+
+
+def test_a_client_that_is_killed_leaves_nothing_behind(run, tmp_path, cluster):
+    merge = start(run, tmp_path / "merged", "--scheduler", cluster.address)
+    wait_for(lambda: [*tmp_path.glob(".merged.*.tmp/.work/*.survey")])
+    merge.kill()
+    merge.communicate()
+    wait_for(lambda: not [*tmp_path.iterdir()])
+
+
+def test_a_signal_ends_a_merge_and_leaves_nothing_behind(run, tmp_path, cluster):
+    merge = start(run, tmp_path / "merged", "--scheduler", cluster.address)
+    wait_for(lambda: [*tmp_path.glob(".merged.*.tmp/.work/*.survey")])
+    merge.send_signal(signal.SIGTERM)
+    _, err = merge.communicate()
+    assert (merge.returncode, err) == (143, "")
+    assert not [*tmp_path.iterdir()]

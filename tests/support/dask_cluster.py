@@ -1,0 +1,107 @@
+"""A cluster of dask: a scheduler and workers as processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from support.jobs import PATIENCE_S, ROOT, clean_environ
+
+QUIET = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "30s", "PYTHONPATH": str(ROOT)}
+
+
+class DaskCluster:
+    """Starts a scheduler; end it afterwards."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._port = folder, 0
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self.address = ""
+        self.start_scheduler()
+
+    def start_scheduler(self) -> None:
+        """At the same address, if there was one before."""
+        file = self._folder / "scheduler.json"
+        file.unlink(missing_ok=True)
+        self._scheduler = self._start("scheduler", ["distributed.cli.dask_scheduler", "--no-dashboard", "--host",
+                                                    "127.0.0.1", "--port", str(self._port), "--scheduler-file", file])
+        wait_for(file.exists)
+        wait_for(lambda: file.read_text().endswith("}"))
+        self.address = json.loads(file.read_text())["address"]
+        self._port = int(self.address.rpartition(":")[2])
+
+    def add_worker(self, *words: object, before: Sequence[object] = (), **environ: str) -> None:
+        """A worker of one thread, watched by a process that starts it again, once the scheduler knows it."""
+        known = self.num_workers()
+        self._workers.append(self._start(f"worker{len(self._workers)}", [
+            "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard", "--local-directory",
+            self._folder, *words], before, **environ))
+        wait_for(lambda: self.num_workers() > known)
+
+    def _start(self, name: str, words: Sequence[object], before: Sequence[object] = (), **environ: str) -> (
+            subprocess.Popen[bytes]):
+        with (self._folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen([*map(str, before), sys.executable, "-m", *map(str, words)], stdout=log, stderr=log,
+                                    start_new_session=True, env=clean_environ() | QUIET | environ)
+
+    def num_workers(self) -> int:
+        """Those that the scheduler knows."""
+        asked = subprocess.run([sys.executable, "-c", (
+            "import sys, distributed\n"
+            "with distributed.Client(sys.argv[1]) as client: print(len(client.scheduler_info()['workers']))"),
+            self.address], capture_output=True, text=True, check=True, env=clean_environ() | QUIET)
+        return int(asked.stdout)
+
+    def processes(self) -> list[int]:
+        """The processes that do the work now."""
+        return [child for watch in self._workers for child in _children(watch.pid)
+                if b"spawn_main" in _line(child)]
+
+    def kill_scheduler(self) -> None:
+        """SIGKILL."""
+        _kill(self._scheduler)
+
+    def kill_workers(self) -> None:
+        """SIGKILL, and nobody starts them again."""
+        while self._workers:
+            _kill(self._workers.pop())
+
+    def end(self) -> None:
+        """Ends all processes."""
+        self.kill_workers()
+        self.kill_scheduler()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for task in Path(f"/proc/{pid}/task").iterdir()
+                for child in (task / "children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    """Until it is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
