@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from distprof.launch.options import ATTEMPT, JSON, RUNS, STRICT, given_sizes, mesh_sizes
+from distprof.launch.options import ATTEMPT, JSON, RUNS, STRICT, given_sizes, given_workers, mesh_sizes, worker_options
 from distprof.terminal import show
 
 
@@ -20,12 +20,14 @@ from distprof.terminal import show
 @click.option("--timeline", is_flag=True,
               help="Draw each collective on a time axis: arrival, waiting and transfer of every rank.")
 @click.option("--matrix", is_flag=True, help="Show the bytes that each pair of ranks exchanged.")
+@worker_options
 @mesh_sizes
 @ATTEMPT
 @JSON
 @STRICT
 def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: int | None, slowest: int | None,
-          timeline: bool, matrix: bool, as_json: bool, strict: bool, attempt: int | None, **sizes: int | None) -> None:
+          timeline: bool, matrix: bool, as_json: bool, strict: bool, attempt: int | None,
+          workers: int | None, scheduler: str | None, **sizes: int | None) -> None:
     """Show communication: waiting, transfer, bandwidth, late ranks.
 
     RUN is a run directory, traces that torch.profiler wrote, or dumps of torch's flight recorder. Several are run
@@ -38,7 +40,9 @@ def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: in
     from distprof.merge.commands.comms import comms as comms_of
     from distprof.merge.cost.choice import Choice
     from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.each_rank import reading_in
 
     view = View(slowest=slowest, timeline=timeline, matrix=matrix, as_json=as_json)
-    show(comms_of(*of_attempt(runs, attempt), choice=Choice(op=op, group=group, step=step), view=view, strict=strict,
-                  sizes=given_sizes(sizes)))
+    with reading_in(given_workers(workers, scheduler)):
+        show(comms_of(*of_attempt(runs, attempt), choice=Choice(op=op, group=group, step=step), view=view,
+                      strict=strict, sizes=given_sizes(sizes)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from distprof.errors import UsageError
-from distprof.launch.options import ATTEMPT, PLACE, RUNS, STRICT
+from distprof.launch.options import ATTEMPT, PLACE, RUNS, STRICT, given_workers, worker_options
 from distprof.terminal import show
 
 FRAMES = 5
@@ -52,13 +52,14 @@ FRAMES = 5
               help="Print what torch's key_averages().table() prints, of one --rank; with --by shape that of "
                    "group_by_input_shape, with --by stack that of group_by_stack_n. --sort and --top are its sort_by "
                    "and row_limit.")
+@worker_options
 @ATTEMPT
 @STRICT
 def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: int | None, op: str | None,
         types: tuple[str, ...], module: str | None, dtype: str | None, ranks: tuple[int, ...], steps: tuple[int, ...],
         phases: tuple[str, ...], stack: int | None, min_time: float | None, max_time: float | None, form: str | None,
         parquet: Path | None, peak: float | None, bandwidth: float | None, as_torch: bool, attempt: int | None,
-        strict: bool) -> None:
+        strict: bool, workers: int | None, scheduler: str | None) -> None:
     """Show operators: time on host and device, FLOPs and bytes.
 
     RUN is a run directory, traces that torch.profiler wrote, or a merge of either. FLOPs are those of the count pass;
@@ -87,10 +88,12 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
     from distprof.merge.commands.ops import OpsView
     from distprof.merge.commands.ops import ops as ops_of
     from distprof.merge.operators.selection import Selection
+    from distprof.merge.run.each_rank import reading_in
 
     selection = Selection(
         types=types, op=op, module=module, dtype=dtype, ranks=ranks, steps=steps, phases=phases,
         min_ns=None if min_time is None else 1000 * min_time, max_ns=None if max_time is None else 1000 * max_time)
     view = OpsView(by=by or ("op",), num_frames=num_frames, sort=sort or "self", top=top, form=form or "text",
                    parquet=parquet, peak=peak, bandwidth=bandwidth)
-    show(ops_of(*of_attempt(runs, attempt), selection=selection, view=view, strict=strict))
+    with reading_in(given_workers(workers, scheduler)):
+        show(ops_of(*of_attempt(runs, attempt), selection=selection, view=view, strict=strict))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from distprof.errors import UsageError
-from distprof.launch.options import ATTEMPT, PLACE, RUNS, given_sizes, mesh_sizes
+from distprof.launch.options import ATTEMPT, PLACE, RUNS, given_sizes, given_workers, mesh_sizes, worker_options
 from distprof.terminal import show
 
 
@@ -25,10 +25,12 @@ from distprof.terminal import show
                    "rate]")
 @click.option("--bandwidth", default=None, type=float, metavar="BYTES/S",
               help="Bandwidth of its memory.  [default: the published one]")
+@worker_options
 @mesh_sizes
 @ATTEMPT
 def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown: bool, force: bool,
-           peak: float | None, bandwidth: float | None, attempt: int | None, **sizes: int | None) -> None:
+           peak: float | None, bandwidth: float | None, attempt: int | None, workers: int | None,
+           scheduler: str | None, **sizes: int | None) -> None:
     """Write a page with all findings about RUN, for any browser.
 
     It is one file that needs no network. RUN is a run directory, or traces that torch.profiler wrote. Several RUNs are
@@ -49,6 +51,8 @@ def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown:
     from distprof.merge.commands.report import report as report_of
     from distprof.merge.report.sources import Given
     from distprof.merge.run.attempts import of_attempt
+    from distprof.merge.run.each_rank import reading_in
 
     given = Given(sizes=given_sizes(sizes), peak=peak, bandwidth=bandwidth)
-    show(report_of(*of_attempt(runs, attempt), form=form or "html", out=out, force=force, given=given))
+    with reading_in(given_workers(workers, scheduler)):
+        show(report_of(*of_attempt(runs, attempt), form=form or "html", out=out, force=force, given=given))

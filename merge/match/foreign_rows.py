@@ -24,11 +24,11 @@ from distprof.merge.match.backend_names import UNKNOWN, dtype_of, item_bytes, op
 from distprof.merge.match.comm_events import STEP, CommEvent, CommEvents, EventKind, read_events
 from distprof.merge.match.matching import ALONE
 from distprof.merge.match.rank_rows import RankRows
+from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import TYPES
 from distprof.merge.run.trace_identity import Group
-from distprof.threads import thread_pool
 
 LANE = "lane"
 """Column beside those of the contract: kernels of one communicator, where nothing names it, are on one stream."""
@@ -39,8 +39,7 @@ SCHEMA = {column.name: TYPES[column.type] for column in COLLECTIVES.columns} | {
 def foreign_rows(run: Run) -> RankRows:
     """Rows of every rank whose trace can be read."""
     ranks = [rank for rank in run.ranks if rank.trace is not None]
-    with thread_pool() as executor:
-        found = dict(zip((rank.number for rank in ranks), executor.map(_rows, ranks), strict=True))
+    found = dict(zip((rank.number for rank in ranks), for_each_rank("match", _rows, ranks), strict=True))
     tags = {"mp_size": run.mp_size, "dp_size": run.dp_size}
     read = {rank: rows for rank, rows in found.items() if rows is not None}
     if len({len({row[LANE] for row in filter(_is_lane, rows)}) for rows in read.values()}) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -21,7 +21,7 @@ from distprof.merge.run.tables import RecordedTables, read_tables
 from distprof.merge.run.timelines import steps_of_timeline, with_timelines
 
 if TYPE_CHECKING:
-    from distprof.merge.operators.rank_timeline import RankTimeline
+    from distprof.merge.operators.read_operators import Beside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class RunOperators:
 def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, None), *,
                   num_frames: int = 0, merge: Path | None = None,
                   tables: RecordedTables | None = None,
-                  take: Callable[[Rank, RankTimeline], None] = lambda *_: None) -> RunOperators:
+                  beside: Beside | None = None, take: Callable[[Rank, Any], None] = lambda *_: None) -> RunOperators:
     """Reads the timelines of a run, or what a merge has of them.
 
     Args:
@@ -53,7 +53,8 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
         num_frames: Functions of Python in `stack`; 0 leaves it null.
         merge: A merge of the run that is elsewhere.
         tables: Of the run, where they were read already.
-        take: Gets each timeline that is read, from a thread of its own.
+        beside: What else is done with timelines that are read, where they are read: see `read_operators`.
+        take: Gets what that returned.
 
     Raises:
         DataError: No rank has one.
@@ -68,7 +69,8 @@ def run_operators(run: Run, rates: tuple[float | None, float | None] = (None, No
     if found is None:
         from distprof.merge.operators.read_operators import read_operators  # takes a while
 
-        found, unreadable = read_operators(traced, tables, by_shapes=by_shapes, num_frames=num_frames, take=take)
+        found, unreadable = read_operators(traced, tables, by_shapes=by_shapes, num_frames=num_frames, beside=beside,
+                                           take=take)
         problems += unreadable
     if not found:
         raise DataError(f"expected a timeline in {run.path}, found none",

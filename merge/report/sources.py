@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ from distprof.merge.run.tables import Loaded, RecordedTables, read_table, read_t
 from distprof.merge.totals.findings import Findings, findings
 from distprof.merge.totals.modules import reduce_modules
 from distprof.merge.totals.summary import reduce
-from distprof.merge.waits.run_waits import RunWaits, TracedWaits, run_waits, waits_of_timeline
+from distprof.merge.waits.run_waits import RunWaits, TracedWaits, run_waits, waits_within, windows_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +182,14 @@ class Sources:
         """With the waits that the same timelines show."""
         traced, rates = dict[int, TracedWaits](), (self.given.peak, self.given.bandwidth)
 
-        def take(rank: Rank, timeline: RankTimeline) -> None:
-            traced[rank.number] = waits_of_timeline(self.recorded_steps, rank, timeline)
+        def beside(rank: Rank) -> Callable[[RankTimeline], TracedWaits]:
+            return partial(waits_within, rank.number, windows_of(self.recorded_steps, rank))
+
+        def take(rank: Rank, found: TracedWaits) -> None:
+            traced[rank.number] = found
 
         found = _tried(lambda: run_operators(self.opened, rates, tables=self.tables if self.is_recorded else None,
-                                             take=take))
+                                             beside=beside, take=take))
         return found, traced
 
     @cached_property

@@ -83,8 +83,12 @@ def waits_of_timeline(steps: Loaded | None, rank: Rank, timeline: RankTimeline) 
         rank: The rank.
         timeline: Its slices.
     """
-    windows = _windows(steps, rank)
-    return traced_waits(rank.number, timeline, windows), device_queue(rank.number, timeline, windows)
+    return waits_within(rank.number, windows_of(steps, rank), timeline)
+
+
+def waits_within(rank: int, windows: Sequence[tuple[int, int, int]] | None, timeline: RankTimeline) -> TracedWaits:
+    """Waits and queue of a rank whose steps are known: `windows_of`."""
+    return traced_waits(rank, timeline, windows), device_queue(rank, timeline, windows)
 
 
 def _of_timelines(run: Run, steps: Loaded | None, compilations: pl.DataFrame, problems: list[Unreadable],
@@ -130,7 +134,8 @@ def _steps_of_timelines(steps: Loaded, run: Run) -> pl.DataFrame:
     return pl.concat([steps.rows.clear(), *each]).select("rank", "step", "duration_ns")
 
 
-def _windows(steps: Loaded | None, rank: Rank) -> Sequence[tuple[int, int, int]] | None:
+def windows_of(steps: Loaded | None, rank: Rank) -> Sequence[tuple[int, int, int]] | None:
+    """Start, end and number of the steps of a timeline; None where a trace marks its own."""
     if steps is None:
         return None
     return list(steps_of_timeline(steps.rows, rank).select("start_ns", "end_ns", "step").iter_rows())

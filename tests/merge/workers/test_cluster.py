@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -99,6 +100,32 @@ def test_processes_write_the_same_bytes(run, expected, tmp_path):
     done = distprof("merge", run, "--out", tmp_path / "merged", "--workers", 2, TEST="")
     assert (done.returncode, done.stderr) == (0, "")
     assert contents(tmp_path / "merged") == contents(expected)
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of another program: collectives of four ranks, the last of which is late."""
+    folder = tmp_path_factory.mktemp("traces")
+    for rank in range(4):
+        late = 20 if rank == 3 else 0
+        found = [slice_of("aten::mm", 1000 * step, 100 + late, cat="cpu_op", args={"Input Dims": [[4, 8], [8, 2]]})
+                 for step in range(20)]
+        found += [slice_of("gloo:all_reduce", 1000 * step + 100 + late, 100 - late, tid=8, cat="user_annotation",
+                           args={"Input Dims": [[64]], "Input type": ["float"]}) for step in range(20)]
+        about = {"rank": rank, "world_size": 4, "backend": "gloo"}
+        (folder / f"rank{rank}.json").write_text(json.dumps({"distributedInfo": about, "traceEvents": found}))
+    return folder
+
+
+@pytest.mark.parametrize("words", [("comms", "--json"), ("comms",), ("ops",), ("ops", "--json"), ("report", "--json")])
+def test_commands_that_read_traces_say_the_same(run, traces, cluster, words):
+    for path in (run, traces):
+        alone = distprof(*words, path, TEST="")
+        assert alone.returncode == 0 and len(alone.stdout) > 100, alone.stderr
+        for where in (("--scheduler", cluster.address), ("--workers", 2)):
+            done = distprof(*words, path, *where, TEST="")
+            assert (done.returncode, done.stderr) == (0, alone.stderr)
+            assert done.stdout == alone.stdout
 
 
 def test_work_has_readable_names(cluster):
