@@ -1,0 +1,110 @@
+"""Makes up traces of many ranks: text that torch.profiler might have written, in files that take little room.
+
+A trace is two or more gzip members: what is different on each rank, and blocks of events, which ranks share. Each block
+begins where the one before ends, and `baseTimeNanoseconds` shifts the events of a rank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from isal import igzip
+
+DIGITS, FIRST_US = 12, 10**11
+"""Times have so many digits before the point, from the first one on: all blocks have the same length."""
+BLOCK_EVENTS = 5_000
+"""Calls of an operator in a block of events: some 5 MB."""
+CALL_US = 70
+
+
+def _call(number: int) -> str:
+    """An operator that calls others, and a kernel."""
+    at = FIRST_US + CALL_US * number
+    events = [f'{{"ph":"X","cat":"cpu_op","name":"aten::op{(7 * number + depth) % 150}","pid":1,"tid":1,'
+              f'"ts":{at + depth}.123,"dur":{60 - 8 * depth}.5,"args":{{"External id":{6 * number + depth},'
+              f'"Record function id":0,"Ev Idx":{6 * number + depth}}}}}' for depth in range(6)]
+    launch = f'"id":{number},"cat":"ac2g","name":"ac2g"'
+    return ",\n".join((
+        *events,
+        f'{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":1,"tid":1,"ts":{at + 7}.123,'
+        f'"dur":5,"args":{{"correlation":{number}}}}}',
+        f'{{"ph":"s",{launch},"pid":1,"tid":1,"ts":{at + 7}.123}}',
+        f'{{"ph":"X","cat":"kernel","name":"void kernel{number % 40}<float, 4>(float*)","pid":0,"tid":7,'
+        f'"ts":{at + 20}.123,"dur":40.5,"args":{{"stream":7,"correlation":{number},"grid":[1,2,3]}}}}',
+        f'{{"ph":"f","bp":"e",{launch},"pid":0,"tid":7,"ts":{at + 20}.123}}'))
+
+
+class Block:
+    """A block of events whose times can be shifted."""
+
+    def __init__(self, num_calls: int = BLOCK_EVENTS) -> None:
+        text = ",\n".join(map(_call, range(num_calls))).encode()
+        self._text = np.frombuffer(text, np.uint8).copy()
+        mark = b'"ts":'
+        starts, at = list[int](), text.find(mark)
+        while at >= 0:
+            starts.append(at + len(mark))
+            at = text.find(mark, at + 1)
+        self._places = np.array(starts)[:, None] + np.arange(DIGITS)
+        self._times = np.array([int(text[start:start + DIGITS]) for start in starts])
+        self._powers = 10 ** np.arange(DIGITS - 1, -1, -1)
+        self.length_us = CALL_US * num_calls
+        self.num_bytes = len(text)
+
+    def shifted(self, by_us: int) -> bytes:
+        """Its text, with all times later by so many microseconds."""
+        self._text[self._places] = (self._times + by_us)[:, None] // self._powers % 10 + ord("0")
+        return self._text.tobytes()
+
+
+def events(megabytes: float) -> Iterator[bytes]:
+    """Gzip members of about so much text."""
+    sample = 100
+    calls = max(1, round(megabytes * 1e6 * sample / Block(sample).num_bytes))
+    block, at = Block(min(calls, BLOCK_EVENTS)), 0
+    for number in range(max(1, round(calls / BLOCK_EVENTS))):
+        yield igzip.compress((b",\n" if number else b"") + block.shifted(at), 1, mtime=0)
+        at += block.length_us
+
+
+def head(rank: int, world_size: int) -> bytes:
+    """What is in front of the events: devices, and the groups of the rank, which list all ranks."""
+    about = {"backend": "nccl", "rank": rank, "world_size": world_size, "pg_count": 1, "pg_config": [
+        {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": world_size,
+         "ranks": list(range(world_size))}]}
+    devices = [{"id": device, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_049_802_752} for device in range(8)]
+    keys = {"schemaVersion": 1, "deviceProperties": devices, "distributedInfo": about,
+            "baseTimeNanoseconds": 1_700_000_000_000_000_000 + 300 * rank}
+    names = [{"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": 0, "args": {"name": "python"}}
+             for pid in (0, 1)]
+    names += [{"ph": "M", "name": "process_labels", "pid": pid, "tid": 0, "ts": 0, "args": {"labels": label}}
+              for pid, label in ((1, "CPU"), (0, "GPU 0"))]
+    return (json.dumps(keys)[:-1] + ',"traceEvents":[\n' + ",\n".join(map(json.dumps, names)) + ",\n").encode()
+
+
+def write_ranks(folder: Path, num_ranks: int, megabytes: float) -> int:
+    """Traces of so many ranks, each a file of its own; returns the bytes of text of one of them."""
+    folder.mkdir(parents=True)
+    body = b"".join(events(megabytes))
+    tail = igzip.compress(b"\n]}\n", mtime=0)
+    for rank in range(num_ranks):
+        (folder / f"rank{rank}_trace.json.gz").write_bytes(
+            igzip.compress(head(rank, num_ranks), mtime=0) + body + tail)
+    return len(igzip.decompress(body))
+
+
+def write_large(folder: Path, num_ranks: int, megabytes: float) -> Path:
+    """One long trace, which the others are links to; returns it. Its ranks are told by the names."""
+    folder.mkdir(parents=True)
+    first = folder / "rank0_trace.json.gz"
+    with first.open("wb") as file:
+        file.write(igzip.compress(b'{"schemaVersion":1,"traceEvents":[\n', mtime=0))
+        for member in events(megabytes):
+            file.write(member)
+        file.write(igzip.compress(b"\n]}\n", mtime=0))
+    for rank in range(1, num_ranks):
+        (folder / f"rank{rank}_trace.json.gz").hardlink_to(first)
+    return first
