@@ -21,7 +21,6 @@ from made_up_ranks import LABELLED, PASSES, Recorded
 from msgspec.structs import replace
 from pipelined_job import NONE, PipelinedJob, Plant
 
-from distprof.contract.paths import rank_folder
 from distprof.contract.rank_summary import (
     CELL_COLUMNS,
     KIND_COLUMNS,
@@ -155,7 +154,7 @@ def summary_of(recorded: Recorded, rank: int, template: RankSummary, sketches: S
     channels = [one if one.peer is None else replace(one, peer=one.peer - template.about.rank + rank)
                 for one in (template.arrivals.channels if template.arrivals else ())]
     arrivals = replace(sketches.arrivals, groups=ranges, channels=channels, **sketches.tables_of(rank - first))
-    return replace(template, about=recorded.about(rank), folder=rank_folder(rank), arrivals=arrivals,
+    return replace(template, about=recorded.about(rank), folder="", arrivals=arrivals,
                    steps=_steps(recorded, rank, template.steps), modules=_modules(recorded, rank, template.modules))
 
 

@@ -32,6 +32,9 @@ RUNS = click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=PL
 ATTEMPT = click.option("--attempt", type=click.IntRange(min=0), metavar="N",
                        help="Attempt of a job that torchrun restarted, from 0.  [default: the last one]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+EXACT = click.option("--exact", is_flag=True,
+                     help="Read the tables of all ranks. Of a run of more than 64 ranks their summaries are read "
+                          "otherwise, and tables only of some.")
 STRICT = click.option("--strict", is_flag=True, help="Exit with code 3 if any data is missing.")
 _WORKERS = (
     click.option("--workers", type=click.IntRange(min=1), metavar="N",

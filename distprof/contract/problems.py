@@ -204,6 +204,20 @@ class FilesLeftOut(Remark, frozen=True):
     """What they are."""
 
 
+class ReadSummaries(Remark, frozen=True):
+    """Summaries of ranks were read in place of their tables and traces, but for some ranks; --exact reads all."""
+
+    num_ranks: int
+    """That have a summary."""
+    tables: tuple[int, ...]
+    """Ranks whose tables were read."""
+    times_of: tuple[int, int] | None = None
+    """Calls of communication in the steps that are shown whose times summaries kept, and all; None: it was not looked
+    at."""
+    cut: dict[str, int] = {}
+    """What summaries had no room for."""
+
+
 class ExecutionTraces(Remark, frozen=True):
     """Execution traces, as Megatron writes them for Chakra, lie beside the timelines of their ranks."""
 

@@ -28,10 +28,9 @@ NO_TEXT = -1
 MOST_STEPS = 512
 """Steps that a summary has; of more, the last ones."""
 MOST_MODULES = 96
-"""Modules: the top ones by time and by FLOPs, and those of depth 2 and above, as far as there is room."""
+"""Modules: the top ones by time and by FLOPs, and those nearest to the root, as far as there is room."""
 TOP_MODULES = 32
 """Modules by time, and by FLOPs, that come first."""
-TOP_DEPTH = 2
 MOST_OPS = 64
 """Rows of reduced operators."""
 TOP_UNCOUNTED = 16
@@ -45,14 +44,16 @@ MOST_RANGES = 128
 MOST_CHANNELS = 48
 """Channels; of more, those with most calls."""
 MOST_KINDS = 96
-MOST_SEQUENCES = 96
-"""Different sequences of calls."""
+TURNS = 4
+"""Steps take turns in which calls they keep the times of, by their number."""
+MOST_SEQUENCES = 256
+"""Different sequences of calls, in each turn."""
 MOST_CELLS = 2048
 """Steps times channels."""
 MOST_CALLS = 2048
 """Calls whose times are kept, of all steps and channels together."""
 CALLS_EACH = 8
-"""Calls of a channel in a step whose times are kept, at even places of its sequence; fewer where there are too many."""
+"""Calls of a channel in a step whose times are kept, from all parts of its sequence; fewer where there are too many."""
 MESSAGES_EACH = 4
 """The same of sends and receives."""
 MOST_ACTIVITIES = 16
@@ -78,7 +79,8 @@ KIND_COLUMNS = {"channel": "<i4", "op": "<i4", "dtype": "<i4", "calls": "<i8", "
                 "asynchronous": "<i8"}
 """Of `Arrivals.kinds`: all calls of a channel that are alike."""
 SEQUENCE_COLUMNS = {"channel": "<i4", "fingerprint": "<i8", "calls": "<i8", "kept": "<i4"}
-"""Of `Arrivals.sequences`: the calls of a channel in a step, one row for steps in which they are the same."""
+"""Of `Arrivals.sequences`: the calls of a channel in a step, one row for steps of a turn in which they are the same.
+`fingerprint` is of all of them, and the same in every turn."""
 CALL_COLUMNS = {"place": "<i4", "op": "<i4", "dtype": "<i4", "size_bytes": "<i8", "peer": "<i4", "module_path": "<i4",
                 "phase": "<i4", "asynchronous": "u1"}
 """Of `Arrivals.calls`: the kept calls of each sequence, as many rows as `kept` says, in the order of sequences. `peer`

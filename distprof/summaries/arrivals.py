@@ -19,6 +19,7 @@ from distprof.contract.rank_summary import (
     NO_OFFSET,
     SEQUENCE_COLUMNS,
     TIMES,
+    TURNS,
     Arrivals,
     PackedTable,
 )
@@ -58,12 +59,12 @@ def arrivals_of(calls: RankCalls, steps: Any | None, cut: Cut) -> Arrivals:
 
 
 def _sequences(cells: Cells, label: Integers) -> tuple[Integers, Integers]:
-    """Of each cell the number of its sequence, and the first cell of each sequence."""
-    numbers, first = dict[tuple[int, bytes], int](), list[int]()
+    """Of each cell the number of its sequence, and the first cell of each; in other turns other calls are kept."""
+    numbers, first = dict[tuple[int, int, bytes], int](), list[int]()
     found = np.empty(len(cells.first), np.int64)
-    for cell, (channel, begin, count) in enumerate(zip(cells.channel.tolist(), cells.first.tolist(),
-                                                       cells.count.tolist(), strict=True)):
-        key = channel, label[cells.row[begin:begin + count]].tobytes()
+    for cell, (channel, step, begin, count) in enumerate(zip(cells.channel.tolist(), cells.step.tolist(),
+                                                             cells.first.tolist(), cells.count.tolist(), strict=True)):
+        key = channel, step % TURNS, label[cells.row[begin:begin + count]].tobytes()
         found[cell] = numbers.setdefault(key, len(numbers))
         if len(numbers) > len(first):
             first.append(cell)
@@ -81,7 +82,8 @@ def _places(cells: Cells, sequence: Integers, first_cell: Integers, kept: Intege
     """Places of the calls whose times are kept, by sequence: half as many until they fit."""
     each = CALLS_EACH
     while True:
-        found = [places_of(int(cells.count[cell]), each, is_message=cells.channels[cells.channel[cell]].op is not None)
+        found = [places_of(int(cells.count[cell]), each, int(cells.step[cell]) % TURNS,
+                           is_message=cells.channels[cells.channel[cell]].op is not None)
                  for cell in first_cell[:MOST_SEQUENCES].tolist()]
         if each == 1 or sum(len(found[number]) for number in sequence[kept].tolist()) <= MOST_CALLS:
             return found

@@ -16,6 +16,9 @@ _EIGHT = (7, 0, 4, 2, 6, 1, 3, 5)
 _FOUR = (3, 0, 2, 1)
 """Order in which even places are taken, so that ranks with room for fewer keep some of the same calls."""
 
+TURN, PART = 0.3819660112501051, 0.6180339887498949
+"""Steps of the golden ratio: places of successive turns and parts fall between those before."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
@@ -66,7 +69,16 @@ def labels_of(calls: RankCalls) -> Integers:
     return np.array(hashes, np.int64)[number.reshape(-1)]
 
 
-def places_of(count: int, each: int, *, is_message: bool) -> Any:
-    """Even places of a sequence, ascending; with room for fewer, some of the same."""
+def places_of(count: int, each: int, turn: int, *, is_message: bool) -> Any:
+    """Places of a sequence, ascending, one in each of so many parts of it, and the last; other ones in other turns.
+
+    Layers repeat: at equal distances the calls of some would never be kept. With room for fewer, some of the same.
+    """
     most, order = (MESSAGES_EACH, _FOUR) if is_message else (CALLS_EACH, _EIGHT)
-    return np.unique([order[index] * (count - 1) // (most - 1) for index in range(min(each, most))])
+    if count <= most:
+        every = np.arange(most) * (count - 1) // (most - 1)
+    else:
+        part = np.arange(most)
+        every = np.floor((part + (turn * TURN + part * PART) % 1) * count / most).astype(np.int64)
+        every[-1] = count - 1
+    return np.unique(every[list(order[:min(each, most)])])

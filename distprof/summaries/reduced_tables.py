@@ -16,7 +16,6 @@ from distprof.contract.rank_summary import (
     MOST_STEPS,
     OP_COLUMNS,
     STEP_COLUMNS,
-    TOP_DEPTH,
     TOP_MODULES,
     TOP_UNCOUNTED,
     PackedTable,
@@ -39,7 +38,7 @@ def reduced_steps(steps: Any, cut: Cut) -> PackedTable:
 
 
 def reduced_modules(modules: Any, cut: Cut) -> PackedTable:
-    """Top modules by time and by FLOPs, and those near the root, in the order of the table."""
+    """Top modules by time and by FLOPs, and as many of those near the root as fit, in the order of the table."""
     if modules.num_rows > MOST_MODULES:
         cut["modules"] += modules.num_rows - MOST_MODULES
         modules = modules.take(pa.array(np.sort(_modules_that_matter(modules))))
@@ -53,8 +52,7 @@ def _modules_that_matter(modules: Any) -> Any:
     depth = integers(modules, "depth")
     near = np.argsort(depth, kind="stable")
     first = [np.argsort(-np.asarray(cost), kind="stable")[:TOP_MODULES] for cost in (times, flops)]
-    rest = near[depth[near] <= TOP_DEPTH]
-    return np.array(list(dict.fromkeys(np.concatenate([*first, rest]).tolist())), np.int64)[:MOST_MODULES]
+    return np.array(list(dict.fromkeys(np.concatenate([*first, near]).tolist())), np.int64)[:MOST_MODULES]
 
 
 def reduced_ops(ops: Any, cut: Cut) -> PackedTable:

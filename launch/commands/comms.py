@@ -6,7 +6,17 @@ from pathlib import Path
 
 import click
 
-from distprof.launch.options import ATTEMPT, JSON, RUNS, STRICT, given_sizes, given_workers, mesh_sizes, worker_options
+from distprof.launch.options import (
+    ATTEMPT,
+    EXACT,
+    JSON,
+    RUNS,
+    STRICT,
+    given_sizes,
+    given_workers,
+    mesh_sizes,
+    worker_options,
+)
 from distprof.terminal import show
 
 
@@ -23,10 +33,11 @@ from distprof.terminal import show
 @worker_options
 @mesh_sizes
 @ATTEMPT
+@EXACT
 @JSON
 @STRICT
 def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: int | None, slowest: int | None,
-          timeline: bool, matrix: bool, as_json: bool, strict: bool, attempt: int | None,
+          timeline: bool, matrix: bool, as_json: bool, strict: bool, attempt: int | None, exact: bool,
           workers: int | None, scheduler: str | None, **sizes: int | None) -> None:
     """Show communication: waiting, transfer, bandwidth, late ranks.
 
@@ -45,4 +56,4 @@ def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: in
     view = View(slowest=slowest, timeline=timeline, matrix=matrix, as_json=as_json)
     with reading_in(given_workers(workers, scheduler)):
         show(comms_of(*of_attempt(runs, attempt), choice=Choice(op=op, group=group, step=step), view=view,
-                      strict=strict, sizes=given_sizes(sizes)))
+                      strict=strict, sizes=given_sizes(sizes), exact=exact))

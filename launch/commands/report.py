@@ -7,7 +7,16 @@ from pathlib import Path
 import click
 
 from distprof.errors import UsageError
-from distprof.launch.options import ATTEMPT, PLACE, RUNS, given_sizes, given_workers, mesh_sizes, worker_options
+from distprof.launch.options import (
+    ATTEMPT,
+    EXACT,
+    PLACE,
+    RUNS,
+    given_sizes,
+    given_workers,
+    mesh_sizes,
+    worker_options,
+)
 from distprof.terminal import show
 
 
@@ -28,8 +37,9 @@ from distprof.terminal import show
 @worker_options
 @mesh_sizes
 @ATTEMPT
+@EXACT
 def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown: bool, force: bool,
-           peak: float | None, bandwidth: float | None, attempt: int | None, workers: int | None,
+           peak: float | None, bandwidth: float | None, attempt: int | None, exact: bool, workers: int | None,
            scheduler: str | None, **sizes: int | None) -> None:
     """Write a page with all findings about RUN, for any browser.
 
@@ -53,6 +63,6 @@ def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown:
     from distprof.merge.run.attempts import of_attempt
     from distprof.merge.run.each_rank import reading_in
 
-    given = Given(sizes=given_sizes(sizes), peak=peak, bandwidth=bandwidth)
+    given = Given(sizes=given_sizes(sizes), peak=peak, bandwidth=bandwidth, exact=exact)
     with reading_in(given_workers(workers, scheduler)):
         show(report_of(*of_attempt(runs, attempt), form=form or "html", out=out, force=force, given=given))

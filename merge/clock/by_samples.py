@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from distprof.contract.rank_json import ClockSample
 from distprof.merge.clock.fit import Fit, fit_line
@@ -50,17 +51,32 @@ def clock_by_samples(ranks: Sequence[SampledRank]) -> Clock:
     edges = {(this, other): _line(members, domains, other).widened(set_by.get(this, 0) + set_by.get(other, 0))
              for (this, other), members in _pairs(ranks, domains).items()}
     root = _root(domains, edges)
-    reached: dict[Domain, Alignment] = {root: Alignment(uncertainty_ns=0, drift_uncertainty_ppm=0.0)}
-    excess_ns = 0
-    while found := [(*pair, line) for pair, line in edges.items() if pair[0] not in reached and pair[1] in reached]:
-        this, other, line = min(found, key=lambda one: one[2].uncertainty_ns)
-        reached[this] = line.through(reached[other], number=len(reached))
-        excess_ns = max(excess_ns, line.excess_ns)
+    reached, excess_ns = _reached(root, edges)
     alignments = {rank.rank: reached.get(domains[rank.rank]) for rank in ranks}
-    others = sorted({domains[rank] for rank, known in alignments.items() if known is None}, key=str)
-    clocks = {rank: known or Alignment(clock=len(reached) + others.index(domains[rank]))
+    lost = sorted({domains[rank] for rank, known in alignments.items() if known is None}, key=str)
+    others = {domain: number for number, domain in enumerate(lost)}
+    clocks = {rank: known or Alignment(clock=len(reached) + others[domains[rank]])
               for rank, known in alignments.items()}
     return _described(ranks, clocks, excess_ns)
+
+
+def _reached(root: Domain, edges: Mapping[tuple[Domain, Domain], Fit]) -> tuple[dict[Domain, Alignment], int]:
+    """Clocks that lines join with one, the surest first, and by how much samples contradict these lines at most."""
+    reached: dict[Domain, Alignment] = {root: Alignment(uncertainty_ns=0, drift_uncertainty_ppm=0.0)}
+    asking = defaultdict[Domain, list[tuple[int, int, Domain, Fit]]](list)
+    for turn, ((this, other), line) in enumerate(edges.items()):
+        asking[other].append((line.uncertainty_ns, turn, this, line))
+    excess_ns, left = 0, [(*one, root) for one in asking[root]]
+    heapify(left)
+    while left:
+        *_, this, line, other = heappop(left)
+        if this in reached:
+            continue
+        reached[this] = line.through(reached[other], number=len(reached))
+        excess_ns = max(excess_ns, line.excess_ns)
+        for one in asking[this]:
+            heappush(left, (*one, this))
+    return reached, excess_ns
 
 
 def _set_by(ranks: Sequence[SampledRank], domains: Mapping[int, Domain]) -> dict[Domain, int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
+from distprof.errors import UsageError
 from distprof.merge.commands.dumps import dumps_alone, dumps_text
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.choice import Choice
@@ -42,7 +43,7 @@ class View:
 
 
 def comms(path: Path, *more: Path, choice: Choice, view: View, strict: bool = False,
-          sizes: Mapping[str, int] = NO_SIZES) -> str:
+          sizes: Mapping[str, int] = NO_SIZES, exact: bool = False) -> str:
     """Communication of a run as text.
 
     Args:
@@ -52,16 +53,21 @@ def comms(path: Path, *more: Path, choice: Choice, view: View, strict: bool = Fa
         view: What of them.
         strict: Fail where something is missing.
         sizes: Axis of the device mesh -> size, in place of what the run says.
+        exact: Read the tables of all ranks, also where there are many with a summary.
 
     Raises:
         DataError: The run cannot be read.
-        UsageError: There is no such op, group or step.
+        UsageError: There is no such op, group or step, or summaries do not tell what was asked for.
         IncompleteError: Something is missing and `strict` is set.
     """
     if not more and (dumps := dumps_alone(path)) is not None:
         fail_if_incomplete(dumps.problems, strict=strict)
         return dumps_text(dumps, as_json=view.as_json)
-    found = findings_of(path, *more, choice=choice, sizes=sizes)
+    found = findings_of(path, *more, choice=choice, sizes=sizes, exact=exact)
+    if found.run.summaries is not None and (view.timeline or view.matrix):
+        flag = "--timeline" if view.timeline else "--matrix"
+        raise UsageError(f"expected --exact together with {flag}, found a run of {len(found.run.ranks)} ranks, whose "
+                         "summaries are read", hint=f"distprof comms --exact {flag} reads the tables of all ranks")
     fail_if_incomplete(problems_of(found.run, found.clock), strict=strict)
     if view.as_json:
         return json.dumps(comms_data(found), indent=1)
@@ -90,5 +96,8 @@ def _foot(found: Findings, paths: Sequence[Path], view: View, page: Page) -> Non
     if view.is_summary:
         last = f" --step {found.steps[-1]}" if found.steps else ""
         page.line()
+        if found.run.summaries is not None:
+            page.line(f"Next: distprof comms --slowest 20 {where}")
+            return
         page.line(f"Next: distprof comms --timeline{last} {where}")
         page.line(f"      distprof comms --slowest 20 {where}")

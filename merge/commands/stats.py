@@ -21,6 +21,7 @@ from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.tables import read_table, read_tables
 from distprof.merge.text import stats as stats_text
+from distprof.merge.totals.level_totals import level_modules, level_totals
 from distprof.merge.totals.modules import module_dicts, module_rows, reduce_modules
 from distprof.merge.totals.summary import reduce
 from distprof.reporters.page import Page
@@ -29,7 +30,7 @@ from distprof.reporters.tree_view import TreeView, select_modules
 
 
 def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, top: int = 10,
-          peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> str:
+          peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES, exact: bool = False) -> str:
     """Totals, times, modules and ranks of a run, or of the run directories of one job; see `merge` for errors.
 
     Args:
@@ -40,6 +41,7 @@ def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, 
         top: Number of modules.
         peak: Peak FLOP/s of each rank's device, instead of the published one.
         sizes: Axis of the device mesh -> size, in place of what the run says.
+        exact: Read the tables of all ranks, also where there are many with a summary.
 
     Raises:
         UsageError: `peak`, in FLOP/s, is not a positive number.
@@ -47,8 +49,8 @@ def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, 
     if peak is not None and not (math.isfinite(peak) and peak > 0):
         raise UsageError(f"expected a positive number of FLOP/s for --peak, found {peak}")
     paths = (path, *more)
-    summary = (_computed(paths, peak, sizes) if peak is not None or sizes else
-               summary_of_merge(paths) or _computed(paths))
+    summary = (_computed(paths, peak, sizes, exact=exact) if peak is not None or sizes else
+               summary_of_merge(paths) or _computed(paths, exact=exact))
     fail_if_incomplete(from_json(Problem, summary["problems"]), strict=strict)
     if as_json:
         return json.dumps(summary, indent=1)
@@ -56,18 +58,19 @@ def stats(path: Path, *more: Path, as_json: bool = False, strict: bool = False, 
 
 
 def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = False, strict: bool = False,
-                    sizes: Mapping[str, int] = NO_SIZES) -> str:
+                    sizes: Mapping[str, int] = NO_SIZES, exact: bool = False) -> str:
     """Totals and the tree of modules of a run; see `stats` for arguments and errors.
 
     Raises:
         UsageError: The run does not know what to sort by.
     """
     paths = (path, *more)
-    summary = _computed(paths, sizes=sizes) if sizes else summary_of_merge(paths) or _computed(paths)
+    summary = (_computed(paths, sizes=sizes, exact=exact) if sizes else
+               summary_of_merge(paths) or _computed(paths, exact=exact))
     _refuse_traces(summary["kind"], path, "modules")
     modules = None if sizes else modules_of_merge(paths)
     if modules is None:
-        modules = _reduced(paths, sizes)
+        modules = _reduced(paths, sizes, exact=exact)
     fail_if_incomplete(from_json(Problem, summary["problems"]), strict=strict)
     rows = module_rows(modules)
     if as_json:
@@ -77,14 +80,19 @@ def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = Fal
     return stats_text.render_modules(summary, TreeReport(rows=rows, view=view), paths, Page())
 
 
-def _reduced(paths: Sequence[Path], sizes: Mapping[str, int]) -> pl.DataFrame:
-    run = open_run(*paths, sizes=sizes)
+def _reduced(paths: Sequence[Path], sizes: Mapping[str, int], *, exact: bool) -> pl.DataFrame:
+    run = open_run(*paths, sizes=sizes, exact=exact)
+    if run.summaries is not None:
+        return level_modules(run)
     return reduce_modules(run, read_table(run, MODULES).rows)
 
 
 def _computed(paths: Sequence[Path], peak: float | None = None,
-              sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
-    found = measured_run(open_run(*paths, sizes=sizes))
+              sizes: Mapping[str, int] = NO_SIZES, *, exact: bool) -> dict[str, Any]:
+    run = open_run(*paths, sizes=sizes, exact=exact)
+    if run.summaries is not None:
+        return level_totals(run).summary(peak)
+    found = measured_run(run)
     tables = read_tables(found.run)
     return reduce(found.noting(tables.problems), tables, peak=peak)[0]
 

@@ -27,6 +27,9 @@ def collectives(sources: Sources, sample: Sample) -> dict[str, Any]:
         AbsentError: No collective has known times.
     """
     found = sources.comms
+    if sources.level is not None:
+        raise AbsentError("calls are not shown one by one, as summaries of ranks keep times of some: --exact reads the "
+                          "tables of all ranks")
     rows = found.rows.filter(pl.col("rank").is_in(sample.ranks), pl.col("arrival_ns").is_not_null())
     if rows.is_empty():
         what = "no collective was recorded" if found.rows.is_empty() else "no collective has known times"

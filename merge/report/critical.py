@@ -21,6 +21,8 @@ def critical_path(sources: Sources) -> dict[str, Any]:
     Raises:
         AbsentError: The ranks cannot be put into one graph.
     """
+    if sources.level is not None:
+        raise AbsentError("summaries of ranks do not tell the longest chain: --exact reads the tables of all ranks")
     try:
         found, path = sources.replayable, sources.critical_path
     except DataError as error:

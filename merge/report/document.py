@@ -30,6 +30,7 @@ from distprof.merge.text.stats import mfu
 from distprof.merge.text.steps import step_line
 from distprof.merge.totals.description import problems_of
 from distprof.threads import thread_pool
+from distprof.units import counted
 
 FORMAT = 1
 """Of the document."""
@@ -58,6 +59,7 @@ def document(path: Path, *more: Path, given: Given = MEASURED) -> dict[str, Any]
         UsageError: The sizes given do not make up the world.
     """
     sources = Sources(path, *more, given=given)
+    sources.look_at_summaries()
     with thread_pool(1) as beside:
         beside.submit(sources.read_timelines)
         return _document(sources)
@@ -72,6 +74,11 @@ def _document(sources: Sources) -> dict[str, Any]:
         "totals": _totals(sources, absent), "step": _step(summary), "communication": _communication(summary, absent),
         **sections}
     found["findings"] = findings(found, sources)
+    if sources.level is not None:
+        number = counted(len(sources.in_detail.ranks), "rank")
+        sample.left_out.append(f"operators, memory and what blocks ranks are of {number} alone: those that "
+                               "delay the job, the slowest, the median and the fastest one, and others of different "
+                               "parts of the model")
     return _clean({**found, "absent": absent, "left_out": sample.left_out, "missing": _missing(sources)})
 
 
@@ -91,6 +98,8 @@ def _kinds(sources: Sources) -> list[dict[str, Any]]:
 
 
 def _bandwidths(sources: Sources) -> list[dict[str, Any]]:
+    if sources.level is not None:
+        raise AbsentError("the table of ops has bandwidths; by size, --exact tells them")
     if sources.comms.rows.is_empty():
         raise AbsentError(NO_COLLECTIVE, remedy=RECORD_THEM)
     return bandwidths(sources.comms.rows).to_dicts()

@@ -41,7 +41,7 @@ def operators(sources: Sources, sample: Sample) -> dict[str, Any]:
     if len(table) > MOST_ROWS:
         sample.left_out.append(f"{counted(MOST_ROWS, 'row')} of {len(table)} of operators are shown: those with most "
                                "self time")
-    data = ops_data(sources.opened, found, chosen, table.head(MOST_ROWS))
+    data = ops_data(sources.in_detail, found, chosen, table.head(MOST_ROWS))
     return {"by": list(BY), "ranks": data["ranks"], "steps": data["steps"], "columns": list(COLUMNS),
             "rows": [[row[name] for name in COLUMNS] for row in data["ops"]],
             "totals": data["totals"], "coverage": data["coverage"], **_rates(sources, chosen)}

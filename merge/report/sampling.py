@@ -8,6 +8,7 @@ from functools import cached_property
 
 import polars as pl
 
+from distprof.merge.levels.representatives import of_places
 from distprof.merge.report.sources import Sources
 from distprof.merge.run.group_ranks import with_lists
 from distprof.units import counted, spans
@@ -71,7 +72,9 @@ class Sample:
         return windows.filter(pl.col("pass") != "wait").group_by("rank").agg(pl.col("duration_ns").mean())
 
     def _of_groups(self) -> Iterable[int]:
-        """One rank of each process group."""
+        """One rank of each process group, or of each place in the model."""
+        if self.sources.level is not None:
+            return (rank.number for rank in of_places(self.sources.opened))
         rows = self.sources.comms.rows
         if rows.is_empty():
             return ()

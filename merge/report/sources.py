@@ -16,6 +16,7 @@ from distprof.errors import DataError
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.critical.critical_path import CriticalPath, critical_path
 from distprof.merge.critical.replayable import Replayable, checked, chosen_steps
+from distprof.merge.levels.representatives import has_folder, of_places, standing_out
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.operators.rank_timeline import RankTimeline
 from distprof.merge.operators.run_operators import RunOperators, run_operators
@@ -26,7 +27,8 @@ from distprof.merge.run.merged import is_merge, origin_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, RecordedTables, read_table, read_tables
-from distprof.merge.totals.findings import Findings, findings
+from distprof.merge.totals.findings import EVERYTHING, Findings, findings
+from distprof.merge.totals.level_totals import LevelTotals, level_modules, level_totals
 from distprof.merge.totals.modules import reduce_modules
 from distprof.merge.totals.summary import reduce
 from distprof.merge.waits.run_waits import RunWaits, TracedWaits, run_waits, waits_within, windows_of
@@ -42,9 +44,13 @@ class Given:
     """FLOP/s of each rank's device."""
     bandwidth: float | None = None
     """Bytes/s of its memory."""
+    exact: bool = False
+    """Read the tables of all ranks, also where there are many with a summary."""
 
 
 MEASURED = Given()
+IN_DETAIL = 8
+"""Ranks of a run that was opened by its summaries whose timelines are read."""
 Found = TypeVar("Found")
 
 
@@ -68,7 +74,7 @@ class Sources:
             raise DataError(f"expected a run with its ranks in {path}, found a merge alone",
                             hint="give the run directory that it was made of")
         self.given = given
-        self.opened = open_run(*self.paths, sizes=given.sizes)
+        self.opened = open_run(*self.paths, sizes=given.sizes, exact=given.exact)
 
     @property
     def run(self) -> Run:
@@ -79,6 +85,23 @@ class Sources:
     def is_recorded(self) -> bool:
         """False for traces of other programs."""
         return self.opened.kind == "distprof"
+
+    @cached_property
+    def level(self) -> LevelTotals | None:
+        """What summaries of ranks tell; None where the tables of all are read."""
+        if self.opened.summaries is None:
+            return None
+        found = level_totals(self.opened, self.recorded_steps)
+        late = [one.rank for one in found.analysis.culprits if one.certain]
+        chosen = [*standing_out(found.tables.steps, late), *(rank.number for rank in of_places(self.opened))]
+        there = {rank.number for rank in self.opened.ranks if rank.number in chosen and has_folder(rank)}
+        self._in_detail = [rank for rank in dict.fromkeys(chosen) if rank in there][:IN_DETAIL]
+        return found.reading(self._in_detail)
+
+    @cached_property
+    def in_detail(self) -> Run:
+        """The run with the ranks whose timelines are read."""
+        return self.opened if self.level is None else self.opened.of_tables(set(self._in_detail))
 
     @cached_property
     def measured(self) -> MeasuredRun:
@@ -93,7 +116,7 @@ class Sources:
     @cached_property
     def tables(self) -> RecordedTables:
         """What totals are made of."""
-        return read_tables(self.opened, self.recorded_steps)
+        return read_tables(self.opened, self.recorded_steps) if self.level is None else self.level.tables
 
     @cached_property
     def program(self) -> tuple[RunProgram, Job]:
@@ -106,6 +129,10 @@ class Sources:
     @cached_property
     def comms(self) -> Findings:
         """What `distprof comms` shows."""
+        if self.level is not None:
+            from distprof.merge.totals.level_findings import findings_of_level
+
+            return findings_of_level(self.level.level, EVERYTHING, self.level.analysis, self.level.read)
         assert self.measured.collectives is not None
         program = None if self.measured.collectives.is_empty() else self.program
         return findings(self.measured, self.recorded_steps, program=program)
@@ -116,6 +143,8 @@ class Sources:
         found = None if self.given.sizes or self.given.peak is not None else summary_of_merge(self.paths)
         if found is not None:
             return found
+        if self.level is not None:
+            return self.level.summary(self.given.peak)
         tables = self.tables
         return reduce(self.measured.noting(tables.problems), tables, peak=self.given.peak,
                       analysis=self.comms.analysis)[0]
@@ -124,7 +153,9 @@ class Sources:
     def modules(self) -> pl.DataFrame:
         """Modules reduced over ranks; from a merge that is up to date."""
         found = None if self.given.sizes else modules_of_merge(self.paths)
-        return reduce_modules(self.opened, self.tables.modules) if found is None else found
+        if found is not None:
+            return found
+        return reduce_modules(self.opened, self.tables.modules) if self.level is None else level_modules(self.opened)
 
     @cached_property
     def modules_of_ranks(self) -> pl.DataFrame:
@@ -173,6 +204,10 @@ class Sources:
         found = (self._operators[0], self._memory, self._waits)
         return [problem for one in found if not isinstance(one, DataError) for problem in one.problems]
 
+    def look_at_summaries(self) -> None:
+        """Makes what sections and timelines both need, before they are made side by side."""
+        assert self.level is None or self.in_detail
+
     def read_timelines(self) -> None:
         """Makes what takes longest, which needs nothing of the rest."""
         assert self._operators and self._waits
@@ -188,21 +223,25 @@ class Sources:
         def take(rank: Rank, found: TracedWaits) -> None:
             traced[rank.number] = found
 
-        found = _tried(lambda: run_operators(self.opened, rates, tables=self.tables if self.is_recorded else None,
-                                             beside=beside, take=take))
+        tables = self.tables if self.is_recorded else None
+        if self.level is not None:
+            tables = read_tables(self.in_detail)
+        found = _tried(lambda: run_operators(self.in_detail, rates, tables=tables, beside=beside, take=take))
         return found, traced
 
     @cached_property
     def _waits(self) -> RunWaits | DataError:
-        traced = {} if any(rank.has(WAITS) for rank in self.opened.ranks) else self._operators[1]
-        return _tried(lambda: run_waits(self.opened, traced=traced))
+        traced = {} if any(rank.has(WAITS) for rank in self.in_detail.ranks) else self._operators[1]
+        return _tried(lambda: run_waits(self.in_detail, traced=traced))
 
     @cached_property
     def _memory(self) -> RunMemory | DataError:
-        return _tried(lambda: run_memory(self.opened))
+        return _tried(lambda: run_memory(self.in_detail))
 
     @cached_property
     def _replayable(self) -> Replayable | DataError:
+        if self.level is not None:
+            return DataError("summaries of ranks do not tell the longest chain", hint="distprof report --exact")
         measured = self.measured
         if self.recorded_steps is not None:
             measured = measured.noting(self.recorded_steps.problems)

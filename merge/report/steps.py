@@ -30,7 +30,8 @@ def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
         AbsentError: There is neither.
     """
     analysis = sources.comms.analysis
-    if analysis is not None and not analysis.breakdown.is_empty():
+    # summaries do not tell all parts of a step
+    if analysis is not None and not analysis.breakdown.is_empty() and sources.level is None:
         rows = mean_steps(analysis.breakdown.filter(pl.col("rank").is_in(sample.ranks)))
         return {"source": "trace", "parts": list(OF_TRACE), "steps": analysis.steps,
                 "by_rank": columns_of_rows(rows, ("rank", "duration_ns", *OF_TRACE, *MORE_OF_TRACE)),
@@ -76,7 +77,7 @@ def heat_map(sources: Sources, sample: Sample) -> dict[str, Any]:
         cells = cells.with_columns(waiting_ns=None, compute_ns=None)
     else:
         cells = cells.join(split, on=("rank", "step"), how="left", maintain_order="left")
-    program = sources.program[0]
+    program = sources.program[0] if sources.level is None else sources.level.level
     counted_in = [*program.traced, *program.arrivals]
     return {"by": columns_of(cells.with_columns(
         counted=(pl.col("pass") == "time") | pl.col("step").is_in(counted_in)).sort("step", "rank"))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -13,12 +13,13 @@ from distprof.merge.run.ranking import Naming
 from distprof.merge.run.recorded import recorded_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.settled import settled
+from distprof.merge.run.summaries import JOINED
 
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 
 def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mapping[str, int] = NO_SIZES,
-             untimed: bool = False) -> Run:
+             untimed: bool = False, exact: bool = True, only: Collection[str] = tuple(JOINED)) -> Run:
     """Opens the run directories of a job, or finds the traces of other programs that lie at the given paths.
 
     Args:
@@ -28,6 +29,9 @@ def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mappi
         naming: Where the rank of a trace is from, if neither the trace nor its name has it.
         sizes: Axis of the device mesh -> size, in place of what a run says.
         untimed: Execution traces without any timeline are a run too.
+        exact: False where the summaries of ranks may be read in place of their folders, if there are many; who opens a
+            run so asks `Run.of_tables` for ranks whose other files it reads.
+        only: Tables of summaries that are wanted then.
 
     Raises:
         DataError: Nothing can be read, or its parts contradict each other.
@@ -43,4 +47,4 @@ def open_run(path: Path, *more: Path, naming: Naming | None = None, sizes: Mappi
         raise DataError(f"expected run directories of one job, found {other}, which is none",
                         hint="traces of other programs are merged apart from what distprof recorded"
                         if other.exists() else "distprof run prints the directory it writes")
-    return settled(recorded_run(*paths), sizes)
+    return settled(recorded_run(*paths, exact=exact, only=only), sizes)

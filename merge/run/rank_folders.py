@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from distprof.contract.mesh import SIZE_FLAGS
-from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON
+from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, rank_folder
 from distprof.contract.problems import FolderLeftOut, Problem, Unreadable
 from distprof.contract.rank_json import RankJson, read
 from distprof.errors import DataError, FormatError
 from distprof.merge.run.launches import Launch
+from distprof.merge.run.summaries import Summaries
 
 SIZES = "(mp_size, dp_size)"
 FOLDER = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
@@ -28,6 +30,8 @@ class RankFolder:
     content: RankJson
     label: str
     """What to call it: its name, with the directory where several were given."""
+    has_summary: bool = False
+    """True where the folder was not opened, and need not be there."""
 
     @property
     def completeness(self) -> tuple[bool, bool, int]:
@@ -42,8 +46,14 @@ class RankFolder:
         return name is not None and name[1].lstrip("0") == str(self.content.rank).lstrip("0")
 
 
-def rank_folders(paths: Sequence[Path], problems: list[Problem]) -> list[RankFolder]:
+def rank_folders(paths: Sequence[Path], problems: list[Problem],
+                 summaries: Summaries | None = None) -> list[RankFolder]:
     """Every rank that can be read in some run directories; a folder that cannot is a problem, not the end.
+
+    Args:
+        paths: Run directories of one job.
+        problems: What cannot be read is added here.
+        summaries: Of ranks whose folders need not be opened.
 
     Raises:
         DataError: None can be read.
@@ -51,7 +61,11 @@ def rank_folders(paths: Sequence[Path], problems: list[Problem]) -> list[RankFol
     """
     found: dict[int, list[RankFolder]] = defaultdict(list)
     left_out, newer = list[Unreadable](), list[FormatError]()
-    for folder in (folder for path in paths for folder in _in(path)):
+    known = _of_summaries(paths, summaries)
+    for folder in (folder for path in paths for folder in folders_in(path)):
+        if folder.name in known:
+            known[folder.name] = replace(known[folder.name], path=folder)
+            continue
         label = folder.name if len(paths) == 1 else str(folder)
         try:
             if not (folder / RANK_JSON).exists():
@@ -64,6 +78,8 @@ def rank_folders(paths: Sequence[Path], problems: list[Problem]) -> list[RankFol
             left_out.append(Unreadable(file=label, detail=str(error.args[0])))
             continue
         found[one.content.rank].append(one)
+    for one in known.values():
+        found[one.content.rank].append(one)
     if not found and newer:
         raise newer[0]
     if not found:
@@ -75,8 +91,19 @@ def rank_folders(paths: Sequence[Path], problems: list[Problem]) -> list[RankFol
     return [_one_of(found[number], problems) for number in sorted(found)]
 
 
-def _in(path: Path) -> list[Path]:
-    return sorted(child for child in path.iterdir() if FOLDER.fullmatch(child.name) and child.is_dir())
+def _of_summaries(paths: Sequence[Path], summaries: Summaries | None) -> dict[str, RankFolder]:
+    """Ranks with a summary, by the name of their folder, in which a summary need not have been left."""
+    if summaries is None:
+        return {}
+    names = {rank: summaries.folders[rank] or rank_folder(rank) for rank in summaries.frames}
+    return {name: RankFolder(path=paths[0] / name, content=summaries.abouts[rank], label=name, has_summary=True)
+            for rank, name in names.items()}
+
+
+def folders_in(path: Path) -> list[Path]:
+    """Folders of ranks in a run directory, by one listing."""
+    with os.scandir(path) as entries:
+        return sorted(Path(entry.path) for entry in entries if FOLDER.fullmatch(entry.name) and entry.is_dir())
 
 
 def _one_of(folders: Sequence[RankFolder], problems: list[Problem]) -> RankFolder:
@@ -106,8 +133,9 @@ def agreeing(folders: list[RankFolder], about: Launch | None, problems: list[Pro
         raise DataError(f"expected ranks below the world size {size}, found none",
                         hint="the folders are of different jobs")
     known = [one for one in folders if one.content.mp_size is not None]
-    kept = _of_most(known, lambda rank: (rank.mp_size, rank.dp_size), SIZES, None, problems)
-    return [one for one in folders if one in kept or one not in known]
+    kept = {one.content.rank for one in _of_most(known, lambda rank: (rank.mp_size, rank.dp_size), SIZES, None,
+                                                 problems)}
+    return [one for one in folders if one.content.rank in kept or one.content.mp_size is None]
 
 
 def _of_most(folders: list[RankFolder], value_of: Callable[[RankJson], Any], what: str, known: Any,

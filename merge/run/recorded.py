@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from distprof.contract.mesh import SIZE_FLAGS
@@ -29,15 +29,22 @@ from distprof.errors import DataError
 from distprof.merge.run.attempts import earlier_attempts
 from distprof.merge.run.first_failure import failed_first
 from distprof.merge.run.launches import check_one_run, joined, launch_in
-from distprof.merge.run.rank_folders import RankFolder, agreeing, rank_folders
+from distprof.merge.run.rank_folders import RankFolder, agreeing, folders_in, rank_folders
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.steps_found import unsure
+from distprof.merge.run.summaries import JOINED, MANY_RANKS, Summaries, read_summaries
 from distprof.merge.scan.trace_file import TraceFile
 from distprof.storage.places import real
+from distprof.summaries.host_file import files_of
 
 
-def recorded_run(*paths: Path) -> Run:
+def recorded_run(*paths: Path, exact: bool = True, only: Collection[str] = tuple(JOINED)) -> Run:
     """The run that lies in a directory, or in several that hosts of one job wrote apart.
+
+    Args:
+        *paths: The directories.
+        exact: False where the summaries of its ranks may be read in place of their folders, if there are many ranks.
+        only: Tables of summaries that are wanted then.
 
     Raises:
         DataError: No rank can be read, or the ranks are not of one run.
@@ -49,7 +56,8 @@ def recorded_run(*paths: Path) -> Run:
     if len(paths) > 1:
         check_one_run(paths, launches)
     about = joined(launches)
-    folders = agreeing(rank_folders(paths, problems), about, problems)
+    summaries = None if exact else _summaries(paths, only)
+    folders = agreeing(rank_folders(paths, problems, summaries), about, problems)
     ranks = [one.content for one in folders]
     # a rank that ran alone in a job of several never met the others
     world_size = max(ranks[0].world_size, about.world_size or 0) if about is not None else ranks[0].world_size
@@ -71,7 +79,20 @@ def recorded_run(*paths: Path) -> Run:
                topology_source=(known.topology_source if known else None) or "unknown",
                ranks=[_rank(one) for one in folders], missing=missing, problems=tuple(problems),
                remarks=(*earlier_attempts(paths, max(attempts)), *_profiled(ranks),
-                        *((ScriptInterrupted(),) if interrupted else ())))
+                        *((ScriptInterrupted(),) if interrupted else ())),
+               summaries=summaries)
+
+
+def _summaries(paths: Sequence[Path], only: Collection[str]) -> Summaries | None:
+    """Those of a run of many ranks, if most have one."""
+    names = [folder.name for path in paths for folder in folders_in(path)]
+    if len(names) <= MANY_RANKS and not any(True for path in paths for _ in files_of(path)):
+        return None
+    found = read_summaries(paths, folders=names, only=only)
+    if found is None or len(found.frames) <= MANY_RANKS:
+        return None
+    described = set(found.folders.values())
+    return found if sum(name not in described for name in names) <= len(found.frames) else None
 
 
 def _profiled(ranks: Sequence[RankJson]) -> Iterator[ScriptProfiled]:
@@ -85,6 +106,10 @@ def _profiled(ranks: Sequence[RankJson]) -> Iterator[ScriptProfiled]:
 
 def _rank(folder: RankFolder) -> Rank:
     content = folder.content
+    if folder.has_summary:
+        return Rank(number=content.rank, folder=folder.path, host=content.host, coordinates=content.coordinates,
+                    device_name=content.device_name, recorded=content,
+                    trace=TraceFile(path=folder.path / TRACE_JSON) if TRACE_JSON in content.files else None)
     return Rank(number=content.rank, folder=folder.path, host=content.host, coordinates=content.coordinates,
                 device_name=content.device_name, trace=_file(folder.path / TRACE_JSON),
                 recorded=content,
@@ -107,12 +132,14 @@ def _sizes(ranks: Sequence[RankJson], world_size: int) -> tuple[int, int]:
 
 def _problems_of(folder: RankFolder) -> list[Problem]:
     content, found = folder.content, list[Problem]()
+    if folder.has_summary and content.status == "complete":
+        return found
     # all that is needed was there, and then the rank died in the arrivals pass
     cut = content.status == "complete" and folder.path.name.endswith(PARTIAL_SUFFIX)
     if content.status != "complete" or cut:
         found.append(Unfinished(rank=content.rank, status="recording" if cut else content.status,
                                 steps=_steps_written(folder), why=content.why))
-    lost = [name for name in content.files if not (folder.path / name).is_file()]
+    lost = [] if folder.has_summary else [name for name in content.files if not (folder.path / name).is_file()]
     if lost:
         found.append(FilesMissing(rank=content.rank, files=tuple(lost)))
     return found

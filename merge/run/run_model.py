@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -11,6 +11,7 @@ from distprof.contract.mesh import AXES
 from distprof.contract.problems import Problem, Remark
 from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import Table
+from distprof.merge.run.summaries import Summaries
 from distprof.merge.scan.trace_file import TraceFile
 
 
@@ -70,10 +71,24 @@ class Run:
     topology_known: bool = True
     """False where mp_size 1 and dp_size = world size stand for an unknown topology."""
 
+    summaries: Summaries | None = None
+    """Of a run of many ranks, what most of them say of themselves: their folders were not looked at."""
+
     @property
     def paths(self) -> tuple[Path, ...]:
         """All that was read."""
         return (self.path, *self.more)
+
+    @property
+    def without_summary(self) -> list[Rank]:
+        """Ranks whose own tables are all there is; none where every rank is read so."""
+        known = self.summaries.frames if self.summaries is not None else {}
+        return [rank for rank in self.ranks if rank.number not in known] if known else []
+
+    def of_tables(self, ranks: Collection[int] | None = None) -> Run:
+        """The same run with these ranks alone, or all, whose tables and traces are read."""
+        return replace(self, summaries=None, ranks=[rank for rank in self.ranks
+                                                    if ranks is None or rank.number in ranks])
 
     def noting(self, problems: Iterable[Problem] = (), remarks: Iterable[Remark] = ()) -> Run:
         """The same run with what was found later as well."""

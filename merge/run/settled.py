@@ -11,6 +11,7 @@ from distprof.contract.mesh import dp_size_of, mp_size_of
 from distprof.contract.problems import TopologyUncertain
 from distprof.contract.tables import COLLECTIVES, MODULES, PARAMETERS, Table
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.summary_evidence import evidence_of_summaries, has_exchanged
 from distprof.merge.run.tables import DAMAGE, empty, read_table, readable
 from distprof.merge.topology.evidence import CALLS, STATISTICS, TELLING, Evidence, evidence_of
 from distprof.merge.topology.inference import Inferred, inferred
@@ -43,7 +44,7 @@ def settled(run: Run, given: Mapping[str, int]) -> Run:
     if run.missing or run.world_size == 1 or not bases <= {*UNSETTLED}:
         return run
     # replicas that a wrapper keeps equal may still share work, which one of them shows
-    if bases == {"wrapper"} and _exchanged(run.ranks[:1]).is_empty():
+    if bases == {"wrapper"} and not _has_exchanged(run):
         return run
     evidence = _evidence(run)
     if evidence is None:
@@ -66,13 +67,21 @@ def _placed(run: Run, topologies: Mapping[int, Topology]) -> Run:
 
 def _evidence(run: Run) -> Evidence | None:
     """What the ranks show; None where that is not enough to judge by."""
+    has_seen = all(any(rank.recorded.passes.get(name) for name in SHOWING) for rank in run.ranks if rank.recorded)
+    if run.summaries is not None:
+        return evidence_of_summaries(run.summaries, world_size=run.world_size, has_seen=has_seen)
     parameters = read_table(run, PARAMETERS).rows
     if parameters.is_empty():
         return None
-    has_seen = all(any(rank.recorded.passes.get(name) for name in SHOWING) for rank in run.ranks if rank.recorded)
     modules = _read(run.ranks, MODULES, ("module_path", "class_name"), pl.col("class_name").is_in(STATISTICS))
     return evidence_of(parameters, _exchanged(run.ranks) if has_seen else None, world_size=run.world_size,
                        statistics=modules["module_path"].unique().to_list())
+
+
+def _has_exchanged(run: Run) -> bool:
+    if run.summaries is not None:
+        return has_exchanged(run.summaries, run.ranks[0].number)
+    return not _exchanged(run.ranks[:1]).is_empty()
 
 
 def _exchanged(ranks: Sequence[Rank]) -> pl.DataFrame:

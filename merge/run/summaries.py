@@ -1,9 +1,9 @@
-"""Summaries of ranks, read from the files of their hosts and joined: a column of all ranks is one array."""
+"""Summaries of the ranks of a run, read from the files of their hosts and joined: a column of all ranks is an array."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -32,11 +32,13 @@ from distprof.summaries.host_file import Frame, arrivals_of, files_of, frames_in
 
 MANY_RANKS = 64
 """From more ranks on summaries are read first, and tables and traces of those that matter only."""
-UNUSED = ("own_params", "trainable_params", "param_bytes", "buffers", "buffer_bytes", "evaluation_flops", "dtype",
-          "read_bytes", "write_bytes", "elements", "causal_macs", "kind")
+UNUSED: Mapping[str, Collection[str]] = {
+    STEPS.file: (), OPS.file: ("read_bytes", "write_bytes", "elements", "causal_macs", "kind"),
+    MODULES.file: ("own_params", "trainable_params", "param_bytes", "buffers", "buffer_bytes", "evaluation_flops",
+                   "dtype")}
 """Columns that nothing is made of which summaries are read for."""
 JOINED: Mapping[str, tuple[Column, ...]] = {
-    table.file: tuple(column for column in columns if column.name not in UNUSED)
+    table.file: tuple(column for column in columns if column.name not in UNUSED[table.file])
     for table, columns in ((STEPS, STEP_COLUMNS), (MODULES, MODULE_COLUMNS), (OPS, OP_COLUMNS))}
 """Table -> columns that are joined."""
 
@@ -87,30 +89,41 @@ class Summaries:
                     yield frame.rank, found
 
 
-def read_summaries(paths: Sequence[Path], *, folders: Iterable[str] | None = None) -> Summaries | None:
+def read_summaries(paths: Sequence[Path], *, folders: Iterable[str] | None = None,
+                   only: Collection[str] = tuple(JOINED)) -> Summaries | None:
     """The summaries of run directories; None where there are none.
 
     Args:
         paths: Run directories of one job.
         folders: Names of the folders of ranks that are there; a summary of a rank whose folder is gone does not count.
             None: all count.
+        only: Tables that are wanted; the others have no rows.
     """
-    contents = {file: _content(file) for path in paths for file in files_of(path)}
-    frames, problems = _frames(contents)
+    frames, problems = _frames([file for path in paths for file in files_of(path)])
     if not frames:
         return None
     known = None if folders is None else set(folders)
     stale = frozenset[int]()
     while True:
-        gathering = _Gathering()
-        for rank in sorted(frames):
-            if rank not in stale:
-                gathering.add(rank, frames[rank], contents[frames[rank][-1].path], known)
+        gathering = _Gathering(only=only)
+        for path, ranks in _by_file(frames):
+            content = _content(path)
+            for rank in ranks:
+                if rank not in stale:
+                    gathering.add(rank, frames[rank], content, known)
         newest = max((one.attempt for one in gathering.abouts.values()), default=0)
         old = frozenset(rank for rank, one in gathering.abouts.items() if one.attempt < newest)
         if not old:
             return gathering.done(problems)
         stale |= old
+
+
+def _by_file(frames: Mapping[int, Sequence[Frame]]) -> list[tuple[Path, list[int]]]:
+    """Ranks by the file that their last summary is in, and files by their first rank: each is read once."""
+    found = defaultdict[Path, list[int]](list)
+    for rank in sorted(frames):
+        found[frames[rank][-1].path].append(rank)
+    return list(found.items())
 
 
 def _content(file: Path) -> bytes:
@@ -120,9 +133,10 @@ def _content(file: Path) -> bytes:
         return b""
 
 
-def _frames(contents: Mapping[Path, bytes]) -> tuple[dict[int, list[Frame]], list[Unreadable]]:
+def _frames(files: Iterable[Path]) -> tuple[dict[int, list[Frame]], list[Unreadable]]:
     found, problems = defaultdict[int, list[Frame]](list), list[Unreadable]()
-    for file, content in contents.items():
+    for file in files:
+        content = _content(file)
         frames, lost = frames_in(file, content)
         for frame in frames:
             found[frame.rank].append(frame)
@@ -136,6 +150,7 @@ def _frames(contents: Mapping[Path, bytes]) -> tuple[dict[int, list[Frame]], lis
 class _Gathering:
     """Joins columns while summaries are read one by one."""
 
+    only: Collection[str]
     frames: dict[int, Frame] = field(default_factory=dict)
     abouts: dict[int, RankJson] = field(default_factory=dict)
     folders: dict[int, str] = field(default_factory=dict)
@@ -145,7 +160,8 @@ class _Gathering:
     cut_modules: set[int] = field(default_factory=set)
     problems: list[Unreadable] = field(default_factory=list)
     tables: dict[str, ColumnJoin] = field(default_factory=lambda: {
-        file: ColumnJoin({column.name: DTYPES[column.type] for column in columns})
+        file: ColumnJoin({column.name: DTYPES[column.type] for column in columns},
+                         [column.name for column in columns if column.type in ("string", "category")])
         for file, columns in JOINED.items()})
 
     def add(self, rank: int, frames: Sequence[Frame], content: bytes, known: set[str] | None) -> None:
@@ -164,6 +180,8 @@ class _Gathering:
     def _take(self, rank: int, frame: Frame, found: RankSummary) -> None:
         self.frames[rank], self.abouts[rank], self.folders[rank] = frame, found.about, found.folder
         for file, table in ((STEPS.file, found.steps), (MODULES.file, found.modules), (OPS.file, found.ops)):
+            if file not in self.only:
+                continue
             self.tables[file].add(rank, table)
         if found.parameters is not None:
             self.parameters[rank] = found.parameters
@@ -176,8 +194,8 @@ class _Gathering:
 
     def done(self, problems: Sequence[Unreadable]) -> Summaries:
         return Summaries(
-            frames=self.frames, abouts=self.abouts, folders=self.folders, parameters=self.parameters,
-            exchanges=self.exchanges, cut=self.cut, cut_modules=frozenset(self.cut_modules),
+            frames=dict(sorted(self.frames.items())), abouts=self.abouts, folders=self.folders,
+            parameters=self.parameters, exchanges=self.exchanges, cut=self.cut, cut_modules=frozenset(self.cut_modules),
             problems=[*problems, *self.problems],
             tables={file: table.joined() for file, table in self.tables.items()})
 
@@ -185,12 +203,12 @@ class _Gathering:
 class ColumnJoin:
     """Columns of packed tables of many ranks, one behind the other."""
 
-    def __init__(self, kinds: Mapping[str, str]) -> None:
+    def __init__(self, kinds: Mapping[str, str], texts: Collection[str] = ()) -> None:
         self._kinds = dict(kinds)
         self._bytes = {name: bytearray() for name in kinds}
         self._ranks: list[int] = []
         self._rows: list[int] = []
-        self._known = {name: dict[str, int]() for name in kinds}
+        self._known = {name: dict[str, int]() for name in texts}
         self._places = dict[tuple[str, tuple[str, ...]], Any]()
 
     def add(self, rank: int, table: PackedTable) -> None:
@@ -203,8 +221,8 @@ class ColumnJoin:
             column = table.columns.get(name)
             if column is None:
                 held += self._unknown(name, table.rows)
-            elif name in table.texts:
-                held += self._renumbered(name, tuple(table.texts[name]), column)
+            elif name in self._known:
+                held += self._renumbered(name, tuple(table.texts.get(name, ())), column)
             else:
                 held += column
 
@@ -231,6 +249,6 @@ class ColumnJoin:
 
     def joined(self) -> Joined:
         """All rows."""
-        rank = np.repeat(np.array(self._ranks, np.int64), np.array(self._rows, np.int64))
+        rank = np.repeat(np.array(self._ranks, np.int32), np.array(self._rows, np.int64))
         columns = {name: np.frombuffer(held, self._kinds[name]) for name, held in self._bytes.items()}
         return Joined(rank=rank, columns=columns, texts={name: list(known) for name, known in self._known.items()})

@@ -15,6 +15,8 @@ from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS, Table
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.run.summaries import JOINED, Summaries
+from distprof.merge.run.summary_tables import frame_of
 from distprof.storage.ahead import ahead
 from distprof.storage.places import remote
 from distprof.threads import thread_pool
@@ -61,14 +63,16 @@ class RecordedTables:
     problems: Sequence[Unreadable]
 
 
-def read_tables(run: Run, steps: Loaded | None = None) -> RecordedTables:
+def read_tables(run: Run, steps: Loaded | None = None, *, parameters: Loaded | None = None) -> RecordedTables:
     """Reads the tables of all ranks.
 
     Args:
         run: The run.
         steps: Its `STEPS`, where they were read already.
+        parameters: Likewise its `PARAMETERS`.
     """
-    ops, modules, parameters = (read_table(run, table) for table in (OPS, MODULES, PARAMETERS))
+    ops, modules = (read_table(run, table) for table in (OPS, MODULES))
+    parameters = parameters or read_table(run, PARAMETERS)
     steps = steps or read_table(run, STEPS)
     return RecordedTables(
         steps=steps.rows, ops=ops.rows, modules=modules.rows, parameters=parameters.rows,
@@ -77,7 +81,13 @@ def read_tables(run: Run, steps: Loaded | None = None) -> RecordedTables:
 
 def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows,
                types: Types = TYPES) -> Loaded:
-    """The rows of every rank that has the table; `prepared` makes them smaller before all are there."""
+    """The rows of every rank that has the table; `prepared` makes them smaller before all are there.
+
+    Of a run that was opened by its summaries, the tables that these have are theirs.
+    """
+    if run.summaries is not None and table.file in JOINED:
+        return _of_summaries(run, run.summaries, table, prepared, types)
+
     def load(first: int) -> Loaded:
         some = _loaded(run.ranks[first:first + FILES_AT_ONCE], table, types)
         return replace(some, rows=prepared(some.rows))
@@ -87,6 +97,19 @@ def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.Dat
     return Loaded(rows=pl.concat([prepared(empty(table, types)), *(part.rows for part in parts)], rechunk=True),
                   ranks=[rank for part in parts for rank in part.ranks],
                   problems=[problem for part in parts for problem in part.problems])
+
+
+def _of_summaries(run: Run, summaries: Summaries, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame],
+                  types: Types) -> Loaded:
+    """Rows of summaries, and of the tables of ranks that have none."""
+    own = read_table(run.of_tables({rank.number for rank in run.without_summary}), table, prepared, types)
+    joined = summaries.tables[table.file]
+    rows = frame_of(joined, table, mp_size=run.mp_size, dp_size=run.dp_size)
+    if types is not TYPES:
+        rows = rows.cast({column.name: types[column.type] for column in table.columns})
+    rows = prepared(rows)
+    return Loaded(rows=pl.concat([rows, own.rows]) if len(own.rows) else rows, ranks=[*summaries.frames, *own.ranks],
+                  problems=own.problems)
 
 
 def _loaded(ranks: Sequence[Rank], table: Table, types: Types) -> Loaded:

@@ -122,7 +122,10 @@ def _steps(found: Findings, page: Page) -> None:
         page.table(whole, breakdown_rows(breakdown))
         page.line(f"the six parts add up to the {whole[1]}; waiting and moving: communication in which nothing is "
                   "computed; overlapped comm.: the rest of it" + (
-                      "; waiting for the ranks that are missing counts as moving" if found.run.missing else ""))
+                      "; waiting for the ranks that are missing counts as moving" if found.run.missing else "")
+                  if found.run.summaries is None else
+                  "waiting and moving: communication that a rank is known to wait for, divided as the calls of which "
+                  "summaries keep times; --exact tells the rest")
     page.line()
 
 

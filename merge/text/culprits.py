@@ -25,6 +25,7 @@ _UNSEEN: Mapping[Blind, str] = {
     "no collective": "no collective with known times was recorded: whether a rank delays others is unknown",
     "no wait": "no rank is known to have waited for a collective: whether a rank delays others is unknown",
     "no clock": "clocks of the ranks were never compared: whether a rank delays others is unknown",
+    "not looked at": "who delays the others was not looked at: --exact reads the tables of all ranks",
     "no peers": "no two ranks run the same program: there is nobody to compare a rank with",
 }
 

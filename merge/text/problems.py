@@ -74,6 +74,8 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.ClocksWrong: "clocks are wrong: {violations} of {num_collectives} collectives end on a rank before all are "
                        "in, by up to {largest_ns:ns}; the uncertainty of the clocks explains {allowed_ns:ns}",
     codes.WallClockSet: "the wall clock was set by up to {set_by_ns:ns} while recording",
+    codes.ReadSummaries: "read: summaries of {num_ranks:# rank}, tables of {tables:of_some}{times_of:times}{cut:cut}. "
+                         "--exact reads all",
     codes.FilesLeftOut: "{num_files:# file} left out: {instead} ({files:names})",
     codes.ExecutionTraces: "execution traces of {ranks:ranks} lie beside their timelines "
                            "({files:names}){missing:lack}; they have no times and are not merged: distprof "
@@ -111,6 +113,8 @@ CLOCK_REASONS: dict[codes.ClockReason | None, str] = {
     "too_few_collectives": "fewer than 20 collectives that synchronise join them with the common clock",
     None: "the reason is not known",
 }
+NAMED = 8
+"""Ranks up to which each is named."""
 FORMATS: dict[str, Callable[[Any], str]] = {
     "ns": duration,
     "of_rank": lambda rank: "" if rank is None else f"rank {rank}: ",
@@ -133,6 +137,10 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "values": lambda keys: f", and values of {keys}" if keys else "",
     "source": lambda names: {"rank": "the rank", "mesh": "tp, pp and dp"}[names],
     "same_rank": lambda contradicted: "several traces claim the same rank: " if contradicted else "",
+    "of_some": lambda ranks: f"{len(ranks)} of them ({spans(ranks)})" if 0 < len(ranks) <= NAMED else
+    f"{len(ranks)} of them" if ranks else "none",
+    "times": lambda known: "" if known is None else f", times of {known[0]} of {known[1]} calls",
+    "cut": lambda known: "".join(f"; without {number} {what}" for what, number in known.items()),
     "world_size": lambda contradicted: "the world size in the traces does not fit the ranks" if contradicted else
     "no trace states the world size",
 }

@@ -9,7 +9,14 @@ from typing import Any
 import msgspec
 
 from distprof.contract.paths import FORMAT
-from distprof.contract.problems import ClocksNotAligned, ClocksWrong, NoteOfRank, Problem, WallClockSet
+from distprof.contract.problems import (
+    ClocksNotAligned,
+    ClocksWrong,
+    NoteOfRank,
+    Problem,
+    ReadSummaries,
+    WallClockSet,
+)
 from distprof.contract.summary import MODEL_PARAMS, QUANTITIES, STEP_KEYS, SUMMARY_KEYS, TIMES
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
@@ -36,8 +43,16 @@ def described(run: Run, clock: Clock) -> dict[str, Any]:
         "joined_with": [real(path) for path in run.more],
         "problems": msgspec.to_builtins(problems_of(run, clock)),
         "remarks": msgspec.to_builtins(run.remarks),
+        "read": read_of(run),
         "clock": clock.to_json(),
     }
+
+
+def read_of(run: Run) -> dict[str, Any]:
+    """Of how many ranks summaries were read, and of which tables; None: of all."""
+    found = next((one for one in run.remarks if isinstance(one, ReadSummaries)), None)
+    return {"summaries": 0 if found is None else found.num_ranks, "tables": None if found is None else found.tables,
+            "times_of": None if found is None else found.times_of}
 
 
 def table_metadata(run: Run) -> dict[str, str]:

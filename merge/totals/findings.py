@@ -53,7 +53,8 @@ class Findings:
     """`communication` of the summary of a merge that was read alone."""
 
 
-def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int] = NO_SIZES) -> Findings:
+def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int] = NO_SIZES,
+                exact: bool = True) -> Findings:
     """Reads a run, and matches, measures and explains its collectives.
 
     Args:
@@ -61,6 +62,7 @@ def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int
         *more: Further run directories of the same job.
         choice: Which collectives.
         sizes: Axis of the device mesh -> size, in place of what the run says.
+        exact: False where the summaries of a run of many ranks may be read in place of their tables.
 
     Raises:
         DataError: It cannot be read.
@@ -69,7 +71,12 @@ def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int
     paths = (path, *more) if more else origin_of(path)
     if is_merge(path) and paths == (path,):
         return _of_merge(path, choice)
-    measured = measured_run(open_run(*paths, sizes=sizes))
+    run = open_run(*paths, sizes=sizes, exact=exact, only=(STEPS.file,))
+    if run.summaries is not None:
+        from distprof.merge.totals.level_findings import level_findings  # which makes these findings
+
+        return level_findings(run, choice)
+    measured = measured_run(run)
     return findings(measured, read_table(measured.run, STEPS) if measured.run.kind == "distprof" else None, choice)
 
 

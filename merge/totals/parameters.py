@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import polars as pl
 
 from distprof.contract.mesh import DATA_PARALLEL, MODEL_PARALLEL
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.totals.level_parameters import sums_over_replicas
 
 KEY = ("stage", "module_path", "name")
 REPLICATING = (*DATA_PARALLEL, "cp")
@@ -33,12 +35,15 @@ def model_params(run: Run, parameters: pl.DataFrame) -> ModelParams | None:
 
     Args:
         run: Its ranks and their places.
-        parameters: `PARAMETERS` of all ranks.
+        parameters: `PARAMETERS` of all ranks; of a run that was opened by its summaries, of one of each place.
 
     Returns:
         None where a rank has none.
     """
-    if parameters["rank"].n_unique() < run.world_size:
+    held: pl.DataFrame | None = parameters
+    if run.summaries is not None:
+        held = None if run.missing else sums_over_replicas(run, parameters)
+    if held is None or (run.summaries is None and parameters["rank"].n_unique() < run.world_size):
         return None
     rows = parameters.join(_places(run), on="rank")
     sizes = _without_ties(rows.filter("is_first_replica")).group_by(KEY).agg(
@@ -46,18 +51,21 @@ def model_params(run: Run, parameters: pl.DataFrame) -> ModelParams | None:
         pl.col("active_ratio").max())
     active = (sizes["unique"] * sizes["active_ratio"].fill_null(1.0)).sum()
     has_experts = sizes["active_ratio"].count() > 0
-    return ModelParams(unique=int(sizes["unique"].sum()), stored=_stored(rows, run.dp_size),
-                       active=round(active) if has_experts else None)
+    stored = _stored(held.join(_places(run), on="rank"), run.dp_size)
+    return ModelParams(unique=int(sizes["unique"].sum()), stored=stored, active=round(active) if has_experts else None)
 
 
 def _places(run: Run) -> pl.DataFrame:
-    return pl.DataFrame([(rank.number, (rank.coordinates or {}).get("pp", 0), _is_first(rank)) for rank in run.ranks],
+    # of summaries, there is one rank of each place on the other axes
+    replicating = REPLICATING if run.summaries is None else tuple(set(REPLICATING) - set(DATA_PARALLEL))
+    return pl.DataFrame([(rank.number, (rank.coordinates or {}).get("pp", 0), _is_first(rank, replicating))
+                         for rank in run.ranks],
                         schema={"rank": pl.Int64, "stage": pl.Int64, "is_first_replica": pl.Boolean}, orient="row")
 
 
-def _is_first(rank: Rank) -> bool:
+def _is_first(rank: Rank, replicating: Iterable[str]) -> bool:
     coordinates = rank.coordinates or {}
-    return not any(coordinates.get(axis, 0) for axis in REPLICATING)
+    return not any(coordinates.get(axis, 0) for axis in replicating)
 
 
 def _different() -> pl.Expr:

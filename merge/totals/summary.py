@@ -43,8 +43,7 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
         peak: Peak FLOP/s of each rank's device, instead of the published one.
         analysis: Of its communication, where that was made already.
     """
-    communicated, damaged = (None, ()) if found.collectives is None else communication(
-        found, tables.steps if found.run.kind == "distprof" else None, analysis)
+    communicated, damaged = _communicated(found, tables, analysis)
     found, ops = found.noting(damaged), tables.ops
     run = found.run
     ranks = per_rank(run, tables)
@@ -65,6 +64,15 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
         "uncounted_ops": uncounted,
     }
     return {key: values[key] for key in SUMMARY_KEYS}, modules
+
+
+def _communicated(found: MeasuredRun, tables: RecordedTables,
+                  analysis: Analysis | None) -> tuple[dict[str, Any] | None, Sequence[Problem]]:
+    if found.collectives is not None:
+        return communication(found, tables.steps if found.run.kind == "distprof" else None, analysis)
+    # of a run that was opened by its summaries
+    return (None, ()) if analysis is None or analysis.breakdown.is_empty() else (
+        described_communication(found.run, analysis), analysis.problems)
 
 
 def _unsteady(steps: pl.DataFrame) -> list[StepsUneven]:
@@ -156,7 +164,12 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: A
     if rows is None or rows.is_empty() or num_events > MOST_EVENTS:
         return None, ()
     found = analysis or analyse(run, measured.clock, rows, steps)
-    split = found.breakdown
+    return described_communication(run, found), found.problems
+
+
+def described_communication(run: Run, found: Analysis) -> dict[str, Any]:
+    """`communication` of `summary.json`."""
+    split = found.breakdown.filter(pl.col("waiting_ns").is_not_null())  # summaries do not tell it of every rank
     total = int(split["duration_ns"].sum())
     spent = [int(split[f"{part}_ns"].sum()) for part in EXPOSED]
     return {
@@ -169,4 +182,4 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: A
         "culprits": [{**asdict(one), "share": one.share, "certain": one.certain} for one in found.culprits[:NAMED]],
         "passes": list(found.passes),
         "blind": found.blind, "crowded": [asdict(one) for one in found.crowded],
-    }, found.problems
+    }

@@ -1,0 +1,43 @@
+"""Analysis of waiting in a run of many ranks, by their summaries: what each step was spent on."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from distprof.contract.problems import FirstStepLeftOut, Remark
+from distprof.contract.rank_summary import COMMUNICATION
+from distprof.merge.activity.breakdown import SCHEMA
+from distprof.merge.blame.analysis import Analysis
+from distprof.merge.levels.level_run import LevelRun
+
+
+def analysis_of_summaries(level: LevelRun) -> Analysis:
+    """What waiting cost. Who causes it is not looked at."""
+    remarks: list[Remark] = []
+    if level.first_left_out is not None:
+        remarks.append(FirstStepLeftOut(step=level.first_left_out))
+    return Analysis(breakdown=breakdown_of(level), culprits=[], blind="not looked at", steps=list(level.shown),
+                    remarks=remarks, problems=(), crowded=[])
+
+
+def breakdown_of(level: LevelRun) -> pl.DataFrame:
+    """The columns of `step_breakdown`, of the steps that are shown; null what summaries do not tell.
+
+    How long a rank waited for communication is known of each step; which part of it before all had come, of the calls
+    whose times were kept.
+    """
+    joined = level.kept
+    is_wait = [number for number, one in enumerate(joined.activities) if one.kind == COMMUNICATION]
+    held = pl.Series(joined.spent["activity"]).is_in(is_wait)
+    blocked = pl.DataFrame({"rank": joined.ranks[joined.spent["rank"]], "step": joined.spent["step"],
+                            "blocked_ns": joined.spent["ns"]}).filter(held).cast({"step": pl.Int64})
+    windows = level.steps.filter(pl.col("step").is_in(list(level.shown))).select("rank", "step", "duration_ns")
+    each = windows.join(blocked, on=("rank", "step"), how="left").join(
+        level.measured.shares, on=("rank", "step"), how="left")
+    met = each.with_columns(pl.col("blocked_ns").clip(0, pl.col("duration_ns")))
+    waiting, messages = ((pl.col("blocked_ns") * pl.col(name)).cast(pl.Int64)
+                         for name in ("waiting_ratio", "message_ratio"))
+    found = met.with_columns(waiting.alias("waiting_ns"), messages.alias("message_waiting_ns")).with_columns(
+        (pl.col("blocked_ns") - pl.col("waiting_ns")).alias("moving_ns"))
+    missing = [pl.lit(None, kind).alias(name) for name, kind in SCHEMA.items() if name not in found.columns]
+    return found.with_columns(missing).select(list(SCHEMA)).sort("rank", "step")

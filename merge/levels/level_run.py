@@ -1,0 +1,92 @@
+"""A run by its summaries: its clock, its steps, and its communication as far as the kept calls show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import polars as pl
+
+from distprof.contract.passes import ARRIVALS, TRACE
+from distprof.contract.rank_summary import COMMUNICATION, TIMES
+from distprof.merge.clock.model import Check, Clock
+from distprof.merge.clock.recorded_clock import hosts_of, recorded_clock
+from distprof.merge.levels.joined_arrivals import JoinedArrivals, joined_arrivals
+from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_meetings
+from distprof.merge.run.run_model import Run
+
+MEASURED_TIMES = TIMES[:-1]
+"""What meetings are measured by."""
+SETTLES = 3
+"""From this many steps of a pass on the first is left out: what records them warms up, on each rank in its own time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelRun:
+    """What is known without the tables of all ranks. Times are on the common clock."""
+
+    run: Run
+    clock: Clock
+    steps: pl.DataFrame
+    """`STEPS` of all ranks, on their own clocks."""
+    kept: JoinedArrivals
+    """Calls of the steps that are shown, with their times, and what ranks waited in these steps."""
+    traced: Sequence[int]
+    """Steps that count and have a timeline, where ranks with tables have one."""
+    arrivals: Sequence[int]
+    """Steps that count and have none."""
+    first_left_out: int | None
+    """The first traced step, where it does not count."""
+    measured: MeasuredMeetings
+    """Of the steps that are shown: `traced`, else `arrivals`. Numbers of meetings and texts are those of `kept`."""
+
+    @cached_property
+    def joined(self) -> JoinedArrivals:
+        """Of all steps, with all that ranks spent them on, without times of calls."""
+        assert self.run.summaries is not None
+        return joined_arrivals(self.run.summaries, times=())
+
+    @property
+    def shown(self) -> Sequence[int]:
+        """Steps that means are of."""
+        return self.traced or self.arrivals
+
+
+def level_run(run: Run, steps: pl.DataFrame) -> LevelRun:
+    """Reads arrivals and measures them.
+
+    Args:
+        run: Opened by its summaries.
+        steps: `STEPS` of its ranks.
+    """
+    assert run.summaries is not None
+    clock = recorded_clock(run)
+    traced, arrivals = (sorted(steps.filter(pl.col("pass") == name)["step"].unique().to_list())
+                        for name in (TRACE, ARRIVALS))
+    shown, every = _settled(traced) or _settled(arrivals), traced or arrivals
+    kept = joined_arrivals(run.summaries, times=MEASURED_TIMES, spent=(COMMUNICATION,), steps=every)
+    measured = measured_meetings(kept, clock, hosts_of(run), shown,
+                                 [step for step in every if step not in shown])
+    return LevelRun(run=run, clock=replace(clock, check=check_of(measured, clock)), steps=steps, kept=kept,
+                    traced=_settled(traced), arrivals=_settled(arrivals), measured=measured,
+                    first_left_out=traced[0] if len(traced) >= SETTLES else None)
+
+
+def _settled(steps: list[int]) -> list[int]:
+    return steps[1:] if len(steps) >= SETTLES else steps
+
+
+def check_of(measured: MeasuredMeetings, clock: Clock) -> Check:
+    """Holds a clock against causality, by kept calls that no rank leaves before all have entered."""
+    allowed = (clock.pair_uncertainty_ns(clock.known_ranks) or 0) + 2
+    each = measured.calls.filter(pl.col("bounds"), pl.col("end_spread_ns").is_not_null()).select(
+        spread="end_spread_ns", late=pl.col("last_arrival_ns") - (pl.col("last_end_ns") - pl.col("end_spread_ns")))
+    broken = each.filter(pl.col("late") > 2)["late"].to_list()
+    spread = {name: each["spread"].quantile(share, interpolation="higher")
+              for name, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))}
+    return Check(num_collectives=len(each), violations=len(broken), largest_violation_ns=max(broken, default=None),
+                 allowed_violation_ns=allowed,
+                 end_spread_ns={name: int(value) for name, value in spread.items() if value is not None})
+
+

@@ -1,0 +1,260 @@
+"""Measures kept calls of all ranks, as merge/cost/measures.py does rows, step by step and without an object a call.
+
+Only meetings are measured in which all ranks called the same in a step, by their fingerprints: then the k-th call of
+one is the k-th of all. The others are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.collective_ops import BOUNDING_CLOCKS, COLLECTIVE_OPS, WAITING_FOR_ALL
+from distprof.merge.clock.model import Clock
+from distprof.merge.levels.joined_arrivals import JoinedArrivals
+from distprof.merge.levels.rank_clocks import NONE, RankClocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredMeetings:
+    """Times are on the common clock."""
+
+    calls: pl.DataFrame
+    """A row per kept call of a meeting in a step: `step`, `meeting`, `place` (which call of the step it is), `op`,
+    `dtype`, `module` and `phase` (numbers), `asynchronous`, `num_ranks`, `size_bytes`; arrivals, ends, waits and
+    bandwidths as `per_collective` has them; `bounds` where no rank leaves before all have entered."""
+    shares: pl.DataFrame
+    """A row per rank and step: `waiting_ratio`, the part of its kept waits before all had come, and `message_ratio`,
+    the part in which it waited so for messages."""
+    num_calls: int
+    """Of all meetings in the steps that are measured or counted, each once."""
+    num_shown: int
+    """Those of steps that are measured."""
+    matched: Mapping[str, int]
+    """Of these, calls that all ranks of a meeting made alike, by how they were matched: sequence or peer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Meetings of a step with as many ranks and kept calls."""
+
+    step: int
+    meeting: Any
+    cells: Any
+    """Shape (meetings, ranks)."""
+    kept: int
+
+
+def measured_meetings(joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any],
+                      steps: Sequence[int], also: Sequence[int] = ()) -> MeasuredMeetings:
+    """Measures the kept calls of some steps.
+
+    Args:
+        joined: Of all ranks.
+        clock: Of the run.
+        hosts: The machine of a rank; None where it is not known.
+        steps: Which.
+        also: Steps whose calls are counted only.
+    """
+    measuring = _Measuring(joined, clock, hosts)
+    for step in also:
+        list(measuring.blocks(step))
+    counted = measuring.num_calls
+    for step in steps:
+        for block in measuring.blocks(step):
+            measuring.measure(block)
+        measuring.end(step)
+    return measuring.measured(counted)
+
+
+class _Measuring:
+    def __init__(self, joined: JoinedArrivals, clock: Clock, hosts: Mapping[int, Any]) -> None:
+        self._joined, self._clocks = joined, RankClocks(clock, joined.ranks)
+        self._size = np.array([one.num_ranks for one in joined.meetings], np.int64)
+        self._is_message = np.array([one.is_message for one in joined.meetings], bool)
+        self._host = _numbers(hosts.get(rank) for rank in joined.ranks.tolist())
+        self._order = np.argsort(joined.cell_step, kind="stable")
+        self._rules = _Rules(joined.texts["op"])
+        self._parts: list[dict[str, Any]] = []
+        self.num_calls, self._matched = 0, {"sequence": 0, "peer": 0}
+        self._blocked, self._waiting, self._for_messages = np.zeros((3, len(joined.ranks)))
+        self._shares: list[pl.DataFrame] = []
+
+    def blocks(self, step: int) -> Iterator[Block]:
+        """Whole meetings of a step."""
+        joined, ordered = self._joined, self._joined.cell_step[self._order]
+        cells = self._order[np.searchsorted(ordered, step):np.searchsorted(ordered, step, "right")]
+        cells = cells[np.lexsort((joined.cell_rank[cells], joined.cell_meeting[cells]))]
+        if not len(cells):
+            return
+        meeting, sequence = joined.cell_meeting[cells], joined.cell_sequence[cells]
+        first = np.flatnonzero(np.append(True, np.diff(meeting)))
+        count, number = np.diff(np.append(first, len(cells))), meeting[first]
+        fingerprint, kept_calls, calls = (values[sequence] for values in (
+            joined.sequence_fingerprint, joined.sequence_kept, joined.sequence_calls))
+        whole = _equal(fingerprint, first) & _equal(calls, first) & (count == self._size[number])
+        self._count(calls[first], whole, self._is_message[number])
+        kept, whole = kept_calls[first], whole & _equal(kept_calls, first)
+        for ranks, each in np.unique(np.stack((count, kept))[:, whole], axis=1).T.tolist():
+            chosen = np.flatnonzero(whole & (count == ranks) & (kept == each))
+            yield Block(step=step, meeting=number[chosen], kept=each,
+                        cells=cells[first[chosen][:, None] + np.arange(ranks)])
+
+    def _count(self, calls: Any, whole: Any, message: Any) -> None:
+        self.num_calls += int(calls.sum())
+        for method, those in (("sequence", whole & ~message), ("peer", whole & message)):
+            self._matched[method] += int(calls[those].sum())
+
+    def measure(self, block: Block) -> None:
+        """Adds the calls of a block."""
+        joined, cells, index = self._joined, block.cells, self._joined.cell_rank[block.cells]
+        enqueue, start, end = (self._common(name, block) for name in ("enqueue_ns", "start_ns", "end_ns"))
+        arrival = _arrival(start, enqueue)
+        held = np.where((end != NONE) & (arrival != NONE) & (end >= arrival), end - arrival, -1)
+        row = joined.sequence_first[joined.cell_sequence[cells]][..., None] + np.arange(block.kept)
+        calls = {name: values[row[:, 0]] for name, values in joined.calls.items() if name != "size_bytes"}
+        size = joined.calls["size_bytes"][row].astype(np.float64)
+        number, members = cells.shape
+        unsure = self._clocks.uncertainty_ns(block.meeting, joined.ranks[index])[:, None]
+        waits, message = self._rules.waits[calls["op"]], self._is_message[block.meeting][:, None]
+        first, last = arrival.min(axis=1), arrival.max(axis=1)
+        together = np.broadcast_to(~message & (members > 1), first.shape)
+        comparable = together & (first != NONE)
+        all_held, all_ended = (held >= 0).all(axis=1), (end != NONE).all(axis=1)
+        first_end, last_end = end.min(axis=1), end.max(axis=1)
+        contradicts = waits & comparable & all_ended & (last > first_end + np.maximum(unsure, 0))
+        if ((unsure < 0) & contradicts).any():
+            comparable, all_ended = comparable & (unsure >= 0), all_ended & (unsure >= 0)
+        spread = np.where(comparable, last - first, -1)
+        wait = np.where((waits & comparable)[:, None] & (held >= 0),
+                        np.minimum(last[:, None] - arrival, held), -1)
+        known = wait >= 0
+        shortest = np.where(all_held, held.min(axis=1), -1)
+        time = np.where(comparable & all_ended & waits & (unsure >= 0), last_end - last,
+                        np.where(together & waits & all_held, shortest, -1))
+        if message.any():
+            received = np.where(message & (first != NONE) & (unsure >= 0) & (last_end != NONE), last_end - last, -1)
+            time = np.where(message, received, time)
+        algbw = np.where(time > 0, self._rules.bytes_of(calls["op"], size) / np.maximum(time, 1) * 1e9, np.nan)
+        apart = np.abs(wait - (held - shortest[:, None])) > np.maximum(unsure, 0)[:, None] + shortest[:, None]
+        place = members - 1 - np.argmax(arrival[:, ::-1], axis=1)
+        host = self._host[index]
+        lacks = (host < 0).any(axis=1)
+        several = (host.min(axis=1) != host.max(axis=1)) & ~lacks
+        self._parts.append({
+            "step": np.full((number, block.kept), block.step), "meeting": np.repeat(block.meeting, block.kept),
+            "place": calls["place"],
+            "op": np.where(message, self._rules.send, calls["op"]), "dtype": calls["dtype"],
+            "module": calls["module_path"], "phase": calls["phase"], "peer": calls["peer"],
+            "asynchronous": calls["asynchronous"],
+            "num_ranks": np.full((number, block.kept), members), "size_bytes": size.max(axis=1),
+            "first_arrival_ns": first, "last_arrival_ns": last, "last_end_ns": np.where(all_ended, last_end, NONE),
+            "arrival_spread_ns": spread, "end_spread_ns": np.where(together & all_ended, last_end - first_end, -1),
+            "late_rank": np.where(comparable, joined.ranks[np.take_along_axis(index, place, axis=1)], -1),
+            "wait_ns": np.where(known.any(axis=1), np.where(known, wait, 0).sum(axis=1), -1),
+            "transfer_ns": np.where(known.any(axis=1), np.where(known, held - wait, 0).sum(axis=1), -1),
+            "longest_ns": held.max(axis=1), "shortest_ns": shortest,
+            "num_without_end": (end == NONE).sum(axis=1),
+            "unsure": comparable & ((unsure < 0) | (spread <= unsure) | contradicts),
+            "bounds": self._rules.bounds[calls["op"]] & (size.min(axis=1) > 0),
+            "disagrees": (known & (held >= 0) & (shortest >= 0)[:, None] & apart)[:, 0],
+            "algbw": algbw, "busbw": algbw * self._rules.factor(calls["op"], members),
+            "between_hosts": np.repeat(np.where(several, 1, np.where(lacks, -1, 0)), block.kept)})
+        self._share(block, index, last, (comparable & waits) | (message & (first != NONE) & (unsure >= 0)), message)
+
+    def _common(self, name: str, block: Block) -> Any:
+        own = self._joined.own_ns(name, block.cells, block.kept)
+        return self._clocks.common_ns(self._joined.cell_rank[block.cells][..., None], own)
+
+    def _share(self, block: Block, index: Any, last: Any, known: Any, message: Any) -> None:
+        """Adds how long ranks waited in kept calls, and of that before all had come; each stands for its like."""
+        begin, over = (self._common(name, block) for name in ("wait_start_ns", "wait_end_ns"))
+        there = (begin != NONE) & (over != NONE) & known[:, None]
+        weight = (self._joined.sequence_calls / np.maximum(self._joined.sequence_kept, 1))[
+            self._joined.cell_sequence[block.cells]]
+        blocked = np.where(there, np.maximum(over - begin, 0), 0)
+        waiting = np.where(there, np.clip(last[:, None] - begin, 0, blocked), 0)
+        for held, ns in ((self._blocked, blocked), (self._waiting, waiting),
+                         (self._for_messages, np.where(message[:, None], waiting, 0))):
+            held += np.bincount(index.reshape(-1), (ns.sum(axis=2) * weight).reshape(-1), minlength=len(held))
+
+    def end(self, step: int) -> None:
+        """Keeps the shares of a step."""
+        there = np.flatnonzero(self._blocked > 0)
+        ratios = {name: held[there] / self._blocked[there] for name, held in (
+            ("waiting_ratio", self._waiting), ("message_ratio", self._for_messages))}
+        self._shares.append(pl.DataFrame({"rank": self._joined.ranks[there], "step": np.full(len(there), step),
+                                          **ratios}, schema=SHARES))
+        for held in (self._blocked, self._waiting, self._for_messages):
+            held[:] = 0
+
+    def measured(self, counted: int) -> MeasuredMeetings:
+        parts = self._parts or [{name: np.empty(0, np.int64) for name in SCHEMA}]
+        found = pl.DataFrame({name: np.concatenate([part[name].reshape(-1) for part in parts]) for name in SCHEMA},
+                             schema_overrides=SCHEMA)
+        unknown = [pl.when(pl.col(name) >= 0).then(name).alias(name) for name in BELOW_0]
+        unknown += [pl.when(pl.col(name) != NONE).then(name).alias(name) for name in TIMES]
+        found = found.with_columns(
+            *unknown, pl.col("algbw", "busbw").fill_nan(None), pl.col("asynchronous").cast(pl.Boolean),
+            pl.when(pl.col("between_hosts") >= 0).then(pl.col("between_hosts") == 1).alias("between_hosts"))
+        found = found.with_columns(pl.when(pl.col("arrival_spread_ns").is_not_null()).then("unsure").alias("unsure"))
+        return MeasuredMeetings(calls=found, num_calls=self.num_calls,
+                                num_shown=self.num_calls - counted,
+                                matched={method: number for method, number in self._matched.items() if number},
+                                shares=pl.concat([pl.DataFrame(schema=SHARES), *self._shares]))
+
+
+TIMES = ("first_arrival_ns", "last_arrival_ns", "last_end_ns")
+BELOW_0 = ("arrival_spread_ns", "end_spread_ns", "late_rank", "wait_ns", "transfer_ns", "longest_ns", "shortest_ns",
+           "peer")
+SHARES: dict[str, Any] = {"rank": pl.Int64, "step": pl.Int64, "waiting_ratio": pl.Float64, "message_ratio": pl.Float64}
+SCHEMA: dict[str, Any] = {
+    "step": pl.Int64, "meeting": pl.Int64, "place": pl.Int64, "op": pl.Int64, "dtype": pl.Int64, "module": pl.Int64,
+    "phase": pl.Int64, "peer": pl.Int64, "asynchronous": pl.UInt8, "num_ranks": pl.Int64, "size_bytes": pl.Int64,
+    **dict.fromkeys(TIMES, pl.Int64), **dict.fromkeys(BELOW_0[:-1], pl.Int64), "num_without_end": pl.Int64,
+    **dict.fromkeys(("unsure", "bounds", "disagrees"), pl.Boolean), "algbw": pl.Float64, "busbw": pl.Float64,
+    "between_hosts": pl.Int64}
+
+
+def _arrival(start: Any, enqueue: Any) -> Any:
+    """The start where all ranks of a call have one, else the call where all have that: like with like."""
+    no_start, no_enqueue = ((times == NONE).any(axis=1)[:, None] for times in (start, enqueue))
+    return np.where(no_start & ~no_enqueue, enqueue, np.where(start != NONE, start, enqueue))
+
+
+def _equal(values: Any, first: Any) -> Any:
+    """Whether all values from one first on to the next are equal."""
+    return np.minimum.reduceat(values, first) == np.maximum.reduceat(values, first)
+
+
+def _numbers(hosts: Iterator[Any]) -> Any:
+    known = dict[Any, int]()
+    return np.array([-1 if host is None else known.setdefault(host, len(known)) for host in hosts], np.int64)
+
+
+class _Rules:
+    """How ops are measured, by their numbers."""
+
+    def __init__(self, ops: Sequence[str]) -> None:
+        rows = [COLLECTIVE_OPS.get(name) for name in ops]
+        self.waits = np.array([name in WAITING_FOR_ALL for name in ops], bool)
+        self.send = ops.index("send") if "send" in ops else -1
+        self.bounds = np.array([name in BOUNDING_CLOCKS for name in ops], bool)
+        self._size = np.array([{"sum": 1, "mean": 2}.get(row.size if row else "max", 0) for row in rows])
+        self._factor = [row.bus_factor if row else None for row in rows]
+
+    def bytes_of(self, op: Any, size: Any) -> Any:
+        """As nccl-tests count them; NaN where there are none."""
+        known = (size >= 0).all(axis=1)
+        found = np.choose(self._size[op], (size.max(axis=1), size.sum(axis=1), size.mean(axis=1)))
+        return np.where(known & (found > 0), found, np.nan)
+
+    def factor(self, op: Any, members: int) -> Any:
+        """busbw / algbw."""
+        share = 1 - 1 / members
+        each = {"ring twice": 2 * share, "ring": share, "once": 1.0, None: np.nan}
+        return np.array([each[rule] for rule in self._factor])[op]

@@ -1,0 +1,41 @@
+"""Ranks of a run of many whose tables are read: they stand for those that are alike, or stand out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import polars as pl
+
+from distprof.contract.mesh import DATA_PARALLEL
+from distprof.contract.passes import WAIT
+from distprof.contract.paths import RANK_JSON
+from distprof.merge.run.run_model import Rank, Run
+
+LOOKED_AT = 4
+"""Replicas that are looked at for one whose folder is there."""
+MOST_OF_GROUPS = 1024
+"""Ranks that stand for those of their place on all axes but the data-parallel ones."""
+
+
+def of_places(run: Run) -> list[Rank]:
+    """One rank of each place on the axes that divide the model, whose folder is there; the lowest."""
+    places = defaultdict[tuple[tuple[str, int], ...], list[Rank]](list)
+    for rank in run.ranks:
+        key = tuple((axis, at) for axis, at in (rank.coordinates or {}).items() if axis not in DATA_PARALLEL)
+        places[key].append(rank)
+    found = (next((rank for rank in ranks[:LOOKED_AT] if has_folder(rank)), None) for ranks in places.values())
+    return [rank for rank in found if rank is not None][:MOST_OF_GROUPS]
+
+
+def standing_out(steps: pl.DataFrame, late: Iterable[int] = ()) -> list[int]:
+    """Late ranks, the slowest, the median and the fastest, by the mean of their steps."""
+    means = steps.filter(pl.col("pass") != WAIT).group_by("rank").agg(pl.col("duration_ns").mean())
+    ordered = means.sort("duration_ns", "rank")["rank"].to_list()
+    extremes = [ordered[-1], ordered[len(ordered) // 2], ordered[0]] if ordered else []
+    return list(dict.fromkeys([*late, *extremes]))
+
+
+def has_folder(rank: Rank) -> bool:
+    """True where there is more of the rank than its summary."""
+    return (rank.folder / RANK_JSON).is_file()

@@ -1,0 +1,31 @@
+"""Made-up runs of many ranks, as benchmarks/many_ranks.py writes them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from support.jobs import ROOT
+
+BENCHMARKS = str(ROOT / "benchmarks")
+if BENCHMARKS not in sys.path:  # its files import each other by name
+    sys.path.append(BENCHMARKS)
+
+from made_up_ranks import PASSES, Recorded  # noqa: E402
+from many_ranks import StageSketches, summary_of, write  # noqa: E402
+from pipelined_job import NONE, PipelinedJob, Plant  # noqa: E402
+
+__all__ = [
+    "NONE", "PASSES", "PipelinedJob", "Plant", "Recorded", "StageSketches", "made_up_rank", "summary_of", "write",
+]
+
+FEW_STEPS = ("wait", "count", "time", "time", *("trace",) * 3, *("arrivals",) * 4)
+
+
+def made_up_rank(run: Path, *, rank: int = 5, job: PipelinedJob | None = None) -> tuple[Recorded, Path]:
+    """The folder of one rank of a job."""
+    job = job or PipelinedJob(pp=2, dp=2, tp=2, layers=3, microbatches=3)
+    recorded = Recorded(job=job, passes=FEW_STEPS, kept=[rank])
+    for stages in job.steps(len(FEW_STEPS)):
+        recorded.add(stages)
+    return recorded, recorded.write_rank(run, rank)
