@@ -34,8 +34,11 @@ from distprof.launch.job_end import finish
 from distprof.launch.job_progress import progress_shown
 from distprof.process import flight_recorder
 from distprof.process.topology import from_sizes
+from distprof.recording import rank_size
 from distprof.recording.asked_plan import VARIABLE as TOPICS
 from distprof.recording.asked_plan import asked_plan
+from distprof.recording.chosen_ranks import VARIABLE as RANKS
+from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.job.claim import join_or_make
 from distprof.recording.plan import StepPlan
 from distprof.recording.run_directory import make_run_directory, new_run_id, this_launch
@@ -75,6 +78,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     if sizes and ranks is not None:
         from_sizes(sizes, rank=0, world_size=ranks)  # checks that they divide the ranks
     every = step_every(args)
+    ranks_chosen = ChosenRanks.parse(args.ranks) if args.ranks is not None else ChosenRanks.requested(os.environ)
     directory = args.out or _default_directory(args)
     known = plan if ranks is None else plan.for_ranks(ranks)  # the ranks see for themselves: a script may start more
     started = this_launch(run_id=new_run_id(), plan=str(known), world_size=ranks, sizes=sizes, key=_key(args))
@@ -83,7 +87,12 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
         make_run_directory(directory, started, force=args.force)
     else:
         run_id = join_or_make(directory, started, elastic=ranks is None, force=args.force)
-    say(f"recording steps {known} to {directory}")
+    fully = f", ranks {ranks_chosen.text} fully" if ranks_chosen is not None else ""
+    say(f"recording steps {known} to {directory}{fully}")
+    if args.max_rank_size is not None:
+        os.environ[rank_size.VARIABLE] = str(rank_size.parse_size(args.max_rank_size))
+    if ranks_chosen is not None:
+        os.environ[RANKS] = ranks_chosen.text
     _set_environment(directory, plan, run_id, sizes, every, debug=args.debug, force=args.force)
     if may_restart(args):
         # torch 2.13 gives the next attempt the store of the last one, where its ranks find addresses of dead ranks

@@ -63,6 +63,14 @@ def add_recording_flags(group: argparse._ActionsContainer) -> None:
     group.add_argument("--topics", default="", metavar="TOPICS",
                        help=f"what to record, and nothing else: {', '.join(NAMES)}, or all, joined by commas or |; "
                             "--steps then says how many steps the passes of these topics have, or adds others")
+    group.add_argument("--ranks", default=None, metavar="RANKS",
+                       help="ranks that are recorded fully, joined by commas: 0-7, leaders (one rank of each part of "
+                            "the model, or of each host where no device mesh tells parts), sample:32 (so many, spread "
+                            "evenly), all; the others record the same steps lightly: steps and their parts, modules "
+                            "of the upper levels, arrivals of collectives (default: all)")
+    group.add_argument("--max-rank-size", default=None, metavar="SIZE",
+                       help="bytes that the folder of a rank may take, like 500MB; of its timeline the shortest events "
+                            "are left out where that would be more, and how many is said (default: 2GB)")
     group.add_argument("--step-every", default=None, metavar="CLASS|N",
                        help="what ends a step: steps of optimizers of this class, or every N optimizer steps (default: "
                             "an iteration of the training loop, by the pattern in which its optimizers step)")

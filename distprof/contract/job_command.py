@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-RECORDING_FLAGS = {"--out": True, "--steps": True, "--topics": True, "--execution-trace": False, "--step-every": True,
-                   "--config": True, "--no-merge": False, "--no-progress": False, "--force": False, "--debug": False}
+RECORDING_FLAGS = {"--out": True, "--steps": True, "--topics": True, "--ranks": True, "--max-rank-size": True,
+                   "--execution-trace": False, "--step-every": True, "--config": True, "--no-merge": False,
+                   "--no-progress": False, "--force": False, "--debug": False}
 """Flags of `distprof run` that the job itself does not see, and whether a value follows them."""
 LAUNCHER = "distprof"
 

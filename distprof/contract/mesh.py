@@ -105,3 +105,8 @@ def dp_size_of(sizes: Mapping[str, int]) -> int:
 def in_rank_order(values: Mapping[str, int]) -> dict[str, int]:
     """Sizes or coordinates by axis, slowest axis first; other keys are left out."""
     return {axis: values[axis] for axis in AXES if axis in values}
+
+
+def part_of(coordinates: Mapping[str, int] | None) -> tuple[tuple[str, int], ...]:
+    """Which part of the model a rank works on: its place on all axes but dp, along which ranks are replicas."""
+    return tuple(sorted((axis, place) for axis, place in (coordinates or {}).items() if axis != "dp"))

@@ -100,6 +100,16 @@ class MemoryEndedEarly(Problem, frozen=True):
     most_bytes: int
 
 
+class TimelinesCapped(Problem, frozen=True):
+    """The shortest events of timelines were left out, as folders of ranks would have been larger than allowed."""
+
+    ranks: tuple[int, ...]
+    num_events: int
+    total_ns: int
+    longest_ns: int
+    most_bytes: int
+
+
 class NoteOfRank(Problem, frozen=True):
     """What a rank noted while it was recorded."""
 
@@ -269,6 +279,18 @@ class ScriptProfiled(Remark, frozen=True):
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
+
+
+class RecordedLightly(Remark, frozen=True):
+    """Only some ranks have a timeline and counts: --ranks chose them."""
+
+    full: tuple[int, ...]
+    """Ranks that were recorded fully."""
+    of: int
+    """Ranks that were recorded."""
+    parts_counted: bool
+    """True where these hold all parts of the model, so that counts of the others are those of ranks with the same
+    part."""
 
 
 class ScriptInterrupted(Remark, frozen=True):

@@ -84,6 +84,18 @@ class RankFailure(msgspec.Struct, frozen=True, kw_only=True):
     """It was raised in communication with other ranks, of which one may have failed before."""
 
 
+class EventsLeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """Events of a timeline that were left out so that the folder of the rank keeps its limit: the shortest."""
+
+    num_events: int
+    total_ns: int
+    """Their durations together; one inside of another counts twice."""
+    longest_ns: int
+    """The longest of them."""
+    most_bytes: int
+    """The limit."""
+
+
 MOST_RANKS = 1 << 20
 """Numbers from here on are no ranks: damage makes such."""
 Status = Literal["recording", "complete", "partial", "failed"]
@@ -107,6 +119,11 @@ class RankJson(msgspec.Struct, frozen=True, kw_only=True):
     """Why the rank is `partial` or `failed`; the exception that ended the script when all that is needed was there."""
     failure: RankFailure | None = None
     """What ended the script, where an exception did, even after the last pass."""
+    light: bool = False
+    """Steps, times of modules and arrivals of collectives were recorded, without timeline and counts: --ranks chose
+    others."""
+    left_out: EventsLeftOut | None = None
+    """Events that are not in the timeline; None where all are."""
     notes: list[str] = []
     """What to keep in mind about this rank, in sentences."""
     rank: Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]

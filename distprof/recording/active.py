@@ -9,6 +9,7 @@ from pathlib import Path
 
 from distprof.process.topology import requested
 from distprof.recording.asked_plan import asked_plan
+from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.plan import StepPlan
 from distprof.recording.recorder import Recorder
 from distprof.recording.steps.every import StepEvery
@@ -18,7 +19,8 @@ _active: list[Recorder] = []
 
 @contextmanager
 def record(out: str | os.PathLike[str], *, steps: str | StepPlan = "", topics: str = "", force: bool = False,
-           sizes: Mapping[str, int] | None = None, step_every: str | int | None = None) -> Iterator[Recorder]:
+           sizes: Mapping[str, int] | None = None, step_every: str | int | None = None,
+           ranks: str | None = None) -> Iterator[Recorder]:
     """Records this process into a run directory; every rank of a job calls it with the same path.
 
     Inside `distprof run` the recorder that runs already is used, so a script may have both.
@@ -31,20 +33,22 @@ def record(out: str | os.PathLike[str], *, steps: str | StepPlan = "", topics: s
         sizes: Model-parallel sizes like {"tp": 2}; without them they come from the device mesh.
         step_every: What ends a step: the class of an optimizer, like "Adam", or a number of optimizer steps. Without it
             the pattern in which optimizers step is found.
+        ranks: Which ranks are recorded fully, like "0-7,leaders,sample:32"; the others lightly. All without it.
 
     Yields:
         The recorder; `rec.step()` ends a step where no optimizer does.
 
     Raises:
-        UsageError: `steps` and `topics` make no plan, `step_every` is neither a class nor a number, or a DISTPROF_
-            variable is wrong.
+        UsageError: `steps` and `topics` make no plan, `step_every` is neither a class nor a number, `ranks` names no
+            ranks, or a DISTPROF_ variable is wrong.
     """
     if _active:
         yield _active[-1]
         return
     plan = asked_plan(steps, topics)
     every = StepEvery.requested(os.environ) if step_every is None else StepEvery.parse(step_every, where="step_every")
-    recorder = Recorder(Path(out), plan=plan, force=force, every=every,
+    chosen = ChosenRanks.requested(os.environ) if ranks is None else ChosenRanks.parse(ranks, where="ranks")
+    recorder = Recorder(Path(out), plan=plan, force=force, every=every, ranks=chosen,
                         sizes={**requested(os.environ), **(sizes or {})})
     _active.append(recorder)
     try:
@@ -78,7 +82,8 @@ def begin(out: str, *, steps: str, topics: str, force: bool, tentative: bool) ->
     if _active:
         return None
     recorder = Recorder(Path(out), plan=asked_plan(steps, topics), force=force, sizes=requested(os.environ),
-                        every=StepEvery.requested(os.environ), tentative=tentative)
+                        every=StepEvery.requested(os.environ), tentative=tentative,
+                        ranks=ChosenRanks.requested(os.environ))
     _active.append(recorder)
     recorder.start()
     return recorder

@@ -9,11 +9,13 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from distprof.contract.passes import WAIT
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, Guard, ModuleScopes
 from distprof.recording.communication.collective_call import CollectiveCall
 from distprof.recording.communication.labels import CollectiveRecorder
 from distprof.recording.communication.running_works import RunningWorks
+from distprof.recording.passes.light import LIGHT_CLASSES
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
 from distprof.recording.profiler_sessions import ProfilerSessions
@@ -25,7 +27,20 @@ class PassSwitch:
 
     def __init__(self, guard: Guard, *, before_root: Callable[[Frame], None], judge: Callable[[Frame], None],
                  note: Callable[[str], None], tags: Callable[[], dict[str, Any]], step: Callable[[], int],
-                 folder: Callable[[], Path | None]) -> None:
+                 folder: Callable[[], Path | None], is_light: Callable[[], bool] = lambda: False) -> None:
+        """Begins with no pass on.
+
+        Args:
+            guard: Wraps what torch calls.
+            before_root: As of `ModuleScopes`.
+            judge: Likewise.
+            note: Writes a line that is kept.
+            tags: What every file carries.
+            step: The running step.
+            folder: Where files of this rank are now.
+            is_light: Whether the rank is recorded lightly; asked once, when the first pass begins that measures.
+        """
+        self._is_light, self._classes, self._decided = is_light, PASS_CLASSES, False
         self.modules = ModuleMap()
         self.scopes = ModuleScopes(self.modules, guard, before_root, judge=judge)
         self.phases = Phases(self.scopes)
@@ -43,7 +58,7 @@ class PassSwitch:
         self._context = PassContext(scopes=self.scopes, guard=guard, note=note, tags=tags, step=step, folder=folder,
                                     phase=self.phases.now, collectives=self.collectives,
                                     sessions=self.sessions)
-        self._passes: dict[str | None, Pass] = {kind.name: kind(self._context) for kind in PASS_CLASSES}
+        self._passes = self._new_passes()
         self._off = Pass(self._context)
 
     @property
@@ -60,15 +75,26 @@ class PassSwitch:
         """Ends the running pass and begins another, or none."""
         ending, self.running = self.current, None
         ending.stop()
+        if name not in (None, WAIT) and not self._decided:
+            self._decide()
         self.running = name
         self.labels_collectives |= self.current.labels_collectives
         self.current.start()
+
+    def _decide(self) -> None:
+        self._decided = True
+        if self._is_light():
+            self._classes = LIGHT_CLASSES
+            self._passes = self._new_passes()
+
+    def _new_passes(self) -> dict[str | None, Pass]:
+        return {kind.name: kind(self._context) for kind in self._classes}
 
     def start_over(self) -> None:
         """Drops what was recorded, before any step has ended."""
         self.switch(None)
         self.collectives.forget()
-        self._passes = {kind.name: kind(self._context) for kind in PASS_CLASSES}
+        self._passes = self._new_passes()
         self.labels_collectives = False
 
     def next_step(self) -> None:

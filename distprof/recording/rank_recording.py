@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,11 @@ from distprof.contract.rank_json import RankFailure, RankJson, Status
 from distprof.contract.steps_found import StepsFound
 from distprof.contract.tables import COLLECTIVES, COMPILATIONS, MODULES, PARAMETERS, STEPS, TableRow
 from distprof.errors import UsageError
-from distprof.model.modules import ModuleMap
+from distprof.model.modules import ModuleMap, Site
 from distprof.process.identity import Identity, device_name, device_type, in_process_group, tf32, versions
 from distprof.process.live_topology import detect, unnamed_axes
 from distprof.process.topology import Topology, from_sizes
+from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.clock.client import ClockRecorder
 from distprof.recording.communication.collective_rows import collective_rows
 from distprof.recording.compiling.compile_log import CompileLog
@@ -33,18 +34,23 @@ from distprof.recording.plan_progress import PlanProgress
 from distprof.recording.run_directory import RankFolder
 from distprof.terminal import say
 
+MOST_MODULES = 64
+"""Modules of a rank that is recorded lightly: whole levels of the tree, the same on all such ranks."""
+
 
 class RankRecording:
     """The part of a run that one rank writes. The rank may be unknown until there is a process group."""
 
     def __init__(self, run: Path, *, sizes: Mapping[str, int], plan: StepPlan, force: bool,
-                 compilations: CompileLog,
+                 compilations: CompileLog, ranks: ChosenRanks | None = None,
                  steps_found: Callable[[ModuleMap], StepsFound | None] = lambda _: None) -> None:
         self._run = run
         self._sizes = sizes
         self._plan = plan
         self._planned: tuple[int, StepPlan] | None = None
         self._force = force
+        self._ranks = ranks
+        self._light = False
         self._job = JobMembership(run)
         self.progress = PlanProgress(lambda: self.plan, tell=self._job.tell_paused, all_told=self._job.have_all_paused)
         self.failure: RankFailure | None = None
@@ -71,6 +77,20 @@ class RankRecording:
         if self._planned is None or self._planned[0] != num_ranks:
             self._planned = num_ranks, self._plan.for_ranks(num_ranks)  # asked for twice a step
         return self._planned[1]
+
+    def is_light(self) -> bool:
+        """Whether --ranks chose others; asked when it begins to matter, as the script makes the device mesh."""
+        if self._ranks is not None:
+            own = self.identity if self._folder is not None else Identity.read()
+            self._light = not self._ranks.are_with(own, self._topology_by_now(own))
+        return self._light
+
+    def _topology_by_now(self, own: Identity) -> Topology | None:
+        try:
+            return self._topology or (from_sizes(self._sizes, rank=own.rank, world_size=own.world_size)
+                                      if self._sizes else detect(rank=own.rank, world_size=own.world_size))
+        except UsageError:  # said when it is known for good
+            return None
 
     @property
     def rank_folder(self) -> Path | None:
@@ -190,6 +210,8 @@ class RankRecording:
 
     def _module_rows(self, switch: PassSwitch) -> list[TableRow]:
         sites = list(switch.modules.sites())
+        if self._light:
+            sites = _top_levels(sites)
         rows = self._params.columns(sites)
         for one in switch.passes:
             for row, columns in zip(rows, one.module_columns(sites), strict=False):  # a pass may have none
@@ -257,7 +279,8 @@ class RankRecording:
     def _rank_json(self, status: Status, why: str | None) -> RankJson:
         known = self._topology
         return RankJson(
-            run_id=self._job.run_id, status=status, why=why, failure=self.failure, notes=list(self._notes),
+            run_id=self._job.run_id, status=status, why=why, failure=self.failure, light=self._light,
+            notes=list(self._notes),
             **asdict(self.identity),
             topology=dict(known.sizes) if known else None, coordinates=dict(known.coordinates) if known else None,
             topology_source=known.source if known else None, topology_basis=known.basis if known else None,
@@ -272,3 +295,13 @@ class RankRecording:
         names = [step["pass"] for step in self._steps]
         usual = {row.name for row in USUAL}
         return {name: names.count(name) for name in PASS_NAMES if name in usual or name in names}
+
+
+def _top_levels(sites: Sequence[Site]) -> list[Site]:
+    """Root modules and what is right below them, and further levels as long as there are at most `MOST_MODULES`."""
+    by_depth = Counter(site.depth for site in sites)
+    deepest = 1
+    while deepest < max(by_depth, default=0) and sum(
+            number for depth, number in by_depth.items() if depth <= deepest + 1) <= MOST_MODULES:
+        deepest += 1
+    return [site for site in sites if site.depth <= deepest]

@@ -18,6 +18,7 @@ from torch.compiler import is_compiling
 
 from distprof.contract.rank_json import Status
 from distprof.model.compiled import never_compile
+from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.compiling.compile_log import CompileLog
 from distprof.recording.failure import in_words
 from distprof.recording.hang.watch import HangWatch
@@ -39,7 +40,7 @@ class Recorder:
     """Records the steps of this process into one rank folder of a run directory, as `record` describes it."""
 
     def __init__(self, run: Path, *, plan: StepPlan, sizes: Mapping[str, int], force: bool,
-                 every: StepEvery | None = None, tentative: bool = False) -> None:
+                 every: StepEvery | None = None, tentative: bool = False, ranks: ChosenRanks | None = None) -> None:
         self._tentative = tentative
         self.recording = False
         """True from `start` until the last pass is done."""
@@ -49,12 +50,13 @@ class Recorder:
                                         find=lambda module: self._passes.modules.find(module),
                                         note=lambda line: self._rank.note(line))
         self._rank = RankRecording(run, sizes=sizes, plan=plan, force=force, steps_found=self._finder.found,
-                                   compilations=self._compilations)
+                                   compilations=self._compilations, ranks=ranks)
         self._passes = PassSwitch(
             self._guarded, before_root=lambda frame: self._walk.before_root(frame), note=self._rank.note,
             tags=self._rank.tags, judge=EvaluationJudge(lambda: self._finder.is_training, lambda: self._step.number,
                                                         lambda: self._walk.evaluates).judge,
-            step=lambda: self._step.number, folder=lambda: self._rank.rank_folder)
+            step=lambda: self._step.number, folder=lambda: self._rank.rank_folder,
+            is_light=self._rank.is_light)
         self._writing = Writing()
         self._hang = HangWatch(self._rank, self._passes, self._step, lambda: self.recording)
         self._watch = TerminationWatch(self._on_termination, self._hang.on_signal)

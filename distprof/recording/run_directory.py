@@ -26,7 +26,7 @@ from distprof.contract.paths import (
     STEP_LINES,
     rank_folder,
 )
-from distprof.contract.rank_json import RankJson, RunJson
+from distprof.contract.rank_json import EventsLeftOut, RankJson, RunJson
 from distprof.contract.rank_summary import SUMMARIES
 from distprof.contract.tables import STEPS, TAGS, Table, TableRow
 from distprof.errors import OutputError
@@ -160,6 +160,8 @@ class RankFolder:
         self.path = run / f"{rank_folder(rank)}{PARTIAL_SUFFIX}"
         self.files: dict[str, int | None] = {}
         """File -> rows; None for files without rows."""
+        self.left_out: EventsLeftOut | None = None
+        """Events of its timeline for which there was no room."""
         self.is_complete = False
         """True once it has its final name."""
         self._tags = tags
@@ -199,7 +201,7 @@ class RankFolder:
     def write_rank(self, rank: RankJson) -> None:
         """Writes rank.json, with the files that the folder holds by now."""
         with told(self.path):
-            rank_json.write(self.path / RANK_JSON, replace(rank, files=self.files))
+            rank_json.write(self.path / RANK_JSON, replace(rank, files=self.files, left_out=self.left_out))
 
     def complete(self) -> None:
         """Gives the folder its final name."""

@@ -14,11 +14,14 @@ import torch
 from isal import igzip
 from torch.profiler import ProfilerActivity
 
+from distprof.contract.rank_json import EventsLeftOut
 from distprof.contract.tables import CLOSURE_SLICE, EVALUATION_SLICE
 from distprof.errors import OutputError
 from distprof.files import told, write_whole
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes
+from distprof.recording import rank_size
+from distprof.recording.capped_timeline import capped, part_that_fits
 from distprof.recording.kineto_trace import TraceContent, read_repaired
 from distprof.recording.profiler_sessions import ProfilerSessions
 from distprof.recording.slice_names import copy_with_real_names, real_names, recorded_name
@@ -44,6 +47,13 @@ class Timeline:
         self.is_written = False
         """True once `write` wrote a trace."""
         self._closures: list[Any] = []
+        self._most_bytes = rank_size.requested(os.environ)
+        self.left_out: EventsLeftOut | None = None
+        """Events that `write` had no room for."""
+
+    def room_in(self, folder: Path) -> int:
+        """Bytes that are left for a timeline in the folder of a rank."""
+        return self._most_bytes - rank_size.bytes_in(folder)
 
     def start(self) -> None:
         """Begins to record, unless the script is being profiled already."""
@@ -104,8 +114,13 @@ class Timeline:
         if self._closures:
             self._closures.pop().__exit__(None, None, None)
 
-    def write(self, path: Path) -> TraceContent:
+    def write(self, path: Path, *, room: int | None = None) -> TraceContent:
         """Writes the Chrome trace to a `.json.gz` file and returns its events; none where nothing was recorded.
+
+        Args:
+            path: Where it goes.
+            room: Bytes that it may take with the table of its events; the shortest are left out where it would take
+                more. None: as many as it needs.
 
         Raises:
             OutputError: The profiler could not write it whole.
@@ -124,8 +139,13 @@ class Timeline:
             for left in (plain, plain.with_suffix(".json.tmp")):
                 with suppress(OSError):
                     left.unlink()
+        packed = igzip.compress(text, 1)
+        part = 1.0 if room is None else part_that_fits(len(packed), found.rows, room)
+        if part < 1:
+            less = capped(text, found, part, most_bytes=self._most_bytes)
+            packed, found, self.left_out = igzip.compress(less.text, 1), less.content, less.left_out
         with told(path):
-            write_whole(path, lambda temporary: temporary.write_bytes(igzip.compress(text, 1)))
+            write_whole(path, lambda temporary: temporary.write_bytes(packed))
         self.is_written = True
         self._profile = None  # the events would stay in memory for the rest of the training
         return found

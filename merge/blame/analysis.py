@@ -11,19 +11,24 @@ import polars as pl
 
 from distprof.contract.passes import PASS_NAMES
 from distprof.contract.problems import Remark, Unreadable
+from distprof.contract.tables import MODULES
 from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.blame.culprits import Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
 from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.processors import CrowdedHost, Processors
+from distprof.merge.blame.timed_modules import timed_cause
 from distprof.merge.blame.verdicts import UNTOLD, Verdicts
 from distprof.merge.clock.model import Clock
-from distprof.merge.program.job import Job
+from distprof.merge.program.job import Job, job_of
 from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.replay.graph import WAIT
 from distprof.merge.run.run_model import Run
+from distprof.merge.run.tables import read_table
 
+VAGUE = ("unknown", "whole")
+"""Causes that name nothing."""
 MANY_SAMPLES = 1.2
 """From this ratio to the median rank on, the size of the batch is the cause."""
 
@@ -74,19 +79,34 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
     windows, counted, steps = did.windows, did.traced or did.arrivals, [*did.traced, *did.arrivals]
     breakdown = step_breakdown(windows.filter(pl.col("step").is_in(counted)), did.calls, did.did, did.activities)
     coordinates = {rank.number: rank.coordinates for rank in run.ranks if rank.coordinates is not None}
-    processors = Processors.of(windows.filter(pl.col("step").is_in(steps)), {
+    activities, traced, judged_by = did.activities, did.traced, steps
+    if run.light_ranks:  # a rank with a timeline is slower in those steps than one without
+        traced, judged_by, activities = [], did.arrivals, Activities()
+        windows = windows.filter(pl.col("step").is_in(judged_by))
+        job = job_of(did.rows.filter(pl.col("step").is_in(judged_by)), {}, windows, activities)
+    processors = Processors.of(windows.filter(pl.col("step").is_in(judged_by)), {
         rank.number: rank.host for rank in run.ranks})
-    found, blind = judged(job, windows, did.activities, steps=steps, traced=did.traced, coordinates=coordinates,
+    found, blind = judged(job, windows, activities, steps=judged_by, traced=traced, coordinates=coordinates,
                           clock_ns=clock.pair_uncertainty_ns(), processors=processors)
+    if run.light_ranks:
+        found, blind = _by_timers(run, found), blind if judged_by else "uneven"
     return Analysis(breakdown=breakdown, steps=counted, remarks=list(did.remarks), culprits=found,
                     blind=_missing(run, blind), crowded=processors.crowded(), problems=did.problems,
-                    passes=_passes(did) if run.kind == "distprof" else ())
+                    passes=_passes(did, judged_by) if run.kind == "distprof" else ())
 
 
-def _passes(did: RunProgram) -> list[str]:
-    """Of the steps that count."""
-    counted = did.windows.filter(pl.col("step").is_in([*did.traced, *did.arrivals]))
-    found = set(counted["pass"].to_list())
+def _by_timers(run: Run, found: Sequence[Culprit]) -> list[Culprit]:
+    """With modules as causes where timers of modules show them."""
+    modules = read_table(run, MODULES).rows if any(one.certain for one in found) else None
+    if modules is None:
+        return list(found)
+    return [replace(one, causes=[cause]) if one.certain and (not one.causes or one.causes[0].kind in VAGUE) and (
+        cause := timed_cause(modules, one.rank, one.gain_ns)) is not None else one for one in found]
+
+
+def _passes(did: RunProgram, steps: Sequence[int]) -> list[str]:
+    """Of these steps."""
+    found = set(did.windows.filter(pl.col("step").is_in(list(steps)))["pass"].to_list())
     return [name for name in PASS_NAMES if name in found]
 
 

@@ -16,7 +16,8 @@ NOT_ITS_OWN = ("core", "unknown")
 """Causes that are no work of a rank which anything shows."""
 
 
-Blind = Literal["one rank", "others missing", "no collective", "no wait", "no clock", "no peers", "not looked at"]
+Blind = Literal["one rank", "others missing", "no collective", "no wait", "no clock", "no peers", "uneven",
+                "not looked at"]
 """Why delays cannot be seen."""
 
 

@@ -250,11 +250,18 @@ def _of_rank(run: Run, rank: Rank, clock: Clock, plan: RankPlan, counts: RankCou
         "num_slices": counts.num_slices, "num_events": counts.num_events,
         "num_overlapping_slices": counts.num_side, "num_cut_slices": counts.num_cut,
         "num_hanging_arrow_ends": counts.num_hanging, "num_left_out": counts.num_left_out,
+        "not_recorded": _not_recorded(rank),
         "num_slices_without_duration": counts.num_without_duration,
         "num_slices_of_negative_duration": counts.num_negative, "num_moved_events": counts.num_moved,
         "num_repaired_events": counts.num_repaired, "num_events_without_time": counts.num_bad_times,
         "kineto": counts.metadata,
     }
+
+
+def _not_recorded(rank: Rank) -> dict[str, int] | None:
+    """Events that the recorder left out of the timeline, the shortest; None where it has all."""
+    left_out = rank.recorded.left_out if rank.recorded is not None else None
+    return None if left_out is None else msgspec.structs.asdict(left_out)
 
 
 def _append(file: IO[bytes], path: Path) -> None:

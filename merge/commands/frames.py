@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from distprof.contract.paths import MERGED
+from distprof.contract.paths import MERGED, RUN_JSON
 from distprof.contract.tables import COMPILATIONS, EVENTS, MODULES, STEPS
 from distprof.errors import DataError
 from distprof.merge.clock.common_times import on_common_clock
 from distprof.merge.commands.stats import stats
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.memory.run_memory import run_memory
-from distprof.merge.operators.merged_operators import run_of_merge
+from distprof.merge.operators.merged_operators import Opened, run_of_merge
 from distprof.merge.operators.operator_rows import as_texts
 from distprof.merge.operators.run_operators import RunOperators, run_operators
 from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
+from distprof.merge.run.scanned_tables import scan_table
 from distprof.merge.run.tables import read_table, readable
 from distprof.merge.totals.modules import reduce_modules
 from distprof.merge.waits.run_waits import run_waits
@@ -32,11 +34,45 @@ from distprof.terminal import quoted
 class RunFrames:
     """A run, read when a part of it is first asked for. Times are on the common clock of all ranks, in ns."""
 
-    def __init__(self, path: Path, *more: Path) -> None:
+    def __init__(self, path: str | Path, *more: str | Path) -> None:
         """Opens a run; see `read_run`."""
-        opened = run_of_merge(path, *more)
-        self._paths, self._merge = opened.paths, opened.merge
-        self._run = open_run(*self._paths)
+        self._given = (path, *more)
+        if not all(map(_is_listed, self._given)):
+            _ = self._run  # what is no run is refused at once
+
+    @cached_property
+    def _opened(self) -> Opened:
+        return run_of_merge(*map(place, self._given))
+
+    @property
+    def _paths(self) -> tuple[Path, ...]:
+        return self._opened.paths
+
+    @cached_property
+    def _run(self) -> Run:
+        return open_run(*self._paths)
+
+    def scan(self, table: str, *, ranks: Collection[int] | None = None) -> pl.LazyFrame:
+        """A table that ranks write, of all ranks, as a lazy frame: a query reads the columns and rows that it needs.
+
+        Nothing is opened before a result is asked for, so it begins at once with 10,000 ranks as well. Times are of
+        each rank's own clock; `steps()`, `collectives()` and `events()` bring them to the common one.
+
+        Args:
+            table: `steps`, `modules`, `ops`, `collectives`, `events`, `parameters`, or one of passes that were asked
+                for: `waits`, `tensors`, `uses`, `execution_collectives`, `compilations`. docs/run-directory.md
+                describes the columns; `rank` is one of them.
+            ranks: Only the files of these are opened; all without it.
+
+        Returns:
+            Without rows where no rank has the table.
+
+        Raises:
+            UsageError: There is no such table.
+            DataError: The run directory cannot be listed.
+        """
+        places = self._given if all(map(_is_listed, self._given)) else self._paths
+        return scan_table(places, table, ranks)
 
     @property
     def ranks(self) -> list[int]:
@@ -132,7 +168,7 @@ class RunFrames:
 
     @cached_property
     def _operators(self) -> RunOperators:
-        return run_operators(self._run, merge=self._merge)
+        return run_operators(self._run, merge=self._opened.merge)
 
     @cached_property
     def _measured(self) -> MeasuredRun:
@@ -154,9 +190,14 @@ def read_run(path: str | Path, *more: str | Path) -> RunFrames:
 
     Returns:
         Its parts as polars frames: `ops()`, `modules()`, `steps()`, `collectives()`, `events()`,
-        `memory()`, `waits()`, `compilations()`; and `summary`.
+        `memory()`, `waits()`, `compilations()`; as lazy frames over all ranks: `scan("steps")`; and `summary`.
 
     Raises:
         DataError: Nothing can be read, or its parts contradict each other.
     """
-    return RunFrames(place(path), *map(place, more))
+    return RunFrames(path, *more)
+
+
+def _is_listed(path: str | Path) -> bool:
+    """True where a run need not be opened to know that it is one: that takes a file a rank."""
+    return "://" in str(path) or (Path(path) / RUN_JSON).is_file()

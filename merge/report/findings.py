@@ -11,7 +11,9 @@ import polars as pl
 from distprof.contract.problems import (
     RankFailed,
     RanksMissing,
+    RecordedLightly,
     ScriptInterrupted,
+    TimelinesCapped,
     TopologyUncertain,
     Unfinished,
     Unreadable,
@@ -107,6 +109,9 @@ def _missing(facts: Facts) -> Iterator[Finding]:
             yield Finding(severity="bad", text=sentence(one), section="missing",
                            detail="Means and totals are of the ranks that are there, and waiting for the others counts "
                                   "as moving data.")
+    for one in facts.sources.run.problems:
+        if isinstance(one, TimelinesCapped):
+            yield Finding(severity="warn", text=sentence(one), section="missing")
     damaged = [one for one in facts.sources.run.problems if isinstance(one, Unreadable)]
     for one in damaged[:SHOWN]:
         yield Finding(severity="bad", text=f"Damaged: {sentence(one)}", section="missing", rank=one.rank)
@@ -248,6 +253,9 @@ def _clock(facts: Facts) -> Iterator[Finding]:
 
 
 def _partial(facts: Facts) -> Iterator[Finding]:
+    for one in facts.sources.run.remarks:
+        if isinstance(one, RecordedLightly):
+            yield Finding(severity="note", text=sentence(one), section="missing")
     if ScriptInterrupted() in facts.sources.run.remarks:
         yield Finding(severity="note", text=sentence(ScriptInterrupted()), section="missing")
     found = [one for one in facts.sources.run.problems if isinstance(one, Unfinished) and one.status != "recording"]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from distprof.contract.mesh import SIZE_FLAGS
+from distprof.contract.mesh import SIZE_FLAGS, part_of
 from distprof.contract.paths import (
     EXECUTION_TRACE_JSON,
     PARTIAL_SUFFIX,
@@ -19,8 +19,10 @@ from distprof.contract.problems import (
     FilesMissing,
     Problem,
     RanksMissing,
+    RecordedLightly,
     ScriptInterrupted,
     ScriptProfiled,
+    TimelinesCapped,
     Unfinished,
 )
 from distprof.contract.rank_json import RankJson
@@ -68,6 +70,7 @@ def recorded_run(*paths: Path, exact: bool = True, only: Collection[str] = tuple
         where = about.places_of(missing, apart_from=paths) if about is not None else ()
         problems.append(RanksMissing(ranks=tuple(missing), world_size=world_size, where=where))
     problems += [problem for folder in folders for problem in _problems_of(folder)]
+    problems += _capped(ranks)
     problems += unsure(ranks)
     attempts = {rank.attempt for rank in ranks}
     if len(attempts) > 1:
@@ -78,7 +81,7 @@ def recorded_run(*paths: Path, exact: bool = True, only: Collection[str] = tuple
                dp_size=dp_size, topology=(known.topology if known else None) or {"dp": world_size},
                topology_source=(known.topology_source if known else None) or "unknown",
                ranks=[_rank(one) for one in folders], missing=missing, problems=tuple(problems),
-               remarks=(*earlier_attempts(paths, max(attempts)), *_profiled(ranks),
+               remarks=(*earlier_attempts(paths, max(attempts)), *_lightly(ranks), *_profiled(ranks),
                         *((ScriptInterrupted(),) if interrupted else ())),
                summaries=summaries)
 
@@ -93,6 +96,24 @@ def _summaries(paths: Sequence[Path], only: Collection[str]) -> Summaries | None
         return None
     described = set(found.folders.values())
     return found if sum(name not in described for name in names) <= len(found.frames) else None
+
+
+def _capped(ranks: Sequence[RankJson]) -> Iterator[TimelinesCapped]:
+    found = {one.rank: one.left_out for one in ranks if one.left_out is not None}
+    if found:
+        each = found.values()
+        yield TimelinesCapped(
+            ranks=tuple(found), num_events=sum(one.num_events for one in each),
+            total_ns=sum(one.total_ns for one in each), longest_ns=max(one.longest_ns for one in each),
+            most_bytes=max(one.most_bytes for one in each))
+
+
+def _lightly(ranks: Sequence[RankJson]) -> Iterator[RecordedLightly]:
+    full = [one for one in ranks if not one.light]
+    if len(full) < len(ranks):
+        counted = {part_of(one.coordinates) for one in full}
+        yield RecordedLightly(full=tuple(one.rank for one in full), of=len(ranks),
+                              parts_counted=all(part_of(one.coordinates) in counted for one in ranks))
 
 
 def _profiled(ranks: Sequence[RankJson]) -> Iterator[ScriptProfiled]:

@@ -90,6 +90,11 @@ class Run:
         return replace(self, summaries=None, ranks=[rank for rank in self.ranks
                                                     if ranks is None or rank.number in ranks])
 
+    @property
+    def light_ranks(self) -> frozenset[int]:
+        """Those that were recorded without timeline and counts, because others were chosen for these."""
+        return frozenset(rank.number for rank in self.ranks if rank.recorded is not None and rank.recorded.light)
+
     def noting(self, problems: Iterable[Problem] = (), remarks: Iterable[Remark] = ()) -> Run:
         """The same run with what was found later as well."""
         return replace(self, problems=(*self.problems, *problems), remarks=(*self.remarks, *remarks))

@@ -9,7 +9,7 @@ from typing import Any
 from distprof.contract.problems import Problem, from_json
 from distprof.merge.text.culprits import lines_of_summary
 from distprof.merge.text.problems import sentences
-from distprof.merge.text.stats import bubble, exposed, mesh, mfu, rates
+from distprof.merge.text.stats import bubble, exposed, lightly, mesh, mfu, rates
 
 LATE = 4
 """Lines on late ranks; `distprof comms` has all."""
@@ -23,7 +23,9 @@ def answer(summary: Mapping[str, Any]) -> list[str]:
     Args:
         summary: `summary.json` of a run that distprof recorded.
     """
-    lines = [f"{mesh(summary)}: {', '.join(rates(summary))}"]
+    light = lightly(summary)
+    fully = f" ({len(light.full)} of them recorded fully)" if light is not None else ""
+    lines = [f"{mesh(summary)}{fully}: {', '.join(rates(summary))}"]
     if summary["step"]["time_ns"] is not None:
         lines.append(mfu(summary["step"]))
     return [*lines, *_communication(summary), *_missing(summary)]

@@ -27,6 +27,8 @@ _UNSEEN: Mapping[Blind, str] = {
     "no clock": "clocks of the ranks were never compared: whether a rank delays others is unknown",
     "not looked at": "who delays the others was not looked at: --exact reads the tables of all ranks",
     "no peers": "no two ranks run the same program: there is nobody to compare a rank with",
+    "uneven": "in the recorded steps some ranks have a timeline and others none: whether a rank delays others is "
+              "unknown (--steps arrivals=20 records steps that are alike)",
 }
 
 

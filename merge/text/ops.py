@@ -79,7 +79,9 @@ def _head(shown: OperatorsShown, page: Page) -> None:
     of_steps = f" x {counted(len(steps), 'step')} ({spans(steps)})" if steps else ""
     on_host, on_device = (int(shown.chosen[name].sum()) for name in ("self_host_ns", "self_device_ns"))
     on_devices = f", {duration(on_device)} on devices" if on_device else ""
-    page.line(f"sums over {counted(len(ranks), 'rank')}{of_steps}: self time {duration(on_host)} on hosts{on_devices}")
+    of = f"{len(ranks)} of {counted(len(shown.run.ranks), 'rank')}" if shown.run.light_ranks else counted(
+        len(ranks), "rank")
+    page.line(f"sums over {of}{of_steps}: self time {duration(on_host)} on hosts{on_devices}")
     covered, by_shapes = shown.found.coverage, shown.found.by_shapes
     if by_shapes is not None:
         _by_shapes(by_shapes, page)

@@ -30,6 +30,9 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.MemoryEndedEarly: "the memory pass of rank {rank} ended in step {step}, as what it records would have taken "
                             "{taken_bytes:size} of memory and may take {most_bytes:size}. What came later is not "
                             "known: the peak may be higher, and what was alive then seems never freed",
+    codes.TimelinesCapped: "timelines of {ranks:ranks} lack their {num_events} shortest events, of up to "
+                           "{longest_ns:ns} and {total_ns:ns} together: more would not fit into --max-rank-size "
+                           "{most_bytes:size}",
     codes.NoteOfRank: "rank {rank}: {detail}",
     codes.StepsUnsure: {
         "irregular": "a step may not be an iteration: {names:names} step in no pattern ({num_turns:# step} looked at). "
@@ -94,6 +97,9 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     },
     codes.EarlierAttempts: "the job was restarted: attempt {shown} is shown, attempt {attempt} ended{why:because} "
                            "(--attempt {attempt} shows it)",
+    codes.RecordedLightly: "{full:number} of {of} ranks recorded fully ({full:spans}), the others lightly: timelines, "
+                           "operators and counts are of those, and late ranks are told by steps without a timeline"
+                           "{parts_counted:uncounted}",
     codes.ScriptInterrupted: "the script was interrupted after everything had been recorded",
     codes.ScriptProfiled: "the script ran its own torch.profiler in {steps:steps} of {ranks:ranks}: nothing was "
                           "recorded there, and its events are as without distprof",
@@ -132,6 +138,9 @@ FORMATS: dict[str, Callable[[Any], str]] = {
         f"{number} in rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}" for number, ranks in sorted(found.items())),
     "reason": lambda reason: CLOCK_REASONS[reason],
     "size": size,
+    "number": lambda ranks: str(len(ranks)),
+    "spans": lambda ranks: spans(ranks) if ranks else "none",
+    "uncounted": lambda known: "" if known else "; they lack a part of the model, whose FLOPs are not known",
     "note": lambda note: "" if note is None else f" ({note})",
     "flags": lambda _: SIZE_FLAGS,
     "values": lambda keys: f", and values of {keys}" if keys else "",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distprof.contract.paths import SUMMARY_JSON
-from distprof.contract.problems import Problem, Remark, from_json
+from distprof.contract.problems import Problem, RecordedLightly, Remark, from_json
 from distprof.contract.summary import MfuBasis, PeakUsed
 from distprof.merge.text.culprits import lines_of_summary
 from distprof.merge.text.phrases import clock_line
@@ -17,7 +17,7 @@ from distprof.merge.text.problems import show_problems
 from distprof.merge.text.steps import evaluation_line, step_line
 from distprof.reporters.page import Page
 from distprof.terminal import quoted, quoted_all
-from distprof.units import duration, percent, si
+from distprof.units import duration, percent, si, spans
 
 if TYPE_CHECKING:
     from distprof.reporters.tree_report import TreeReport  # with rich, which takes a while to import
@@ -125,9 +125,17 @@ def _totals(summary: Mapping[str, Any], page: Page) -> None:
     doubt = "" if summary["topology_certain"] else ", not certain"
     page.table(("per step", "per GPU", "over ranks", f"model = per GPU x {summary['mp_size']}{doubt}",
                 "replicas once"), rows)
+    if (light := lightly(summary)) is not None:
+        page.line(f"MACs and FLOPs: counted on {len(light.full)} of {light.of} ranks ({spans(light.full) or 'none'})")
     if model["active_params"] is not None:
         page.line(f"params that work on a token: {si(model['active_params'])}, if experts share tokens evenly")
     page.line()
+
+
+def lightly(summary: Mapping[str, Any]) -> RecordedLightly | None:
+    """Which ranks were recorded fully; None where all were."""
+    remarks = from_json(Remark, summary["remarks"])
+    return next((one for one in remarks if isinstance(one, RecordedLightly)), None)
 
 
 def _range(spread: Mapping[str, Any]) -> str:

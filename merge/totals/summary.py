@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from distprof.contract.problems import Problem, StepsUneven
+from distprof.contract.problems import Problem, RecordedLightly, StepsUneven
 from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
 from distprof.contract.tables import EVENTS
 from distprof.merge.blame.analysis import Analysis, analyse
@@ -89,7 +89,8 @@ def _step(run: Run, ranks: pl.DataFrame, ops: pl.DataFrame, peak: float | None) 
     mean: dict[str, Any] = {name: ranks[name].mean() for name in (*TIMES, *FLOPS_OF_PHASE, "samples")}
     time_ns = mean["step_ns"]
     flops = [mean[name] for name in FLOPS_OF_PHASE]
-    known = time_ns and None not in flops
+    uncounted = any(isinstance(one, RecordedLightly) and not one.parts_counted for one in run.remarks)
+    known = time_ns and None not in flops and not uncounted
     samples = mean["samples"] * _num_batches(run) if mean["samples"] and run.topology_certain else None
     mfu, basis = utilisation(run, ops, time_ns, peak)
     return {

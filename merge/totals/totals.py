@@ -10,6 +10,8 @@ from typing import Any
 
 import polars as pl
 
+from distprof.contract.mesh import part_of
+from distprof.contract.problems import RecordedLightly
 from distprof.contract.summary import QUANTITIES, TIMES
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import RecordedTables
@@ -28,13 +30,23 @@ def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
     macs = pl.col("macs").filter(pl.col("phase") == "forward").sum().alias("fwd_macs")
     times = [pl.col(column).mean().alias(name) for name, column in TIMES.items()]
     timed = tables.steps.filter(pl.col("pass") == "time").group_by("rank").agg(*times, pl.col("samples").mean())
-    return (
+    found = (
         pl.DataFrame([_params(rank) for rank in run.ranks],
                      schema=dict.fromkeys(("rank", *PARAMS, "stage"), pl.Int64))
         .join(tables.ops.group_by("rank").agg(*flops, macs), on="rank", how="left")
         .join(timed, on="rank", how="left")
         .sort("rank")
     )
+    return _with_counts_of_replicas(run, found) if run.light_ranks else found
+
+
+def _with_counts_of_replicas(run: Run, ranks: pl.DataFrame) -> pl.DataFrame:
+    """Ranks that were not counted have the counts of those with the same part of the model, where there are any."""
+    parts = [str(part_of(rank.coordinates)) for rank in sorted(run.ranks, key=lambda rank: rank.number)]
+    counts = (*FLOPS_OF_PHASE, "fwd_macs")
+    return ranks.with_columns(part=pl.Series(parts, dtype=pl.String)).with_columns(
+        pl.col(name).fill_null(pl.col(name).mean().over("part").round().cast(ranks.schema[name])) for name in counts
+    ).drop("part")
 
 
 def _params(rank: Rank) -> dict[str, int | None]:
@@ -67,6 +79,8 @@ def model_totals(run: Run, ranks: pl.DataFrame, parameters: pl.DataFrame) -> dic
         parameters: `PARAMETERS` of all ranks.
     """
     means = {quantity: ranks[quantity].mean() for quantity in QUANTITIES}
+    if any(isinstance(one, RecordedLightly) and not one.parts_counted for one in run.remarks):
+        means |= dict.fromkeys((*FLOPS_OF_PHASE, "fwd_macs"))  # the parts that were counted may not be like the others
     totals = {name: None if mean is None else as_whole(run.mp_size * float(str(mean))) for name, mean in means.items()}
     found = model_params(run, parameters)
     if found is None:

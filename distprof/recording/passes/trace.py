@@ -14,6 +14,9 @@ from distprof.recording.passes.protocol import PassContext
 from distprof.recording.run_directory import RankFolder
 from distprof.recording.timeline import Timeline
 
+TABLE_BYTES, CALL_BYTES = 20_000, 64
+"""What events.parquet and collectives.parquet take without rows, which are written later; and a row of the latter."""
+
 
 class TraceSteps(LabelledSteps):
     """Steps under the profiler."""
@@ -46,7 +49,9 @@ class TraceSteps(LabelledSteps):
             self._write_timeline(folder, [step for step in steps if step["pass"] == self.name])
 
     def _write_timeline(self, folder: RankFolder, traced: Sequence[TableRow]) -> None:
-        content = self._timeline.write(folder.path / TRACE_JSON)
+        room = self._timeline.room_in(folder.path) - TABLE_BYTES - CALL_BYTES * len(self._collectives.calls)
+        content = self._timeline.write(folder.path / TRACE_JSON, room=room)
+        folder.left_out = self._timeline.left_out
         time_calls(self._collectives.calls, content.backend_events)
         if content.rows:
             folder.files[TRACE_JSON] = len(content.rows)

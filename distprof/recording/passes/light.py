@@ -1,0 +1,61 @@
+"""The passes of a rank that is recorded lightly: the same steps as on the others, with less in them.
+
+Steps with their parts, times of modules and arrivals of collectives are recorded as everywhere; there is no profiler,
+and no operator is counted.
+"""
+
+from __future__ import annotations
+
+from distprof.contract.passes import EXECUTION, MEMORY, SYNC, TRACE
+from distprof.model.compiled import ForcedEager
+from distprof.recording.passes.arrivals import ArrivalSteps
+from distprof.recording.passes.protocol import Pass, PassContext
+from distprof.recording.passes.time import TimeSteps
+from distprof.recording.passes.wait import WaitSteps
+
+
+class LightCountSteps(Pass):
+    """Steps without the counter. Compiled code is off all the same: what it communicates, and in which order, may
+    differ from what the others do meanwhile, and ranks would wait for each other for ever.
+    """
+
+    name = "count"
+
+    def __init__(self, context: PassContext) -> None:
+        self._eager = ForcedEager()
+
+    def start(self) -> None:
+        self._eager.start()
+
+    def stop(self) -> None:
+        self._eager.stop()
+
+
+class LightTraceSteps(ArrivalSteps):
+    """Steps in which collectives are labelled, while others have a timeline."""
+
+    name = TRACE
+
+
+class LightSyncSteps(Pass):
+    """Steps that are only numbered."""
+
+    name = SYNC
+
+
+class LightExecutionSteps(Pass):
+    """Likewise."""
+
+    name = EXECUTION
+
+
+class LightMemorySteps(Pass):
+    """Likewise."""
+
+    name = MEMORY
+
+
+LIGHT_CLASSES: tuple[type[Pass], ...] = (
+    WaitSteps, LightCountSteps, TimeSteps, LightSyncSteps, LightExecutionSteps, LightTraceSteps, LightMemorySteps,
+    ArrivalSteps)
+"""In the order of `PASS_CLASSES`, with the same names."""

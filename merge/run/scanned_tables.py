@@ -1,0 +1,97 @@
+"""Tables of all ranks as lazy frames: files are opened when a result is asked for, and only what it needs is read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+import polars as pl
+
+from distprof.contract.paths import PARTIAL_SUFFIX
+from distprof.contract.tables import ASKED_TABLES, RANK_TABLES, Table
+from distprof.errors import DataError, UsageError
+from distprof.merge.run.rank_folders import FOLDER
+from distprof.merge.run.tables import CATEGORIES, empty
+
+BY_NAME = {table.file.removesuffix(".parquet"): table for table in (*RANK_TABLES, *ASKED_TABLES)}
+"""`steps` -> the table that ranks write as steps.parquet."""
+
+
+def scan_table(places: Sequence[str | Path], name: str, ranks: Collection[int] | None = None) -> pl.LazyFrame:
+    """A table of all ranks with the columns of the contract.
+
+    Folders are listed, and no file is opened: not for the schema either, which the contract has.
+
+    Args:
+        places: Run directories of one job: folders, or URLs that fsspec knows.
+        name: Like `steps`.
+        ranks: Only these; their files alone are opened. None: all.
+
+    Raises:
+        UsageError: There is no such table.
+        DataError: A place cannot be listed.
+    """
+    table = table_of(name)
+    found = [_of_urls(str(place), table, ranks) if _is_url(place) else _of_folder(Path(place), table, ranks)
+             for place in places]
+    frames = [frame for frame in found if frame is not None]
+    return pl.concat(frames) if frames else empty(table, CATEGORIES).lazy()
+
+
+def table_of(name: str) -> Table:
+    """The table that ranks write under a name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if name not in BY_NAME:
+        near = difflib.get_close_matches(name, BY_NAME, n=1)
+        raise UsageError(f"expected a table of ranks ({', '.join(BY_NAME)}), found {name!r}",
+                         hint=f"did you mean {near[0]!r}?" if near else None)
+    return BY_NAME[name]
+
+
+def _is_url(place: str | Path) -> bool:
+    return isinstance(place, str) and "://" in place
+
+
+def _of_folder(folder: Path, table: Table, ranks: Collection[int] | None) -> pl.LazyFrame | None:
+    try:
+        names = [child.name for child in folder.iterdir()]
+    except OSError as error:
+        raise DataError(f"expected a run directory, found {folder}: {error.strerror}",
+                        hint="distprof run prints the directory it writes") from error
+    files = [path for name in _rank_folders(names, ranks) if (path := folder / name / table.file).is_file()]
+    return pl.scan_parquet(files, glob=False, schema=empty(table, CATEGORIES).schema, missing_columns="insert",
+                           extra_columns="ignore") if files else None
+
+
+def _rank_folders(names: Sequence[str], ranks: Collection[int] | None) -> Iterator[str]:
+    """One folder for each rank: that which was finished, where there are two."""
+    found: dict[int, str] = {}
+    for name in sorted(names, key=lambda name: not name.endswith(PARTIAL_SUFFIX)):
+        if (match := FOLDER.fullmatch(name)) is not None and (ranks is None or int(match[1]) in ranks):
+            found[int(match[1])] = name
+    return (found[rank] for rank in sorted(found))
+
+
+def _of_urls(url: str, table: Table, ranks: Collection[int] | None) -> pl.LazyFrame | None:
+    """Through fsspec and pyarrow, which read what any of its file systems holds, in the same parts."""
+    import fsspec
+    import pyarrow.dataset
+
+    from distprof.contract.parquet import schema_of
+
+    try:
+        system, root = fsspec.core.url_to_fs(url)
+        listed = system.glob(f"{root.rstrip('/')}/rank*/{table.file}")
+        there = {PurePosixPath(path).parent.name: path for path in listed}
+    except (OSError, ValueError, ImportError) as error:
+        raise DataError(f"expected a run directory, found {url}: {error}",
+                        hint="is it spelled right, and may it be read?") from error
+    files = [there[name] for name in _rank_folders(list(there), ranks)]
+    if not files:
+        return None
+    dataset = pyarrow.dataset.dataset(files, filesystem=system, format="parquet", schema=schema_of(table, {}))
+    return pl.scan_pyarrow_dataset(dataset)
