@@ -22,7 +22,7 @@ from distprof.launch.standard_streams import close_standard_output, open_standar
 from distprof.terminal import say, show
 
 ORDER = ("run", "merge", "report", "view", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
-         "waits", "export", "count", "profile", "reconcile", "doctor")
+         "waits", "export", "upload", "count", "profile", "reconcile", "doctor")
 """Order of commands in the help; others follow by name."""
 READING = ("merge", "report", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "export")
 """Commands that read runs: nothing of theirs is left to do when Python ends."""

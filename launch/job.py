@@ -32,6 +32,7 @@ from distprof.launch.job_arguments import (
 )
 from distprof.launch.job_end import finish
 from distprof.launch.job_progress import progress_shown
+from distprof.launch.upload.job_upload import JobUpload, check_target
 from distprof.process import flight_recorder
 from distprof.process.topology import from_sizes
 from distprof.recording import rank_size
@@ -43,10 +44,13 @@ from distprof.recording.job.claim import join_or_make
 from distprof.recording.plan import StepPlan
 from distprof.recording.run_directory import make_run_directory, new_run_id, this_launch
 from distprof.recording.steps.every import VARIABLE
+from distprof.storage.places import remote
 from distprof.terminal import relay, say
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    from distprof.storage.remote_path import RemotePath
 
 ReportWriter = Callable[[Path, FlopsProfilerSection], None]
 """Prints or writes the report of a run directory that the flops_profiler section asks for."""
@@ -79,7 +83,10 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
         from_sizes(sizes, rank=0, world_size=ranks)  # checks that they divide the ranks
     every = step_every(args)
     ranks_chosen = ChosenRanks.parse(args.ranks) if args.ranks is not None else ChosenRanks.requested(os.environ)
-    directory = args.out or _default_directory(args)
+    target = remote(args.out) if args.out is not None else None
+    if target is not None:
+        check_target(target, force=args.force)
+    directory = _spool(args, target) if target is not None else args.out or _default_directory(args)
     known = plan if ranks is None else plan.for_ranks(ranks)  # the ranks see for themselves: a script may start more
     started = this_launch(run_id=new_run_id(), plan=str(known), world_size=ranks, sizes=sizes, key=_key(args))
     if is_one_node(args):
@@ -97,9 +104,13 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     if may_restart(args):
         # torch 2.13 gives the next attempt the store of the last one, where its ranks find addresses of dead ranks
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    # folders of ranks are moved when an attempt ends: then nothing is uploaded before the end
+    sending = None if target is None else JobUpload(directory, target, meanwhile=not may_restart(args))
     with nullcontext() if args.no_progress else progress_shown(directory, known):
         code, failed = _launch(_with_worker(args), directory)
     finish(directory, started, code, failed, merges=is_one_node(args) and not args.no_merge)
+    if sending is not None:
+        sending.finish()
     if section.enabled and write_report is not None and run_id == started.run_id:
         _report(write_report, directory, section)
     return code
@@ -129,6 +140,11 @@ def _default_directory(args: argparse.Namespace) -> Path:
     except OSError as error:
         raise OutputError(f"cannot make a directory under runs/: {error.strerror}", hint="choose --out") from error
     raise OutputError(f"expected a free name like runs/{name}, found 99 in use", hint="choose --out")
+
+
+def _spool(args: argparse.Namespace, target: RemotePath) -> Path:
+    """Where ranks record what is then uploaded: on several nodes each has one of its own."""
+    return _default_directory(args) if is_one_node(args) else Path("runs") / target.name
 
 
 def _key(args: argparse.Namespace) -> str:

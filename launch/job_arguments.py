@@ -14,6 +14,7 @@ from distprof.errors import UsageError
 from distprof.process.topology import requested
 from distprof.recording.plan import default_plan
 from distprof.recording.steps.every import StepEvery
+from distprof.storage.places import place
 
 RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
 """Flags of torchrun that set where ranks meet."""
@@ -51,8 +52,9 @@ def job_parser() -> argparse.ArgumentParser:
 
 def add_recording_flags(group: argparse._ActionsContainer) -> None:
     """Adds the flags that torchrun has not."""
-    group.add_argument("--out", type=Path, default=None, metavar="DIR",
-                       help="run directory (default: runs/<script>-<time>)")
+    group.add_argument("--out", type=place, default=None, metavar="DIR",
+                       help="run directory (default: runs/<script>-<time>); for a URL like s3://bucket/runs/a ranks "
+                            "are recorded to the default one, and uploaded when they are complete")
     group.add_argument("--steps", default=None, metavar="PLAN",
                        help=f"number of steps of each pass (default: {default_plan()}); sync=2 notes lines that "
                             "block a rank, for distprof waits; memory=1 notes allocations, for distprof memory, in "

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from distprof.errors import UsageError
@@ -118,6 +119,10 @@ class Backend(Writable):
         content = self.read(url, 0, entry.size or 0, entry)
         self.check(url, entry)
         return content
+
+    def holds(self, file: Path, entry: Entry) -> bool:
+        """Whether an object that `put_file` wrote is that of a file; False where that cannot be told."""
+        return False
 
     def check(self, url: str, entry: Entry) -> None:
         """Asks whether an object is still the one of the entry, where reading itself does not tell.

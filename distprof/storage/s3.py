@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from distprof.storage import writable
 from distprof.storage.backend import Backend, Entry
 from distprof.storage.retrying import persistently
 
@@ -15,6 +18,10 @@ class S3(Backend):
     def __init__(self, scheme: str, filesystem: Any) -> None:
         super().__init__(scheme, filesystem)
         filesystem.retries = 1  # see OPTIONS
+
+    def holds(self, file: Path, entry: Entry) -> bool:
+        """By the etag, which is made of MD5 sums unless the bucket encrypts with keys of its own."""
+        return entry.tag.strip('"') == etag_of(file)
 
     def check(self, url: str, entry: Entry) -> None:
         """Nothing: each read has asked for the etag."""
@@ -84,6 +91,19 @@ class S3(Backend):
         from fsspec.asyn import sync
 
         return sync(self.filesystem.loop, call, *arguments, **options)
+
+
+def etag_of(file: Path) -> str:
+    """What S3 calls the content of a file that `put_file` wrote."""
+    size = file.stat().st_size
+    sums = []
+    with file.open("rb") as source:
+        while content := source.read(writable.part_bytes(size)):
+            sums.append(hashlib.md5(content, usedforsecurity=False))
+    if size <= writable.PART_BYTES:
+        return sums[0].hexdigest() if sums else hashlib.md5(b"", usedforsecurity=False).hexdigest()
+    whole = hashlib.md5(b"".join(one.digest() for one in sums), usedforsecurity=False)
+    return f"{whole.hexdigest()}-{len(sums)}"
 
 
 def _is_there(error: BaseException) -> bool:

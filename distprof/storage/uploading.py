@@ -2,7 +2,7 @@
 
 For an object that several processes write together: `begin`, `put_part` in each of them, `complete` in one. An `Upload`
 and its tags can be sent to other processes and hosts. S3 takes no part below `LEAST_BYTES`, the last one apart, and no
-more than `MOST_PARTS`: who has smaller pieces puts some together.
+more than 10,000: who has smaller pieces puts some together.
 
     upload = begin("s3://bucket/run/merged/trace.json.gz")
     try:
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distprof.errors import OutputError
+from distprof.storage import writable
 from distprof.storage.backend import backend_of
 from distprof.storage.faults import Kind, RemoteError, fault_of
 from distprof.storage.listing import LISTINGS
@@ -31,9 +32,6 @@ from distprof.storage.stream import requests
 
 LEAST_BYTES = 5 << 20
 """Of a part that is not the last one."""
-MOST_PARTS = 10_000
-PART_BYTES = 16 << 20
-"""Of the parts that `put_file` makes; more of a file that would have too many."""
 AT_ONCE = 4
 WRITING = "may these keys write there? docs/object-storage.md lists the rights; --out chooses another place"
 Moved = Callable[[int], None]
@@ -83,13 +81,13 @@ def abort(upload: Upload) -> None:
 def put_file(file: Path, url: str, moved: Moved = lambda _: None) -> None:
     """Writes a file, a large one in parts side by side."""
     size = file.stat().st_size
-    if size <= PART_BYTES:
+    if size <= writable.PART_BYTES:
         backend_of(url).put(url, file.read_bytes())
         moved(size)
         return
     upload = begin(url)
     try:
-        complete(upload, _parts(file, upload, max(PART_BYTES, -(-size // MOST_PARTS)), moved))
+        complete(upload, _parts(file, upload, writable.part_bytes(size), moved))
     except BaseException:
         abort(upload)
         raise

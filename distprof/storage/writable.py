@@ -10,6 +10,14 @@ from typing import Any
 from distprof.storage.retrying import persistently
 
 COPY_BYTES = 8 << 20
+PART_BYTES = 16 << 20
+"""Of the parts that `put_file` makes; more of a file that would have too many."""
+MOST_PARTS = 10_000
+
+
+def part_bytes(size: int) -> int:
+    """Length of the parts of a file that is so long."""
+    return max(PART_BYTES, -(-size // MOST_PARTS))
 
 
 class Writable:

@@ -10,7 +10,8 @@ import pytest
 
 from distprof.storage.backend import backend_of
 from distprof.storage.places import place
-from distprof.storage.uploading import LEAST_BYTES, PART_BYTES, abort, begin, complete, put_file, put_folder, put_part
+from distprof.storage.uploading import LEAST_BYTES, abort, begin, complete, put_file, put_folder, put_part
+from distprof.storage.writable import PART_BYTES
 from support.s3_server import S3Server
 
 SCHEMES = ("s3", "memory")

@@ -1,0 +1,1 @@
+"""Brings run directories to where they are kept: while they are recorded, or afterwards."""
