@@ -208,10 +208,9 @@ def far(rows: list[Row]) -> str:
     few, many = rows[-2:]
     core_hours, resident = (_line(few.ranks, one, many.ranks, other) for one, other in (
         (few.core_hours, many.core_hours), (few.cost.max_rss_bytes, many.cost.max_rss_bytes)))
-    return (f"Extrapolated, not measured: {FAR} ranks of that length ({many.num_bytes / many.ranks * FAR / 1e9:.0f} GB "
-            f"of text) take {core_hours:.1f} core hours, and {resident / 1e6:.0f} MB in the client, by the line "
-            f"through "
-            f"{few.ranks} and {many.ranks} ranks.")
+    gigabytes = many.num_bytes / many.ranks * FAR / 1e9
+    return (f"Extrapolated by the line through the last two rows, not measured: {FAR} ranks of that length "
+            f"({gigabytes:.0f} GB of text) take {core_hours:.1f} core hours and {resident / 1e6:.0f} MB in the client.")
 
 
 def _line(first: float, at_first: float, second: float, at_second: float) -> float:

@@ -70,7 +70,7 @@ class ChromeJson:
         if counts.num_events:
             self._separate()
             _append(self._file, part)
-        part.unlink()
+        part.unlink(missing_ok=True)  # there is none of a rank that could not be read again
         known = _of_rank(self._run, self._ranks[plan.rank], self._clock, plan, counts)
         self._about.write((b"," if self._about.tell() else b"") + encoded({str(plan.rank): known})[1:-1])
 

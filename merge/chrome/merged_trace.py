@@ -83,7 +83,7 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     for output in outputs:
         output.begin()
     # not in a list: a writer that is done holds the room of its rank, and goes away
-    work = ((f"write rank {plan.rank}", (plan, [
+    work = ((f"write rank {plan.rank}", (replace(plan, survey=reading.sent(plan.survey)), [
         writer for output in outputs if (writer := output.rank_writer(plan)) is not None])) for plan in plans.ranks)
     counts = list[RankCounts]()
     for plan, one in zip(plans.ranks, reading.in_order(write_rank, work), strict=True):

@@ -93,6 +93,10 @@ class RankSurveys:
         self._found.clear()
         return Readings(ranks=found, problems=problems)
 
+    def sent(self, survey: Survey) -> Survey:
+        """The survey as a worker can use it: with all that is in it, where the worker does not see its file."""
+        return survey if self._pool.shares_folder else survey.whole()
+
     def in_order(self, work: Callable[..., Result], items: Iterable[tuple[str, Sequence[Any]]]) -> Iterator[Result]:
         """What the same workers return for each item, a name and its arguments."""
         return self._pool.in_order(work, items)

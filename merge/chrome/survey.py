@@ -116,6 +116,8 @@ def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: 
         DataError: It is no Chrome trace.
     """
     scanner = ENGINE.new_scanner(skims=not strict)
+    if folder is not None and not folder.is_dir():  # it is on another host
+        folder = None
     reader = ChunkReader(trace, chunk_bytes=READ_BYTES)
     file = ChromeFile(trace.name, reader, scanner)
     survey = Survey(metadata=file.metadata, losses=file.losses, folder=folder)

@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from distprof.merge.workers.carried import carried_in, carry
+
 WORK = ".work"
 LOOK_S = 1.0
 """Between two looks whether the folder is still there."""
@@ -62,16 +64,20 @@ class Attempt:
             path: Where it belongs.
             work: The folder where it is until then, on the same file system.
         """
-        self._path, self._temporary = path, work / f"{path.name}.{os.urandom(4).hex()}"
+        self._path, self._temporary = path, (carried_in() or work) / f"{path.name}.{os.urandom(4).hex()}"
+        self._is_kept = False
         self.file: IO[bytes] = self._temporary.open("wb")
 
     def keep(self) -> None:
         """Closes the file and gives it its name, in place of that of another attempt."""
         self.file.close()
-        self._temporary.replace(self._path)
+        self._is_kept = True
+        if not carry(self._temporary, self._path):
+            self._temporary.replace(self._path)
 
     def close(self) -> None:
         """Closes it; one that was not kept is removed."""
         self.file.close()
-        with suppress(OSError):
-            self._temporary.unlink()
+        if not self._is_kept:
+            with suppress(OSError):
+                self._temporary.unlink()

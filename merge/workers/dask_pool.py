@@ -9,14 +9,15 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from distprof.errors import DataError, UsageError
+from distprof.merge.workers.carried import Carried, carrying, fetch, piece
 from distprof.merge.workers.installed import WHOLE, differing
-from distprof.merge.workers.pool import Pool, Task
-from distprof.merge.workers.work_place import WorkPlace, lacking_here
+from distprof.merge.workers.pool import MOST_LOSSES, Pool, Task
+from distprof.merge.workers.work_place import WorkPlace, lacking_here, not_shared_here
 
 try:
     with warnings.catch_warnings():
@@ -72,12 +73,40 @@ class DaskPool(Pool):
         for address, reason in lacking.items():
             if reason is not None:
                 raise _blind(address, str(reason))
+        apart = self._client.run(not_shared_here, self._place, on_error="return")
+        self.shares_folder = self.shares_folder and not any(apart.values())
 
     def _hand(self, name: str, work: Callable[..., Result], args: Sequence[Any]) -> Future[Result]:
-        payload = pickle.dumps((self._place, work, args), pickle.HIGHEST_PROTOCOL)
+        payload = pickle.dumps((self._place, self.shares_folder, work, args), pickle.HIGHEST_PROTOCOL)
         kind, _, rest = name.partition(" ")  # the dashboard has a bar for what is before the hyphen
         executor: Any = self._executor  # that of dask takes the name of a task
         found: Future[Result] = executor.submit(perform, payload, key=f"{kind}-{rest} {uuid.uuid4().hex[:8]}")
+        return found
+
+    def _taken(self, task: Task[Result]) -> Result:
+        """With the files that were written beside, where workers do not see where they belong."""
+        for left in range(MOST_LOSSES, -1, -1):
+            found: Any = task.future.result()
+            if not isinstance(found, Carried):
+                break
+            try:
+                fetch(found, partial(self._piece, found.address))
+            except OSError as error:  # the worker is gone, and its files with it
+                if not left:
+                    raise DataError(f"expected files from worker {found.address}, cannot fetch them: {error}",
+                                    hint=self.remedy) from error
+                self._resubmit(task)
+                continue
+            found = found.result
+            break
+        result: Result = found
+        return result
+
+    def _piece(self, address: str, path: Path, at: int) -> bytes:
+        try:
+            found: bytes = self._client.run(piece, path, at, workers=[address])[address]
+        except (KeyError, ValueError) as error:  # there is no such worker any more
+            raise OSError(str(error)) from error
         return found
 
     def _told(self, task: Task[Any], error: BaseException) -> BaseException:
@@ -107,11 +136,12 @@ def perform(payload: bytes) -> Any:
     Raises:
         DataError: The worker does not see what the client sees.
     """
-    place, work, args = pickle.loads(payload)
-    lacking = lacking_here(place)
+    place, shares_folder, work, args = pickle.loads(payload)
+    worker = distributed.get_worker()
+    lacking = lacking_here(place) or (not_shared_here(place) if shares_folder else None)
     if lacking is not None:
-        raise _blind(distributed.get_worker().address, lacking)
-    return work(*args)
+        raise _blind(worker.address, lacking)
+    return work(*args) if shares_folder else carrying(work, args, worker.address, worker.local_directory)
 
 
 def _blind(address: str, lacking: str) -> DataError:

@@ -42,6 +42,8 @@ class Pool:
     lost: tuple[type[BaseException], ...] = ()
     """What the future of work raises whose worker is gone."""
     remedy = ""
+    shares_folder = True
+    """False where workers do not see the folder of the merge, and what they write is fetched."""
 
     def __init__(self, size: int) -> None:
         """Starts so many workers."""
@@ -56,6 +58,10 @@ class Pool:
 
     def _hand(self, name: str, work: Callable[..., Result], args: Sequence[Any]) -> Future[Result]:
         return self._executor.submit(work, *args)
+
+    def _taken(self, task: Task[Result]) -> Result:
+        """What a piece of work returned."""
+        return task.future.result()
 
     def _stop(self) -> None:
         """Lets go of workers that are lost."""
@@ -80,7 +86,7 @@ class Pool:
         """
         while True:
             try:
-                found = task.future.result()
+                found = self._taken(task)
             except self.lost as error:
                 self._again(task, error)
                 continue

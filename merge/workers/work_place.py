@@ -32,7 +32,7 @@ class WorkPlace:
                    inputs=tuple((path, path.stat().st_size) for path in dict.fromkeys([*known[:1], *known[-1:]])))
 
     def lacking(self) -> str | None:
-        """What is not the same where this is called, or cannot be written; None if nothing."""
+        """Which input is not the same where this is called; None if all are."""
         for path, size in self.inputs:
             try:
                 found = path.stat().st_size
@@ -40,6 +40,10 @@ class WorkPlace:
                 return f"{path}: {os.strerror(error.errno or 0)}"
             if found != size:
                 return f"another file at {path}: {found} bytes, expected {size}"
+        return None
+
+    def not_shared(self) -> str | None:
+        """Why a worker cannot write to the folder where this is called; None if it can."""
         return None if self.folder is None else _not_shared(self.folder, self.token)
 
 
@@ -59,3 +63,9 @@ def _not_shared(folder: Path, token: str) -> str | None:
 def lacking_here(place: WorkPlace) -> str | None:
     """`lacking` of this process, looked at once."""
     return place.lacking()
+
+
+@lru_cache(maxsize=8)
+def not_shared_here(place: WorkPlace) -> str | None:
+    """`not_shared` of this process, likewise."""
+    return place.not_shared()

@@ -187,24 +187,43 @@ def test_another_version(run, tmp_path, own_cluster):
 
 
 def test_a_worker_that_does_not_see_the_run(run, tmp_path, own_cluster):
-    apart = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
-             f'mount -t tmpfs none "{run}" && exec "$@"', "--")
-    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this user may not make mount namespaces")
-    own_cluster.add_worker(before=apart)
+    own_cluster.add_worker(before=apart_from(run))
     found = refused(run, tmp_path / "merged", own_cluster.address)
     assert "to see the files of the client" in found and "No such file or directory" in found
 
 
-def test_a_worker_that_does_not_see_the_folder_of_the_merge(run, tmp_path, own_cluster):
-    out = tmp_path / "out"
-    out.mkdir()
+def apart_from(folder: Path) -> tuple[object, ...]:
+    """In front of a command that is to see nothing of what is in a folder."""
+    folder.mkdir(exist_ok=True)
     apart = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
-             f'mount -t tmpfs none "{out}" && exec "$@"', "--")
+             f'mount -t tmpfs none "{folder}" && exec "$@"', "--")
     if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not make mount namespaces")
-    own_cluster.add_worker(before=apart)
-    assert "to see the files of the client" in refused(run, out / "merged", own_cluster.address)
+    return apart
+
+
+@pytest.mark.parametrize("options", [(), ("--operators",)])
+def test_what_workers_write_comes_to_a_client_whose_folder_they_do_not_see(run, tmp_path, own_cluster, options):
+    own_cluster.add_worker(before=apart_from(tmp_path / "out"))
+    own_cluster.add_worker()
+    expected = tmp_path / "expected"
+    assert distprof("merge", run, "--out", expected, *options).returncode == 0
+    done = distprof("merge", run, "--out", tmp_path / "out" / "merged", *options, "--scheduler", own_cluster.address,
+                    TEST="")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert contents(tmp_path / "out" / "merged") == contents(expected)
+    assert not [*(tmp_path / "cluster").rglob("distprof-*")]
+
+
+def test_what_a_worker_had_for_the_client_is_made_again_where_it_is_killed(run, expected, tmp_path, own_cluster):
+    for _ in range(2):
+        own_cluster.add_worker(before=apart_from(tmp_path / "out"))
+    merge = start(run, tmp_path / "out" / "merged", "--scheduler", own_cluster.address)
+    wait_for(lambda: [*(tmp_path / "out").glob(".merged.*.tmp/.work/*.survey")] or merge.poll() is not None)
+    killed = kill_at_random(own_cluster, merge, 2, 1)
+    _, err = merge.communicate()
+    assert (merge.returncode, err) == (0, "") and killed
+    assert contents(tmp_path / "out" / "merged") == contents(expected)
 
 
 def test_both_options(run, tmp_path):
@@ -257,7 +276,7 @@ def test_processes_are_killed_at_30_moments_and_nothing_is_lost(run, expected, t
     while killed < 30:
         merge = start(run, tmp_path / "merged", "--force", "--workers", 2)
         while merge.poll() is None and killed < 30:
-            time.sleep(chance.uniform(0.2, 1.5))
+            time.sleep(chance.uniform(1, 5))  # processes take a second or two to start again
             known = [child for child in workers_of(merge.pid) if merge.poll() is None]
             if known:
                 os.kill(chance.choice(known), signal.SIGKILL)
