@@ -36,6 +36,8 @@ class Recorded:
     passes: Sequence[str] = PASSES
     clocks_ns: int = 2_000_000
     """By how much clocks of hosts differ at most; 0: they are one host."""
+    is_known: bool = True
+    """False: nothing states how ranks divide the model, and all are taken for data parallel."""
     kept: Collection[int] = ()
     """Ranks of which every call is kept."""
     programs: list[Sequence[Call]] = field(default_factory=list)
@@ -84,13 +86,14 @@ class Recorded:
 
     def about(self, rank: int) -> RankJson:
         """Its rank.json."""
-        (pp, dp, tp), job, host = self.job.place(rank), self.job, rank // ON_A_HOST if self.clocks_ns else 0
+        job, host = self.job, rank // ON_A_HOST if self.clocks_ns else 0
         params = sum(row["params"] for row in self.parameters(rank))
         return RankJson(
             run_id=RUN_ID, status="complete", rank=rank, local_rank=rank % ON_A_HOST, world_size=job.num_ranks,
             pid=1000 + rank, host=f"host{host:05d}", boot_id=f"{host:08x}", topology=self.topology,
-            coordinates={"pp": pp, "dp": dp, "tp": tp}, topology_source="made up", topology_basis="mesh",
-            mp_size=job.pp * job.tp, dp_size=job.dp, num_steps=len(self.passes),
+            coordinates=self.coordinates(rank), topology_source="made up" if self.is_known else "assumed",
+            topology_basis="mesh" if self.is_known else "assumed", mp_size=job.pp * job.tp if self.is_known else 1,
+            dp_size=job.dp if self.is_known else job.num_ranks, num_steps=len(self.passes),
             plan=",".join(f"{name}={self.passes.count(name)}" for name in dict.fromkeys(self.passes)),
             passes={name: self.passes.count(name) for name in dict.fromkeys(self.passes)},
             params=ParamCount(params=params, stored_params=params, trainable_params=params, unique_params=None,
@@ -101,8 +104,14 @@ class Recorded:
 
     @property
     def topology(self) -> dict[str, int]:
-        """Its sizes."""
+        """Its sizes, as ranks know them."""
+        if not self.is_known:
+            return {"dp": self.job.num_ranks}
         return {"pp": self.job.pp, "dp": self.job.dp, "tp": self.job.tp}
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Its place, likewise."""
+        return dict(zip(("pp", "dp", "tp"), self.job.place(rank), strict=True)) if self.is_known else {"dp": rank}
 
     def _pairs(self, rank: int) -> list[ClockPair]:
         edges = np.array([self.windows[0][0, rank], self.windows[-1][1, rank]])

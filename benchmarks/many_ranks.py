@@ -180,11 +180,11 @@ def _modules(recorded: Recorded, rank: int, table: PackedTable) -> PackedTable:
 
 
 def write(out: Path, job: PipelinedJob, *, passes: Sequence[str] = PASSES, full: bool = False,
-          clocks_ns: int = 2_000_000) -> None:
+          clocks_ns: int = 2_000_000, is_known: bool = True) -> None:
     """Writes the run."""
     first = {rank for rank in range(job.num_ranks) if full or job.place(rank)[1] == 0}
     recorded = Recorded(job=job, passes=passes, kept=sorted(first | {plant.rank for plant in job.plants}),
-                        clocks_ns=clocks_ns)
+                        clocks_ns=clocks_ns, is_known=is_known)
     recorded.write_run_json(out)
     times = [recorded.add(stages) for stages in job.steps(len(passes))]
     made = {rank: summarise(recorded.write_rank(out, rank)) for rank in recorded.kept}

@@ -39,6 +39,7 @@ makes this page from `distprof/contract/`, where `rank_json.py` has all fields o
         uses.parquet              likewise: when each allocation was last used
         compilations.parquet      only where torch.compile compiled something; merged/ has it then as well
         stuck.json                only of a rank that hangs: its collectives and stacks, see below
+      summaries/host-4f00.bin     each rank of a host in some KB: see [thousands of ranks](levels.md)
       attempt0000/rank00003/      ranks of an earlier attempt of a job that torchrun restarted
       merged/
         trace.json.gz             one Chrome trace of all ranks
@@ -69,6 +70,7 @@ has all fields, with types, and explains how to read several ranks together.
 | `ranks`, `missing_ranks`, `problems` | ranks that were read, ranks that are not there, everything that is incomplete: objects with a `code` and its fields, see below |
 | `joined_with` | run directories of other hosts that were read besides this one, absolute paths |
 | `remarks` | what to keep in mind when reading the numbers: likewise |
+| `read` | `summaries`: of how many ranks these were read in place of their tables; `tables`: ranks whose tables were read as well, null: all; `times_of`: calls whose times summaries keep, and all calls of the steps that are shown. [Thousands of ranks](levels.md) |
 | `per_gpu` | per quantity and time: `mean`, `min`, `max` over ranks and `min_rank`, `max_rank` |
 | `model` | per quantity one number: mp_size x the mean per GPU; `stored_params` is what one replica of the model takes on all its ranks; `unique_params` counts every parameter once however many ranks hold it, `active_params` those that work on a token where experts are routed; null where unknown |
 | `step` | mean step of the time pass: `time_ns`, its parts, `samples` of the whole job and `samples_per_second` (null where the topology is not certain) and `flops_per_second` of the whole job (recomputation included), `mfu` per GPU, and `mfu_basis`: a `code`, `published` or `given` with the `peaks` it rests on (`flops_per_second`, `device`, `dtype`, `source`, `year`), or why it is null: `no_step`, `no_device` and `no_dtype` (of `rank`), `no_peak` (of `device` in `dtype`); `found`: what ends a step, as in `steps_found` of rank.json (`distprof/contract/steps_found.py`): a `rule`, the `optimizers` whose steps make a step, and from how many optimizer steps that is known |

@@ -44,7 +44,8 @@ def arrivals_of(calls: RankCalls, steps: Any | None, cut: Cut) -> Arrivals:
     if not len(calls):
         return Arrivals()
     cells, blocked, windows = cells_of(calls, cut), blocked_of(calls), windows_of(steps, calls)
-    sequence, first_cell = _sequences(cells, labels_of(calls))
+    labels = labels_of(calls)
+    sequence, first_cell = _sequences(cells, labels)
     kept = _kept_cells(sequence, cut)
     places = _places(cells, sequence, first_cell, kept)
     activities, spent = spent_of(calls, blocked, windows, cut)
@@ -52,7 +53,7 @@ def arrivals_of(calls: RankCalls, steps: Any | None, cut: Cut) -> Arrivals:
     unit_ns, base, times = _times(calls, blocked, windows, rows, cut)
     return Arrivals(
         groups=calls.groups, channels=cells.channels, kinds=_kinds(calls, cells, cut),
-        sequences=_sequence_table(cells, labels_of(calls), first_cell, places),
+        sequences=_sequence_table(cells, labels, first_cell, places),
         calls=_call_table(calls, cells, first_cell, places),
         cells=_cell_table(calls, cells, kept, sequence, base),
         unit_ns=unit_ns, times=times, activities=activities, spent=spent)

@@ -32,6 +32,8 @@ JOINING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 INSIDE = ("forward", "recompute")
 STATISTICS = ("SyncBatchNorm",)
 """Classes of modules whose collectives are no sign that ranks share work."""
+LARGE = ("shapes", "note")
+"""Columns of operators that are not looked at."""
 Content = TypeVar("Content")
 Made = TypeVar("Made")
 
@@ -81,7 +83,9 @@ class _Maker:
             return None
         try:
             with path.open("rb") as file:  # arrow opens no path that is not UTF-8
-                found = pq.ParquetFile(file).read(use_threads=False)
+                opened = pq.ParquetFile(file)
+                wanted = [name for name in opened.schema_arrow.names if name not in LARGE]
+                found = opened.read(columns=wanted, use_threads=False)
         except Exception:  # noqa: BLE001 (what arrow raises for damage has many classes)
             self._damaged.append(table.file)
             return None

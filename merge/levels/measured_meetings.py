@@ -76,6 +76,7 @@ class _Measuring:
         self._joined, self._clocks = joined, RankClocks(clock, joined.ranks)
         self._size = np.array([one.num_ranks for one in joined.meetings], np.int64)
         self._is_message = np.array([one.is_message for one in joined.meetings], bool)
+        self._receiver = np.array([-1 if one.receiver is None else one.receiver for one in joined.meetings], np.int64)
         self._host = _numbers(hosts.get(rank) for rank in joined.ranks.tolist())
         self._order = np.argsort(joined.cell_step, kind="stable")
         self._rules = _Rules(joined.texts["op"])
@@ -137,8 +138,10 @@ class _Measuring:
         time = np.where(comparable & all_ended & waits & (unsure >= 0), last_end - last,
                         np.where(together & waits & all_held, shortest, -1))
         if message.any():
-            received = np.where(message & (first != NONE) & (unsure >= 0) & (last_end != NONE), last_end - last, -1)
-            time = np.where(message, received, time)
+            receives = joined.ranks[index] == self._receiver[block.meeting][:, None]
+            received = np.where(receives[..., None], end, NONE).max(axis=1)
+            is_known = (first != NONE) & (unsure >= 0) & (received != NONE)
+            time = np.where(message, np.where(is_known, received - last, -1), time)
         algbw = np.where(time > 0, self._rules.bytes_of(calls["op"], size) / np.maximum(time, 1) * 1e9, np.nan)
         apart = np.abs(wait - (held - shortest[:, None])) > np.maximum(unsure, 0)[:, None] + shortest[:, None]
         place = members - 1 - np.argmax(arrival[:, ::-1], axis=1)
@@ -161,7 +164,7 @@ class _Measuring:
             "num_without_end": (end == NONE).sum(axis=1),
             "unsure": comparable & ((unsure < 0) | (spread <= unsure) | contradicts),
             "bounds": self._rules.bounds[calls["op"]] & (size.min(axis=1) > 0),
-            "disagrees": (known & (held >= 0) & (shortest >= 0)[:, None] & apart)[:, 0],
+            "disagrees": np.where((known & (held >= 0) & (shortest >= 0)[:, None])[:, 0], apart[:, 0], -1),
             "algbw": algbw, "busbw": algbw * self._rules.factor(calls["op"], members),
             "between_hosts": np.repeat(np.where(several, 1, np.where(lacks, -1, 0)), block.kept)})
         self._share(block, index, last, (comparable & waits) | (message & (first != NONE) & (unsure >= 0)), message)
@@ -200,7 +203,8 @@ class _Measuring:
         unknown += [pl.when(pl.col(name) != NONE).then(name).alias(name) for name in TIMES]
         found = found.with_columns(
             *unknown, pl.col("algbw", "busbw").fill_nan(None), pl.col("asynchronous").cast(pl.Boolean),
-            pl.when(pl.col("between_hosts") >= 0).then(pl.col("between_hosts") == 1).alias("between_hosts"))
+            *(pl.when(pl.col(name) >= 0).then(pl.col(name) == 1).alias(name) for name in (
+                "disagrees", "between_hosts")))
         found = found.with_columns(pl.when(pl.col("arrival_spread_ns").is_not_null()).then("unsure").alias("unsure"))
         return MeasuredMeetings(calls=found, num_calls=self.num_calls,
                                 num_shown=self.num_calls - counted,
@@ -216,8 +220,8 @@ SCHEMA: dict[str, Any] = {
     "step": pl.Int64, "meeting": pl.Int64, "place": pl.Int64, "op": pl.Int64, "dtype": pl.Int64, "module": pl.Int64,
     "phase": pl.Int64, "peer": pl.Int64, "asynchronous": pl.UInt8, "num_ranks": pl.Int64, "size_bytes": pl.Int64,
     **dict.fromkeys(TIMES, pl.Int64), **dict.fromkeys(BELOW_0[:-1], pl.Int64), "num_without_end": pl.Int64,
-    **dict.fromkeys(("unsure", "bounds", "disagrees"), pl.Boolean), "algbw": pl.Float64, "busbw": pl.Float64,
-    "between_hosts": pl.Int64}
+    **dict.fromkeys(("unsure", "bounds"), pl.Boolean), "algbw": pl.Float64, "busbw": pl.Float64,
+    **dict.fromkeys(("disagrees", "between_hosts"), pl.Int64)}
 
 
 def _arrival(start: Any, enqueue: Any) -> Any:

@@ -16,7 +16,8 @@ from many_ranks import StageSketches, summary_of, write  # noqa: E402
 from pipelined_job import NONE, PipelinedJob, Plant  # noqa: E402
 
 __all__ = [
-    "NONE", "PASSES", "PipelinedJob", "Plant", "Recorded", "StageSketches", "made_up_rank", "summary_of", "write",
+    "FEW_STEPS", "NONE", "PASSES", "PipelinedJob", "Plant", "Recorded", "StageSketches", "made_up_rank", "summary_of",
+    "write",
 ]
 
 FEW_STEPS = ("wait", "count", "time", "time", *("trace",) * 3, *("arrivals",) * 4)
