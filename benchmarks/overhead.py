@@ -79,13 +79,18 @@ class ReplicatedTrainer(Trainer):
         self.model = DistributedDataParallel(self.model, bucket_cap_mb=1)
 
 
-def in_pass(name: str) -> Callable[[Trainer, int], list[Seconds]]:
+LIGHT = "1"
+"""Ranks that are recorded fully where the one that is measured, rank 0, is recorded lightly."""
+
+
+def in_pass(name: str, *, ranks: str = "all") -> Callable[[Trainer, int], list[Seconds]]:
     """Steps inside one pass; the first, and the one that writes the results, are left out."""
     def block(trainer: Trainer, num_steps: int) -> list[Seconds]:
         plan = dict.fromkeys(("wait", "count", "time", "trace", "arrivals"), 0) | {name: num_steps + 2}
         plan |= {"count": 1} if name == "wait" else {}
         with tempfile.TemporaryDirectory() as folder, distprof.record(
-                Path(folder) / "run", steps=",".join(f"{key}={value}" for key, value in plan.items())) as recorder:
+                Path(folder) / "run", steps=",".join(f"{key}={value}" for key, value in plan.items()),
+                ranks=ranks) as recorder:
             trainer.step()
             times = [trainer.step() for _ in range(num_steps)]
             while recorder.recording:
@@ -163,6 +168,8 @@ MODES: dict[str, Callable[[Trainer, int], list[Seconds]] | None] = {
     "time pass": in_pass("time"),
     "sync pass": in_pass("sync"),
     "trace pass": in_pass("trace"),
+    "trace pass, light rank": in_pass("trace", ranks=LIGHT),
+    "count pass, light rank": in_pass("count", ranks=LIGHT),
     "memory pass": in_pass("memory"),
     "torch record_shapes": partial(torch_profiler, record_shapes=True),
     "torch profile_memory": partial(torch_profiler, record_shapes=True, profile_memory=True),
@@ -176,6 +183,8 @@ LABEL_MODES: dict[str, Callable[[Trainer, int], list[Seconds]] | None] = {
     "labels, ends by callbacks": labels,
     "labels, ends by timeline": partial(labels, timeline=True),
     "arrivals pass": in_pass("arrivals"),
+    "trace pass": in_pass("trace"),
+    "trace pass, light rank": in_pass("trace", ranks=LIGHT),
     "sync pass": in_pass("sync"),
 }
 

@@ -21,7 +21,7 @@ from distprof.merge.blame.processors import CrowdedHost, Processors
 from distprof.merge.blame.timed_modules import timed_cause
 from distprof.merge.blame.verdicts import UNTOLD, Verdicts
 from distprof.merge.clock.model import Clock
-from distprof.merge.program.job import Job, job_of
+from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.replay.graph import WAIT
 from distprof.merge.run.run_model import Run
@@ -76,23 +76,21 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
         did: What its ranks did.
         job: The graph of it.
     """
-    windows, counted, steps = did.windows, did.traced or did.arrivals, [*did.traced, *did.arrivals]
+    windows, counted = did.windows, did.traced or did.arrivals
     breakdown = step_breakdown(windows.filter(pl.col("step").is_in(counted)), did.calls, did.did, did.activities)
     coordinates = {rank.number: rank.coordinates for rank in run.ranks if rank.coordinates is not None}
-    activities, traced, judged_by = did.activities, did.traced, steps
-    if run.light_ranks:  # a rank with a timeline is slower in those steps than one without
-        traced, judged_by, activities = [], did.arrivals, Activities()
-        windows = windows.filter(pl.col("step").is_in(judged_by))
-        job = job_of(did.rows.filter(pl.col("step").is_in(judged_by)), {}, windows, activities)
-    processors = Processors.of(windows.filter(pl.col("step").is_in(judged_by)), {
+    even = did.of_even_steps() if run.light_ranks else did
+    judged_by = [*even.traced, *even.arrivals]
+    processors = Processors.of(even.windows.filter(pl.col("step").is_in(judged_by)), {
         rank.number: rank.host for rank in run.ranks})
-    found, blind = judged(job, windows, activities, steps=judged_by, traced=traced, coordinates=coordinates,
-                          clock_ns=clock.pair_uncertainty_ns(), processors=processors)
+    found, blind = judged(even.job() if run.light_ranks else job, even.windows, even.activities, steps=judged_by,
+                          traced=even.traced, coordinates=coordinates, clock_ns=clock.pair_uncertainty_ns(),
+                          processors=processors)
     if run.light_ranks:
         found, blind = _by_timers(run, found), blind if judged_by else "uneven"
     return Analysis(breakdown=breakdown, steps=counted, remarks=list(did.remarks), culprits=found,
                     blind=_missing(run, blind), crowded=processors.crowded(), problems=did.problems,
-                    passes=_passes(did, judged_by) if run.kind == "distprof" else ())
+                    passes=_passes(even) if run.kind == "distprof" else ())
 
 
 def _by_timers(run: Run, found: Sequence[Culprit]) -> list[Culprit]:
@@ -104,9 +102,9 @@ def _by_timers(run: Run, found: Sequence[Culprit]) -> list[Culprit]:
         cause := timed_cause(modules, one.rank, one.gain_ns)) is not None else one for one in found]
 
 
-def _passes(did: RunProgram, steps: Sequence[int]) -> list[str]:
-    """Of these steps."""
-    found = set(did.windows.filter(pl.col("step").is_in(list(steps)))["pass"].to_list())
+def _passes(did: RunProgram) -> list[str]:
+    """Of the steps that count."""
+    found = set(did.windows.filter(pl.col("step").is_in([*did.traced, *did.arrivals]))["pass"].to_list())
     return [name for name in PASS_NAMES if name in found]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from distprof.contract.problems import RecordedLightly
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.critical.critical_path import critical_path
 from distprof.merge.critical.replayable import chosen_steps, open_replayable
@@ -50,7 +51,8 @@ def critical_paths(path: Path, *more: Path, view: CriticalView, strict: bool = F
     chain = critical_path(found.program, found.job, chosen_steps(found, view.steps))
     if view.as_json:
         return json.dumps(critical_data(found, chain, top=view.top, with_chain=bool(view.steps)), indent=1)
+    lightly = [one for one in found.run.remarks if isinstance(one, RecordedLightly)]
     shown = CriticalShown(run=found.run, clock=found.clock, path=chain, rows=found.program.rows, top=view.top,
-                          guessed=found.guessed, remarks=found.program.remarks if not view.steps else (),
+                          guessed=found.guessed, remarks=(*lightly, *(found.program.remarks if not view.steps else ())),
                           problems=problems, paths=(path, *more))
     return render(shown, Page())

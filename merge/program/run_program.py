@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -47,6 +47,15 @@ class RunProgram:
     def job(self) -> Job:
         """The graph of all of it."""
         return job_of(self.rows, self.did, self.windows, self.activities)
+
+    def of_even_steps(self) -> RunProgram:
+        """The same without what only some ranks recorded: a rank is slower in steps with a timeline than one without.
+
+        What is left are steps of the arrivals pass; there may be none.
+        """
+        even = pl.col("step").is_in(self.arrivals)
+        return replace(self, rows=self.rows.filter(even), windows=self.windows.filter(even), traced=[], timelines={},
+                       calls={}, did={}, activities=Activities(), remarks=[])
 
 
 def run_program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame | None) -> RunProgram:

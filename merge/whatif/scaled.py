@@ -110,7 +110,7 @@ def _check(program: RunProgram, job: Job, scale: Scale, steps: Sequence[int]) ->
                              f"{span[0] if span[0] == span[1] else f'{span[0]}-{span[1]}'}")
     if scale.needs_timeline and not any(_within(scale.rank, rank) for rank in program.did):
         raise UsageError(f"expected ranks with a timeline for --scale {scale.text!r}, found none",
-                         hint="--steps trace=6 records one; rank and step can be scaled without")
+                         hint="--steps trace=6 records one on all ranks; rank and step can be scaled without")
     known = program.activities.known
     kinds = sorted({one.kind for one in known})
     if scale.phase is not None and scale.phase not in kinds:

@@ -49,6 +49,17 @@ def test_what_is_of_some_ranks_only_says_so(run):
 
 
 @pytest.mark.job
+def test_the_critical_path_is_of_steps_that_are_alike(run):
+    found = json.loads(called("critical-path", "--json", run).stdout)
+    steps = pl.read_parquet(run / "merged" / "steps.parquet")
+    arrivals = steps.filter(pl.col("pass") == "arrivals")["step"].unique().to_list()
+    assert found["steps"] and {one["step"] for one in found["steps"]} <= set(arrivals)
+    assert "2 of 4 ranks recorded fully" in called("critical-path", run).stdout
+    done = called("whatif", "--scale", "module=layers.1.mlp:0.5", run)
+    assert done.returncode == 2 and "expected ranks with a timeline" in done.stderr
+
+
+@pytest.mark.job
 def test_totals_are_those_of_all_ranks(run):
     found = json.loads((run / "merged" / "summary.json").read_text())
     assert found["per_gpu"]["fwd_flops"]["mean"] == found["model"]["fwd_flops"] == 394240, "as counted on all ranks"
