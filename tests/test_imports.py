@@ -94,3 +94,8 @@ def test_the_wheel_holds_everything_under_distprof(tmp_path):
                  "launch/view/page.html", "merge/text/difference.html.jinja", "merge/report/page/page.html",
                  "merge/report/page/sections/findings.html", "merge/report/page/scripts/main.js"):
         assert f"distprof/{name}" in names
+
+
+def test_runs_here_are_read_without_what_reads_elsewhere(ddp):
+    for words in (("stats", ddp), ("merge", ddp, "--force"), ("report", ddp, "--json")):
+        assert not {"fsspec", "s3fs", "aiohttp", "botocore"} & loaded(COMMAND, *words)

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distprof.errors import UsageError
+
 if TYPE_CHECKING:
     from distprof.storage.remote_path import RemotePath
 
@@ -32,6 +34,8 @@ def place(text: str | os.PathLike[str]) -> Path:
     scheme, _, rest = str(text).partition("://")
     if scheme.lower() in LOCAL:
         return Path(rest)
+    if not rest.strip("/"):
+        raise UsageError(f"expected a URL like s3://bucket/run, found {text}")
     return RemotePath.given(f"{scheme.lower()}://{rest}")
 
 

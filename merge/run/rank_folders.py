@@ -17,6 +17,8 @@ from distprof.contract.rank_json import RankJson, read
 from distprof.errors import DataError, FormatError
 from distprof.merge.run.launches import Launch
 from distprof.merge.run.summaries import Summaries
+from distprof.storage.ahead import ahead
+from distprof.storage.places import remote
 
 SIZES = "(mp_size, dp_size)"
 FOLDER = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
@@ -62,22 +64,14 @@ def rank_folders(paths: Sequence[Path], problems: list[Problem],
     found: dict[int, list[RankFolder]] = defaultdict(list)
     left_out, newer = list[Unreadable](), list[FormatError]()
     known = _of_summaries(paths, summaries)
+    folders = list[Path]()
     for folder in (folder for path in paths for folder in folders_in(path)):
         if folder.name in known:
             known[folder.name] = replace(known[folder.name], path=folder)
-            continue
-        label = folder.name if len(paths) == 1 else str(folder)
-        try:
-            if not (folder / RANK_JSON).exists():
-                detail = f"it has no {RANK_JSON}" if any(folder.iterdir()) else "it is empty"
-                left_out.append(Unreadable(file=label, detail=detail))
-                continue
-            one = RankFolder(path=folder, content=read(folder / RANK_JSON, RankJson), label=label)
-        except (DataError, OSError) as error:
-            newer += [error] if isinstance(error, FormatError) else []
-            left_out.append(Unreadable(file=label, detail=str(error.args[0])))
-            continue
-        found[one.content.rank].append(one)
+        else:
+            folders.append(folder)
+    with ahead(folder / RANK_JSON for folder in folders):
+        _read(folders, found, left_out, newer, one_run=len(paths) == 1)
     for one in known.values():
         found[one.content.rank].append(one)
     if not found and newer:
@@ -91,6 +85,24 @@ def rank_folders(paths: Sequence[Path], problems: list[Problem],
     return [_one_of(found[number], problems) for number in sorted(found)]
 
 
+def _read(folders: Sequence[Path], found: dict[int, list[RankFolder]], left_out: list[Unreadable],
+          newer: list[FormatError], *, one_run: bool) -> None:
+    """Adds each folder to those of its rank, or says why it is left out."""
+    for folder in folders:
+        label = folder.name if one_run else str(folder)
+        try:
+            if not (folder / RANK_JSON).exists():
+                detail = f"it has no {RANK_JSON}" if any(folder.iterdir()) else "it is empty"
+                left_out.append(Unreadable(file=label, detail=detail))
+                continue
+            one = RankFolder(path=folder, content=read(folder / RANK_JSON, RankJson), label=label)
+        except (DataError, OSError) as error:
+            newer += [error] if isinstance(error, FormatError) else []
+            left_out.append(Unreadable(file=label, detail=str(error.args[0])))
+            continue
+        found[one.content.rank].append(one)
+
+
 def _of_summaries(paths: Sequence[Path], summaries: Summaries | None) -> dict[str, RankFolder]:
     """Ranks with a summary, by the name of their folder, in which a summary need not have been left."""
     if summaries is None:
@@ -102,6 +114,8 @@ def _of_summaries(paths: Sequence[Path], summaries: Summaries | None) -> dict[st
 
 def folders_in(path: Path) -> list[Path]:
     """Folders of ranks in a run directory, by one listing."""
+    if remote(path) is not None:
+        return sorted(child for child in path.iterdir() if FOLDER.fullmatch(child.name) and child.is_dir())
     with os.scandir(path) as entries:
         return sorted(Path(entry.path) for entry in entries if FOLDER.fullmatch(entry.name) and entry.is_dir())
 
