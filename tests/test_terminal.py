@@ -126,6 +126,7 @@ PAST = {
     "launch/cli.py": "flushes",
     "launch/standard_streams.py": "opens and flushes",
     "launch/guarded.py": "hands on what a child printed through the edge",
+    "launch/upload/uploader.py": "hands its outcome to the launcher, by a pipe",
     "launch/progress.py": "the progress bar, whose words are fixed",
     "launch/model_call.py": "turns what the user's model prints to standard error",
     "merge/execution/drawing.py": "takes what graphviz prints, and prints none of it",

@@ -50,7 +50,7 @@ def _about(root: Path) -> dict[str, object]:
         folders.sort()
         for path in [folder, *(folder / name for name in sorted(names))]:
             where = PurePath(path.relative_to(root)).as_posix()
-            found[where] = (path.is_dir(), path.is_file(), path.exists(), path.suffix, path == folder or path.parent == folder,
+            found[where] = (path.is_dir(), path.is_file(), path.exists(), path.suffix, folder in (path, path.parent),
                             path.is_file() and (path.stat().st_size, path.read_bytes(), path.read_text("latin-1")[:7]))
     for pattern in ("*", "rank*/rank.json", "*/*/*", "nothing*", "rank0000?/*.json", "run.json"):
         found[f"glob {pattern}"] = sorted(path.relative_to(root).as_posix() for path in root.glob(pattern))
