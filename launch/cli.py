@@ -24,7 +24,8 @@ from distprof.terminal import say, show
 ORDER = ("run", "merge", "report", "view", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
          "waits", "export", "upload", "count", "profile", "reconcile", "doctor")
 """Order of commands in the help; others follow by name."""
-READING = ("merge", "report", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "export")
+READING = ("merge", "report", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "export",
+           "upload")
 """Commands that read runs: nothing of theirs is left to do when Python ends."""
 
 

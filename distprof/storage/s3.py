@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 from distprof.storage import writable
 from distprof.storage.backend import Backend, Entry
+from distprof.storage.faults import RemoteError
 from distprof.storage.retrying import persistently
+from distprof.storage.s3_listing import listed
 
 
 class S3(Backend):
@@ -22,6 +25,26 @@ class S3(Backend):
     def holds(self, file: Path, entry: Entry) -> bool:
         """By the etag, which is made of MD5 sums unless the bucket encrypts with keys of its own."""
         return entry.tag.strip('"') == etag_of(file)
+
+    def entries(self, url: str) -> dict[str, Entry]:
+        """By fewer requests, and more at a time, than `find` makes."""
+        key = self.key(url)
+        _, name, _ = self.filesystem.split_path(key)
+        prefix = f"{name}/" if name else ""
+        found = {one["Key"]: {**one, "size": one["Size"]} for one in listed(
+            lambda **options: self._asked(url, "list_objects_v2", Key=None, **options), prefix)}
+        if not found and name:
+            return self._alone(url)
+        return dict(self._named(name, found))
+
+    def _alone(self, url: str) -> dict[str, Entry]:
+        """The object that a URL is; nothing where it is none."""
+        try:
+            return {"": self.info(url)}
+        except RemoteError as error:
+            if error.errno == errno.ENOENT:
+                return {}
+            raise
 
     def check(self, url: str, entry: Entry) -> None:
         """Nothing: each read has asked for the etag."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,12 +14,14 @@ from distprof.contract.paths import SUMMARY_JSON
 from distprof.ending import note
 from distprof.errors import OutputError
 from distprof.files import told
-from distprof.merge.commands.merge_folder import OURS, earlier, others
+from distprof.merge.commands.merge_folder import DAY_S, OURS, earlier, others
 from distprof.storage.backend import backend_of
 from distprof.storage.claims import NAME, Claim
 from distprof.storage.listing import LISTINGS
 from distprof.storage.remote_path import RemotePath
 from distprof.storage.uploading import put_folder, told_of
+
+PREFIX = "distprof-merge-"
 
 
 def free_elsewhere(merged: RemotePath, paths: Sequence[Path], *, force: bool) -> RemotePath:
@@ -48,7 +52,8 @@ def uploaded_whole(merged: RemotePath, paths: Sequence[Path], *, force: bool) ->
         StorageError: The storage does not answer, or refuses the keys.
     """
     with Claim(merged.url, str(merged)) as claim:
-        folder = Path(tempfile.mkdtemp(prefix="distprof-merge-"))
+        _remove_old()
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         note(folder)
         try:
             with told(folder):
@@ -59,6 +64,14 @@ def uploaded_whole(merged: RemotePath, paths: Sequence[Path], *, force: bool) ->
                 _replace(merged, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_old() -> None:
+    """What merges left that were killed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if left.stat().st_uid == os.getuid() and time.time() - left.stat().st_mtime > DAY_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _look_again(merged: RemotePath, paths: Sequence[Path], *, force: bool) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from distprof.storage import claims
 from distprof.storage.uploading import begin, put_part
-from support.jobs import called
+from support.faulty_proxy import faulty_proxy, waits
+from support.jobs import PATIENCE_S, called, clean_environ
 from support.rank_traces import slice_of, write_run
 from support.s3_server import S3Server
 
@@ -115,3 +120,26 @@ def test_reports_and_tables_are_written_to_urls(run: str, server: S3Server, buck
     assert called("report", run, "--out", f"{bucket}/x/r.html").returncode == 1
     assert called("ops", run, "--parquet", f"{bucket}/x/ops.parquet").returncode == 0
     assert set(server.objects(f"{bucket}/x")) == {"r.html", "ops.parquet"}
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_merge_that_a_signal_ends_leaves_nothing(number: signal.Signals, run: str, server: S3Server, bucket: str,
+                                                   tmp_path: Path) -> None:
+    """It comes while the merge is uploaded."""
+    (tmp_path / "temporary").mkdir()
+    with faulty_proxy(server.address) as proxy:
+        proxy.add(waits(2.0), method="PUT", path=r".*/m/(?!\.).*")
+        command = [sys.executable, "-m", "distprof", "merge", run, "--out", f"{bucket}/m"]
+        environ = clean_environ() | server.environ(proxy.address) | {"TMPDIR": str(tmp_path / "temporary")}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as process:
+            until = time.monotonic() + PATIENCE_S
+            while not proxy.num_seen("PUT", r".*/m/(?!\.).*"):
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            process.send_signal(number)
+            said = process.communicate()[1]
+    assert (process.returncode, said) == (128 + number, b"")
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert not {"summary.json", claims.NAME} & server.objects(f"{bucket}/m").keys()
+    assert called("merge", run, "--out", f"{bucket}/m").returncode == 0

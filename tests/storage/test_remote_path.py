@@ -197,3 +197,18 @@ def test_runs_in_memory_and_by_file_urls_are_read(tmp_path: Path) -> None:
     here = called("comms", run).stdout
     assert called("comms", run.as_uri()).stdout == here
     assert called("comms", "memory://held/run").stdout == here.replace(str(run), "memory://held/run")
+
+
+def test_many_objects_are_listed_side_by_side_each_once(server: S3Server, bucket: str, proxy: FaultyProxy,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distprof.storage.s3_listing.SIDE_BY_SIDE", 8)
+    names = {"run.json", "rank", "r/x", "rank/y", "merged/summary.json", "rank00000x/z",
+             *(f"rank{rank:05d}/{name}" for rank in range(60) for name in ("rank.json", "a b", *map(str, range(20))))}
+    client = server.client()
+    for name in names:
+        client.put_object(Bucket="jobs", Key=f"many/{name}", Body=b"x")
+    client.put_object(Bucket="jobs", Key="many-more/run.json", Body=b"x")
+    found = place(f"{bucket}/many")
+    there = {(folder / name).relative_to(found).as_posix() for folder, _, files in walk(found) for name in files}
+    assert there == names
+    assert proxy.num_seen("GET", ".*list-type.*") > 5
