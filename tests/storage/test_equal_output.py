@@ -6,11 +6,13 @@ import gzip
 import json
 import shutil
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 from distprof.contract.paths import MERGED
 from distprof.merge.scan.engine import PLAIN
+from distprof.storage.places import place
 from distprof.terminal import quoted
 from support.jobs import called, distprof
 from support.s3_server import S3Server
@@ -94,3 +96,22 @@ def test_traces_of_other_programs_are_read_likewise(profiled: Path, server: S3Se
         here, there = called(command, profiled), called(command, url)
         assert there.returncode == here.returncode == 0, there.stderr
         assert there.stdout == here.stdout.replace(str(profiled), url)
+
+
+def test_a_merge_elsewhere_is_viewed(ddp: Path, server: S3Server, bucket: str) -> None:
+    from distprof.launch.view.merged_trace import merged_trace, text_bytes, trace_metadata
+    from distprof.launch.view.server import Served, TraceServer, serving
+    from distprof.launch.view.steps import TracedSteps
+
+    def refuse(_: Path) -> None:
+        raise AssertionError("it is merged already")
+
+    here, there = (merged_trace(path, refuse) for path in (ddp, place(server.put(ddp, f"{bucket}/{RUN}"))))
+    assert text_bytes(there.file) == text_bytes(here.file)
+    about = trace_metadata(there.file)
+    assert about == trace_metadata(here.file)
+    steps = [TracedSteps.of(trace, about["origin_ns"]).rows for trace in (here, there)]
+    assert steps[0].equals(steps[1])
+    served = Served(content=there.file, type="application/octet-stream")
+    with TraceServer({"trace": served}, 0) as viewer, serving(viewer), urlopen(f"{viewer.address}trace") as answer:
+        assert answer.read() == here.file.read_bytes()

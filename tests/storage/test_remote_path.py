@@ -212,3 +212,15 @@ def test_many_objects_are_listed_side_by_side_each_once(server: S3Server, bucket
     there = {(folder / name).relative_to(found).as_posix() for folder, _, files in walk(found) for name in files}
     assert there == names
     assert proxy.num_seen("GET", ".*list-type.*") > 5
+
+
+def test_what_is_replaced_elsewhere_is_noticed_when_it_was_read() -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/held/changing/f", b"one")
+    path = place("memory://held/changing") / "f"
+    assert path.stat().st_size == 3
+    memory.pipe_file("/held/changing/f", b"two")
+    with pytest.raises(OSError, match="it was replaced while it was read"):
+        path.read_bytes()
