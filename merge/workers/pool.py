@@ -50,7 +50,9 @@ class Pool:
         self.size = size
         self._open: dict[Task[Any], None] = {}
         """Work that was not taken yet, in its order."""
-        self._generation = self._losses = 0
+        self._generation = self._losses = self._num_taken = 0
+        self._num_done = -1
+        """Pieces of work that were done when workers were lost last."""
         self._executor = self._start()
 
     def _start(self) -> Executor:
@@ -96,7 +98,7 @@ class Pool:
                 if told is error:
                     raise
                 raise told from error
-            self._losses = 0
+            self._num_taken += 1
             del self._open[task]
             return found
 
@@ -115,7 +117,9 @@ class Pool:
         if task.generation != self._generation:
             self._resubmit(task)
             return
-        self._losses += 1
+        done = self._num_taken + sum(map(self._is_done, self._open))
+        self._losses = self._losses + 1 if done == self._num_done else 1
+        self._num_done = done
         if self._losses > MOST_LOSSES:
             raise DataError(f"expected workers to stay, found that they ended {self._losses} times in a row, last when "
                             f"one had to {task.name}", hint=self.remedy) from error
