@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from isal import igzip
 
 DIGITS, FIRST_US = 12, 10**11
 """Times have so many digits before the point, from the first one on: all blocks have the same length."""
+ID_DIGITS, FIRST_ID = 9, 10**8
+"""Likewise ids of arrows."""
 BLOCK_EVENTS = 5_000
 """Calls of an operator in a block of events: some 5 MB."""
 CALL_US = 70
@@ -26,7 +29,7 @@ def _call(number: int) -> str:
     events = [f'{{"ph":"X","cat":"cpu_op","name":"aten::op{(7 * number + depth) % 150}","pid":1,"tid":1,'
               f'"ts":{at + depth}.123,"dur":{60 - 8 * depth}.5,"args":{{"External id":{6 * number + depth},'
               f'"Record function id":0,"Ev Idx":{6 * number + depth}}}}}' for depth in range(6)]
-    launch = f'"id":{number},"cat":"ac2g","name":"ac2g"'
+    launch = f'"id":{FIRST_ID + number},"cat":"ac2g","name":"ac2g"'
     return ",\n".join((
         *events,
         f'{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":1,"tid":1,"ts":{at + 7}.123,'
@@ -38,36 +41,47 @@ def _call(number: int) -> str:
 
 
 class Block:
-    """A block of events whose times can be shifted."""
+    """A block of events, which others like it can follow."""
 
     def __init__(self, num_calls: int = BLOCK_EVENTS) -> None:
         text = ",\n".join(map(_call, range(num_calls))).encode()
         self._text = np.frombuffer(text, np.uint8).copy()
-        mark = b'"ts":'
+        self._times, self._ids = _Numbers(text, b'"ts":', DIGITS), _Numbers(text, b'"id":', ID_DIGITS)
+        self.num_calls = num_calls
+        self.length_us = CALL_US * num_calls
+        self.num_bytes = len(text)
+
+    def following(self, number: int) -> bytes:
+        """Its text as the block with this number: all is later, and arrows have other ids."""
+        self._times.add(self._text, number * self.length_us)
+        self._ids.add(self._text, number * self.num_calls)
+        return self._text.tobytes()
+
+
+class _Numbers:
+    """Numbers of the same length in a text."""
+
+    def __init__(self, text: bytes, mark: bytes, digits: int) -> None:
         starts, at = list[int](), text.find(mark)
         while at >= 0:
             starts.append(at + len(mark))
             at = text.find(mark, at + 1)
-        self._places = np.array(starts)[:, None] + np.arange(DIGITS)
-        self._times = np.array([int(text[start:start + DIGITS]) for start in starts])
-        self._powers = 10 ** np.arange(DIGITS - 1, -1, -1)
-        self.length_us = CALL_US * num_calls
-        self.num_bytes = len(text)
+        self._places = np.array(starts)[:, None] + np.arange(digits)
+        self._values = np.array([int(text[start:start + digits]) for start in starts])
+        self._powers = 10 ** np.arange(digits - 1, -1, -1)
 
-    def shifted(self, by_us: int) -> bytes:
-        """Its text, with all times later by so many microseconds."""
-        self._text[self._places] = (self._times + by_us)[:, None] // self._powers % 10 + ord("0")
-        return self._text.tobytes()
+    def add(self, text: Any, by: int) -> None:
+        """Makes all of them larger than they were at first."""
+        text[self._places] = (self._values + by)[:, None] // self._powers % 10 + ord("0")
 
 
 def events(megabytes: float) -> Iterator[bytes]:
     """Gzip members of about so much text."""
     sample = 100
     calls = max(1, round(megabytes * 1e6 * sample / Block(sample).num_bytes))
-    block, at = Block(min(calls, BLOCK_EVENTS)), 0
+    block = Block(min(calls, BLOCK_EVENTS))
     for number in range(max(1, round(calls / BLOCK_EVENTS))):
-        yield igzip.compress((b",\n" if number else b"") + block.shifted(at), 1, mtime=0)
-        at += block.length_us
+        yield igzip.compress((b",\n" if number else b"") + block.following(number), 1, mtime=0)
 
 
 def head(rank: int, world_size: int) -> bytes:

@@ -77,6 +77,8 @@ class DaskPool(Pool):
         self.shares_folder = self.shares_folder and not any(apart.values())
 
     def _hand(self, name: str, work: Callable[..., Result], args: Sequence[Any]) -> Future[Result]:
+        if self._client.status not in ("running", "connecting"):
+            raise CancelledError
         payload = pickle.dumps((self._place, self.shares_folder, work, args), pickle.HIGHEST_PROTOCOL)
         kind, _, rest = name.partition(" ")  # the dashboard has a bar for what is before the hyphen
         executor: Any = self._executor  # that of dask takes the name of a task

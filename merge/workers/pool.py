@@ -58,6 +58,15 @@ class Pool:
     def _start(self) -> Executor:
         return thread_pool(self.size)
 
+    def _given(self, name: str, work: Callable[..., Result], args: Sequence[Any]) -> Future[Result]:
+        """The future of a piece of work; workers that are lost already take none."""
+        try:
+            return self._hand(name, work, args)
+        except self.lost as error:
+            never = Future[Result]()
+            never.set_exception(error)
+            return never
+
     def _hand(self, name: str, work: Callable[..., Result], args: Sequence[Any]) -> Future[Result]:
         return self._executor.submit(work, *args)
 
@@ -75,7 +84,7 @@ class Pool:
 
     def submit(self, name: str, work: Callable[..., Result], *args: Any) -> Task[Result]:
         """Has work done; all of it travels to the worker."""
-        task = Task(name=name, work=work, args=args if self.lost else (), future=self._hand(name, work, args),
+        task = Task(name=name, work=work, args=args if self.lost else (), future=self._given(name, work, args),
                     generation=self._generation)
         self._open[task] = None
         return task
@@ -132,7 +141,7 @@ class Pool:
                     self._resubmit(one)
 
     def _resubmit(self, task: Task[Any]) -> None:
-        task.future, task.generation = self._hand(task.name, task.work, task.args), self._generation
+        task.future, task.generation = self._given(task.name, task.work, task.args), self._generation
 
     def _is_done(self, task: Task[Any]) -> bool:
         if not task.future.done() or task.future.cancelled():

@@ -57,6 +57,17 @@ def test_work_of_a_process_that_is_killed_is_done_again(tmp_path):
     pool.close()
 
 
+@pytest.mark.job
+def test_work_that_comes_after_a_process_was_killed_is_done(tmp_path):
+    pool = ProcessPool(1)
+    first = pool.submit("end 0", killed_once, tmp_path / "mark", 0)
+    while first.future.running() or not first.future.done():
+        time.sleep(0.05)
+    second = pool.submit("count 1", killed_once, tmp_path / "mark", 1)
+    assert (pool.result(second), pool.result(first)) == (1, 0)
+    pool.close()
+
+
 def end(_: int) -> None:
     os._exit(9)
 
