@@ -225,11 +225,11 @@ def ratios(rows: list[Row]) -> str:
                      for row in others) + ". All wrote the same bytes."
 
 
-def record(section: str) -> None:
+def record(section: str, heading: str = HEADING) -> None:
     """Puts it under the heading of this benchmark, in place of what stood there."""
-    before, _, behind = RESULTS.read_text().partition(f"\n{HEADING}\n")
-    _, heading, others = behind.partition("\n## ")
-    RESULTS.write_text(f"{before.rstrip()}\n\n{HEADING}\n\n{section}\n{heading}{others}")
+    before, _, behind = RESULTS.read_text().partition(f"\n{heading}\n")
+    _, following, others = behind.partition("\n## ")
+    RESULTS.write_text(f"{before.rstrip()}\n\n{heading}\n\n{section}\n{following}{others}")
 
 
 def main() -> None:
