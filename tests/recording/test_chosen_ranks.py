@@ -15,7 +15,7 @@ from distprof.process.topology import Topology, from_sizes
 from distprof.recording.chosen_ranks import ChosenRanks, spread
 from distprof.recording.passes.light import LIGHT_CLASSES
 from distprof.recording.passes.registry import PASS_CLASSES
-from support.jobs import SCRIPTS, record_run
+from support.jobs import EXAMPLES, SCRIPTS, record_run
 
 STEPS = "wait=1,count=1,time=2,trace=2,memory=1,arrivals=3"
 
@@ -98,3 +98,42 @@ def test_the_same_steps_everywhere_and_less_in_them(tmp_path):
     assert calls[0]["enqueue_ns"].null_count() == 0 and set(calls[0]["step"]) == {4, 5, 7, 8, 9}
     modules = pl.read_parquet(out / "rank00000" / "modules.parquet")
     assert modules["fwd_time_ns"].null_count() == 0 and modules["fwd_flops"].null_count() == len(modules)
+
+
+@pytest.mark.job
+def test_leaders_of_a_job_with_a_mesh(tmp_path):
+    out = tmp_path / "run"
+    record_run(out, 4, EXAMPLES / "train_tp.py", "--steps", 6, flags=(
+        "--steps", "wait=1,count=1,time=1,trace=1,arrivals=1", "--ranks", "leaders", "--no-merge"))
+    about = [json.loads((out / f"rank0000{rank}" / "rank.json").read_text()) for rank in range(4)]
+    assert [one["light"] for one in about] == [one["coordinates"]["dp"] > 0 for one in about]
+    assert [one["coordinates"]["tp"] for one in about if not one["light"]] == [0, 1]
+
+
+COMPILED = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.compile(DistributedDataParallel(nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))), backend="eager")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(8):
+    loss = model(torch.ones(2, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(f"loss {loss.item()!r}")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.job
+def test_a_compiled_job_with_ranks_of_both_kinds_trains_as_without_us(tmp_path):
+    script = tmp_path / "compiled.py"
+    script.write_text(COMPILED)
+    flags = ("--steps", "wait=1,count=1,time=1,trace=2,arrivals=2", "--no-merge", "--ranks")
+    losses = [record_run(tmp_path / ranks, 2, script, flags=(*flags, ranks)).stdout for ranks in ("all", "0")]
+    assert losses[0] == losses[1] and losses[0].count("loss ") == 2
+    about = [json.loads((tmp_path / "0" / f"rank0000{rank}" / "rank.json").read_text()) for rank in range(2)]
+    assert [(one["status"], one["light"]) for one in about] == [("complete", False), ("complete", True)]
