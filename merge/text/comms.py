@@ -14,7 +14,7 @@ from distprof.merge.cost.coverage import Coverage
 from distprof.merge.cost.kinds import CollectiveKind
 from distprof.merge.text.culprits import culprit_lines, lines_of_summary
 from distprof.merge.text.hang import hang_lines
-from distprof.merge.text.phrases import clock_line, known_to, some
+from distprof.merge.text.phrases import clock_line, known_to, rank_list, some
 from distprof.merge.text.problems import sentence, sentences
 from distprof.merge.text.timeline import collective_line, gigabytes
 from distprof.merge.totals.findings import Findings
@@ -185,6 +185,10 @@ def doubts(found: Findings) -> Iterator[str]:
     if counts.num_without_end:
         yield (f"{some(counts.num_without_end)} have no known end on some rank, so wait and transfer are unknown "
                "there")
+    light = sorted(found.run.light_ranks)
+    if light and found.analysis is not None:
+        yield (f"{rank_list(light)} wait longer in steps with a timeline than in others: for the ranks that have one, "
+               "which it slows down")
     if found.run.kind == "traces":
         yield ("traces of another program: groups, steps and types are those in the traces, ops are matched as in the "
                "line above, and modules are those of the script's own annotations")

@@ -42,6 +42,7 @@ def test_what_is_of_some_ranks_only_says_so(run):
     assert "MACs and FLOPs: counted on 2 of 4 ranks (0, 3)" in stats and note in stats
     ops = called("ops", run).stdout
     assert ops.startswith("sums over 2 of 4 ranks x ") and note in ops
+    assert "ranks 1 and 2 wait longer in steps with a timeline" in called("comms", run).stdout
     assert note in called("comms", run).stdout and note in called("merge", "--force", run).stdout
     assert called("merge", "--force", "--answer", run).stdout.startswith("4 ranks = dp 4 (2 of them recorded fully): ")
     assert "2 of 4 ranks recorded fully" in called("report", "--markdown", run).stdout
