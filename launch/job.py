@@ -98,6 +98,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     say(f"recording steps {known} to {directory}{fully}")
     if args.max_rank_size is not None:
         os.environ[rank_size.VARIABLE] = str(rank_size.parse_size(args.max_rank_size))
+    rank_size.requested(os.environ)  # what the ranks would not take is refused here
     if ranks_chosen is not None:
         os.environ[RANKS] = ranks_chosen.text
     _set_environment(directory, plan, run_id, sizes, every, debug=args.debug, force=args.force)

@@ -15,7 +15,7 @@ from distprof.errors import UsageError
 from distprof.recording.capped_timeline import capped
 from distprof.recording.kineto_trace import read_trace
 from distprof.recording.rank_size import MOST_BYTES, bytes_in, parse_size, requested
-from support.jobs import SCRIPTS, called, merged, record_run
+from support.jobs import SCRIPTS, called, distprof, merged, record_run
 from support.perfetto import ask
 from support.recording import train
 
@@ -99,3 +99,12 @@ def test_the_shortest_go_first_whatever_their_order():
         event["name"] for event in left["traceEvents"] if event["ph"] == "X"]
     none = capped(text, read_trace(text), 0.0, most_bytes=9)
     assert [event["ph"] for event in json.loads(none.text)["traceEvents"]] == ["M"]
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(("flags", "environ"), [((), {"DISTPROF_MAX_RANK_SIZE": "much"}),
+                                                (("--max-rank-size", "much"), {})])
+def test_a_size_that_is_none_is_refused_before_the_job_starts(tmp_path, flags, environ):
+    done = distprof("run", "--out", tmp_path / "run", *flags, SCRIPTS / "job.py", "fine", **environ)
+    assert done.returncode == 2 and "expected a size for" in done.stderr and "found 'much'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "run" / "rank00000").exists()
