@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from distprof.contract.parquet import TYPES
 from distprof.contract.rank_summary import DTYPES, MOST_CHARACTERS, NO_INTEGER, NO_TEXT, PackedTable
 from distprof.contract.tables import Column
 
@@ -29,17 +28,17 @@ def shortened(text: str, cut: Cut) -> str:
     return f"{text[:_HALF]}...{text[-_HALF:]}"
 
 
-def packed(table: Any, columns: Iterable[Column], cut: Cut) -> PackedTable:
-    """Columns of a pyarrow table; those that an older version did not write are null."""
-    values, texts = dict[str, bytes](), dict[str, list[str]]()
+def packed(table: Any, columns: Iterable[Column], cut: Cut, rows: Any = slice(None)) -> PackedTable:
+    """Columns of a pyarrow table, of all rows or some; those that an older version did not write are null."""
+    values, texts, number = dict[str, bytes](), dict[str, list[str]](), 0
     for column in columns:
         if column.type in ("string", "category"):
-            numbers, names = text_numbers(table, column.name)
-            values[column.name] = numbers.astype(DTYPES[column.type]).tobytes()
+            found, names = text_numbers(table, column.name, rows)
             texts[column.name] = [shortened(name, cut) for name in names]
         else:
-            values[column.name] = _numbers(table, column).astype(DTYPES[column.type]).tobytes()
-    return PackedTable(rows=table.num_rows, columns=values, texts=texts)
+            found = {"int64": integers, "float64": reals, "bool": flags}[column.type](table, column.name)[rows]
+        values[column.name], number = found.astype(DTYPES[column.type]).tobytes(), len(found)
+    return PackedTable(rows=number, columns=values, texts=texts)
 
 
 def packed_arrays(types: Mapping[str, str], arrays: Mapping[str, Any],
@@ -50,24 +49,73 @@ def packed_arrays(types: Mapping[str, str], arrays: Mapping[str, Any],
                        texts={name: list(of) for name, of in (texts or {}).items()})
 
 
-def _numbers(table: Any, column: Column) -> Any:
-    unknown: Any = {"int64": NO_INTEGER, "float64": np.nan, "bool": False}[column.type]
-    return of_column(table, column.name).cast(TYPES[column.type]).fill_null(unknown).to_numpy(zero_copy_only=False)
-
-
 def integers(table: Any, name: str) -> Integers:
     """A column of whole numbers; `NO_INTEGER` for null."""
-    found: Integers = of_column(table, name).cast(pa.int64()).fill_null(NO_INTEGER).to_numpy(zero_copy_only=False)
+    values, known = _numbers(of_column(table, name))
+    found: Integers = np.where(known, values, NO_INTEGER).astype(np.int64)
     return found
 
 
-def text_numbers(table: Any, name: str) -> tuple[Any, list[str]]:
+def reals(table: Any, name: str) -> Any:
+    """A column of numbers; NaN for null."""
+    values, known = _numbers(of_column(table, name))
+    return np.where(known, values, np.nan)
+
+
+def flags(table: Any, name: str) -> Any:
+    """A column of truth values; False for null."""
+    values, known = _numbers(of_column(table, name))
+    return (values != 0) & known
+
+
+def text_numbers(table: Any, name: str, rows: Any = slice(None)) -> tuple[Any, list[str]]:
     """A column of texts as numbers, -1 for null, and the texts that they stand for."""
     column = of_column(table, name)
     if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    coded = column.cast(pa.string()).dictionary_encode()
-    return coded.indices.fill_null(NO_TEXT).to_numpy(zero_copy_only=False), coded.dictionary.to_pylist()
+        numbers, known = _numbers(column.indices)
+        names = column.dictionary.to_pylist()
+    else:
+        texts = column.to_pylist()
+        numbering = {text: number for number, text in enumerate(dict.fromkeys(
+            text for text in texts if text is not None))}
+        names, numbers = list(numbering), np.array([numbering.get(text, NO_TEXT) for text in texts], np.int64)
+        known = numbers >= 0
+    numbers = np.where(known, numbers, NO_TEXT).astype(np.int64)[rows]
+    used = np.unique(numbers[numbers >= 0])
+    place = np.full(len(names) + 1, NO_TEXT)
+    place[used] = np.arange(len(used))
+    return place[numbers], [names[number] for number in used.tolist()]
+
+
+def is_known(table: Any, name: str) -> Any:
+    """Where a column is not null."""
+    return _numbers(of_column(table, name))[1]
+
+
+WIDTHS = {"int64": "<i8", "int32": "<i4", "int16": "<i2", "int8": "i1", "double": "<f8", "float": "<f4"}
+
+
+def _numbers(column: Any) -> tuple[Any, Any]:
+    """Values and which of them are not null, from the memory of an array: pyarrow.compute takes long to import.
+
+    Raises:
+        TypeError: They are no numbers.
+    """
+    length, first = len(column), column.offset
+    if pa.types.is_null(column.type):
+        return np.zeros(length, np.int64), np.zeros(length, bool)
+    valid, content = column.buffers()
+    known = np.ones(length, bool) if valid is None else _bits(valid)[first:first + length]
+    if pa.types.is_boolean(column.type):
+        return _bits(content)[first:first + length], known
+    kind = WIDTHS.get(str(column.type))
+    if kind is None:
+        raise TypeError(f"expected numbers, found {column.type}")
+    return np.frombuffer(content, kind, length, first * np.dtype(kind).itemsize), known
+
+
+def _bits(buffer: Any) -> Any:
+    return np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little").astype(bool)
 
 
 def of_column(table: Any, name: str) -> Any:

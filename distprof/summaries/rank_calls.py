@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.rank_summary import MOST_RANGES, NO_INTEGER, RankGroup
-from distprof.summaries.packing import Cut, Integers, hash_of, integers, of_column, shortened, text_numbers
+from distprof.summaries.packing import Cut, Integers, flags, hash_of, integers, shortened, text_numbers
 
 AT_ONCE = 64
 """Rows of lists of ranks that are read at once: each may have thousands."""
@@ -77,7 +77,7 @@ def rank_calls(path: Path, cut: Cut) -> RankCalls:
         ("end", "end_ns"), ("wait_start", "wait_start_ns"), ("wait_end", "wait_end_ns"))}
     return RankCalls(op=op, ops=ops, dtype=dtype, dtypes=dtypes, phase=phase, phases=phases, module=module,
                      modules=[shortened(one, cut) for one in modules], group=group.reshape(-1), groups=groups,
-                     asynchronous=of_column(table, "asynchronous").fill_null(False).to_numpy(zero_copy_only=False),
+                     asynchronous=flags(table, "asynchronous"),
                      **numbers)
 
 

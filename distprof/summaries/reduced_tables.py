@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from distprof.contract.rank_summary import (
+    DTYPES,
     MODULE_COLUMNS,
     MOST_MODULES,
     MOST_OPS,
     MOST_SHARDS,
     MOST_STEPS,
+    NO_TEXT,
     OP_COLUMNS,
     STEP_COLUMNS,
     TOP_MODULES,
@@ -21,11 +21,21 @@ from distprof.contract.rank_summary import (
     PackedTable,
     ParametersDigest,
 )
-from distprof.summaries.packing import Cut, hash_of, integers, of_column, packed, text_numbers
+from distprof.summaries.packing import (
+    Cut,
+    flags,
+    hash_of,
+    integers,
+    is_known,
+    packed,
+    packed_arrays,
+    reals,
+    shortened,
+    text_numbers,
+)
 
 OPERATORS, CONVOLUTIONS, OTHERS = "operators", "convolutions", "other operators"
 """Names of reduced rows: what is counted, of it convolutions, and small ones that are not."""
-_OP_KEYS = ("phase", "dtype", "op", "counted", "view")
 _OP_SUMS = tuple(column.name for column in OP_COLUMNS if column.type == "float64")
 
 
@@ -39,48 +49,49 @@ def reduced_steps(steps: Any, cut: Cut) -> PackedTable:
 
 def reduced_modules(modules: Any, cut: Cut) -> PackedTable:
     """Top modules by time and by FLOPs, and as many of those near the root as fit, in the order of the table."""
-    if modules.num_rows > MOST_MODULES:
-        cut["modules"] += modules.num_rows - MOST_MODULES
-        modules = modules.take(pa.array(np.sort(_modules_that_matter(modules))))
-    return packed(modules, MODULE_COLUMNS, cut)
+    if modules.num_rows <= MOST_MODULES:
+        return packed(modules, MODULE_COLUMNS, cut)
+    cut["modules"] += modules.num_rows - MOST_MODULES
+    return packed(modules, MODULE_COLUMNS, cut, np.sort(_modules_that_matter(modules)))
 
 
 def _modules_that_matter(modules: Any) -> Any:
-    times, flops = (sum(of_column(modules, f"{part}_{what}").cast(pa.float64()).fill_null(0).to_numpy(
-        zero_copy_only=False) for part in parts) for what, parts in (
-            ("time_ns", ("fwd", "bwd", "recompute")), ("flops", ("fwd", "bwd", "recompute"))))
-    depth = integers(modules, "depth")
-    near = np.argsort(depth, kind="stable")
-    first = [np.argsort(-np.asarray(cost), kind="stable")[:TOP_MODULES] for cost in (times, flops)]
+    costs = [np.sum([np.nan_to_num(reals(modules, f"{part}_{what}")) for part in ("fwd", "bwd", "recompute")], axis=0)
+             for what in ("time_ns", "flops")]
+    near = np.argsort(integers(modules, "depth"), kind="stable")
+    first = [np.argsort(-cost, kind="stable")[:TOP_MODULES] for cost in costs]
     return np.array(list(dict.fromkeys(np.concatenate([*first, near]).tolist())), np.int64)[:MOST_MODULES]
 
 
 def reduced_ops(ops: Any, cut: Cut) -> PackedTable:
     """Sums by phase, type, and whether they are counted; the largest of those that are not keep their names."""
-    ops = _with_names(ops)
-    ops = ops.append_column("rows", pa.array(np.ones(ops.num_rows)))
-    found = ops.group_by(list(_OP_KEYS), use_threads=False).aggregate([(name, "sum") for name in (*_OP_SUMS, "rows")])
-    found = found.sort_by([("io_bytes_sum", "descending"), *((name, "ascending") for name in _OP_KEYS[:3])])
-    if found.num_rows > MOST_OPS:
-        cut["operators"] += found.num_rows - MOST_OPS
-        found = found.slice(0, MOST_OPS)
-    columns = {name: found[name] for name in _OP_KEYS} | {name: found[f"{name}_sum"] for name in _OP_SUMS}
-    return packed(pa.table(columns), OP_COLUMNS, cut)
+    (op, names), *others = (text_numbers(ops, name) for name in ("op", "phase", "dtype"))
+    counted, view, io_bytes = flags(ops, "counted"), flags(ops, "view"), reals(ops, "io_bytes")
+    called = _called(names, op, ~counted & ~view, io_bytes)
+    known = list(dict.fromkeys(called))
+    number = np.array([known.index(name) for name in called], np.int64)
+    keys = np.stack((number, *(numbers for numbers, _ in others), counted, view)).astype(np.int64)
+    unique, row = np.unique(keys, axis=1, return_inverse=True)
+    row = row.reshape(-1)
+    sums = {name: np.bincount(row, np.nan_to_num(reals(ops, name)), unique.shape[1]) for name in _OP_SUMS}
+    order = np.lexsort((*unique[::-1], -sums["io_bytes"]))[:MOST_OPS]
+    cut["operators"] += max(unique.shape[1] - MOST_OPS, 0)
+    arrays = {"op": unique[0], "phase": unique[1], "dtype": unique[2], "counted": unique[3], "view": unique[4],
+              "kind": np.full(unique.shape[1], NO_TEXT), **sums}
+    texts = {"op": [shortened(name, cut) for name in known], "phase": others[0][1], "dtype": others[1][1], "kind": []}
+    return packed_arrays({column.name: DTYPES[column.type] for column in OP_COLUMNS},
+                         {name: values[order] for name, values in arrays.items()}, texts)
 
 
-def _with_names(ops: Any) -> Any:
-    """Counted operators under one name, so that they become one row; the texts without their dictionaries."""
-    names = of_column(ops, "op").cast(pa.string())
-    uncounted = pc.and_(pc.invert(of_column(ops, "counted")), pc.invert(of_column(ops, "view")))
-    io_bytes = pa.table({"op": names, "io": of_column(ops, "io_bytes")}).filter(uncounted).group_by(
-        "op", use_threads=False).aggregate([("io", "sum")]).sort_by([("io_sum", "descending"), ("op", "ascending")])
-    named = pc.and_(uncounted, pc.is_in(names, value_set=io_bytes["op"].combine_chunks()[:TOP_UNCOUNTED]))
-    is_convolution = pc.match_substring(names, "conv")
-    called = pc.if_else(named, names, pc.if_else(uncounted, OTHERS, pc.if_else(
-        is_convolution, CONVOLUTIONS, OPERATORS)))
-    columns: dict[str, Any] = {name: of_column(ops, name).cast(pa.float64()) for name in _OP_SUMS}
-    columns |= {name: of_column(ops, name).cast(pa.string()) for name in ("phase", "dtype")}
-    return pa.table({**columns, "op": called, **{name: of_column(ops, name) for name in ("counted", "view")}})
+def _called(names: list[str], op: Any, uncounted: Any, io_bytes: Any) -> list[str]:
+    """What the row of each operator is called: counted ones alike, so that they become one."""
+    moved = np.bincount(op[uncounted], np.nan_to_num(io_bytes[uncounted]), len(names))
+    there = np.bincount(op[uncounted], minlength=len(names)) > 0
+    largest = [number for number in np.argsort(-moved, kind="stable").tolist() if there[number]]
+    kept = set(largest[:TOP_UNCOUNTED])
+    of_counted = [CONVOLUTIONS if "conv" in name else OPERATORS for name in names]
+    return [names[number] if number in kept and is_open else OTHERS if is_open else of_counted[number]
+            for number, is_open in zip(op.tolist(), uncounted.tolist(), strict=True)]
 
 
 def digest_of(parameters: Any, cut: Cut) -> ParametersDigest:
@@ -91,7 +102,7 @@ def digest_of(parameters: Any, cut: Cut) -> ParametersDigest:
     rows = list(zip(*([names[number] for number in numbers.tolist()] for (numbers, _), names in zip(
         texts.values(), named, strict=True)), params.tolist(), integers(parameters, "whole_params").tolist(),
         strict=True))
-    comparable = of_column(parameters, "checksum").is_valid().to_numpy(zero_copy_only=False)
+    comparable = is_known(parameters, "checksum")
     values = sorted((*row[:2], value) for row, value, known in zip(rows, checksum.tolist(), comparable.tolist(),
                                                                   strict=True) if known)
     differs = bool((stored != params).any())
