@@ -1,0 +1,56 @@
+"""Whatever the mesh, the clocks and the delays of a job: its summaries tell the totals that its tables tell."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distprof.merge.cost.choice import Choice
+from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.run import recorded
+from distprof.merge.run.open_run import open_run
+from distprof.merge.run.tables import read_tables
+from distprof.merge.totals.findings import findings_of
+from distprof.merge.totals.level_totals import level_totals
+from distprof.merge.totals.summary import reduce
+from support.many_ranks import FEW_STEPS, PipelinedJob, Plant, write
+
+pytestmark = pytest.mark.long
+RESTS_ON_CALLS = ("communication", "clock", "remarks", "read")
+
+
+@st.composite
+def jobs(draw) -> PipelinedJob:
+    pp, dp, tp = (draw(st.integers(1, 3)) for _ in range(3))
+    tp += pp * dp * tp == 1  # one rank is not many
+    ranks = st.integers(0, pp * dp * tp - 1)
+    plants = st.lists(st.builds(Plant, ranks, st.sampled_from(("forward", "backward", "data", "optimizer")),
+                                st.integers(0, 1), st.integers(1, 10**8)), max_size=2)
+    return PipelinedJob(pp=pp, dp=dp, tp=tp, layers=draw(st.integers(1, 3)), microbatches=draw(st.integers(1, 3)),
+                        jitter=draw(st.sampled_from((0.0, 0.02, 1.0))), plants=tuple(draw(plants)),
+                        seed=draw(st.integers(0, 2**32 - 1)))
+
+
+@settings(max_examples=15, deadline=None)
+@given(job=jobs(), clocks_ns=st.sampled_from((0, 50_000, 10**9)), is_known=st.booleans())
+def test_totals_and_counts(job, clocks_ns, is_known):
+    with tempfile.TemporaryDirectory() as folder, patch.object(recorded, "MANY_RANKS", 1):
+        run = Path(folder) / "run"
+        write(run, job, passes=FEW_STEPS, full=True, clocks_ns=clocks_ns, is_known=is_known)
+        opened = open_run(run)
+        tables = read_tables(opened)
+        exact = reduce(measured_run(opened).noting(tables.problems), tables)[0]
+        by_summaries = level_totals(open_run(run, exact=False)).summary()
+        assert {key: value for key, value in by_summaries.items() if key not in RESTS_ON_CALLS} == {
+            key: value for key, value in exact.items() if key not in RESTS_ON_CALLS}
+        mine, theirs = (findings_of(run, choice=Choice(), exact=one) for one in (False, True))
+        for name in ("num_collectives", "num_complete", "num_partial", "matched_by"):
+            assert getattr(mine.coverage, name) == getattr(theirs.coverage, name)
+        counts = [sorted((one.op, one.group, one.num_groups, one.num_ranks or 0, one.num_calls, one.calls_per_step,
+                          one.min_bytes, one.max_bytes) for one in found.kinds) for found in (mine, theirs)]
+        assert counts[0] == counts[1]
