@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from distprof.contract.problems import Problem, from_json
 from distprof.contract.summary import SUMMARY_KEYS
 from distprof.contract.tables import MODULES
@@ -19,6 +17,7 @@ from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
 from distprof.merge.run.open_run import NO_SIZES, open_run
+from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import read_table, read_tables
 from distprof.merge.text import stats as stats_text
 from distprof.merge.totals.level_totals import level_modules, level_totals
@@ -65,12 +64,16 @@ def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = Fal
         UsageError: The run does not know what to sort by.
     """
     paths = (path, *more)
-    summary = (_computed(paths, sizes=sizes, exact=exact) if sizes else
-               summary_of_merge(paths) or _computed(paths, exact=exact))
+    summary, modules = (None, None) if sizes else (summary_of_merge(paths), modules_of_merge(paths))
+    run = None if summary is not None and modules is not None else open_run(*paths, sizes=sizes, exact=exact)
+    if summary is None:
+        assert run is not None
+        summary = _summary(run)
     _refuse_traces(summary["kind"], path, "modules")
-    modules = None if sizes else modules_of_merge(paths)
     if modules is None:
-        modules = _reduced(paths, sizes, exact=exact)
+        assert run is not None
+        modules = level_modules(run) if run.summaries is not None else reduce_modules(
+            run, read_table(run, MODULES).rows)
     fail_if_incomplete(from_json(Problem, summary["problems"]), strict=strict)
     rows = module_rows(modules)
     if as_json:
@@ -80,16 +83,12 @@ def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = Fal
     return stats_text.render_modules(summary, TreeReport(rows=rows, view=view), paths, Page())
 
 
-def _reduced(paths: Sequence[Path], sizes: Mapping[str, int], *, exact: bool) -> pl.DataFrame:
-    run = open_run(*paths, sizes=sizes, exact=exact)
-    if run.summaries is not None:
-        return level_modules(run)
-    return reduce_modules(run, read_table(run, MODULES).rows)
-
-
 def _computed(paths: Sequence[Path], peak: float | None = None,
               sizes: Mapping[str, int] = NO_SIZES, *, exact: bool) -> dict[str, Any]:
-    run = open_run(*paths, sizes=sizes, exact=exact)
+    return _summary(open_run(*paths, sizes=sizes, exact=exact), peak)
+
+
+def _summary(run: Run, peak: float | None = None) -> dict[str, Any]:
     if run.summaries is not None:
         return level_totals(run).summary(peak)
     found = measured_run(run)
