@@ -182,6 +182,13 @@ class _Joining:
         return PackedTable(rows=int(held.sum()), columns={**columns, "activity": activity[held].tobytes()})
 
     def _agrees(self, found: Arrivals) -> bool:
+        """False where a table lacks a column, or points to what is not there."""
+        try:
+            return self._is_whole(found)
+        except (KeyError, ValueError, IndexError):
+            return False
+
+    def _is_whole(self, found: Arrivals) -> bool:
         if {*found.times} < {*self._times} or any(
                 channel.group >= len(found.groups) for channel in found.channels):
             return False
@@ -189,8 +196,16 @@ class _Joining:
             found.sequences.columns["kept"], found.cells.columns["sequence"]))
         if len(sequence) and (int(sequence.max()) >= len(kept) or int(sequence.min()) < 0):
             return False
+        tables = ((found.cells, CELLS), (found.sequences, SEQUENCE_COLUMNS), (found.calls, CALL_COLUMNS),
+                  (found.kinds, KIND_COLUMNS), (found.spent, SPENT_COLUMNS))
+        if any(len(table.columns[name]) != table.rows * np.dtype(kind).itemsize
+               for table, kinds in tables if table.rows for name, kind in kinds.items()):
+            return False
+        channels = [np.frombuffer(table.columns["channel"], "<i4") for table in (found.sequences, found.kinds)]
+        if any(len(one) and not 0 <= int(one.min()) <= int(one.max()) < len(found.channels) for one in channels):
+            return False
         number = int(kept[sequence].sum())
-        return all(len(found.times[name]) == 4 * number for name in self._times)
+        return int(kept.sum()) == found.calls.rows and all(len(found.times[name]) == 4 * number for name in self._times)
 
     def _meeting(self, rank: int, found: Arrivals, channel: Channel) -> int:
         group = found.groups[channel.group]

@@ -173,6 +173,10 @@ class _Gathering:
                 self.problems.append(Unreadable(rank=rank, file=f"{SUMMARIES}/{frame.path.name}",
                                                 detail=str(error).splitlines()[0]))
                 continue
+            if found.about.rank != rank:
+                self.problems.append(Unreadable(rank=rank, file=f"{SUMMARIES}/{frame.path.name}",
+                                                detail=f"the summary is of rank {found.about.rank}"))
+                continue
             if known is None or not found.folder or found.folder in known:
                 self._take(rank, frame, found)
             return
@@ -241,8 +245,6 @@ class ColumnJoin:
             known = self._known[name]
             places = np.array([*(known.setdefault(text, len(known)) for text in texts), -1], "<i4")
             self._places[name, texts] = places
-        if len(texts) == 1 and places[0] == 0:
-            return column
         numbers = np.frombuffer(column, "<i4")
         inside = np.where((numbers < 0) | (numbers >= len(texts)), len(texts), numbers)
         return bytes(places[inside].tobytes())

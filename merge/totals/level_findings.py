@@ -8,8 +8,11 @@ from dataclasses import replace
 import polars as pl
 
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
+from distprof.contract.paths import RUN_JSON
 from distprof.contract.problems import CulpritsOfAllSteps
+from distprof.contract.rank_json import RunJson, read
 from distprof.contract.tables import STEPS
+from distprof.errors import DataError
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.blame.hang import hangs_of
 from distprof.merge.blame.of_summaries import analysis_of_summaries
@@ -50,13 +53,22 @@ def findings_of_level(level: LevelRun, choice: Choice, analysis: Analysis | None
         if choice.step is not None:
             analysis = replace(analysis, breakdown=analysis.breakdown.filter(pl.col("step") == choice.step),
                                remarks=[CulpritsOfAllSteps(first=analysis.steps[0], last=analysis.steps[-1])])
-    stuck, problems = hangs_of(run.of_tables({rank.number for rank in run.without_summary}))
+    stuck, problems = hangs_of(_that_may_hang(run))
     steps = [step for step in level.shown if choice.step in (None, step)]
     collectives = with_lists(rows.with_columns(group_key().alias("group_key")))
     return Findings(
         run=run.noting(problems), clock=level.clock, rows=empty(MERGED_COLLECTIVES), collectives=collectives,
         steps=steps if not rows.is_empty() else [], kinds=kinds(collectives, len(steps)),
         coverage=coverage_of(level, collectives), hangs=stuck, analysis=analysis, communication=None)
+
+
+def _that_may_hang(run: Run) -> Run:
+    """All ranks, which may have got stuck behind their last pass; but of a job that ended well."""
+    try:
+        ended_well = all(read(path / RUN_JSON, RunJson).exit_code == 0 for path in run.paths)
+    except DataError:
+        ended_well = False
+    return run.of_tables({rank.number for rank in run.without_summary} if ended_well else None)
 
 
 def coverage_of(level: LevelRun, collectives: pl.DataFrame) -> Coverage:

@@ -9,7 +9,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from distprof.contract.paths import rank_folder
+from distprof.contract.paths import STUCK_JSON, rank_folder
+from distprof.contract.stuck import Stuck, StuckCollective, StuckGroup
+from distprof.files import json_text
 from distprof.merge.cost.choice import Choice
 from distprof.merge.run import recorded
 from distprof.merge.run.open_run import open_run
@@ -176,6 +178,25 @@ def _without(run: Path, rank: int) -> None:
             if frame.rank == rank:
                 content[frame.offset + 5] ^= 255
         path.write_bytes(content)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_rank_that_got_stuck_behind_its_last_pass(runs, tmp_path):
+    run = _copy(runs / "dp", tmp_path)
+    call = StuckCollective(
+        number=7, name="nccl:all_reduce", op="all_reduce", point_to_point=False, state="started", completed=False,
+        input_sizes=[[4]], input_dtypes=["Float"], output_sizes=[[4]], output_dtypes=["Float"], called_ns=10**18)
+    group = StuckGroup(name="dp0_0", description="mesh_dp", backend="nccl", ranks=list(range(6)), last_called=7,
+                       last_started=7, last_completed=6, collectives=[call])
+    for rank in range(5):
+        stuck = Stuck(
+            format=1, rank=rank, world_size=6, time_ns=10**18, cause="watchdog", why="no step has ended", waiting=True,
+            recording=False, step=11, pass_name=None, phase=None, module_path=None, since_ns=None, groups=[group],
+            open_calls=[], threads=[])
+        (run / rank_folder(rank) / STUCK_JSON).write_bytes(json_text(stuck))
+    by_summaries, exact = (told("comms", "--json", *more, run)["stuck"] for more in ((), ("--exact",)))
+    assert by_summaries == exact
+    assert by_summaries["hangs"][0]["waiting"] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("few")

@@ -1,0 +1,101 @@
+"""Summaries that are whole by their checksum and yet make no sense cost their rank, and not the command."""
+
+from __future__ import annotations
+
+import random
+import zlib
+
+import pytest
+from isal import isal_zlib
+from msgspec.structs import asdict, replace
+
+from distprof.contract.rank_summary import SUMMARIES, Arrivals, PackedTable
+from distprof.contract.tables import STEPS
+from distprof.merge.levels.joined_arrivals import joined_arrivals
+from distprof.merge.run.summaries import read_summaries
+from distprof.summaries import host_file
+from distprof.summaries.host_file import append, files_of, frames_in, packed_frame
+from distprof.summaries.maker import summarise
+from support.many_ranks import made_up_rank
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    _, folder = made_up_rank(tmp_path_factory.mktemp("run"))
+    return summarise(folder)
+
+
+def damaged(found: PackedTable, chance: random.Random) -> PackedTable:
+    """With a column that is gone, cut, or holds numbers of nothing."""
+    name = chance.choice(sorted(found.columns))
+    how = chance.choice(("gone", "cut", "large", "below"))
+    columns = dict(found.columns)
+    if how == "gone":
+        del columns[name]
+    elif how == "cut":
+        columns[name] = columns[name][:-1]
+    else:
+        columns[name] = (b"\x7f" if how == "large" else b"\xf0") * len(columns[name])
+    return replace(found, columns=columns)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_arrivals(tmp_path, made, seed):
+    chance = random.Random(seed)
+    tables = [name for name, value in asdict(made.arrivals).items() if isinstance(value, PackedTable)]
+    which = chance.choice(tables)
+    arrivals: Arrivals = replace(made.arrivals, **{which: damaged(getattr(made.arrivals, which), chance)})
+    append(tmp_path, replace(made, arrivals=arrivals))
+    append(tmp_path, replace(made, about=replace(made.about, rank=6), folder="rank00006"))
+    found = read_summaries([tmp_path])
+    joined = joined_arrivals(found)
+    assert 6 in joined.ranks.tolist()
+    assert len(joined.times["end_ns"]) == sum(joined.sequence_kept[joined.cell_sequence])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_tables(tmp_path, made, seed):
+    chance = random.Random(seed)
+    which = chance.choice(("steps", "modules", "ops"))
+    append(tmp_path, replace(made, **{which: damaged(getattr(made, which), chance)}))
+    append(tmp_path, replace(made, about=replace(made.about, rank=6), folder="rank00006"))
+    found = read_summaries([tmp_path])
+    assert set(found.tables[STEPS.file].rank.tolist()) >= {6}
+    for table in found.tables.values():
+        assert {len(column) for column in table.columns.values()} == {len(table.rank)}
+
+
+def test_a_frame_of_another_rank(tmp_path, made):
+    path = append(tmp_path, made)
+    content = bytearray(path.read_bytes())
+    content[8] ^= 1  # in front of what is checked
+    path.write_bytes(content)
+    append(tmp_path, replace(made, about=replace(made.about, rank=6), folder="rank00006"))
+    found = read_summaries([tmp_path])
+    assert list(found.frames) == [6]
+    assert [(one.file, one.detail) for one in found.problems] == [
+        (f"{SUMMARIES}/{path.name}", "the summary is of rank 5")]
+
+
+def test_an_empty_file_and_a_foreign_one(tmp_path, made):
+    append(tmp_path, made)
+    (tmp_path / SUMMARIES / "other.bin").write_bytes(b"not ours" * 100)
+    (tmp_path / SUMMARIES / "empty.bin").write_bytes(b"")
+    found = read_summaries([tmp_path])
+    assert list(found.frames) == [5]
+    assert sorted(one.file for one in found.problems) == [f"{SUMMARIES}/empty.bin", f"{SUMMARIES}/other.bin"]
+
+
+def test_a_block_that_unpacks_to_too_much(tmp_path, made):
+    bomb = bytes(isal_zlib.compress(bytes(host_file.MOST_RAW_BYTES + 1), 1))
+    frame = packed_frame(made)
+    path = append(tmp_path, replace(made, about=replace(made.about, rank=6), folder="rank00006"))
+    path.write_bytes(path.read_bytes() + host_file.HEAD.pack(
+        host_file.MAGIC, 5, len(bomb), 0, zlib.crc32(bomb)) + bomb + frame)
+    found = read_summaries([tmp_path])
+    assert sorted(found.frames) == [5, 6]  # the last one counts, which is whole
+    assert [len(frames_in(one, one.read_bytes())[0]) for one in files_of(tmp_path)] == [3]
+
+
+def test_no_summary_at_all(tmp_path):
+    assert read_summaries([tmp_path]) is None
