@@ -26,10 +26,13 @@ OF_COLLECTIVE = (
     "end_spread_ns", "unsure", "disagrees", "algbw", "busbw", "between_hosts", "module_path", "phase",
 )
 
+MOST_KEPT = 5000
+"""Calls of a run that was opened by its summaries."""
+
 
 def comms_data(found: Findings) -> dict[str, Any]:
     """All findings; what is unknown is None."""
-    run, analysis = found.run, found.analysis
+    run, analysis, exact = found.run, found.analysis, found.run.summaries is None
     return {
         "format": FORMAT, "kind": run.kind, "run_id": run.run_id, "world_size": run.world_size,
         "ranks": [rank.number for rank in run.ranks], "missing_ranks": run.missing,
@@ -37,7 +40,7 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "remarks": msgspec.to_builtins([*run.remarks, *(analysis.remarks if analysis is not None else [])]),
         "steps": found.steps, "clock": found.clock.to_json(), "pair_uncertainty_ns": found.clock.pair_uncertainty_ns(),
         "coverage": {**asdict(found.coverage), "matched_ratio": found.coverage.matched_ratio},
-        "coverage_by_group": group_coverage(found.rows).to_dicts(),
+        "coverage_by_group": group_coverage(found.rows).to_dicts() if exact else None,
         "kinds": [asdict(one) for one in found.kinds],
         "breakdown": None if analysis is None else mean_steps(analysis.breakdown),
         "breakdown_by_step": None if analysis is None else analysis.breakdown.to_dicts(),
@@ -46,8 +49,9 @@ def comms_data(found: Findings) -> dict[str, Any]:
         "crowded": None if analysis is None else [asdict(one) for one in analysis.crowded],
         "stuck": None if found.hangs is None else msgspec.to_builtins(
             {"hangs": found.hangs.hangs, "ranks": list(found.hangs.standing.values())}),
-        "matrix": bytes_between(found.rows).to_dicts(),
-        "bandwidths": bandwidths(found.rows).to_dicts(), "collectives": _collectives(found),
+        "matrix": bytes_between(found.rows).to_dicts() if exact else None,
+        "bandwidths": bandwidths(found.rows).to_dicts() if exact else None,
+        "collectives": _collectives(found) if exact else _longest(found),
     }
 
 
@@ -55,6 +59,12 @@ def culprit_data(one: Culprit) -> dict[str, Any]:
     """One of `culprits`."""
     causes = [{**asdict(why), "ratio": why.ratio} for why in one.causes]
     return {**asdict(one), "share": one.share, "certain": one.certain, "causes": causes}
+
+
+def _longest(found: Findings) -> list[dict[str, Any]]:
+    """Calls whose times summaries keep, those in which a rank was longest."""
+    longest = found.collectives.sort("longest_ns", "collective", descending=[True, False], nulls_last=True)
+    return longest.head(MOST_KEPT).select(OF_COLLECTIVE).to_dicts()
 
 
 def _collectives(found: Findings) -> list[dict[str, Any]]:

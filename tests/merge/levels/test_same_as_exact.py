@@ -209,6 +209,17 @@ def test_what_summaries_do_not_tell_is_refused(runs):
 
 
 @pytest.mark.usefixtures("few")
+def test_kept_calls_as_json(runs):
+    found, exact = (told("comms", "--json", *more, runs / "tp x pp x dp") for more in ((), ("--exact",)))
+    assert set(found) == set(exact)
+    assert (found["matrix"], found["bandwidths"], found["coverage_by_group"]) == (None, None, None)
+    spreads = [sorted((one["step"], one["group"], one["arrival_spread_ns"]) for one in some["collectives"]
+                      if one["op"] == "all_reduce" and one["step"] in found["steps"] and one["num_ranks"] > 1)
+               for some in (found, exact)]
+    assert spreads[0] == spreads[1] and spreads[0]
+
+
+@pytest.mark.usefixtures("few")
 def test_a_choice_of_calls(runs):
     found = level_findings(open_run(runs / "tp x pp x dp", exact=False), Choice(op="all_reduce", group="mesh_tp"))
     assert {one.op for one in found.kinds} == {"all_reduce"}
