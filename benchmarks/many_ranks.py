@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from made_up_ranks import LABELLED, PASSES, Recorded
 from msgspec.structs import replace
-from pipelined_job import NONE, PipelinedJob, Plant
+from pipelined_job import NONE, Call, PipelinedJob, Plant
 
 from distprof.contract.rank_summary import (
     CELL_COLUMNS,
@@ -73,9 +73,15 @@ class StageSketches:
 
     def _labels(self) -> Any:
         known = {one: number for number, one in enumerate(self.arrivals.activities)}
-        other = known.get(Activity(kind="other"), -1)
-        return np.array([known.get(Activity(kind=call.phase, module_path=call.module), other)
-                         for call in self.program])
+
+        def label(call: Call) -> int:
+            """That of the innermost module around it which has one."""
+            names = call.module.split(".")
+            every = (Activity(kind=call.phase, module_path=".".join(names[:depth]))
+                     for depth in range(len(names), -1, -1))
+            return next(known[one] for one in every if one in known)
+
+        return np.array([label(call) for call in self.program])
 
     def add(self, step: int, times: Any, window: Any) -> None:
         """A step: times of the stage, and start and end of it."""

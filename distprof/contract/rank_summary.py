@@ -138,9 +138,9 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """Phase of the call that ends it (forward, backward, recompute, optimizer, evaluation), data (before the first
     forward call, where that is known), outside, end (behind the last call of a step), communication (waiting for
-    collectives), other (what was cut)."""
+    collectives), other (of too many phases)."""
     module_path: str | None = None
-    """Module that issued the call that ends it."""
+    """Module that issued the call that ends it; where there are many, the outer one that all ranks have room for."""
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,33 +68,46 @@ def spent_of(calls: RankCalls, blocked: Blocked, windows: dict[int, tuple[int, i
     """Time of each step by activity; that which is left of the last call lies behind it."""
     keys = np.stack((calls.phase, calls.module)).astype(np.int64)
     unique, label = np.unique(keys, axis=1, return_inverse=True)
-    label = label.reshape(-1)
     phases, modules = [*calls.phases, "outside"], [*calls.modules, None]  # the last ones, for -1
-    known = [Activity(kind=phases[phase], module_path=modules[module]) for phase, module in unique.T.tolist()]
-    end, waiting, other = range(len(known), len(known) + 3)
-    known += [Activity(kind="end"), Activity(kind=COMMUNICATION), Activity(kind="other")]
+    known, place = _folded([Activity(kind=phases[phase], module_path=modules[module])
+                            for phase, module in unique.T.tolist()], cut)
+    label = place[label.reshape(-1)]
+    end, waiting = len(known), len(known) + 1
+    known += [Activity(kind="end"), Activity(kind=COMMUNICATION)]
     ns = np.zeros((len(windows), len(known)), np.int64)
-    for index, (step, (start, stop)) in enumerate(windows.items()):
-        rows = np.flatnonzero(calls.step == step)
+    for index, (number, (start, stop)) in enumerate(windows.items()):
+        rows = np.flatnonzero(calls.step == number)
         rows = rows[np.argsort(calls.enqueue[rows], kind="stable")]
         at = np.concatenate(([start], np.clip(calls.enqueue[rows], start, stop), [stop]))
         before = blocked.until(at)
         own = np.maximum(np.diff(at) - np.diff(before), 0)
         np.add.at(ns[index], label[rows], own[:-1])
         ns[index, end], ns[index, waiting] = own[-1], before[-1] - before[0]
-    return _largest(known, ns, list(windows), kept=(end, waiting), other=other, cut=cut)
+    step, activity = np.nonzero(ns)
+    arrays = {"step": np.array(list(windows), np.int64)[step], "activity": activity, "ns": ns[step, activity]}
+    return known, packed_arrays(SPENT_COLUMNS, arrays)
 
 
-def _largest(known: list[Activity], ns: Any, steps: list[int], *, kept: tuple[int, ...], other: int,
-             cut: Cut) -> tuple[list[Activity], PackedTable]:
-    """Those with most time; the rest is one."""
-    order = np.argsort(-ns.sum(axis=0), kind="stable").tolist()
-    chosen = [*kept, *(label for label in order if label not in (*kept, other))][:MOST_ACTIVITIES - 1]
-    left = [label for label in range(len(known)) if label not in chosen and label != other]
-    if left:
-        cut["activities"] += len(left)
-        ns[:, other] += ns[:, left].sum(axis=1)
-        chosen.append(other)
-    step, activity = np.nonzero(ns[:, chosen])
-    arrays = {"step": np.array(steps, np.int64)[step], "activity": activity, "ns": ns[:, chosen][step, activity]}
-    return [known[label] for label in chosen], packed_arrays(SPENT_COLUMNS, arrays)
+def _folded(known: list[Activity], cut: Cut) -> tuple[list[Activity], Integers]:
+    """Activities of outer modules, as far inside as there is room for, and the number of each one among them.
+
+    That depends on what a rank calls and not on how long it took: ranks that call the same are split alike.
+    """
+    room = MOST_ACTIVITIES - 2
+    deepest = max((one.module_path.count(".") + 1 for one in known if one.module_path), default=0)
+    for depth in range(deepest, -1, -1):
+        folded = [_outer(one, depth) for one in known]
+        numbers = {one: number for number, one in enumerate(dict.fromkeys(folded))}
+        if len(numbers) <= room:
+            break
+    if len(numbers) > room:  # of more phases than there are
+        folded = [Activity(kind="other") for _ in known]
+        numbers = {Activity(kind="other"): 0}
+    cut["activities"] += len(known) - len(numbers)
+    return list(numbers), np.array([numbers[one] for one in folded], np.int64)
+
+
+def _outer(one: Activity, depth: int) -> Activity:
+    if not one.module_path:
+        return one
+    return Activity(kind=one.kind, module_path=".".join(one.module_path.split(".")[:depth]))

@@ -14,7 +14,7 @@ from distprof.contract.problems import Remark, Unreadable
 from distprof.contract.tables import MODULES
 from distprof.merge.activity.activities import OF_MODULES, Activities
 from distprof.merge.activity.breakdown import step_breakdown
-from distprof.merge.blame.culprits import Blind, Cause, Culprit
+from distprof.merge.blame.culprits import Basis, Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
 from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.processors import CrowdedHost, Processors
@@ -45,6 +45,8 @@ class Analysis:
     """Why delays could not be seen; None where they could."""
     crowded: list[CrowdedHost]
     """Hosts all of whose ranks waited for processors."""
+    basis: Basis | None = None
+    """What culprits rest on; None: the tables of all ranks."""
     steps: list[int]
     """Steps that the breakdown is of: those with a timeline, where there are any."""
     remarks: list[Remark]

@@ -22,6 +22,16 @@ Blind = Literal["one rank", "others missing", "no collective", "no wait", "no cl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What culprits of many ranks rest on."""
+
+    summaries: int
+    """Ranks whose summaries were looked at."""
+    tables: list[int]
+    """Ranks whose tables and timelines were looked at again, for causes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """One thing that a rank spends more time on than its peers."""
 

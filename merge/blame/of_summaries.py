@@ -1,4 +1,4 @@
-"""Analysis of waiting in a run of many ranks, by their summaries: what each step was spent on."""
+"""Analysis of waiting in a run of many ranks, by their summaries: what steps were spent on, and who delays them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from distprof.contract.problems import FirstStepLeftOut, Remark
 from distprof.contract.rank_summary import COMMUNICATION
 from distprof.merge.activity.breakdown import SCHEMA
 from distprof.merge.blame.analysis import Analysis
+from distprof.merge.blame.culprits import Basis
+from distprof.merge.blame.summarised.second_look import looked_again
+from distprof.merge.blame.summarised.suspects import culprits_of
 from distprof.merge.levels.level_run import LevelRun
 
 
 def analysis_of_summaries(level: LevelRun) -> Analysis:
-    """What waiting cost. Who causes it is not looked at."""
+    """What waiting cost, and who caused it."""
     remarks: list[Remark] = []
     if level.first_left_out is not None:
         remarks.append(FirstStepLeftOut(step=level.first_left_out))
-    return Analysis(breakdown=breakdown_of(level), culprits=[], blind="not looked at", steps=list(level.shown),
-                    remarks=remarks, problems=(), crowded=[])
+    found = looked_again(level, culprits_of(level))
+    basis = None if found.blind is not None else Basis(summaries=found.num_ranks, tables=list(found.tables))
+    return Analysis(breakdown=breakdown_of(level), culprits=found.culprits, blind=found.blind, crowded=found.crowded,
+                    basis=basis, steps=list(level.shown), remarks=remarks, problems=())
 
 
 def breakdown_of(level: LevelRun) -> pl.DataFrame:

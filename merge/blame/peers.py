@@ -21,7 +21,8 @@ def peers_of(job: Job, steps: Sequence[int], known: Sequence[Activity],
              coordinates: Mapping[int, Mapping[str, int]]) -> list[Any]:
     """Ranks that called the same ops in groups of the same size, in the same order, and ran mostly the same modules.
 
-    Ranks of different pipeline stages are no peers, nor those that send messages and of whose modules nothing is known.
+    Ranks of different pipeline stages are no peers, nor those that send messages and of whose stage and modules nothing
+    is known.
 
     Args:
         job: What ranks did.
@@ -36,7 +37,7 @@ def peers_of(job: Job, steps: Sequence[int], known: Sequence[Activity],
     modules = _modules(job, known)
     stages = {rank: dict(coordinates.get(number) or {}).get("pp") for rank, number in enumerate(job.ranks.tolist())}
     programs: dict[Any, list[list[int]]] = defaultdict(list)
-    unclear = _that_send(job) - set(modules)
+    unclear = {rank for rank in _that_send(job) - set(modules) if stages[rank] is None}
     for rank, program in enumerate(_programs(job, steps)):
         alike = programs[program, stages[rank], rank if rank in unclear else None]
         mine = modules.get(rank, set())

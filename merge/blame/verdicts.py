@@ -176,7 +176,7 @@ class Verdicts:
             gain_error_ns=self._error(one, number, means[chosen]),
             p_value=chance(self._beyond[id(excess)], one.row, number), num_peers=len(excess.ranks) - 1,
             excess_ns=late.tolist(),
-            late_steps=_late_steps(excess.steps[excess.counts], late, MATERIAL * float(self._before[meets].mean())),
+            late_steps=late_steps_of(excess.steps[excess.counts], late, MATERIAL * float(self._before[meets].mean())),
             causes=self._causes(one, chosen, means) if core is None else [core],
             by_turns_ns=self._by_turns_ns(one, chosen) if core is None else self._processors.by_turns_ns(
                 self._number(one)))
@@ -223,7 +223,7 @@ def _chosen(one: Candidate, means: Mapping[str, float]) -> str:
     return causes[0] if len(causes) == 1 and means[causes[0]] >= ALMOST_ALL * means[most] else most
 
 
-def _late_steps(steps: Any, late: Any, material_ns: float) -> list[int]:
+def late_steps_of(steps: Any, late: Any, material_ns: float) -> list[int]:
     """Those in which a rank is late; all of them where the excess in the others is no chance and no trifle."""
     is_late = late >= LATE * late.max()
     if len(rest := late[~is_late]):

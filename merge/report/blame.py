@@ -34,8 +34,10 @@ def blame(sources: Sources) -> dict[str, Any]:
                       "more": lines.get(one.rank, [])[1:]} for one in analysis.culprits],
         "blind": None if analysis.blind is None else unseen(analysis.blind),
         "crowded": [asdict(one) for one in analysis.crowded],
+        "basis": None if analysis.basis is None else asdict(analysis.basis),
         "lines": [line.strip() for line in culprit_lines(
-            analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded, passes=analysis.passes)] if known else [
+            analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded, basis=analysis.basis,
+            passes=analysis.passes)] if known else [
             "no rank is called late: the collectives have no steps"]}
 
 

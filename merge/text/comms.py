@@ -159,7 +159,8 @@ def _part(ns: float | None, whole: float | None) -> str:
 def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
     if found.steps or found.collectives.is_empty():
         ranks = [rank.number for rank in found.run.ranks]
-        for line in culprit_lines(analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded):
+        for line in culprit_lines(analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded,
+                                  basis=analysis.basis):
             page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
     else:
         page.line("no rank is called late: the collectives have no steps, and it takes several to tell habit from "

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from distprof.merge.activity.activities import OF_MODULES
-from distprof.merge.blame.culprits import MATERIAL, SURE, Blind, Cause, Culprit
+from distprof.merge.blame.culprits import MATERIAL, SURE, Basis, Blind, Cause, Culprit
 from distprof.merge.blame.processors import CrowdedHost
 from distprof.merge.text.phrases import brief, of_passes, rank_list
 from distprof.units import percent
@@ -18,6 +18,8 @@ NEEDED = 3
 """Steps that it takes to tell habit from chance."""
 CAUSES = 3
 """Causes of a culprit that are listed."""
+HOSTS = 3
+"""With too few processors that have a line each."""
 UNKNOWN = "what it did meanwhile is unknown"
 _UNSEEN: Mapping[Blind, str] = {
     "one rank": "one rank: nobody waits",
@@ -25,7 +27,6 @@ _UNSEEN: Mapping[Blind, str] = {
     "no collective": "no collective with known times was recorded: whether a rank delays others is unknown",
     "no wait": "no rank is known to have waited for a collective: whether a rank delays others is unknown",
     "no clock": "clocks of the ranks were never compared: whether a rank delays others is unknown",
-    "not looked at": "who delays the others was not looked at: --exact reads the tables of all ranks",
     "no peers": "no two ranks run the same program: there is nobody to compare a rank with",
     "uneven": "in the recorded steps some ranks have a timeline and others none: whether a rank delays others is "
               "unknown (--steps arrivals=20 records steps that are alike)",
@@ -33,7 +34,7 @@ _UNSEEN: Mapping[Blind, str] = {
 
 
 def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None, *,
-                  crowded: Sequence[CrowdedHost] = (), num_causes: int = CAUSES,
+                  crowded: Sequence[CrowdedHost] = (), basis: Basis | None = None, num_causes: int = CAUSES,
                   passes: Sequence[str] = ()) -> Iterator[str]:
     """Lines of each culprit: whom it delays, by how much and why, and what mending it would gain; or why none is named.
 
@@ -42,6 +43,7 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
         ranks: All that were recorded.
         blind: Why delays could not be seen.
         crowded: Hosts all of whose ranks waited for processors.
+        basis: What culprits rest on, where that is not the tables of all ranks.
         num_causes: Causes that are listed of each.
         passes: Passes whose steps their times are of, to be named where steps of another pass are shown as well.
     """
@@ -51,15 +53,29 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
         yield first
         yield from (f"  {line}" for line in others)
     if certain:
+        if basis is not None:
+            yield f"  {basis_words(basis)}"
         return
     if blind is not None:
         yield unseen(blind)
     elif not culprits:
-        yield "no rank delays the others"
+        yield "no rank delays the others" + ("" if basis is None else f", {basis_words(basis)}")
     else:
         yield from _doubt(next((one for one in culprits if one.is_due_to_turns), culprits[0]))
-    yield from (f"host {one.host}: ranks had no processor for {percent(one.queued_ratio)} of the time; a rank may be "
-                "late by chance" for one in crowded)
+        if basis is not None:
+            yield f"  {basis_words(basis)}"
+    yield from _crowded(crowded)
+
+
+def _crowded(hosts: Sequence[CrowdedHost]) -> Iterator[str]:
+    """`host X: ranks had no processor for 12.0 % of the time; a rank may be late by chance`."""
+    may_be = "of the time; a rank may be late by chance"
+    if len(hosts) > HOSTS:
+        shares = sorted(one.queued_ratio for one in hosts)
+        yield f"{len(hosts)} hosts: ranks had no processor for {percent(shares[0])} .. {percent(shares[-1])} {may_be}"
+    else:
+        yield from (f"host {one.host}: ranks had no processor for {percent(one.queued_ratio)} {may_be}"
+                    for one in hosts)
 
 
 def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int], *,
@@ -79,6 +95,12 @@ def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int], *
     yield _gain(one, passes, is_first=one is certain[0])
 
 
+def basis_words(basis: Basis) -> str:
+    """`from summaries of 1024 ranks, causes from tables of ranks 5, 77 and 90`."""
+    tables = "" if not basis.tables else f", causes from tables of {rank_list(basis.tables)}"
+    return f"from summaries of {basis.summaries} ranks{tables}"
+
+
 def unseen(blind: Blind) -> str:
     """Why delays cannot be seen."""
     return _UNSEEN[blind]
@@ -89,6 +111,7 @@ def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *
     """The same from `communication` and `ranks` of `summary.json`."""
     return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), ranks, communication["blind"],
                          crowded=msgspec.convert(communication.get("crowded", []), list[CrowdedHost]),
+                         basis=msgspec.convert(communication.get("basis"), Basis | None),
                          num_causes=num_causes, passes=communication.get("passes") or ())
 
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import CulpritsOfAllSteps
-from distprof.contract.tables import STEPS
+from distprof.contract.tables import MODULES, STEPS
 from distprof.merge.blame.analysis import Analysis, analyse, analysis_of
 from distprof.merge.blame.hang import Hangs, hangs_of
 from distprof.merge.clock.model import Clock
@@ -71,7 +71,7 @@ def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int
     paths = (path, *more) if more else origin_of(path)
     if is_merge(path) and paths == (path,):
         return _of_merge(path, choice)
-    run = open_run(*paths, sizes=sizes, exact=exact, only=(STEPS.file,))
+    run = open_run(*paths, sizes=sizes, exact=exact, only=(STEPS.file, MODULES.file))
     if run.summaries is not None:
         from distprof.merge.totals.level_findings import level_findings  # which makes these findings
 

@@ -46,13 +46,14 @@ def level_findings(run: Run, choice: Choice) -> Findings:
 def findings_of_level(level: LevelRun, choice: Choice, analysis: Analysis | None = None,
                       read: Iterable[int] = ()) -> Findings:
     """The same of what is measured already; `read` are ranks whose tables are read for other things."""
-    run = noted(level.run, {*read, *(rank.number for rank in level.run.without_summary)}, level)
     rows = chosen(meeting_rows(level), choice)
     if not (choice.is_of_some or rows.is_empty()):
         analysis = analysis or analysis_of_summaries(level)
         if choice.step is not None:
             analysis = replace(analysis, breakdown=analysis.breakdown.filter(pl.col("step") == choice.step),
                                remarks=[CulpritsOfAllSteps(first=analysis.steps[0], last=analysis.steps[-1])])
+    again = () if analysis is None or analysis.basis is None else analysis.basis.tables
+    run = noted(level.run, {*read, *again, *(rank.number for rank in level.run.without_summary)}, level)
     stuck, problems = hangs_of(_that_may_hang(run))
     steps = [step for step in level.shown if choice.step in (None, step)]
     collectives = with_lists(rows.with_columns(group_key().alias("group_key")))

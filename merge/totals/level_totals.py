@@ -57,8 +57,10 @@ def level_totals(run: Run, steps: Loaded | None = None) -> LevelTotals:
     chosen = {rank.number for rank in of_places(run)}
     tables = read_tables(run, steps, parameters=read_table(run.of_tables(chosen), PARAMETERS))
     level = level_run(run, tables.steps)
-    return LevelTotals(level=level, tables=tables, analysis=analysis_of_summaries(level), read=tuple(sorted(
-        {*chosen, *(rank.number for rank in run.without_summary)})))
+    analysis = analysis_of_summaries(level)
+    again = () if analysis.basis is None else analysis.basis.tables
+    return LevelTotals(level=level, tables=tables, analysis=analysis, read=tuple(sorted(
+        {*chosen, *again, *(rank.number for rank in run.without_summary)})))
 
 
 def noted(run: Run, read: Iterable[int], level: LevelRun | None = None) -> Run:

@@ -9,6 +9,7 @@ import pytest
 
 from distprof.merge.activity.activities import Activity
 from distprof.merge.blame.culprits import Culprit
+from distprof.merge.blame.processors import CrowdedHost
 from distprof.merge.text.culprits import culprit_lines
 from support.simulated_job import Job
 
@@ -92,6 +93,14 @@ def test_the_host_is_named_instead_of_a_rank():
     assert "it would be rank 1" in lines[1]
     assert lines[2].startswith("host : ranks had no processor for 5") and lines[2].endswith(
         "% of the time; a rank may be late by chance")
+
+
+def test_many_hosts_share_a_line():
+    hosts = [CrowdedHost(host=f"node{number}", ranks=[2 * number, 2 * number + 1], queued_ratio=0.1 + number / 100)
+             for number in range(40)]
+    lines = list(culprit_lines([], range(80), crowded=hosts))
+    assert lines[1:] == ["40 hosts: ranks had no processor for 10.0 % .. 49.0 % of the time; a rank may be late by "
+                         "chance"]
 
 
 def test_a_host_is_crowded_where_all_of_its_ranks_wait():

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +215,36 @@ def test_balanced_jobs_of_seven_kinds_have_no_culprit(tmp_path):
         assert not any(one.certain for one in judged(folder / "run", job, 0, 45).culprits)
 
     most_hold(attempt, tmp_path, of=25, at_least=24)
+
+
+@contextmanager
+def busy(number: int) -> Iterator[None]:
+    """Other programs that want a processor."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for one in others:
+            one.kill()
+            one.wait()
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(("number", "of", "at_least"), [(3, 20, 19)])
+def test_balanced_jobs_beside_busy_programs_have_no_culprit(tmp_path, number, of, at_least):
+    def attempt(folder: Path) -> None:
+        with busy(number):
+            assert not any(one.certain for one in judged(folder / "run", "none", 0, 45).culprits)
+
+    most_hold(attempt, tmp_path, of=of, at_least=at_least)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(("job", "milliseconds", "rank", "kind"), [("tp", 150, 1, "forward"), ("pinned", 0, 2, "core")])
+def test_the_late_rank_beside_busy_programs(tmp_path, job, milliseconds, rank, kind):
+    def attempt(folder: Path) -> None:
+        with busy(2):
+            certain = [one for one in judged(folder / "run", job, milliseconds, 45).culprits if one.certain]
+        assert [(one.rank, one.causes[0].kind) for one in certain] == [(rank, kind)]
+
+    most_hold(attempt, tmp_path, of=5, at_least=3)

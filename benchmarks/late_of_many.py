@@ -1,0 +1,165 @@
+"""How often late ranks of made-up jobs are named from summaries, and others: `late_of_many.py [--jobs 60] [--exact]`.
+
+Each job has 1 to 8 late ranks, with delays of 5 % of a step in a module, the data or the optimizer, and noise with
+heavy tails; in some jobs ranks pause for long now and then. What a delay costs is known from the same job without the
+others: one that costs 3 % of a step has to be named; one that costs less than 1 %, because the rank would have waited
+anyway, must not. With `--exact` jobs are judged by all of their tables, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from many_ranks import write
+from pipelined_job import PipelinedJob, Plant
+
+from distprof.contract.tables import STEPS
+from distprof.merge.blame.analysis import analyse
+from distprof.merge.blame.culprits import Culprit
+from distprof.merge.blame.summarised.suspects import Summarised, culprits_of
+from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.levels.level_run import level_run
+from distprof.merge.run.open_run import open_run
+from distprof.merge.run.tables import read_table
+
+HAS_TO, MUST_NOT = 0.03, 0.01
+"""Costs of a delay, as a part of a step."""
+DELAY = 0.05
+COST_STEPS = 12
+"""By which a cost is known."""
+
+
+class HeavyTails:
+    """Chance in place of a normal one: Student's t, and pauses of which few are very long."""
+
+    def __init__(self, seed: int, pauses: float) -> None:
+        self._random, self._pauses = np.random.default_rng(seed), pauses
+
+    def standard_normal(self, shape: Any, kind: Any) -> Any:
+        pause = (self._random.random(shape) < self._pauses) * self._random.pareto(1.5, shape) * 10
+        return (self._random.standard_t(3, shape) + pause).astype(kind)
+
+    def integers(self, *arguments: Any) -> Any:
+        return self._random.integers(*arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisyJob(PipelinedJob):
+    """With noise that has heavy tails."""
+
+    pauses: float = 0.0005
+    """How often work is interrupted."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "chance", HeavyTails(self.seed, self.pauses))
+
+
+def step_ns(job: PipelinedJob, plants: Sequence[Plant]) -> float:
+    """Mean of the first steps of the same job with some delays only."""
+    ends = [max(int(stage.end.max()) for stage in stages) for stages in replace(job, plants=plants).steps(COST_STEPS)]
+    return float(np.diff(ends).mean())
+
+
+def random_job(seed: int, sizes: tuple[int, int, int]) -> NoisyJob:
+    """A job with its delays."""
+    random = np.random.default_rng([seed, 7])
+    pp, dp, tp = sizes
+    job = NoisyJob(pp=pp, dp=dp, tp=tp, seed=seed, jitter=float(random.choice([0.002, 0.005, 0.01])),
+                   pauses=float(random.choice([0.0, 0.0002, 0.001])))
+    ns = round(DELAY * step_ns(job, ()))
+    ranks = random.choice(job.num_ranks, random.integers(1, 9), replace=False).tolist()
+    kinds = [str(random.choice(["forward", "backward", "data", "optimizer"])) for _ in ranks]
+    return replace(job, plants=[Plant(rank, kind, int(random.integers(job.layers)), ns)
+                                for rank, kind in zip(ranks, kinds, strict=True)])
+
+
+def is_right(one: Culprit, plant: Plant) -> bool:
+    """Whether the cause is what was planted."""
+    first = one.causes[0] if one.causes else None
+    if first is None or first.kind != plant.kind:
+        return False
+    return plant.kind not in ("forward", "backward") or (first.where or "").startswith(f"layers.{plant.layer}")
+
+
+def tally(job: PipelinedJob, certain: Sequence[Culprit], costs: Sequence[float]) -> Counter[str]:
+    """What was said of a job.
+
+    Args:
+        job: With its delays.
+        certain: Who is named.
+        costs: Of each delay alone, as a part of a step.
+    """
+    by_rank = {one.rank: one for one in certain}
+    found = Counter[str](jobs=1, false=len(set(by_rank) - {plant.rank for plant in job.plants}))
+    found["jobs with a false name"] += found["false"] > 0
+    for plant, cost in zip(job.plants, costs, strict=True):
+        one = by_rank.get(plant.rank)
+        if cost >= HAS_TO:
+            found.update(worth=1, named=one is not None, right=one is not None and is_right(one, plant))
+        elif cost < MUST_NOT:
+            found.update(harmless=1, **{"harmless but named": one is not None})
+    return found
+
+
+def judged(run: Path) -> tuple[Summarised, float]:
+    """From summaries, and in how many seconds."""
+    begin = time.process_time()
+    opened = open_run(run, exact=False)
+    assert opened.summaries is not None, "there are too few ranks for summaries to be read"
+    return culprits_of(level_run(opened, read_table(opened, STEPS).rows)), time.process_time() - begin
+
+
+def exactly(run: Path) -> list[Culprit]:
+    """From the tables of all ranks."""
+    found = measured_run(open_run(run))
+    return analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows).culprits
+
+
+def main() -> None:
+    """Prints the tally of all jobs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=60)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first")
+    parser.add_argument("--sizes", type=int, nargs=3, default=(4, 32, 8), help="pp, dp and tp (default: %(default)s)")
+    parser.add_argument("--exact", action="store_true")
+    args = parser.parse_args()
+    total, seconds, errors = Counter[str](), list[float](), list[float]()
+    for seed in range(args.first, args.first + args.jobs):
+        job = random_job(seed, tuple(args.sizes))
+        with tempfile.TemporaryDirectory() as folder:
+            write(run := Path(folder) / "run", job, full=args.exact)
+            found, took = judged(run)
+            every = step_ns(job, ())
+            costs = [step_ns(job, [plant]) / every - 1 for plant in job.plants]
+            certain = [one for one in found.culprits if one.certain]
+            mine = tally(job, certain, costs)
+            if args.exact:
+                others = {one.rank for one in exactly(run) if one.certain}
+                mine["jobs with the same names"] += others == {one.rank for one in certain}
+            shutil.rmtree(run)
+        by_rank = {one.rank: one for one in certain}
+        errors += [by_rank[plant.rank].last_gain_ns / every / cost - 1 for plant, cost in zip(
+            job.plants, costs, strict=True) if plant.rank in by_rank and cost >= HAS_TO]
+        total, seconds = total + mine, [*seconds, took]
+        if mine["right"] < mine["worth"] or mine["false"] or mine["harmless but named"]:
+            print(f"{seed}: {dict(mine)}; planted {[tuple(plant[:3]) for plant in job.plants]}, "
+                  f"named {[(one.rank, one.causes[0].kind if one.causes else None) for one in certain]}, "
+                  f"costs {[round(cost, 3) for cost in costs]}", flush=True)
+        if total["jobs"] % 10 == 0 or seed == args.first + args.jobs - 1:
+            print(dict(total), flush=True)
+    if errors:
+        print(f"gain against the truth: median {np.median(errors):+.1%}, nine of ten within "
+              f"{np.quantile(np.abs(errors), 0.9):.1%}; read and judged in {np.median(seconds):.2f} s of a processor")
+
+
+if __name__ == "__main__":
+    main()

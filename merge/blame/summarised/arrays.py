@@ -1,0 +1,188 @@
+"""What summaries of ranks say of their work and waits, as arrays over all ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.mesh import DATA_PARALLEL
+from distprof.contract.rank_summary import COMMUNICATION
+from distprof.contract.tables import MODULES
+from distprof.merge.activity.activities import Activity
+from distprof.merge.levels.joined_arrivals import JoinedArrivals
+from distprof.merge.levels.level_run import LevelRun
+
+SENDS, RECEIVES = 1, 2
+SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""Spreads numbers over all of 64 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """Ranks that ran the same program, and their work."""
+
+    rows: Any
+    """Their places in `RankArrays.ranks`, ascending."""
+    labels: Sequence[Activity]
+    work: Any
+    """ns; shape (peers, steps, labels)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stood:
+    """Waits of ranks in a step: a value each rank, step and group, or other side of messages."""
+
+    row: Any
+    """Place of the rank."""
+    step: Any
+    """Place of the step."""
+    where: Any
+    """Number of the group; place of the rank that a message came from."""
+    ns: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankArrays:
+    """All ranks whose summaries have the steps that count."""
+
+    ranks: Any
+    """Their numbers, ascending."""
+    steps: Sequence[int]
+    peers: Sequence[Peers]
+    in_groups: Stood
+    for_messages: Stood
+    step_ns: Any
+    """Mean duration of a step, of each rank."""
+    replica: Any
+    """Number of the replica of the model that each rank is in; one each where places in the mesh are not known."""
+    windows: pl.DataFrame
+    """`STEPS` of these ranks and steps."""
+    left_out: Sequence[int]
+    """Ranks with a summary that lacks steps or communication."""
+
+
+def rank_arrays(level: LevelRun) -> RankArrays:
+    """Takes the ranks that have every step that most have.
+
+    Args:
+        level: With what ranks spent on all kinds of activities.
+    """
+    joined, windows = level.joined, level.steps.filter(pl.col("step").is_in([*level.traced, *level.arrivals]))
+    windows = windows.filter(pl.col("rank").is_in(joined.ranks)).unique(["rank", "step"])
+    # a rank that ended early has fewer
+    per_step = windows.group_by("step").len().filter(pl.col("len") > windows["rank"].n_unique() / 2)
+    steps = np.sort(per_step["step"].to_numpy())
+    windows = windows.filter(pl.col("step").is_in(steps)).filter(pl.len().over("rank") == len(steps))
+    means = windows.group_by("rank").agg(pl.col("duration_ns").mean()).sort("rank")
+    ranks = means["rank"].to_numpy()
+    places = {rank.number: rank.coordinates for rank in level.run.ranks}
+    coordinates = [places.get(rank) for rank in ranks.tolist()]
+    row = _places(joined.ranks, ranks)
+    spent = _Spent(joined, row, steps)
+    return RankArrays(
+        ranks=ranks, steps=steps.tolist(), peers=[spent.of(rows) for rows in _programs(
+            joined, row, coordinates, _modules(level, ranks))],
+        in_groups=_in_groups(joined, row, steps), for_messages=_for_messages(joined, row, ranks, steps),
+        step_ns=means["duration_ns"].to_numpy(), replica=_replicas(coordinates), windows=windows,
+        left_out=sorted({rank.number for rank in level.run.ranks} - set(ranks.tolist())))
+
+
+def _places(values: Any, among: Any) -> Any:
+    """Where each of some numbers is among others, which ascend; -1: nowhere. Ranks and steps are small numbers."""
+    if not len(among) or not len(values):
+        return np.full(len(values), -1, np.int32)
+    table = np.full(max(int(among[-1]), int(values.max())) + 2, -1, np.int32)
+    table[among] = np.arange(len(among))
+    return table[np.maximum(values, -1)]
+
+
+def _replicas(coordinates: Sequence[Mapping[str, int] | None]) -> Any:
+    names = [f"rank {row}" if known is None else str([known.get(axis) for axis in DATA_PARALLEL])
+             for row, known in enumerate(coordinates)]
+    return np.unique(names, return_inverse=True)[1].reshape(-1) if names else np.empty(0, np.int64)
+
+
+class _Spent:
+    """What ranks spent their steps on, rank after rank."""
+
+    def __init__(self, joined: JoinedArrivals, row: Any, steps: Any) -> None:
+        is_work = np.array([one.kind != COMMUNICATION for one in joined.activities] + [False], bool)  # -1: none
+        rank, step, activity = row[joined.spent["rank"]], _places(joined.spent["step"], steps), joined.spent["activity"]
+        held = np.flatnonzero((rank >= 0) & (step >= 0) & is_work[activity])
+        if (np.diff(rank[held]) < 0).any():
+            held = held[np.argsort(rank[held], kind="stable")]
+        self._rank, self._step, self._activity = rank[held], step[held], activity[held]
+        self._ns, self._num_steps = joined.spent["ns"][held], len(steps)
+        self._known = [Activity(one.kind, one.module_path) for one in joined.activities]
+
+    def of(self, rows: Any) -> Peers:
+        """Of peers, by their ascending places."""
+        first, stop = (np.searchsorted(self._rank, rows, side) for side in ("left", "right"))
+        counts = stop - first
+        held = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        labels, label = np.unique(self._activity[held], return_inverse=True)
+        shape = (len(rows), self._num_steps, len(labels))
+        place = (np.repeat(np.arange(len(rows)), counts) * shape[1] + self._step[held]) * shape[2] + label.reshape(-1)
+        work = np.bincount(place, self._ns[held].astype(float), int(np.prod(shape))).reshape(shape)
+        return Peers(rows=rows, labels=[self._known[number] for number in labels.tolist()], work=work)
+
+
+def _modules(level: LevelRun, ranks: Any) -> Any:
+    """A number of the modules of each rank, equal for those that have the same; 0 where none are known."""
+    assert level.run.summaries is not None
+    table = level.run.summaries.tables[MODULES.file]
+    row, path = _places(table.rank, ranks), table.columns["module_path"].astype(np.uint64)
+    found = np.zeros(len(ranks), np.uint64)
+    with np.errstate(over="ignore"):
+        np.add.at(found, row[row >= 0], ((path + np.uint64(1)) * SPREAD)[row >= 0] ** np.uint64(3))
+    return found
+
+
+def _programs(joined: JoinedArrivals, row: Any, coordinates: Sequence[Mapping[str, int] | None],
+              modules: Any) -> Iterator[Any]:
+    """Ranks that can be compared: with as many calls in groups of the same sizes, in one stage of the pipeline."""
+    sender = np.array([-1 if one.sender is None else one.sender for one in joined.meetings], np.int64)
+    sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)
+    pairs, place = np.unique(joined.cell_rank.astype(np.int64) * len(sizes) + joined.cell_meeting, return_inverse=True)
+    calls = np.zeros(len(pairs), np.int64)
+    np.maximum.at(calls, place.reshape(-1), joined.sequence_calls[joined.cell_sequence])
+    rank, meeting = np.divmod(pairs, max(len(sizes), 1))
+    way = np.where(sender[meeting] < 0, 0, np.where(sender[meeting] == joined.ranks[rank], SENDS, RECEIVES))
+    order = np.lexsort((calls, sizes[meeting], way, rank))
+    code = np.stack((way, sizes[meeting], calls), axis=1)[order]
+    bounds = np.searchsorted(rank[order], np.arange(len(joined.ranks) + 1))
+    found: dict[Hashable, list[int]] = defaultdict(list)
+    for index, (first, stop) in enumerate(pairwise(bounds.tolist())):
+        if (at := int(row[index])) >= 0:
+            stage, mine, named = (coordinates[at] or {}).get("pp"), code[first:stop], int(modules[at])
+            # of those that send messages, only a stage or modules that are known say who does the same
+            alone = (named or -1 - at) if stage is None and mine[:, 0].any() else None
+            found[stage, alone, mine.tobytes()].append(at)
+    return (np.array(sorted(rows)) for rows in found.values())
+
+
+def _in_groups(joined: JoinedArrivals, row: Any, steps: Any) -> Stood:
+    digests = [one.group.digest for one in joined.meetings]
+    group = np.unique(digests, return_inverse=True)[1].reshape(-1) if digests else np.empty(0, np.int64)
+    counts = np.array([not one.is_message and one.num_ranks > 1 for one in joined.meetings], bool)
+    return _stood(joined, row[joined.cell_rank], steps, group, counts[joined.cell_meeting])
+
+
+def _for_messages(joined: JoinedArrivals, row: Any, ranks: Any, steps: Any) -> Stood:
+    sender, receiver = (np.array([-1 if at is None else at for at in every], np.int64) for every in (
+        [one.sender for one in joined.meetings], [one.receiver for one in joined.meetings]))
+    received = receiver[joined.cell_meeting] == joined.ranks[joined.cell_rank]
+    return _stood(joined, row[joined.cell_rank], steps, _places(sender, ranks), received)
+
+
+def _stood(joined: JoinedArrivals, row: Any, steps: Any, where: Any, wanted: Any) -> Stood:
+    """Cells that are wanted, of ranks and steps that count."""
+    step, where = _places(joined.cell_step, steps), where[joined.cell_meeting]
+    held = np.flatnonzero(wanted & (row >= 0) & (step >= 0) & (where >= 0))
+    return Stood(row=row[held].astype(np.int64), step=step[held], where=where[held], ns=joined.waited_ns[held])

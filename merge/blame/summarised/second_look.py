@@ -1,0 +1,65 @@
+"""A second look at ranks that summaries show to be late: their tables and timelines, and those of a few peers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from distprof.contract.tables import STEPS
+from distprof.errors import DataError
+from distprof.merge.blame.analysis import analyse
+from distprof.merge.blame.culprits import Cause, Culprit
+from distprof.merge.blame.summarised.suspects import Summarised
+from distprof.merge.clock.recorded_clock import hosts_of
+from distprof.merge.cost.collectives import measured_collectives
+from distprof.merge.levels.level_run import LevelRun
+from distprof.merge.levels.representatives import has_folder
+from distprof.merge.match.matched_run import match_run
+from distprof.merge.run.tables import read_table
+
+PEERS = 2
+"""With which a culprit is compared."""
+MOST = 6
+"""Culprits that are looked at again, those that cost most."""
+
+
+def looked_again(level: LevelRun, found: Summarised) -> Summarised:
+    """Names causes by what tables and timelines say, where the folders of a culprit and of peers are there.
+
+    Whether a rank is late, by how much and how surely, stays what the summaries of all ranks say: a few ranks do not
+    show who hides behind whom.
+    """
+    folders = {rank.number: rank for rank in level.run.ranks}
+    culprits, read = list(found.culprits), set[int]()
+    for index in [index for index, one in enumerate(culprits) if one.certain][:MOST]:
+        one = culprits[index]
+        here = islice((rank for rank in (one.rank, *found.compared[one.rank]) if has_folder(folders[rank])), 1 + PEERS)
+        if one.rank in (ranks := set(here)) and len(ranks) > 1:
+            causes = _causes(level, ranks).get(one.rank)
+            if causes is not None:
+                read |= ranks
+                culprits[index] = replace(one, causes=_with_gains(causes, one))
+    return replace(found, culprits=culprits, tables=sorted(read))
+
+
+def _causes(level: LevelRun, ranks: set[int]) -> Mapping[int, Sequence[Cause]]:
+    """What these ranks spend more time on than each other, by the analysis of their tables; empty where they are
+    damaged."""
+    run = level.run.of_tables(ranks)
+    try:
+        matched = match_run(run)
+        if matched.rows.is_empty():
+            return {}
+        rows = measured_collectives(matched.rows, level.clock, hosts_of(run))
+        seen = analyse(run, level.clock, rows, read_table(run, STEPS).rows)
+    except DataError:
+        return {}
+    return {one.rank: one.causes for one in seen.culprits
+            if one.causes and one.causes[0].kind not in ("unknown", "whole")}
+
+
+def _with_gains(causes: Sequence[Cause], one: Culprit) -> list[Cause]:
+    """What each gains the job: few ranks show only what it gains the rank."""
+    most = max(one.gain_ns, one.last_gain_ns)
+    return [replace(cause, gain_ns=most * cause.gain_ns / max(causes[0].gain_ns, 1)) for cause in causes]
