@@ -20,6 +20,7 @@ from pathlib import Path
 
 from processes import timed
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.faulty_proxy import faulty_proxy, waits
 from support.s3_server import S3Server, s3_server
 
