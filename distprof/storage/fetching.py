@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
 import tempfile
-from typing import IO
 
 from distprof.storage.ahead import HELD_BYTES
 from distprof.storage.remote_path import RemotePath
@@ -12,19 +12,26 @@ from distprof.storage.remote_path import RemotePath
 PIECE_BYTES = 1 << 20
 
 
-def fetched(path: RemotePath) -> IO[bytes]:
+class Nameless(io.FileIO):
+    """A file that is closed when nobody refers to it any more: libraries that read it do not say when they are done."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def fetched(path: RemotePath) -> io.BytesIO | Nameless:
     """The content of an object as a file, whose end is also its own."""
     if path.stat().st_size <= HELD_BYTES:
         return io.BytesIO(path.read_bytes())
     return copied(path)
 
 
-def copied(path: RemotePath) -> IO[bytes]:
+def copied(path: RemotePath) -> Nameless:
     """A file without a name, of which nothing is left when it is closed or the process ends, however that goes."""
-    copy = tempfile.TemporaryFile()  # noqa: SIM115 (who reads it closes it)
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(PIECE_BYTES):
-            copy.write(piece)
-    copy.flush()
-    copy.seek(0)
-    return copy
+    with tempfile.TemporaryFile() as copy:
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(PIECE_BYTES):
+                copy.write(piece)
+        copy.flush()
+        copy.seek(0)
+        return Nameless(os.dup(copy.fileno()), "rb")

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import PosixPath, PurePosixPath
 from re import Pattern
 from re import compile as pattern_of
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from distprof.storage.ahead import taken
 from distprof.storage.backend import Entry, backend_of
@@ -20,6 +20,9 @@ from distprof.storage.faults import RemoteError
 from distprof.storage.listing import FEW, LISTINGS, Listing
 from distprof.storage.places import is_url
 from distprof.storage.stream import RemoteFile
+
+if TYPE_CHECKING:
+    from distprof.storage.fetching import Nameless
 
 BUFFER_BYTES = 1 << 16
 
@@ -202,7 +205,7 @@ def _name(wildcards: str) -> Pattern[str]:
 
 
 @cache
-def _copy(url: str) -> IO[bytes]:
+def _copy(url: str) -> Nameless:
     from distprof.storage.fetching import copied
 
     return copied(RemotePath(url))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -115,3 +116,18 @@ def test_a_merge_elsewhere_is_viewed(ddp: Path, server: S3Server, bucket: str) -
     served = Served(content=there.file, type="application/octet-stream")
     with TraceServer({"trace": served}, 0) as viewer, serving(viewer), urlopen(f"{viewer.address}trace") as answer:
         assert answer.read() == here.file.read_bytes()
+
+
+def test_large_tables_are_read_from_files_without_a_name(ddp: Path, server: S3Server, bucket: str, tmp_path: Path,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("ahead", "fetching"):
+        monkeypatch.setattr(f"distprof.storage.{module}.HELD_BYTES", 10)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    shutil.copytree(ddp, tmp_path / "run", ignore=shutil.ignore_patterns(MERGED))
+    url = server.put(tmp_path / "run", f"{bucket}/{RUN}")
+    for command in ("stats", "comms"):
+        here, there = called(command, tmp_path / "run"), called(command, url)
+        assert there.returncode == here.returncode == 0, there.stderr
+        assert _without(there.stdout, url) == _without(here.stdout, tmp_path / "run")
+    assert list((tmp_path / "temporary").iterdir()) == []
