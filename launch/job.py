@@ -83,6 +83,9 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
         from_sizes(sizes, rank=0, world_size=ranks)  # checks that they divide the ranks
     every = step_every(args)
     ranks_chosen = ChosenRanks.parse(args.ranks) if args.ranks is not None else ChosenRanks.requested(os.environ)
+    if args.max_rank_size is not None:
+        os.environ[rank_size.VARIABLE] = str(rank_size.parse_size(args.max_rank_size))
+    rank_size.requested(os.environ)  # what the ranks would not take is refused here
     target = remote(args.out) if args.out is not None else None
     if target is not None:
         check_target(target, force=args.force)
@@ -96,9 +99,6 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
         run_id = join_or_make(directory, started, elastic=ranks is None, force=args.force)
     fully = f", ranks {ranks_chosen.text} fully" if ranks_chosen is not None else ""
     say(f"recording steps {known} to {directory}{fully}")
-    if args.max_rank_size is not None:
-        os.environ[rank_size.VARIABLE] = str(rank_size.parse_size(args.max_rank_size))
-    rank_size.requested(os.environ)  # what the ranks would not take is refused here
     if ranks_chosen is not None:
         os.environ[RANKS] = ranks_chosen.text
     _set_environment(directory, plan, run_id, sizes, every, debug=args.debug, force=args.force)
