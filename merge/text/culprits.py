@@ -157,7 +157,7 @@ def _delay(one: Culprit, ranks: Collection[int]) -> str:
 
 def _hidden(one: Culprit, certain: Sequence[Culprit]) -> str:
     """What it would gain once the others are mended, where that is much more."""
-    if one.last_gain_ns < 2 * one.gain_ns or one.last_gain_ns < MATERIAL * one.step_ns:
+    if len(certain) < 2 or one.last_gain_ns < 2 * one.gain_ns or one.last_gain_ns < MATERIAL * one.step_ns:
         return ""
     others = rank_list(sorted(other.rank for other in certain if other is not one))
     return f", and by {brief(one.last_gain_ns)} once {others} {'is' if len(certain) == 2 else 'are'} mended"
