@@ -142,7 +142,8 @@ class Verdicts:
         if not self._processors.by_turns_ratio(self._number(one)) or self._core(one, means[chosen]) is not None:
             return chosen
         sure = {kind: mean - self._by_turns_ns(one, kind) for kind, mean in means.items()}
-        return max([chosen, *means], key=lambda kind: sure[kind])
+        surest = max([chosen, *means], key=lambda kind: sure[kind])
+        return chosen if sure[chosen] >= ALMOST_ALL * sure[surest] else surest
 
     def _by_turns_ns(self, one: Candidate, scenario: str) -> float:
         """By how much a rank may exceed its peers in a kind of work as ranks of its host take turns on processors."""
@@ -224,7 +225,11 @@ def _chosen(one: Candidate, means: Mapping[str, float]) -> str:
 
 
 def late_steps_of(steps: Any, late: Any, material_ns: float) -> list[int]:
-    """Those in which a rank is late; all of them where the excess in the others is no chance and no trifle."""
+    """Those in which a rank is late; all of them where the excess in the others is no chance and no trifle, and where
+    the rank exceeds its peers in none by itself, but together with others.
+    """
+    if late.max() <= 0:
+        return [int(step) for step in steps]
     is_late = late >= LATE * late.max()
     if len(rest := late[~is_late]):
         is_similar = rest.mean() > RARE * late[is_late].mean()

@@ -97,12 +97,14 @@ def culprits_of(level: LevelRun) -> Summarised:
 def _blind(level: LevelRun, arrays: RankArrays, *, has_peers: bool) -> Blind | None:
     if len(level.run.ranks) < 2:
         return "others missing" if level.run.missing else "one rank"
-    if len(arrays.ranks) < 2 or not len(arrays.in_groups.row):
+    kinds = level.joined.kinds
+    if len(arrays.ranks) < 2 or not kinds["in_ns"].sum():
         return "no collective"
     # a thread that works with a device goes on at once, and its stream waits
-    kinds = level.joined.kinds
-    if kinds["waited_ns"].sum() < STANDS_STILL * max(kinds["in_ns"].sum(), 1):
+    if kinds["waited_ns"].sum() < STANDS_STILL * kinds["in_ns"].sum():
         return "no wait"
+    if not len(arrays.in_groups.row):
+        return "no collective"
     return None if has_peers else "no peers"
 
 
