@@ -12,6 +12,7 @@ from distprof.contract.passes import ARRIVALS, TRACE
 from distprof.contract.rank_summary import COMMUNICATION, TIMES
 from distprof.merge.clock.model import Check, Clock
 from distprof.merge.clock.recorded_clock import hosts_of, recorded_clock
+from distprof.merge.levels.freed_memory import give_back
 from distprof.merge.levels.joined_arrivals import JoinedArrivals, joined_arrivals
 from distprof.merge.levels.measured_meetings import MeasuredMeetings, measured_meetings
 from distprof.merge.run.run_model import Run
@@ -47,6 +48,11 @@ class LevelRun:
         assert self.run.summaries is not None
         return joined_arrivals(self.run.summaries, times=())
 
+    def let_go(self) -> None:
+        """Frees `joined`; it is read again where it is asked for."""
+        self.__dict__.pop("joined", None)
+        give_back()
+
     @property
     def shown(self) -> Sequence[int]:
         """Steps that means are of."""
@@ -65,6 +71,7 @@ def level_run(run: Run, steps: pl.DataFrame) -> LevelRun:
     traced, arrivals = (sorted(steps.filter(pl.col("pass") == name)["step"].unique().to_list())
                         for name in (TRACE, ARRIVALS))
     shown, every = _settled(traced) or _settled(arrivals), traced or arrivals
+    give_back()
     kept = joined_arrivals(run.summaries, times=MEASURED_TIMES, spent=(COMMUNICATION,), steps=every)
     measured = measured_meetings(kept, clock, hosts_of(run), shown,
                                  [step for step in every if step not in shown])

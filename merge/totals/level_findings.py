@@ -46,12 +46,15 @@ def level_findings(run: Run, choice: Choice) -> Findings:
 def findings_of_level(level: LevelRun, choice: Choice, analysis: Analysis | None = None,
                       read: Iterable[int] = ()) -> Findings:
     """The same of what is measured already; `read` are ranks whose tables are read for other things."""
+    given = analysis
+    if analysis is None and not choice.is_of_some:  # needs more memory than what follows
+        analysis = analysis_of_summaries(level)
     rows = chosen(meeting_rows(level), choice)
-    if not (choice.is_of_some or rows.is_empty()):
-        analysis = analysis or analysis_of_summaries(level)
-        if choice.step is not None:
-            analysis = replace(analysis, breakdown=analysis.breakdown.filter(pl.col("step") == choice.step),
-                               remarks=[CulpritsOfAllSteps(first=analysis.steps[0], last=analysis.steps[-1])])
+    if rows.is_empty():
+        analysis = given
+    elif analysis is not None and not choice.is_of_some and choice.step is not None:
+        analysis = replace(analysis, breakdown=analysis.breakdown.filter(pl.col("step") == choice.step),
+                           remarks=[CulpritsOfAllSteps(first=analysis.steps[0], last=analysis.steps[-1])])
     again = () if analysis is None or analysis.basis is None else analysis.basis.tables
     run = noted(level.run, {*read, *again, *(rank.number for rank in level.run.without_summary)}, level)
     stuck, problems = hangs_of(_that_may_hang(run))

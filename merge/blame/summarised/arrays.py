@@ -62,9 +62,13 @@ class RankArrays:
     replica: Any
     """Number of the replica of the model that each rank is in; one each where places in the mesh are not known."""
     windows: pl.DataFrame
-    """`STEPS` of these ranks and steps."""
+    """`WINDOW` of these ranks and steps."""
     left_out: Sequence[int]
     """Ranks with a summary that lacks steps or communication."""
+
+
+WINDOW = ("rank", "step", "duration_ns", "samples", "cpu_ns", "run_queue_ns")
+"""Columns of `STEPS` that are looked at."""
 
 
 def rank_arrays(level: LevelRun) -> RankArrays:
@@ -73,7 +77,9 @@ def rank_arrays(level: LevelRun) -> RankArrays:
     Args:
         level: With what ranks spent on all kinds of activities.
     """
-    joined, windows = level.joined, level.steps.filter(pl.col("step").is_in([*level.traced, *level.arrivals]))
+    windows = level.steps.lazy().select(WINDOW).filter(
+        pl.col("step").is_in([*level.traced, *level.arrivals])).collect()
+    joined = level.joined
     windows = windows.filter(pl.col("rank").is_in(joined.ranks)).unique(["rank", "step"])
     # a rank that ended early has fewer
     per_step = windows.group_by("step").len().filter(pl.col("len") > windows["rank"].n_unique() / 2)
@@ -84,11 +90,15 @@ def rank_arrays(level: LevelRun) -> RankArrays:
     places = {rank.number: rank.coordinates for rank in level.run.ranks}
     coordinates = [places.get(rank) for rank in ranks.tolist()]
     row = _places(joined.ranks, ranks)
+    # what needs much for a while comes before what is kept
+    programs = list(_programs(joined, row, coordinates, _modules(level, ranks)))
+    in_groups, for_messages = _in_groups(joined, row, steps), _for_messages(joined, row, ranks, steps)
     spent = _Spent(joined, row, steps)
+    del joined
+    level.let_go()
     return RankArrays(
-        ranks=ranks, steps=steps.tolist(), peers=[spent.of(rows) for rows in _programs(
-            joined, row, coordinates, _modules(level, ranks))],
-        in_groups=_in_groups(joined, row, steps), for_messages=_for_messages(joined, row, ranks, steps),
+        ranks=ranks, steps=steps.tolist(), peers=[spent.of(rows) for rows in programs],
+        in_groups=in_groups, for_messages=for_messages,
         step_ns=means["duration_ns"].to_numpy(), replica=_replicas(coordinates), windows=windows,
         left_out=sorted({rank.number for rank in level.run.ranks} - set(ranks.tolist())))
 

@@ -97,7 +97,7 @@ def culprits_of(level: LevelRun) -> Summarised:
 def _blind(level: LevelRun, arrays: RankArrays, *, has_peers: bool) -> Blind | None:
     if len(level.run.ranks) < 2:
         return "others missing" if level.run.missing else "one rank"
-    kinds = level.joined.kinds
+    kinds = level.kept.kinds
     if len(arrays.ranks) < 2 or not kinds["in_ns"].sum():
         return "no collective"
     # a thread that works with a device goes on at once, and its stream waits
