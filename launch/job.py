@@ -44,6 +44,7 @@ from distprof.recording.job.claim import join_or_make
 from distprof.recording.plan import StepPlan
 from distprof.recording.run_directory import make_run_directory, new_run_id, this_launch
 from distprof.recording.steps.every import VARIABLE
+from distprof.sizes import num_bytes
 from distprof.storage.places import remote
 from distprof.terminal import relay, say
 
@@ -84,7 +85,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     every = step_every(args)
     ranks_chosen = ChosenRanks.parse(args.ranks) if args.ranks is not None else ChosenRanks.requested(os.environ)
     if args.max_rank_size is not None:
-        os.environ[rank_size.VARIABLE] = str(rank_size.parse_size(args.max_rank_size))
+        os.environ[rank_size.VARIABLE] = str(num_bytes(args.max_rank_size, "--max-rank-size"))
     rank_size.requested(os.environ)  # what the ranks would not take is refused here
     target = remote(args.out) if args.out is not None else None
     if target is not None:

@@ -21,6 +21,7 @@ from distprof.launch.options import (
 )
 from distprof.launch.progress import progress_bar
 from distprof.merge.chrome.formats import FORMATS
+from distprof.sizes import num_bytes
 from distprof.terminal import show
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _merge_options(*, ranks: str | None, steps: str | None, window: str | None, 
                    without_python: bool, min_duration: str | None, max_size: str | None,
                    format_: Any, align: Any, collectives: bool | None, tensors: str | None, operators: bool,
                    critical_path: bool) -> MergeOptions:
-    from distprof.merge.chrome.options import MergeOptions, NumberRanges, duration_ns, num_bytes, window_ns
+    from distprof.merge.chrome.options import MergeOptions, NumberRanges, duration_ns, window_ns
 
     return MergeOptions(
         ranks=NumberRanges.of(ranks, "--ranks") if ranks is not None else None,

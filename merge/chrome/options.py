@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +10,6 @@ from distprof.errors import UsageError
 from distprof.merge.clock.model import Align
 
 SECONDS: Mapping[str, float] = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
-BYTES: Mapping[str, int] = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-                            "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +101,3 @@ def window_ns(text: str, flag: str = "--window") -> tuple[int, int]:
     if start >= end:
         raise UsageError(f"expected an end behind the start for {flag}, found {text!r}", hint=f"{flag} 1.2s:1.5s")
     return start, end
-
-
-def num_bytes(text: str, flag: str) -> int:
-    """`1GB`, `500 MiB` as bytes.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text.lower())
-    found = float(match[1]) * BYTES[match[2]] if match is not None and match[2] in BYTES else math.nan
-    if not found >= 1:
-        raise UsageError(f"expected a size for {flag}, found {text!r}", hint="like 1GB, 500MB or 2GiB")
-    return int(found)

@@ -14,7 +14,8 @@ from torch import nn
 from distprof.errors import UsageError
 from distprof.recording.capped_timeline import capped
 from distprof.recording.kineto_trace import read_trace
-from distprof.recording.rank_size import MOST_BYTES, bytes_in, parse_size, requested
+from distprof.recording.rank_size import MOST_BYTES, bytes_in, requested
+from distprof.sizes import num_bytes
 from support.jobs import SCRIPTS, called, distprof, merged, record_run
 from support.perfetto import ask
 from support.recording import train
@@ -24,13 +25,13 @@ STEPS = "wait=1,count=1,time=0,trace=3"
 
 @pytest.mark.parametrize(("text", "size"), [("2GB", 2 * 10**9), ("500 MiB", 500 << 20), ("1.5kb", 1500), ("77", 77)])
 def test_sizes(text, size):
-    assert parse_size(text) == size == requested({"DISTPROF_MAX_RANK_SIZE": text})
+    assert num_bytes(text, "--max-rank-size") == size == requested({"DISTPROF_MAX_RANK_SIZE": text})
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "2 apples", "1e9"])
 def test_what_is_no_size(text):
     with pytest.raises(UsageError, match="expected a size for --max-rank-size"):
-        parse_size(text)
+        num_bytes(text, "--max-rank-size")
     assert requested({}) == MOST_BYTES
 
 
