@@ -7,7 +7,7 @@ import pickle
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -29,6 +29,8 @@ except ImportError as error:
 
 Result = TypeVar("Result")
 CLOSING_S = 5.0
+LOOK_S = 1.0
+"""How often a client that waits looks whether it is still connected."""
 
 
 class DaskPool(Pool):
@@ -52,16 +54,17 @@ class DaskPool(Pool):
         _be_quiet()
         super().__init__(1)
 
-    def _start(self) -> Executor:
+    def _start(self) -> None:
         self._client = _connected(self._address)
         try:
             self._check()
+        except (OSError, TimeoutError, CancelledError) as error:
+            self._stop()
+            raise _gone(self._address, str(error) or type(error).__name__) from error
         except BaseException:
-            self._client.close(timeout=CLOSING_S)
+            self._stop()
             raise
         self.size = max(1, sum(self._client.nthreads().values()))
-        executor: Executor = self._client.get_executor(pure=False)
-        return executor
 
     def _check(self) -> None:
         """Looks at workers that are there; those that come later look for themselves."""
@@ -77,18 +80,36 @@ class DaskPool(Pool):
         self.shares_folder = self.shares_folder and not any(apart.values())
 
     def _hand(self, name: str, work: Callable[..., Result], args: Sequence[Any]) -> Future[Result]:
-        if self._client.status not in ("running", "connecting"):
+        if not self._is_connected():
             raise CancelledError
         payload = pickle.dumps((self._place, self.shares_folder, work, args), pickle.HIGHEST_PROTOCOL)
         kind, _, rest = name.partition(" ")  # the dashboard has a bar for what is before the hyphen
-        executor: Any = self._executor  # that of dask takes the name of a task
-        found: Future[Result] = executor.submit(perform, payload, key=f"{kind}-{rest} {uuid.uuid4().hex[:8]}")
-        return found
+        try:
+            remote = self._client.submit(perform, payload, key=f"{kind}-{rest} {uuid.uuid4().hex[:8]}", pure=False)
+        except Exception as error:
+            if self._is_connected():
+                raise
+            raise CancelledError from error
+        return _gathered(self._client, remote)
+
+    def _is_connected(self) -> bool:
+        return self._client.status in ("running", "connecting")
+
+    def _waited(self, task: Task[Any]) -> Any:
+        """What the worker returned.
+
+        Raises:
+            CancelledError: The connection is lost; dask may leave what is submitted meanwhile without an end.
+        """
+        while not wait([task.future], LOOK_S).done:
+            if not self._is_connected():
+                raise CancelledError
+        return task.future.result()
 
     def _taken(self, task: Task[Result]) -> Result:
         """With the files that were written beside, where workers do not see where they belong."""
         for left in range(MOST_LOSSES, -1, -1):
-            found: Any = task.future.result()
+            found = self._waited(task)
             if not isinstance(found, Carried):
                 break
             try:
@@ -132,6 +153,32 @@ class DaskPool(Pool):
         self._stop()
 
 
+class _Gathered(Future[Any]):
+    """What a worker returns, which keeps it while this is kept."""
+
+    def __init__(self, remote: Any) -> None:
+        super().__init__()
+        self.remote = remote
+
+
+def _gathered(client: Any, remote: Any) -> _Gathered:
+    """Fetches what a worker returns as soon as it is there.
+
+    The executor of dask does the same, but never ends where the scheduler is lost while something is fetched, and
+    ends with an error of its own where the worker is.
+    """
+    found = _Gathered(remote)
+
+    async def gather() -> None:
+        try:
+            found.set_result(await client.gather(remote, asynchronous=True))
+        except Exception as error:  # noqa: BLE001 - it is raised where the result is taken
+            found.set_exception(error if remote.status == "error" else CancelledError(str(error)))
+
+    client.loop.add_callback(gather)
+    return found
+
+
 def perform(payload: bytes) -> Any:
     """Does work on a worker.
 
@@ -160,6 +207,11 @@ def _be_quiet() -> None:
     warnings.filterwarnings("ignore", module=r"distributed|dask|contextlib")
 
 
+def _gone(address: str, found: str) -> DataError:
+    return DataError(f"expected a scheduler of dask at {address}, found {found}",
+                     hint="start it: dask scheduler; its first lines say the address")
+
+
 def _connected(address: str) -> Any:
     """A client, once there is a scheduler with a worker; dask's own time for connecting is how long that may take.
 
@@ -174,8 +226,7 @@ def _connected(address: str) -> Any:
     try:
         client = distributed.Client(address, timeout=patience_s, set_as_default=False, name="distprof")
     except (OSError, TimeoutError) as error:
-        raise DataError(f"expected a scheduler of dask at {address}, found none in {patience_s:g} s",
-                        hint="start it: dask scheduler; its first lines say the address") from error
+        raise _gone(address, f"none in {patience_s:g} s") from error
     except (ValueError, TypeError) as error:
         raise UsageError(f"expected an address for --scheduler, found {address!r}: {error}",
                          hint="--scheduler tcp://host:8786") from error

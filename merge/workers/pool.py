@@ -53,10 +53,10 @@ class Pool:
         self._generation = self._losses = self._num_taken = 0
         self._num_done = -1
         """Pieces of work that were done when workers were lost last."""
-        self._executor = self._start()
+        self._start()
 
-    def _start(self) -> Executor:
-        return thread_pool(self.size)
+    def _start(self) -> None:
+        self._executor: Executor = thread_pool(self.size)
 
     def _given(self, name: str, work: Callable[..., Result], args: Sequence[Any]) -> Future[Result]:
         """The future of a piece of work; workers that are lost already take none."""
@@ -135,7 +135,7 @@ class Pool:
         with held():  # a process that has just been started is known only afterwards
             self._generation += 1
             self._stop()
-            self._executor = self._start()
+            self._start()
             for one in self._open:
                 if not self._is_done(one):
                     self._resubmit(one)
@@ -162,10 +162,10 @@ class ProcessPool(Pool):
     lost = (BrokenExecutor,)
     remedy = "they may have been killed for their memory: fewer --workers"
 
-    def _start(self) -> Executor:
+    def _start(self) -> None:
         from distprof.merge.workers.worker_processes import process_pool
 
-        return process_pool(self.size)
+        self._executor = process_pool(self.size)
 
     def abandon(self) -> None:
         """Kills them."""

@@ -74,9 +74,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def start(run: Path, out: Path, *words: object) -> subprocess.Popen[str]:
+def start(run: Path, out: Path, *words: object, **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-m", "distprof", "merge", run, "--out", out, *map(str, words)],
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environ())
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=clean_environ() | environ)
 
 
 @pytest.mark.parametrize("options", [(), ("--window", "1ms:20ms"), ("--operators",), ("--format", "perfetto-tar")])
@@ -347,18 +348,42 @@ pool.close()
     assert out.split() == [str(number) for number in range(1, 8)]
 
 
-def test_a_scheduler_that_is_gone_is_one_line(run, tmp_path, own_cluster):
-    own_cluster.add_worker()
-    os.environ |= SOON
-    merge = start(run, tmp_path / "merged", "--scheduler", own_cluster.address)
-    for name in SOON:
-        del os.environ[name]
-    wait_for(lambda: [*tmp_path.glob(".merged.*.tmp/.work/*.survey")] or merge.poll() is not None)
-    own_cluster.end()
-    out, err = merge.communicate()
-    assert (merge.returncode, out) == (1, "") and len(err.splitlines()) == 1
+def lost_at(moment: str, run: Path, out: Path, cluster: DaskCluster) -> tuple[int, str, str]:
+    """How a merge ends whose cluster ends as soon as a file is there."""
+    cluster.add_worker()
+    merge = start(run, out, "--force", "--scheduler", cluster.address, **SOON)
+    wait_for(lambda: [*out.parent.glob(moment)] or merge.poll() is not None)
+    cluster.end()
+    printed, err = merge.communicate()
+    return merge.returncode, printed, err
+
+
+@pytest.mark.parametrize("moment", [".merged.*.tmp", ".merged.*.tmp/.work/*.survey"])
+def test_a_scheduler_that_is_gone_is_one_line(run, tmp_path, own_cluster, moment):
+    code, out, err = lost_at(moment, run, tmp_path / "merged", own_cluster)
+    while code == 0:  # it had ended before
+        own_cluster.start_scheduler()
+        code, out, err = lost_at(moment, run, tmp_path / "merged", own_cluster)
+    assert (code, out) == (1, "") and len(err.splitlines()) == 1
     assert "expected a scheduler of dask at" in err
-    assert not [*tmp_path.glob("*merged*")]
+    assert not [*tmp_path.glob(".*merged*")]
+
+
+@pytest.mark.stress
+def test_a_cluster_that_is_gone_at_any_moment_keeps_nobody_waiting(run, expected, tmp_path, own_cluster):
+    chance = random.Random(3)
+    for _ in range(30):
+        own_cluster.add_worker()
+        merge = start(run, tmp_path / "merged", "--force", "--scheduler", own_cluster.address, **SOON)
+        time.sleep(chance.uniform(0, 3))
+        own_cluster.end()
+        _, err = merge.communicate()
+        if merge.returncode == 0:
+            assert contents(tmp_path / "merged") == contents(expected)
+        else:
+            assert merge.returncode == 1 and err.startswith("distprof: expected a scheduler") and err.count("\n") == 1
+        assert not [*tmp_path.glob(".*merged*")]
+        own_cluster.start_scheduler()
 
 
 def test_a_client_that_is_killed_leaves_nothing_behind(run, tmp_path, cluster):
