@@ -6,7 +6,7 @@ import logging
 import pickle
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -72,12 +72,16 @@ class DaskPool(Pool):
         if different is not None:
             raise DataError(f"expected the same versions on all workers of {self._address}, found {different}",
                             hint="install on workers what is installed here: pip freeze")
-        lacking = self._client.run(lacking_here, self._place, on_error="return")
-        for address, reason in lacking.items():
+        for address, reason in self._asked(lacking_here):
             if reason is not None:
-                raise _blind(address, str(reason))
-        apart = self._client.run(not_shared_here, self._place, on_error="return")
-        self.shares_folder = self.shares_folder and not any(apart.values())
+                raise _blind(address, reason)
+        self.shares_folder = self.shares_folder and not any(reason for _, reason in self._asked(not_shared_here))
+
+    def _asked(self, look: Callable[[WorkPlace], str | None]) -> Iterator[tuple[str, str | None]]:
+        """What each worker finds; nothing of one that is lost meanwhile."""
+        for address, found in self._client.run(look, self._place, on_error="return").items():
+            if not isinstance(found, OSError):
+                yield address, str(found) if isinstance(found, Exception) else found
 
     def _hand(self, name: str, work: Callable[..., Result], args: Sequence[Any]) -> Future[Result]:
         if not self._is_connected():
@@ -126,10 +130,9 @@ class DaskPool(Pool):
         return result
 
     def _piece(self, address: str, path: Path, at: int) -> bytes:
-        try:
-            found: bytes = self._client.run(piece, path, at, workers=[address])[address]
-        except (KeyError, ValueError) as error:  # there is no such worker any more
-            raise OSError(str(error)) from error
+        if address not in self._client.nthreads():  # asked for a piece, dask would try to connect for half a minute
+            raise ConnectionError("the worker ended")
+        found: bytes = self._client.run(piece, path, at, workers=[address])[address]
         return found
 
     def _told(self, task: Task[Any], error: BaseException) -> BaseException:
