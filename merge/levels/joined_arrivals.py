@@ -26,7 +26,9 @@ from distprof.merge.run.summaries import ColumnJoin, Summaries
 
 CELLS = {name: kind for name, kind in CELL_COLUMNS.items() if name != "in_ns"}
 """Columns of cells that are joined."""
+BASE = "base_ns"
 TEXTS = ("op", "dtype", "module_path", "phase")
+NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +67,11 @@ class JoinedArrivals:
     sequence_first: Any
     """First row of its kept calls in `calls`."""
     base_ns: Any
-    """Of each cell, its first kept call, on the rank's own clock."""
+    """Of each cell, its first kept call, on the rank's own clock; empty where no times were asked for."""
     waited_ns: Any
     """Of each cell, how long its rank is known to have waited for its calls."""
     cell_first: Any
-    """First value of each cell in `times`."""
+    """First value of each cell in `times`; empty likewise."""
     unit_ns: Any
     """Of each rank."""
     times: Mapping[str, Any]
@@ -128,7 +130,7 @@ class _Joining:
         self._templates = dict[Any, int]()
         self._template: list[int] = []
         self._template_first: list[int] = []
-        self._cells = ColumnJoin(CELLS)
+        self._cells = ColumnJoin({name: kind for name, kind in CELLS.items() if times or name != BASE})
         self._sequences, self._calls = ColumnJoin(SEQUENCE_COLUMNS), ColumnJoin(CALL_COLUMNS, TEXTS)
         self._kinds, self._spent = ColumnJoin(KIND_COLUMNS, ("op", "dtype")), ColumnJoin(SPENT_COLUMNS)
         self._times = {name: bytearray() for name in times}
@@ -241,23 +243,31 @@ class _Joining:
             self._channel_first, self._channel_meeting))
         template_first = np.array(self._template_first, np.int32)[np.array(self._template, np.int32)]
         sequence = template_first[cells.rank] + cells.columns["sequence"]
-        kept = sequences.columns["kept"].astype(np.int64)
-        counts = kept[sequence]
-        every = {**kinds.columns, "rank": place[kinds.rank],
+        every = {**kinds.columns, "rank": _placed(place, kinds.rank),
                  "meeting": channel_meeting[channel_first[kinds.rank] + kinds.columns["channel"]]}
         renumbered, texts = _same_texts(kinds.texts, calls.texts, every)
-        spent = self._spent.joined()
+        spent, kept = self._spent.joined(), sequences.columns["kept"].astype(np.int64)
         return JoinedArrivals(
-            ranks=np.array(self._ranks, np.int64)[order], meetings=self._meeting_list, cell_rank=place[cells.rank],
-            cell_step=cells.columns["step"],
+            ranks=np.array(self._ranks, np.int64)[order], meetings=self._meeting_list,
+            cell_rank=_placed(place, cells.rank), cell_step=cells.columns["step"],
             cell_meeting=channel_meeting[channel_first[cells.rank] + sequences.columns["channel"][sequence]],
             cell_sequence=sequence, sequence_fingerprint=sequences.columns["fingerprint"],
-            sequence_calls=sequences.columns["calls"], sequence_kept=kept, sequence_first=np.cumsum(kept) - kept,
-            base_ns=cells.columns["base_ns"], waited_ns=cells.columns["waited_ns"],
-            cell_first=np.cumsum(counts) - counts, unit_ns=np.array(self._units, np.int64)[order],
+            sequence_calls=sequences.columns["calls"], sequence_kept=kept, sequence_first=_firsts(kept),
+            base_ns=cells.columns.get(BASE, NONE), waited_ns=cells.columns["waited_ns"],
+            cell_first=_firsts(kept[sequence]) if self._times else NONE, unit_ns=np.array(self._units, np.int64)[order],
             times={name: np.frombuffer(held, "<i4") for name, held in self._times.items()},
             calls=calls.columns, kinds=renumbered, texts=texts, activities=list(self._activities),
-            spent={**spent.columns, "rank": place[spent.rank]})
+            spent={**spent.columns, "rank": _placed(place, spent.rank)})
+
+
+def _placed(place: Any, rank: Any) -> Any:
+    """`place[rank]`; no copy where ranks came in order, as they do from the file of one host."""
+    return rank if (place[:-1] < place[1:]).all() else place[rank]
+
+
+def _firsts(counts: Any) -> Any:
+    """Where each of some lists begins, one behind the other."""
+    return np.cumsum(counts) - counts
 
 
 def _same_texts(kinds: Mapping[str, Sequence[str]], calls: Mapping[str, Sequence[str]],

@@ -19,6 +19,8 @@ from distprof.merge.levels.joined_arrivals import JoinedArrivals
 from distprof.merge.levels.level_run import LevelRun
 
 SENDS, RECEIVES = 1, 2
+AT_ONCE = 512
+"""Ranks that are worked on at once: what is kept of them is small beside what it is made of."""
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """Spreads numbers over all of 64 bits."""
 
@@ -119,28 +121,45 @@ def _replicas(coordinates: Sequence[Mapping[str, int] | None]) -> Any:
 
 
 class _Spent:
-    """What ranks spent their steps on, rank after rank."""
+    """What ranks spent their steps on."""
 
     def __init__(self, joined: JoinedArrivals, row: Any, steps: Any) -> None:
-        is_work = np.array([one.kind != COMMUNICATION for one in joined.activities] + [False], bool)  # -1: none
-        rank, step, activity = row[joined.spent["rank"]], _places(joined.spent["step"], steps), joined.spent["activity"]
-        held = np.flatnonzero((rank >= 0) & (step >= 0) & is_work[activity])
-        if (np.diff(rank[held]) < 0).any():
-            held = held[np.argsort(rank[held], kind="stable")]
-        self._rank, self._step, self._activity = rank[held], step[held], activity[held]
-        self._ns, self._num_steps = joined.spent["ns"][held], len(steps)
-        self._known = [Activity(one.kind, one.module_path) for one in joined.activities]
+        rank = joined.spent["rank"]
+        self._order = None if (rank[:-1] <= rank[1:]).all() else np.argsort(rank, kind="stable")
+        self._bounds = np.searchsorted(rank, np.arange(len(joined.ranks) + 1, dtype=rank.dtype), sorter=self._order)
+        self._index = np.flatnonzero(row >= 0)
+        self._step, self._activity, self._ns = (joined.spent[name] for name in ("step", "activity", "ns"))
+        self._steps, self._known = steps, [Activity(one.kind, one.module_path) for one in joined.activities]
+        self._is_work = np.array([one.kind != COMMUNICATION for one in joined.activities], bool)
 
     def of(self, rows: Any) -> Peers:
         """Of peers, by their ascending places."""
-        first, stop = (np.searchsorted(self._rank, rows, side) for side in ("left", "right"))
-        counts = stop - first
-        held = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-        labels, label = np.unique(self._activity[held], return_inverse=True)
-        shape = (len(rows), self._num_steps, len(labels))
-        place = (np.repeat(np.arange(len(rows)), counts) * shape[1] + self._step[held]) * shape[2] + label.reshape(-1)
-        work = np.bincount(place, self._ns[held].astype(float), int(np.prod(shape))).reshape(shape)
-        return Peers(rows=rows, labels=[self._known[number] for number in labels.tolist()], work=work)
+        blocks = [rows[first:first + AT_ONCE] for first in range(0, len(rows), AT_ONCE)]
+        used = np.zeros(len(self._known), bool)
+        for block in blocks:
+            used[self._held(block)[2]] = True
+        label, labels = np.cumsum(used) - 1, [self._known[number] for number in np.flatnonzero(used).tolist()]
+        work = np.zeros((len(rows), len(self._steps), len(labels)))
+        for number, block in enumerate(blocks):
+            row, step, activity, ns = self._held(block)
+            shape = (len(block), *work.shape[1:])
+            place = (row * shape[1] + step) * shape[2] + label[activity]
+            first = number * AT_ONCE
+            work[first:first + len(block)] = np.bincount(place, ns, int(np.prod(shape))).reshape(shape)
+        return Peers(rows=rows, labels=labels, work=work)
+
+    def _held(self, rows: Any) -> tuple[Any, Any, Any, Any]:
+        """Row, step, activity and ns of the work of a few ranks in steps that count."""
+        index = self._index[rows]
+        first = self._bounds[index]
+        counts = self._bounds[index + 1] - first
+        at = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        if self._order is not None:
+            at = self._order[at]
+        step, activity = _places(self._step[at], self._steps), self._activity[at]
+        held = (step >= 0) & self._is_work[activity]
+        return (np.repeat(np.arange(len(rows)), counts)[held], step[held], activity[held],
+                self._ns[at[held]].astype(float))
 
 
 def _modules(level: LevelRun, ranks: Any) -> Any:
@@ -159,10 +178,7 @@ def _programs(joined: JoinedArrivals, row: Any, coordinates: Sequence[Mapping[st
     """Ranks that can be compared: with as many calls in groups of the same sizes, in one stage of the pipeline."""
     sender = np.array([-1 if one.sender is None else one.sender for one in joined.meetings], np.int64)
     sizes = np.array([one.num_ranks for one in joined.meetings], np.int64)
-    pairs, place = np.unique(joined.cell_rank.astype(np.int64) * len(sizes) + joined.cell_meeting, return_inverse=True)
-    calls = np.zeros(len(pairs), np.int64)
-    np.maximum.at(calls, place.reshape(-1), joined.sequence_calls[joined.cell_sequence])
-    rank, meeting = np.divmod(pairs, max(len(sizes), 1))
+    rank, meeting, calls = _most_calls(joined)
     way = np.where(sender[meeting] < 0, 0, np.where(sender[meeting] == joined.ranks[rank], SENDS, RECEIVES))
     order = np.lexsort((calls, sizes[meeting], way, rank))
     code = np.stack((way, sizes[meeting], calls), axis=1)[order]
@@ -175,6 +191,27 @@ def _programs(joined: JoinedArrivals, row: Any, coordinates: Sequence[Mapping[st
             alone = (named or -1 - at) if stage is None and mine[:, 0].any() else None
             found[stage, alone, mine.tobytes()].append(at)
     return (np.array(sorted(rows)) for rows in found.values())
+
+
+def _most_calls(joined: JoinedArrivals) -> tuple[Any, Any, Any]:
+    """Rank, meeting and the most calls in a step, of each meeting of each rank."""
+    change = np.flatnonzero(np.diff(joined.cell_rank, prepend=-1))
+    bounds = [*change[::AT_ONCE].tolist(), len(joined.cell_rank)]
+    found = [_most_calls_of(joined, slice(first, stop)) for first, stop in pairwise(bounds)]
+    if not found:
+        return (np.empty(0, np.int64),) * 3
+    rank, meeting, calls = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return rank, meeting, calls
+
+
+def _most_calls_of(joined: JoinedArrivals, cells: slice) -> tuple[Any, Any, Any]:
+    """Of the cells of a few ranks."""
+    size = len(joined.meetings)
+    pairs, place = np.unique(joined.cell_rank[cells].astype(np.int64) * size + joined.cell_meeting[cells],
+                             return_inverse=True)
+    calls = np.zeros(len(pairs), np.int64)
+    np.maximum.at(calls, place.reshape(-1), joined.sequence_calls[joined.cell_sequence[cells]])
+    return *np.divmod(pairs, size), calls
 
 
 def _in_groups(joined: JoinedArrivals, row: Any, steps: Any) -> Stood:
