@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ def write_table(folder: Path, table: Table, rows: Sequence[Mapping[str, Any]], *
     """
     schema = schema_of(table, metadata)
     if not rows:
-        _write(folder / table.file, schema.empty_table())
+        _write(folder / table.file, [schema.empty_table()])
         return 0
     columns = {
         column.name: [tags[column.name]] * len(rows) if column.name in tags
@@ -54,28 +56,34 @@ def write_table(folder: Path, table: Table, rows: Sequence[Mapping[str, Any]], *
         for column in table.columns
     }
     arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
-    _write(folder / table.file, pa.Table.from_arrays(arrays, schema=schema))
+    _write(folder / table.file, [pa.Table.from_arrays(arrays, schema=schema)])
     return len(rows)
 
 
-def write_arrow(folder: Path, table: Table, content: Any, metadata: Mapping[str, str]) -> None:
-    """Writes a table whole or not at all, from a pyarrow table that has its columns."""
+def write_pieces(folder: Path, table: Table, pieces: Iterable[Any], metadata: Mapping[str, str]) -> None:
+    """Writes a table whole or not at all, from pyarrow tables that have its columns; each becomes a row group."""
     schema = schema_of(table, metadata)
-    if not content.num_rows:
-        _write(folder / table.file, schema.empty_table())
-        return
-    columns = [content[field.name].combine_chunks() for field in schema]
+    _write(folder / table.file, chain((_fitted(piece, schema) for piece in pieces), [schema.empty_table()]))
+
+
+def _fitted(piece: Any, schema: Any) -> Any:
+    columns = [piece[field.name].combine_chunks() for field in schema]
     arrays = [column.cast(pa.string()).dictionary_encode() if pa.types.is_dictionary(field.type)
               else column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
-    _write(folder / table.file, pa.Table.from_arrays(arrays, schema=schema))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _write(path: Path, content: Any) -> None:
+def _write(path: Path, pieces: Iterable[Any]) -> None:
     import pyarrow.parquet as pq  # takes a while
 
     def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:  # arrow opens no path that is not UTF-8
-            pq.write_table(content, file, compression="zstd")
+        with temporary.open("wb") as file, ExitStack() as stack:  # arrow opens no path that is not UTF-8
+            writer = None
+            for piece in pieces:
+                if writer is None:
+                    writer = stack.enter_context(pq.ParquetWriter(file, piece.schema, compression="zstd"))
+                elif not piece.num_rows:
+                    continue
+                writer.write_table(piece)
 
     write_whole(path, write)
-

@@ -129,26 +129,24 @@ def _write_few_tables(found: MeasuredRun, folder: Path) -> dict[str, Any]:
     """The summary of traces of other programs, and their collectives where they were asked for."""
     summary = without_tables(found.run, found.clock)
     if found.collectives is not None:
-        from distprof.merge.run.group_ranks import with_lists
         from distprof.merge.run.tables import write
         from distprof.merge.totals.summary import communication
 
         summary["communication"], _ = communication(found, None)  # only tables are named there
-        write(folder, MERGED_COLLECTIVES, with_lists(found.collectives), table_metadata(found.run))
+        write(folder, MERGED_COLLECTIVES, found.collectives, table_metadata(found.run))
     write_json(folder / SUMMARY_JSON, summary)
     return summary
 
 
 def _write_tables(found: MeasuredRun, tables: RecordedTables, folder: Path) -> dict[str, Any]:
     from distprof.merge.clock.common_times import on_common_clock
-    from distprof.merge.run.group_ranks import with_lists
     from distprof.merge.run.tables import read_table, write
     from distprof.merge.totals.summary import reduce
 
     (summary, modules), metadata = reduce(found, tables), table_metadata(found.run)
     write(folder, MERGED_MODULES, modules, metadata)
     if found.collectives is not None:
-        write(folder, MERGED_COLLECTIVES, with_lists(found.collectives), metadata)
+        write(folder, MERGED_COLLECTIVES, found.collectives, metadata)
     write(folder, MERGED_STEPS, on_common_clock(found.clock, tables.steps, ("start_ns", "end_ns")), metadata)
     for table in (WAITS, COMPILATIONS):
         if any(rank.has(table) for rank in found.run.ranks):

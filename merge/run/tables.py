@@ -14,6 +14,7 @@ import polars as pl
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS, Table
+from distprof.merge.run.group_ranks import COLUMN, with_lists
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries import JOINED, Summaries
 from distprof.merge.run.summary_tables import frame_of
@@ -36,6 +37,8 @@ DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, Unic
 """What reading a damaged table raises; polars panics at some."""
 FILES_AT_ONCE = 16
 """More take less time and more memory."""
+ROWS_AT_ONCE = 1 << 17
+"""That are written at once."""
 AT_ONCE = 2
 """While some are prepared, others are read."""
 
@@ -198,8 +201,13 @@ def _is_object(line: bytes) -> bool:
 
 
 def write(folder: Path, table: Table, frame: pl.DataFrame, metadata: dict[str, str]) -> None:
-    """Writes a merged table with the columns of the contract, in their order."""
-    from distprof.contract.parquet import write_arrow  # pyarrow takes a while, and most commands only read
+    """Writes a merged table with the columns of the contract, in their order; lists of ranks may still be categories.
 
-    checked = frame.select(pl.col(column.name).cast(TYPES[column.type]) for column in table.columns)
-    write_arrow(folder, table, checked.to_arrow(), metadata)
+    What is written takes much more memory than what it is made of, and is made in pieces.
+    """
+    from distprof.contract.parquet import write_pieces  # pyarrow takes a while, and most commands only read
+
+    columns = [pl.col(column.name).cast(TYPES[column.type]) for column in table.columns]
+    coded = frame.schema.get(COLUMN) == pl.Categorical
+    write_pieces(folder, table, ((with_lists(piece) if coded else piece).select(columns).to_arrow()
+                                 for piece in frame.iter_slices(ROWS_AT_ONCE)), metadata)
