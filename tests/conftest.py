@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +63,15 @@ sys.addaudithook(JobsAreMarked.audit)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     JobsAreMarked.item = item
     return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Those of jobs go where those of tests are: torch's agent leaves an empty folder of each launch."""
+    folder = tmp_path_factory.mktemp("t")
+    os.environ["TMPDIR"] = str(folder)
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
