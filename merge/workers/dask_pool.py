@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +31,7 @@ except ImportError as error:
 Result = TypeVar("Result")
 CLOSING_S = 5.0
 LOOK_S = 1.0
-"""How often a client that waits looks whether it is still connected."""
+"""How often a client that waits looks whether it is still connected, and whether any worker works."""
 
 
 class DaskPool(Pool):
@@ -104,10 +105,15 @@ class DaskPool(Pool):
 
         Raises:
             CancelledError: The connection is lost; dask may leave what is submitted meanwhile without an end.
+            DataError: For long no worker has been there, or each had too little memory.
         """
+        begin = time.monotonic()
         while not wait([task.future], LOOK_S).done:
             if not self._is_connected():
                 raise CancelledError
+            begin = begin if _idle(self._client) else time.monotonic()
+            if time.monotonic() - begin > _patience_s():
+                raise _without_workers(self._client, self._address)
         return task.future.result()
 
     def _taken(self, task: Task[Result]) -> Result:
@@ -215,17 +221,38 @@ def _gone(address: str, found: str) -> DataError:
                      hint="start it: dask scheduler; its first lines say the address")
 
 
+def _idle(client: Any) -> str:
+    """Why nobody works; empty where somebody does, or the scheduler does not answer."""
+    try:
+        states = [one["status"] for one in client.scheduler_info()["workers"].values()]
+    except (OSError, CancelledError):
+        return ""
+    if "running" in states:
+        return ""
+    return f"{len(states)} paused for lack of memory" if states else "none"
+
+
+def _without_workers(client: Any, address: str) -> DataError:
+    return DataError(f"expected workers at {address}, found {_idle(client) or 'none'} in {_patience_s():g} s",
+                     hint=f"start some: dask worker {address}; paused ones need more --memory-limit")
+
+
+def _patience_s() -> float:
+    """What dask is set to allow for connecting; workers that are killed are back in less."""
+    import dask
+    from dask.utils import parse_timedelta
+
+    return float(parse_timedelta(dask.config.get("distributed.comm.timeouts.connect")))
+
+
 def _connected(address: str) -> Any:
-    """A client, once there is a scheduler with a worker; dask's own time for connecting is how long that may take.
+    """A client, once there is a scheduler with a worker.
 
     Raises:
         DataError: There is none in time.
         UsageError: It is no address.
     """
-    import dask
-    from dask.utils import parse_timedelta
-
-    patience_s = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+    patience_s = _patience_s()
     try:
         client = distributed.Client(address, timeout=patience_s, set_as_default=False, name="distprof")
     except (OSError, TimeoutError) as error:
@@ -236,7 +263,7 @@ def _connected(address: str) -> Any:
     try:
         client.wait_for_workers(1, timeout=patience_s)
     except TimeoutError as error:
+        told = _without_workers(client, address)
         client.close(timeout=CLOSING_S)
-        raise DataError(f"expected workers at {address}, found none in {patience_s:g} s",
-                        hint=f"start some: dask worker {address}") from error
+        raise told from error
     return client

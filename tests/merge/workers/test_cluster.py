@@ -323,6 +323,27 @@ pool.close()
     assert "found that all that had to write rank 3 ended  hint: out of memory?" in done.stdout
 
 
+def test_workers_that_are_killed_for_their_memory_are_one_line(run, tmp_path, own_cluster):
+    own_cluster.add_worker("--memory-limit", "100MB")  # hardly what it takes to import us
+    found = refused(run, tmp_path / "merged", own_cluster.address)
+    assert found.startswith(f"distprof: expected workers of {own_cluster.address} to ") and "--memory-limit" in found
+
+
+def test_workers_that_are_paused_for_their_memory_are_one_line(run, tmp_path, own_cluster):
+    own_cluster.add_worker("--memory-limit", "1GB", DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE="0.05")
+    found = refused(run, tmp_path / "merged", own_cluster.address)
+    assert "found 1 paused for lack of memory in 3 s  hint: start some: dask worker tcp://" in found
+
+
+def test_workers_that_are_gone_for_good_are_one_line(run, tmp_path, own_cluster):
+    own_cluster.add_worker()
+    merge = start(run, tmp_path / "merged", "--scheduler", own_cluster.address, **SOON)
+    wait_for(lambda: [*tmp_path.glob(".merged.*.tmp")])
+    own_cluster.kill_workers()
+    out, err = merge.communicate()
+    assert (merge.returncode, out) == (1, "") and "found none in 3 s  hint: start some" in err
+
+
 def test_a_scheduler_that_is_started_again_gets_the_work_again(own_cluster):
     own_cluster.add_worker()
     client = subprocess.Popen([sys.executable, "-c", """
