@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distprof.contract.problems import Problem, TraceDamaged
+from distprof.freed_memory import giving_back
 from distprof.merge.chrome.drawn_events import Chain
 from distprof.merge.chrome.formats import FORMATS, Output
 from distprof.merge.chrome.options import MergeOptions
@@ -86,7 +87,7 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     work = ((f"write rank {plan.rank}", (replace(plan, survey=reading.sent(plan.survey)), [
         writer for output in outputs if (writer := output.rank_writer(plan)) is not None])) for plan in plans.ranks)
     counts = list[RankCounts]()
-    for plan, one in zip(plans.ranks, reading.in_order(write_rank, work), strict=True):
+    for plan, one in giving_back(zip(plans.ranks, reading.in_order(write_rank, work), strict=True)):
         for output in outputs:
             output.add(plan, one)
         counts.append(replace(one, metadata={}))  # outputs have what they need of it

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from distprof.contract.problems import TraceDamaged
 from distprof.errors import DataError, UsageError
+from distprof.freed_memory import giving_back
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.survey import Survey, survey_trace
 from distprof.merge.chrome.work_folder import make_work_folder, remove_work_folder
@@ -82,7 +83,7 @@ class RankSurveys:
     def read(self, progress: Progress = lambda _: None) -> Readings:
         """Waits for all of it."""
         found, problems = list[RankSurvey](), list[TraceDamaged]()
-        for done, ((rank, trace), task) in enumerate(zip(self._traces, self._found, strict=True), 1):
+        for done, ((rank, trace), task) in giving_back(enumerate(zip(self._traces, self._found, strict=True), 1)):
             survey = self._pool.result(task)
             progress(done / len(self._traces))
             if isinstance(survey, DataError):
