@@ -69,7 +69,8 @@ class Verdicts:
         if self._left:
             self._replayed = ReplayedJob(self._job, self._steps)
             self._before = self._replayed.as_it_was
-        while self._left and len(found) < MOST_NAMED:
+        # where many are late, each hides behind those that are not mended
+        while self._left and sum(map(_may_be_chance, found)) < MOST_NAMED:
             gains = self._gains()
             best = self._best(gains)
             if best is None:
@@ -82,7 +83,8 @@ class Verdicts:
             mended.append(None if _may_be_chance(found[-1]) else (one, chosen))
             if mended[-1] is not None:
                 self._mend(one, chosen, each[chosen])
-        return self._with_last_gains(found, mended)
+        every = self._with_last_gains(found, mended)
+        return [one for number, one in enumerate(every) if one.certain or number < MOST_NAMED]
 
     def _best(self, gains: Sequence[Mapping[str, Any]]) -> int | None:
         """The candidate whose mending gains most; None where nothing is worth a word."""
