@@ -239,3 +239,14 @@ def test_report(runs, tmp_path):
     assert document["modules"]["tree"] == exact["modules"]["tree"]
     assert any("read: summaries of 12 ranks" in line for line in document["missing"])
     assert distprof("report", "--out", tmp_path / "page.html", runs / "tp x pp x dp").returncode == 0
+
+
+@pytest.mark.usefixtures("few")
+def test_many_late_ranks_are_all_named(tmp_path):
+    """Each hides behind all others: mending it alone gains nothing."""
+    late = range(1, 80, 10)  # one in each of eight replicas
+    plants = tuple(Plant(rank, "forward", 1, 6_000_000) for rank in late)
+    write(tmp_path / "run", PipelinedJob(pp=1, dp=80, tp=1, layers=4, microbatches=1, plants=plants), full=True)
+    for more in ((), ("--exact",)):
+        found = told("comms", "--json", *more, tmp_path / "run")["culprits"]
+        assert {one["rank"] for one in found if one["certain"]} == set(late), more
