@@ -18,6 +18,8 @@ from distprof.storage.s3_listing import listed
 class S3(Backend):
     """Buckets. Each request that writes carries a checksum, which botocore makes and S3 compares."""
 
+    has_parts = True
+
     def __init__(self, scheme: str, filesystem: Any) -> None:
         super().__init__(scheme, filesystem)
         filesystem.retries = 1  # see OPTIONS

@@ -118,19 +118,25 @@ def put_written(path: RemotePath, write: Callable[[Path], object]) -> None:
     LISTINGS.forget(path.url)
 
 
-def put_folder(folder: Path, url: str, *, last: Sequence[str] = (), moved: Moved = lambda _: None) -> None:
+def put_folder(folder: Path, url: str, *, last: Sequence[str] = (), before_last: Callable[[], object] = lambda: None,
+               moved: Moved = lambda _: None) -> None:
     """Writes all files of a folder; hidden ones are left out.
 
     Args:
         folder: Here.
         url: There.
         last: Names of files that make it complete: written behind all others, in this order.
+        before_last: Is called before them.
         moved: Is called with bytes that have arrived.
     """
     found = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
     names = [name for name in found if name not in last and not any(part.startswith(".") for part in name.split("/"))]
-    for name in (*names, *(name for name in last if name in found)):
+    for name in names:
         put_file(found[name], f"{url}/{name}", moved)
+    before_last()
+    for name in last:
+        if name in found:
+            put_file(found[name], f"{url}/{name}", moved)
     LISTINGS.forget(url)
 
 

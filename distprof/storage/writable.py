@@ -24,6 +24,8 @@ class Writable:
     """What `Backend` can write, by what every filesystem of fsspec has."""
 
     filesystem: Any
+    has_parts = False
+    """Whether the storage itself puts parts together."""
 
     def key(self, url: str) -> str:
         """What fsspec calls the object of a URL."""
