@@ -5,8 +5,6 @@ Each rank is a gzip member, compressed where the rank was read; the file is thei
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -19,6 +17,7 @@ from isal import igzip, isal_zlib
 from distprof.contract.paths import FORMAT, TRACE_JSON
 from distprof.merge.chrome.drawing import DRAWN, PROCESS, CounterValue, DrawnCollective, DrawnSlice, DrawnTensor
 from distprof.merge.chrome.numbering import Lanes
+from distprof.merge.chrome.one_file import OneFile
 from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
 from distprof.merge.chrome.work_folder import Attempt, make_work_folder
@@ -28,6 +27,7 @@ from distprof.merge.scan.repair import BACKSLASH_LAST, repaired
 
 if TYPE_CHECKING:
     from distprof.merge.chrome.memory_drawing import MemoryCounters
+    from distprof.storage.joined import Joined, Share
 
 HEAD = b'{"displayTimeUnit":"ms","traceEvents":[\n'
 BETWEEN = b",\n"
@@ -47,20 +47,23 @@ FIRST_ARROW = 1 << 52
 class ChromeJson:
     """Writes the trace."""
 
-    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans) -> None:
-        self._path, self._run, self._clock, self._plans = folder / TRACE_JSON, run, clock, plans
+    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans, joined: Joined | None = None) -> None:
+        self._folder, self._run, self._clock, self._plans = folder, run, clock, plans
+        self._out = OneFile(folder / TRACE_JSON) if joined is None else joined
         self._ranks = {rank.number: rank for rank in run.ranks}
+        self._indices = {plan.rank: index for index, plan in enumerate(plans.ranks)}
         self._is_empty = True
 
     def begin(self) -> None:
-        self._work = make_work_folder(self._path.parent)
-        self._file = self._path.open("wb")
-        self._file.write(_compressed(HEAD))
+        self._work = make_work_folder(self._folder)
+        self._out.begin(len(self._plans.ranks), _compressed(BETWEEN))
+        self._out.write(_compressed(HEAD))
         # metadata of many ranks is long: the file of each lists all ranks of its groups
         self._about: IO[bytes] = tempfile.TemporaryFile(dir=self._work)  # noqa: SIM115 (closed by end)
 
     def rank_writer(self, plan: RankPlan) -> ChromeRank:
-        return ChromeRank(self._part(plan), draws_memory=plan.draws_memory)
+        return ChromeRank(self._part(plan), draws_memory=plan.draws_memory,
+                          share=self._out.share(self._indices[plan.rank]))
 
     def _part(self, plan: RankPlan) -> Path:
         return self._work / f"rank{plan.rank}.part"
@@ -68,28 +71,29 @@ class ChromeJson:
     def add(self, plan: RankPlan, counts: RankCounts) -> None:
         part = self._part(plan)
         if counts.num_events:
-            self._separate()
-            _append(self._file, part)
+            self._out.write(self._separator())
+            self._out.append(self._indices[plan.rank], part, counts.parts)
         part.unlink(missing_ok=True)  # there is none of a rank that could not be read again
         known = _of_rank(self._run, self._ranks[plan.rank], self._clock, plan, counts)
         self._about.write((b"," if self._about.tell() else b"") + encoded({str(plan.rank): known})[1:-1])
 
-    def _separate(self) -> None:
-        if not self._is_empty:
-            self._file.write(_compressed(BETWEEN))
-        self._is_empty = False
+    def _separator(self) -> bytes:
+        """What stands before the next events."""
+        is_first, self._is_empty = self._is_empty, False
+        return b"" if is_first else _compressed(BETWEEN)
 
     def end(self, counts: Sequence[RankCounts]) -> None:
-        """Writes the counters of the job, and what the viewer shows as trace info."""
+        self._out.finish(self._tail())
+        self._about.close()
+
+    def _tail(self) -> Iterator[bytes]:
+        """The counters of the job, and what the viewer shows as trace info."""
         plans = self._plans
         counters = list(map(encoded, counter_events(plans.counters, plans.counters_pid, plans.origin_ns)))
         if counters:
-            self._separate()
-            self._file.write(_compressed(BETWEEN.join(counters)))
-        for text in self._metadata():
-            self._file.write(_compressed(text))
-        self._file.close()
-        self._about.close()
+            yield self._separator()
+            yield _compressed(BETWEEN.join(counters))
+        yield from map(_compressed, self._metadata())
 
     def _metadata(self) -> Iterator[bytes]:
         """What comes behind the events, in one piece where it is not long."""
@@ -110,9 +114,9 @@ class ChromeRank:
 
     texts = ()
 
-    def __init__(self, path: Path, *, draws_memory: bool = False) -> None:
-        """Writes to a file of the work folder."""
-        self._path, self._draws_memory = path, draws_memory
+    def __init__(self, path: Path, *, draws_memory: bool = False, share: Share | None = None) -> None:
+        """Writes to a file of the work folder; from there to an object, where it has a share in one."""
+        self._path, self._draws_memory, self._share = path, draws_memory, share
         self._memory: MemoryCounters | None = None
 
     @property
@@ -153,7 +157,9 @@ class ChromeRank:
             while some := list(islice(texts, AT_ONCE)):
                 self._write(BETWEEN.join(some))
         self._file.write(self._packer.flush())
-        self._attempt.keep()
+        parts = None if self._share is None else self._share.put(self._file)
+        self._events.counts.parts = parts
+        self._attempt.keep(spare=parts is not None)
 
     def _drawn(self) -> Iterator[dict[str, object]]:
         lanes, plan = self._events.lanes, self._events.plan
@@ -262,19 +268,6 @@ def _not_recorded(rank: Rank) -> dict[str, int] | None:
     """Events that the recorder left out of the timeline, the shortest; None where it has all."""
     left_out = rank.recorded.left_out if rank.recorded is not None else None
     return None if left_out is None else msgspec.structs.asdict(left_out)
-
-
-def _append(file: IO[bytes], path: Path) -> None:
-    """Copies within the kernel: the parts are as large as the merged trace."""
-    file.flush()
-    with path.open("rb") as part:
-        try:
-            while os.sendfile(file.fileno(), part.fileno(), None, 1 << 30):
-                pass
-        except OSError:  # some file systems cannot; what was sent is sent
-            file.seek(0, os.SEEK_END)
-            shutil.copyfileobj(part, file)
-    file.seek(0, os.SEEK_END)
 
 
 def _compressed(text: bytes) -> bytes:

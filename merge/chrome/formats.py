@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from distprof.merge.chrome.rank_plans import Plans, RankPlan
     from distprof.merge.clock.model import Clock
     from distprof.merge.run.run_model import Run
+    from distprof.storage.joined import Joined
 
 
 class RankWriter(Protocol):
@@ -69,28 +71,32 @@ class Format:
     """What it is, in the help of `--format`."""
     files: tuple[str, ...]
     """Files and folders that it writes; first the one that a user opens."""
-    outputs: Callable[[], Sequence[Callable[[Path, Run, Clock, Plans], Output]]]
+    outputs: Callable[[Joined | None], Sequence[Callable[[Path, Run, Clock, Plans], Output]]]
     """Imports their classes, which takes a while. Each is made of the folder that takes in the files, the run, its
-    clock, and what is decided of its ranks."""
+    clock, and what is decided of its ranks. Given is the object that its first file becomes, where workers put that
+    together elsewhere."""
     chooses_events: bool = True
     """False where files are taken as they are, so that no events can be left out."""
+    can_be_joined: bool = False
+    """Whether workers can put its first file together elsewhere."""
 
 
-def _chrome() -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
+def _chrome(joined: Joined | None) -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
     from distprof.merge.chrome.chrome_json import ChromeJson
     from distprof.merge.chrome.events_table import EventTables
 
-    return ChromeJson, EventTables
+    return partial(ChromeJson, joined=joined), EventTables
 
 
-def _perfetto_tar() -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
+def _perfetto_tar(_: Joined | None) -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
     from distprof.merge.chrome.perfetto_tar import PerfettoTar
 
     return (PerfettoTar,)
 
 
 FORMATS = {
-    "chrome": Format(what="one Chrome trace", files=(TRACE_JSON, MERGED_EVENTS.file), outputs=_chrome),
+    "chrome": Format(what="one Chrome trace", files=(TRACE_JSON, MERGED_EVENTS.file), outputs=_chrome,
+                     can_be_joined=True),
     "perfetto-tar": Format(what="an archive of the ranks' own files for Perfetto 58", files=(TRACE_TAR,),
                            outputs=_perfetto_tar, chooses_events=False),
 }

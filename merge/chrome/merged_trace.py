@@ -27,6 +27,8 @@ from distprof.merge.run.run_model import Run
 if TYPE_CHECKING:
     import polars as pl
 
+    from distprof.storage.joined import Joined
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedTrace:
@@ -55,7 +57,7 @@ class MergedTrace:
 def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSurveys, folder: Path,
                  options: MergeOptions, progress: Progress = lambda _: None, *, collectives: pl.DataFrame | None = None,
                  steps: pl.DataFrame | None = None, allocations: pl.DataFrame | None = None,
-                 chain: Chain | None = None) -> MergedTrace:
+                 chain: Chain | None = None, joined: Joined | None = None) -> MergedTrace:
     """Writes the merged trace of ranks, and their events as tables.
 
     Args:
@@ -70,13 +72,14 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
         steps: `STEPS` of the ranks, where they recorded some.
         allocations: `allocations_of` of the ranks, to be drawn.
         chain: The longest chains of steps, to be drawn.
+        joined: What the trace becomes, where workers put it together elsewhere; else it is written to the folder.
 
     Raises:
         UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
     """
     plans = plan_ranks(run, clock, read, options, collectives, steps, allocations, chain)
     form = FORMATS[options.format]
-    outputs: list[Output] = [new(folder, run, clock, plans) for new in form.outputs()]
+    outputs: list[Output] = [new(folder, run, clock, plans) for new in form.outputs(joined)]
     if options.operators:
         from distprof.merge.chrome.operators_table import OperatorTables
 
@@ -87,16 +90,18 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     work = ((f"write rank {plan.rank}", (replace(plan, survey=reading.sent(plan.survey)), [
         writer for output in outputs if (writer := output.rank_writer(plan)) is not None])) for plan in plans.ranks)
     counts = list[RankCounts]()
-    for plan, one in giving_back(zip(plans.ranks, reading.in_order(write_rank, work), strict=True)):
+    wants_spares = (lambda: True) if joined is None else joined.wants_begin
+    for plan, one in giving_back(zip(plans.ranks, reading.in_order(write_rank, work, wants_spares), strict=True)):
         for output in outputs:
             output.add(plan, one)
-        counts.append(replace(one, metadata={}))  # outputs have what they need of it
+        counts.append(replace(one, metadata={}, parts=None))  # outputs have what they need of it
         progress(0.3 + 0.7 * len(counts) / len(plans.ranks))
     for output in outputs:
         output.end(counts)
     remove_work_folder(folder)
     path = folder / form.files[0]
-    return MergedTrace(path=path, counts=counts if form.chooses_events else (), num_bytes=path.stat().st_size,
+    return MergedTrace(path=path, counts=counts if form.chooses_events else (),
+                       num_bytes=path.stat().st_size if joined is None else joined.num_bytes,
                        num_ranks=sum(not one.lost for one in counts), remarks=plans.remarks,
                        problems=list(_found_damaged(plans.ranks, counts)))
 

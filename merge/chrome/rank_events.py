@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from distprof.merge.scan.chrome_file import Losses
 from distprof.merge.scan.engine import Scanner
 from distprof.merge.scan.event_phases import BEGIN, FLOWS, META, PAIRED, SLICE
 from distprof.merge.scan.scanned_columns import NONE, Text
+
+if TYPE_CHECKING:
+    from distprof.storage.joined import Parts
 
 SENTENCES = {
     "num_left_out": ("event", "left out, as the options say"),
@@ -58,6 +61,8 @@ class RankCounts:
     losses: Losses = field(default_factory=Losses)
     metadata: dict[str, Any] = field(default_factory=dict)
     """Top-level keys of the rank's file except the events."""
+    parts: Parts | None = None
+    """What the worker has uploaded of the rank's trace, where it does so itself."""
 
     @property
     def num_repaired(self) -> int:

@@ -98,8 +98,16 @@ class RankSurveys:
         """The survey as a worker can use it: with all that is in it, where the worker does not see its file."""
         return survey if self._pool.shares_folder else survey.whole()
 
-    def in_order(self, work: Callable[..., Result], items: Iterable[tuple[str, Sequence[Any]]]) -> Iterator[Result]:
-        """What the same workers return for each item, a name and its arguments."""
+    def in_order(self, work: Callable[..., Result], items: Iterable[tuple[str, Sequence[Any]]],
+                 wants_spares: Callable[[], bool] = lambda: True) -> Iterator[Result]:
+        """What the same workers return for each item, a name and its arguments.
+
+        Args:
+            work: What they do.
+            items: In this order.
+            wants_spares: Is asked for each item whether files are needed that its worker holds in reserve.
+        """
+        self._pool.wants_spares = wants_spares
         return self._pool.in_order(work, items)
 
 

@@ -66,13 +66,17 @@ class Attempt:
         """
         self._path, self._temporary = path, (carried_in() or work) / f"{path.name}.{os.urandom(4).hex()}"
         self._is_kept = False
-        self.file: IO[bytes] = self._temporary.open("wb")
+        self.file: IO[bytes] = self._temporary.open("w+b")
 
-    def keep(self) -> None:
-        """Closes the file and gives it its name, in place of that of another attempt."""
+    def keep(self, *, spare: bool = False) -> None:
+        """Closes the file and gives it its name, in place of that of another attempt.
+
+        Args:
+            spare: The client seldom needs it.
+        """
         self.file.close()
         self._is_kept = True
-        if not carry(self._temporary, self._path):
+        if not carry(self._temporary, self._path, spare=spare):
             self._temporary.replace(self._path)
 
     def close(self) -> None:

@@ -8,9 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from distprof.contract.paths import TRACE_JSON
 from distprof.ending import held
 from distprof.errors import DataError, Ended
+from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.commands.incomplete import fail_if_incomplete
@@ -25,6 +28,10 @@ from distprof.merge.workers.choice import BUILT_IN, Workers
 from distprof.merge.workers.leftovers import removed_if_killed
 from distprof.storage.places import remote
 from distprof.terminal import say
+
+if TYPE_CHECKING:
+    from distprof.storage.joined import Joined
+    from distprof.storage.remote_path import RemotePath
 
 EVERYTHING = MergeOptions()
 SLOW = ("merging with the plain Python engine, many times slower than the compiled one  hint: install a C "
@@ -59,14 +66,15 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         raise DataError(f"expected a run that distprof recorded in {run.path} for --answer, found traces of another "
                         "program", hint="without --answer they are merged")
     merged = out if out is not None else beside(paths)
-    elsewhere = remote(merged)
+    elsewhere, joined = remote(merged), None
     if elsewhere is None:
         merged = free(merged, paths, force=force)
         place = written_whole(merged)
     else:
         from distprof.merge.commands.remote_merge import free_elsewhere, uploaded_whole
 
-        place = uploaded_whole(free_elsewhere(elsewhere, paths, force=force), paths, force=force)
+        joined = _joined(run, elsewhere, options, workers)
+        place = uploaded_whole(free_elsewhere(elsewhere, paths, force=force), paths, force=force, joined=joined)
     if not is_compiled():
         say(SLOW)
     with (place as folder,
@@ -75,9 +83,19 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
           _surveys(unpacked, options, folder, workers) as reading):
         from distprof.merge.commands import merge_files as writing  # takes a while, and the first pass runs meanwhile
 
-        written = writing.write_merge(unpacked, reading, folder, options, progress)
+        written = writing.write_merge(unpacked, reading, folder, options, progress, joined)
     fail_if_incomplete(written.problems, strict=strict)
     return writing.answer_text(written) if brief else writing.summary_text(written, merged)
+
+
+def _joined(run: Run, merged: RemotePath, options: MergeOptions, workers: Workers) -> Joined | None:
+    """The trace, where workers of a cluster upload what they write; those on this machine gain nothing by it."""
+    from distprof.storage.joined import Joined
+
+    url = f"{merged.url}/{TRACE_JSON}"
+    if workers.scheduler is None or not FORMATS[options.format].can_be_joined or not Joined.takes(url, len(run.ranks)):
+        return None
+    return Joined(url, str(merged))
 
 
 @contextmanager

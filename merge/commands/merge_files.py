@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from distprof.merge.run.tables import RecordedTables
+    from distprof.storage.joined import Joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,9 @@ class MergeResult:
     """Who made the others wait, in sentences; nothing where nobody stands out."""
 
 
-def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOptions, progress: Progress) -> MergeResult:
-    """Fills a folder.
+def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOptions, progress: Progress,
+                joined: Joined | None = None) -> MergeResult:
+    """Fills a folder, without the trace where workers put that together elsewhere.
 
     Raises:
         DataError: Traces are all there is, and none can be read.
@@ -76,7 +78,7 @@ def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOpti
             found.run, found.clock, read.ranks, reading, folder, options, progress,
             collectives=None if options.collectives is False else found.collectives,
             steps=tables.steps if tables is not None else None, allocations=_allocations(found.run, options),
-            chain=chain)
+            chain=chain, joined=joined)
         found = found.noting(trace.problems)
     elif tables is None:
         reasons = "; ".join(sentences(found.run.problems))

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from distprof.contract.paths import SUMMARY_JSON
+from distprof.contract.paths import SUMMARY_JSON, TRACE_JSON
 from distprof.ending import note
 from distprof.errors import OutputError
 from distprof.files import told
 from distprof.merge.commands.merge_folder import DAY_S, OURS, earlier, others
 from distprof.storage.backend import backend_of
 from distprof.storage.claims import NAME, Claim
+from distprof.storage.joined import Joined
 from distprof.storage.listing import LISTINGS
 from distprof.storage.remote_path import RemotePath
 from distprof.storage.uploading import put_folder, told_of
@@ -44,15 +45,22 @@ def free_elsewhere(merged: RemotePath, paths: Sequence[Path], *, force: bool) ->
 
 
 @contextmanager
-def uploaded_whole(merged: RemotePath, paths: Sequence[Path], *, force: bool) -> Iterator[Path]:
+def uploaded_whole(merged: RemotePath, paths: Sequence[Path], *, force: bool,
+                   joined: Joined | None = None) -> Iterator[Path]:
     """A temporary folder on this machine to write to, which is uploaded when all went well.
+
+    Args:
+        merged: Where to.
+        paths: Of the traces.
+        force: Replace an earlier merge.
+        joined: The trace, where workers put that together.
 
     Raises:
         OutputError: It cannot be written, somebody else writes there, or has written there meanwhile.
         StorageError: The storage does not answer, or refuses the keys.
     """
     with Claim(merged.url, str(merged)) as claim:
-        _remove_old()
+        _remove_old(merged)
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         note(folder)
         try:
@@ -61,13 +69,17 @@ def uploaded_whole(merged: RemotePath, paths: Sequence[Path], *, force: bool) ->
             claim.check()
             _look_again(merged, paths, force=force)
             with told_of(str(merged)):
-                _replace(merged, folder)
+                _replace(merged, folder, joined)
         finally:
+            if joined is not None:
+                joined.abort()
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_old() -> None:
-    """What merges left that were killed."""
+def _remove_old(merged: RemotePath) -> None:
+    """What merges left that were killed, here and there."""
+    with suppress(OSError):  # it takes a right of its own, and nobody reads what is left of uploads
+        backend_of(merged.url).abort_left(merged.url)
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             if left.stat().st_uid == os.getuid() and time.time() - left.stat().st_mtime > DAY_S:
@@ -79,14 +91,15 @@ def _look_again(merged: RemotePath, paths: Sequence[Path], *, force: bool) -> No
     free_elsewhere(merged, paths, force=force)
 
 
-def _replace(merged: RemotePath, folder: Path) -> None:
+def _replace(merged: RemotePath, folder: Path, joined: Joined | None) -> None:
     """From the first removal to the last object there is no merge, neither the earlier one nor this one."""
     backend = backend_of(merged.url)
-    with suppress(OSError):  # it takes a right of its own, and nobody reads what is left of uploads
-        backend.abort_left(merged.url)
     before = [name for name in LISTINGS.of(merged.url)[0].below(LISTINGS.of(merged.url)[1]) if name != NAME]
     if SUMMARY_JSON in before:
         backend.remove([f"{merged.url}/{SUMMARY_JSON}"])
     there = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+    if joined is not None and joined.is_begun:
+        there.add(TRACE_JSON)
     backend.remove([f"{merged.url}/{name}" for name in before if name not in there and name != SUMMARY_JSON])
-    put_folder(folder, merged.url, last=(SUMMARY_JSON,))
+    put_folder(folder, merged.url, last=(SUMMARY_JSON,),
+               before_last=joined.complete if joined is not None else lambda: None)

@@ -27,6 +27,8 @@ class Carried:
     result: Any = None
     files: dict[Path, tuple[Path, int]] = field(default_factory=dict)
     """Where a file belongs -> where it is, and its length."""
+    spares: set[Path] = field(default_factory=set)
+    """Those that the client seldom needs, by where they belong."""
 
 
 _CARRIED: ContextVar[Carried | None] = ContextVar("carried", default=None)
@@ -57,12 +59,13 @@ def carried_in() -> Path | None:
     return None if carried is None else carried.folder
 
 
-def carry(written: Path, belongs: Path) -> bool:
-    """Has the client fetch a file; False where that need not be."""
+def carry(written: Path, belongs: Path, *, spare: bool = False) -> bool:
+    """Has the client fetch a file, a spare one if it wants that; False where that need not be."""
     carried = _CARRIED.get()
     if carried is None:
         return False
     carried.files[belongs] = written, written.stat().st_size
+    (carried.spares.add if spare else carried.spares.discard)(belongs)
     return True
 
 
@@ -73,17 +76,20 @@ def piece(path: Path, at: int) -> bytes:
         return file.read(PIECE_BYTES)
 
 
-def fetch(carried: Carried, read: Callable[[Path, int], bytes]) -> None:
+def fetch(carried: Carried, read: Callable[[Path, int], bytes], *, spares: bool = True) -> None:
     """Brings files to where they belong, each whole or not at all.
 
     Args:
         carried: Whose.
         read: Calls `piece` on the worker.
+        spares: Whether to bring those that are seldom needed.
 
     Raises:
         OSError: The worker is gone.
     """
     for belongs, (path, size) in carried.files.items():
+        if belongs in carried.spares and not spares:
+            continue
         temporary = belongs.with_name(f".{belongs.name}.fetched")
         with temporary.open("wb") as file:
             while file.tell() < size:

@@ -123,7 +123,7 @@ class DaskPool(Pool):
             if not isinstance(found, Carried):
                 break
             try:
-                fetch(found, partial(self._piece, found.address))
+                fetch(found, partial(self._piece, found.address), spares=self.wants_spares())
             except OSError as error:  # the worker is gone, and its files with it
                 if not left:
                     raise DataError(f"expected files from worker {found.address}, cannot fetch them: {error}",

@@ -48,6 +48,8 @@ class Pool:
     def __init__(self, size: int) -> None:
         """Starts so many workers."""
         self.size = size
+        self.wants_spares: Callable[[], bool] = lambda: True
+        """Is asked when work is taken: whether files are needed that its worker holds in reserve."""
         self._open: dict[Task[Any], None] = {}
         """Work that was not taken yet, in its order."""
         self._generation = self._losses = self._num_taken = 0

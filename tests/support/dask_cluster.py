@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
+
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 
 QUIET = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "30s", "PYTHONPATH": str(ROOT)}
@@ -76,6 +78,16 @@ class DaskCluster:
         """Ends all processes."""
         self.kill_workers()
         self.kill_scheduler()
+
+
+def apart_from(folder: Path) -> tuple[object, ...]:
+    """In front of a command that is to see nothing of what is in a folder."""
+    folder.mkdir(exist_ok=True)
+    apart = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+             f'mount -t tmpfs none "{folder}" && exec "$@"', "--")
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make mount namespaces")
+    return apart
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

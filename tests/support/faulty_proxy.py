@@ -112,6 +112,8 @@ class FaultyProxy:
     """Methods and targets of requests."""
     ranges: list[str] = field(default_factory=list)
     """Of requests for a part of an object."""
+    sent: dict[str, int] = field(default_factory=dict)
+    """Target of requests -> bytes of their bodies."""
     address: str = ""
 
     def add(self, act: Act, **which: Any) -> Fault:
@@ -141,6 +143,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self._body()
         with self.server.lock:
             proxy.seen.append((self.command, self.path))
+            proxy.sent[self.path] = proxy.sent.get(self.path, 0) + len(body)
             proxy.ranges += [self.headers["Range"]] if "Range" in self.headers else []
             fault = next((one for one in proxy.faults if one.fits(self.command, self.path)), None)
         answer = NO_ANSWER if fault is not None and fault.swallows else self._asked(body)

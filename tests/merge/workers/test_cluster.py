@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support.dask_cluster import QUIET, DaskCluster, wait_for
+from support.dask_cluster import QUIET, DaskCluster, apart_from, wait_for
 from support.jobs import clean_environ, distprof
 from support.rank_traces import slice_of, write_run
 
@@ -191,16 +191,6 @@ def test_a_worker_that_does_not_see_the_run(run, tmp_path, own_cluster):
     own_cluster.add_worker(before=apart_from(run))
     found = refused(run, tmp_path / "merged", own_cluster.address)
     assert "to see the files of the client" in found and "No such file or directory" in found
-
-
-def apart_from(folder: Path) -> tuple[object, ...]:
-    """In front of a command that is to see nothing of what is in a folder."""
-    folder.mkdir(exist_ok=True)
-    apart = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
-             f'mount -t tmpfs none "{folder}" && exec "$@"', "--")
-    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this user may not make mount namespaces")
-    return apart
 
 
 @pytest.mark.parametrize("options", [(), ("--operators",)])
