@@ -6,7 +6,7 @@
 Traces are made up (scaled_traces.py), in a folder that is removed at the end.
 
 * ranks: more and more ranks of the same length, by threads of one process: time and memory for each;
-* cluster: the largest of these that has no more than 256 ranks, by threads, by `--workers 2`, and by a scheduler of
+* cluster: the largest of these that has no more than 1,024 ranks, by threads, by `--workers 2`, and by a scheduler of
   dask with two workers of one thread each, in turns. The bytes that they write are compared;
 * long: a few ranks of gigabytes, beside `gzip -1` of the same text.
 
@@ -37,7 +37,7 @@ from scaled_traces import write_large, write_ranks
 
 HEADING = "## scale.py"
 HEAD = ("ranks", "text MB", "workers", "wall s", "ms a rank", "others", "client MB", "worker MB", "core hours")
-MOST_FOR_CLUSTER = 256
+MOST_FOR_CLUSTER = 1024
 FAR = 100_000
 TICKS = os.sysconf("SC_CLK_TCK")
 
