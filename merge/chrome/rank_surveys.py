@@ -64,27 +64,28 @@ class RankSurveys:
             self._traces = [(rank, replace(trace, path=trace.path.absolute())) for rank, trace in self._traces]
         self._folder = folder
         work = None if folder is None else make_work_folder(folder)
-        self._pool = open_pool(workers, len(self._traces), work, [trace.path for _, trace in self._traces])
-        self._found = [self._pool.submit(f"survey rank {rank.number}", _survey, rank.number, trace, work)
+        self.pool = open_pool(workers, len(self._traces), work, [trace.path for _, trace in self._traces])
+        """May be given other work on these traces."""
+        self._found = [self.pool.submit(f"survey rank {rank.number}", _survey, rank.number, trace, work)
                        for rank, trace in self._traces]
 
     def __enter__(self) -> RankSurveys:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.close()
+        self.pool.close()
         if self._folder is not None:
             remove_work_folder(self._folder)
 
     def abandon(self) -> None:
         """Stops at once, for a process that is about to end."""
-        self._pool.abandon()
+        self.pool.abandon()
 
     def read(self, progress: Progress = lambda _: None) -> Readings:
         """Waits for all of it."""
         found, problems = list[RankSurvey](), list[TraceDamaged]()
         for done, ((rank, trace), task) in giving_back(enumerate(zip(self._traces, self._found, strict=True), 1)):
-            survey = self._pool.result(task)
+            survey = self.pool.result(task)
             progress(done / len(self._traces))
             if isinstance(survey, DataError):
                 problems.append(TraceDamaged(rank=rank.number, file=trace.name, what="all", detail=str(survey.args[0])))
@@ -96,7 +97,7 @@ class RankSurveys:
 
     def sent(self, survey: Survey) -> Survey:
         """The survey as a worker can use it: with all that is in it, where the worker does not see its file."""
-        return survey if self._pool.shares_folder else survey.whole()
+        return survey if self.pool.shares_folder else survey.whole()
 
     def in_order(self, work: Callable[..., Result], items: Iterable[tuple[str, Sequence[Any]]],
                  wants_spares: Callable[[], bool] = lambda: True) -> Iterator[Result]:
@@ -107,8 +108,8 @@ class RankSurveys:
             items: In this order.
             wants_spares: Is asked for each item whether files are needed that its worker holds in reserve.
         """
-        self._pool.wants_spares = wants_spares
-        return self._pool.in_order(work, items)
+        self.pool.wants_spares = wants_spares
+        return self.pool.in_order(work, items)
 
 
 def _traces(run: Run, options: MergeOptions) -> list[tuple[Rank, TraceFile]]:

@@ -18,6 +18,7 @@ from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_surveys import Progress, RankSurveys
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.merge_folder import beside, free, written_whole
+from distprof.merge.run.each_rank import reading_in
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.ranking import Naming
 from distprof.merge.run.run_model import Run
@@ -80,7 +81,8 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
     with (place as folder,
           nullcontext() if workers.scheduler is None else removed_if_killed(folder),
           _unpacked(run, folder) as unpacked,
-          _surveys(unpacked, options, folder, workers) as reading):
+          _surveys(unpacked, options, folder, workers) as reading,
+          nullcontext() if workers == BUILT_IN else reading_in(reading.pool)):
         from distprof.merge.commands import merge_files as writing  # takes a while, and the first pass runs meanwhile
 
         written = writing.write_merge(unpacked, reading, folder, options, progress, joined)

@@ -12,13 +12,13 @@ from distprof.merge.workers.choice import BUILT_IN, Workers, open_pool
 from distprof.merge.workers.pool import Pool
 
 Result = TypeVar("Result")
-_GIVEN = [BUILT_IN]
+_GIVEN: list[Workers | Pool] = [BUILT_IN]
 """The last one counts. A command reads traces in many places, some of them in threads of their own."""
 
 
 @contextmanager
-def reading_in(workers: Workers) -> Iterator[None]:
-    """What is read in here is read by these workers; of the whole process."""
+def reading_in(workers: Workers | Pool) -> Iterator[None]:
+    """What is read in here is read by these workers, or by those that a pool has already; of the whole process."""
     _GIVEN.append(workers)
     try:
         yield
@@ -41,12 +41,13 @@ def for_each_rank(what: str, work: Callable[..., Result], ranks: Sequence[Rank],
     Raises:
         DataError: There are no such workers.
     """
-    workers = _GIVEN[-1]
+    workers, items = _GIVEN[-1], ((f"{what} rank {rank.number}", (_anywhere(rank), *arguments(rank))) for rank in ranks)
+    if isinstance(workers, Pool):
+        return list(workers.in_order(work, items))
     traced = [rank.trace.path for rank in ranks if rank.trace is not None]
     pool = Pool(threads) if workers == BUILT_IN and threads is not None else open_pool(
         workers, len(ranks), None, traced)
     try:
-        items = ((f"{what} rank {rank.number}", (_anywhere(rank), *arguments(rank))) for rank in ranks)
         return list(pool.in_order(work, items))
     finally:
         pool.close()

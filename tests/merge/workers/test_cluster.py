@@ -316,7 +316,7 @@ pool.close()
 def test_workers_that_are_killed_for_their_memory_are_one_line(run, tmp_path, own_cluster):
     own_cluster.add_worker("--memory-limit", "100MB")  # hardly what it takes to import us
     found = refused(run, tmp_path / "merged", own_cluster.address)
-    assert found.startswith(f"distprof: expected workers of {own_cluster.address} to ") and "--memory-limit" in found
+    assert found.startswith("distprof: expected workers ") and "--memory-limit" in found
 
 
 def test_workers_that_are_paused_for_their_memory_are_one_line(run, tmp_path, own_cluster):

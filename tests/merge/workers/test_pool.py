@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from distprof.errors import DataError
+from distprof.merge.chrome import rank_surveys
+from distprof.merge.chrome.options import MergeOptions
+from distprof.merge.commands.merge import merge
+from distprof.merge.workers.choice import Workers
 from distprof.merge.workers.pool import AHEAD, Pool, ProcessPool
+from support.rank_traces import slice_of, write_run
 
 
 def squares(pool: Pool, count: int) -> list[int]:
@@ -79,3 +84,17 @@ def test_processes_that_always_end_are_given_up():
         pool.result(pool.submit("end 0", end, 0))
     assert "fewer --workers" in str(found.value.hint)
     pool.close()
+
+
+def test_a_merge_has_all_of_a_trace_read_by_the_workers_it_was_given(tmp_path, monkeypatch):
+    done = []
+
+    class Noted(Pool):
+        def submit(self, name, work, *args):
+            done.append(name)
+            return super().submit(name, work, *args)
+
+    monkeypatch.setattr(rank_surveys, "open_pool", lambda *_: Noted(2))
+    run = write_run(tmp_path / "run", [slice_of("gloo:all_reduce", 5, 5)], [slice_of("gloo:all_reduce", 5, 5)])
+    merge(run, out=tmp_path / "merged", workers=Workers(processes=2), options=MergeOptions(collectives=True))
+    assert sorted(done) == [f"{what} rank {rank}" for what in ("match", "survey", "write") for rank in range(2)]
