@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -15,7 +16,7 @@ from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.commands.merge import merge
 from distprof.merge.workers.choice import Workers
 from distprof.merge.workers.pool import AHEAD, Pool, ProcessPool
-from support.rank_traces import slice_of, write_run
+from support.rank_traces import slice_of
 
 
 def squares(pool: Pool, count: int) -> list[int]:
@@ -95,6 +96,9 @@ def test_a_merge_has_all_of_a_trace_read_by_the_workers_it_was_given(tmp_path, m
             return super().submit(name, work, *args)
 
     monkeypatch.setattr(rank_surveys, "open_pool", lambda *_: Noted(2))
-    run = write_run(tmp_path / "run", [slice_of("gloo:all_reduce", 5, 5)], [slice_of("gloo:all_reduce", 5, 5)])
-    merge(run, out=tmp_path / "merged", workers=Workers(processes=2), options=MergeOptions(collectives=True))
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({
+            "distributedInfo": {"rank": rank, "world_size": 2, "backend": "gloo"},
+            "traceEvents": [slice_of("gloo:all_reduce", 5, 5, cat="user_annotation")]}))
+    merge(tmp_path, out=tmp_path / "merged", workers=Workers(processes=2), options=MergeOptions(collectives=True))
     assert sorted(done) == [f"{what} rank {rank}" for what in ("match", "survey", "write") for rank in range(2)]
