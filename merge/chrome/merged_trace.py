@@ -90,7 +90,7 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     work = ((f"write rank {plan.rank}", (replace(plan, survey=reading.sent(plan.survey)), [
         writer for output in outputs if (writer := output.rank_writer(plan)) is not None])) for plan in plans.ranks)
     counts = list[RankCounts]()
-    wants_spares = (lambda: True) if joined is None else joined.wants_begin
+    wants_spares = None if joined is None else joined.wants_begin
     for plan, one in giving_back(zip(plans.ranks, reading.in_order(write_rank, work, wants_spares), strict=True)):
         for output in outputs:
             output.add(plan, one)

@@ -66,8 +66,8 @@ class RankSurveys:
         work = None if folder is None else make_work_folder(folder)
         self.pool = open_pool(workers, len(self._traces), work, [trace.path for _, trace in self._traces])
         """May be given other work on these traces."""
-        self._found = [self.pool.submit(f"survey rank {rank.number}", _survey, rank.number, trace, work)
-                       for rank, trace in self._traces]
+        self._found = self.pool.begun(_survey, ((f"survey rank {rank.number}", (rank.number, trace, work))
+                                                for rank, trace in self._traces))
 
     def __enter__(self) -> RankSurveys:
         return self
@@ -84,15 +84,13 @@ class RankSurveys:
     def read(self, progress: Progress = lambda _: None) -> Readings:
         """Waits for all of it."""
         found, problems = list[RankSurvey](), list[TraceDamaged]()
-        for done, ((rank, trace), task) in giving_back(enumerate(zip(self._traces, self._found, strict=True), 1)):
-            survey = self.pool.result(task)
+        for done, ((rank, trace), survey) in giving_back(enumerate(zip(self._traces, self._found, strict=True), 1)):
             progress(done / len(self._traces))
             if isinstance(survey, DataError):
                 problems.append(TraceDamaged(rank=rank.number, file=trace.name, what="all", detail=str(survey.args[0])))
                 continue
             problems += damages(rank.number, trace, survey)
             found.append(RankSurvey(rank=rank, trace=trace, survey=survey))
-        self._found.clear()
         return Readings(ranks=found, problems=problems)
 
     def sent(self, survey: Survey) -> Survey:
@@ -100,7 +98,7 @@ class RankSurveys:
         return survey if self.pool.shares_folder else survey.whole()
 
     def in_order(self, work: Callable[..., Result], items: Iterable[tuple[str, Sequence[Any]]],
-                 wants_spares: Callable[[], bool] = lambda: True) -> Iterator[Result]:
+                 wants_spares: Callable[[], bool] | None = None) -> Iterator[Result]:
         """What the same workers return for each item, a name and its arguments.
 
         Args:
@@ -108,7 +106,8 @@ class RankSurveys:
             items: In this order.
             wants_spares: Is asked for each item whether files are needed that its worker holds in reserve.
         """
-        self.pool.wants_spares = wants_spares
+        if wants_spares is not None:
+            self.pool.wants_spares, self.pool.batch = wants_spares, 1
         return self.pool.in_order(work, items)
 
 

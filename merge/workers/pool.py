@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from distprof.ending import held, kill_workers
@@ -16,6 +17,8 @@ from distprof.errors import DataError
 from distprof.threads import thread_pool
 
 Result = TypeVar("Result")
+Items = Iterable[tuple[str, Sequence[Any]]]
+"""Names like `survey rank 12`, and arguments."""
 MOST_LOSSES = 8
 """Times in a row that workers may be lost while nothing gets done."""
 AHEAD = 4
@@ -42,6 +45,8 @@ class Pool:
     lost: tuple[type[BaseException], ...] = ()
     """What the future of work raises whose worker is gone."""
     remedy = ""
+    batch = 1
+    """Items that are one piece of work."""
     shares_folder = True
     """False where workers do not see the folder of the merge, and what they write is fetched."""
 
@@ -113,15 +118,27 @@ class Pool:
             del self._open[task]
             return found
 
-    def in_order(self, work: Callable[..., Result], items: Iterable[tuple[str, Sequence[Any]]]) -> Iterator[Result]:
-        """What work returns for each item, a name and its arguments; few are held at once, however many there are."""
-        tasks = deque[Task[Result]]()
-        for name, args in items:
-            tasks.append(self.submit(name, work, *args))
+    def begun(self, work: Callable[..., Result], items: Items) -> Iterator[Result]:
+        """What work returns for each item, a name and its arguments. All of it is submitted now."""
+        tasks = [self.submit(name, _each, work, every) for name, every in self._batches(items)]
+        return chain.from_iterable(map(self.result, tasks))
+
+    def in_order(self, work: Callable[..., Result], items: Items) -> Iterator[Result]:
+        """What work returns for each item; few are held at once, however many there are."""
+        tasks = deque[Task[list[Result]]]()
+        for name, every in self._batches(items):
+            tasks.append(self.submit(name, _each, work, every))
             if len(tasks) > AHEAD * self.size:
-                yield self.result(tasks.popleft())
+                yield from self.result(tasks.popleft())
         while tasks:
-            yield self.result(tasks.popleft())
+            yield from self.result(tasks.popleft())
+
+    def _batches(self, items: Items) -> Iterator[tuple[str, list[Sequence[Any]]]]:
+        """Names and arguments of pieces of work."""
+        rest = iter(items)
+        while some := list(islice(rest, self.batch)):
+            first, last = some[0][0], some[-1][0]
+            yield (first if len(some) == 1 else f"{first}-{last.rpartition(' ')[2]}"), [args for _, args in some]
 
     def _again(self, task: Task[Any], error: BaseException) -> None:
         """Starts workers anew, if that was not done yet, and gives them all that is not done."""
@@ -156,6 +173,10 @@ class Pool:
 
     def abandon(self) -> None:
         """For a process that is about to end: its threads end with it."""
+
+
+def _each(work: Callable[..., Result], every: Sequence[Sequence[Any]]) -> list[Result]:
+    return [work(*args) for args in every]
 
 
 class ProcessPool(Pool):

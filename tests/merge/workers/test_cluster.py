@@ -90,6 +90,20 @@ def test_a_cluster_writes_the_same_bytes(run, cluster, tmp_path, options):
     assert contents(together) == contents(alone)
 
 
+def test_short_ranks_are_done_several_at_once(tmp_path, own_cluster):
+    run = write_run(tmp_path / "run", *[[event for number in range(20) for event in events(number, 10 * number + rank)]
+                                        for rank in range(50)])
+    own_cluster.add_worker()
+    own_cluster.add_worker()
+    assert distprof("merge", run, "--out", tmp_path / "alone").returncode == 0
+    merge = start(run, tmp_path / "merged", "--scheduler", own_cluster.address)
+    wait_for(lambda: [*tmp_path.glob(".merged.*.tmp/.work/*.survey")] or merge.poll() is not None)
+    killed = kill_at_random(own_cluster, merge, 1, 1)
+    _, err = merge.communicate()
+    assert (merge.returncode, err) == (0, "") and killed <= 1
+    assert contents(tmp_path / "merged") == contents(tmp_path / "alone")
+
+
 def test_relative_paths_are_those_of_the_client(run, cluster, expected):
     done = distprof("merge", run.name, "--force", "--scheduler", cluster.address, cwd=run.parent)
     assert done.returncode == 0, done.stderr

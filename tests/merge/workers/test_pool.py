@@ -87,6 +87,15 @@ def test_processes_that_always_end_are_given_up():
     pool.close()
 
 
+def test_several_items_are_one_piece_of_work():
+    pool, names = Pool(2), list[str]()
+    pool.batch, submit = 3, pool.submit
+    pool.submit = lambda name, *work: (names.append(name), submit(name, *work))[1]
+    assert squares(pool, 7) == [number**2 for number in range(7)]
+    assert names == ["square 0-2", "square 3-5", "square 6"]
+    assert list(pool.begun(pow, [("square 5", (5, 2)), ("square 6", (6, 2))])) == [25, 36]
+
+
 def test_a_merge_has_all_of_a_trace_read_by_the_workers_it_was_given(tmp_path, monkeypatch):
     done = []
 
