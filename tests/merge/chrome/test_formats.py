@@ -65,7 +65,7 @@ class LinesOfRank:
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FORMATS, "lines", Format(what="lines", files=("lines.ndjson",), outputs=lambda: [Lines]))
+    monkeypatch.setitem(FORMATS, "lines", Format(what="lines", files=("lines.ndjson",), outputs=lambda _: [Lines]))
 
 
 def ranks(tmp_path: Path) -> Path:
