@@ -1,35 +1,36 @@
-"""Workers of a cluster of dask. Needs the extra `cluster`; nothing else here imports dask."""
+"""Workers of a cluster of dask. Needs the extra `cluster`."""
 
 from __future__ import annotations
 
-import logging
 import pickle
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from distprof.errors import DataError, UsageError
+from distprof.errors import DataError
 from distprof.merge.workers.carried import Carried, carrying, fetch, piece
+from distprof.merge.workers.dask_client import (
+    CLOSING_S,
+    KilledWorker,
+    be_quiet,
+    connected,
+    gathered,
+    get_worker,
+    gone,
+    idle,
+    patience_s,
+    without_workers,
+)
 from distprof.merge.workers.installed import WHOLE, differing
 from distprof.merge.workers.pool import MOST_LOSSES, Pool, Task
 from distprof.merge.workers.work_place import WorkPlace, lacking_here, not_shared_here
 
-try:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import distributed
-except ImportError as error:
-    raise UsageError("expected dask.distributed for --scheduler, found none",
-                     hint="pip install 'distprof[cluster]'") from error
-
 Result = TypeVar("Result")
-CLOSING_S = 5.0
 BATCH_BYTES = 8 << 20
 """Of compressed files that are one piece of work: half a second of it."""
 SHARES = 8
@@ -69,17 +70,17 @@ class DaskPool(Pool):
         """
         self._address = address
         self._place = WorkPlace.of(folder, inputs)
-        _be_quiet()
+        be_quiet()
         super().__init__(1)
         self.batch = _batch(inputs, self.size)
 
     def _start(self) -> None:
-        self._client = _connected(self._address)
+        self._client = connected(self._address)
         try:
             self._check()
         except (OSError, TimeoutError, CancelledError) as error:
             self._stop()
-            raise _gone(self._address, str(error) or type(error).__name__) from error
+            raise gone(self._address, str(error) or type(error).__name__) from error
         except BaseException:
             self._stop()
             raise
@@ -113,7 +114,7 @@ class DaskPool(Pool):
             if self._is_connected():
                 raise
             raise CancelledError from error
-        return _gathered(self._client, remote)
+        return gathered(self._client, remote)
 
     def _is_connected(self) -> bool:
         return self._client.status in ("running", "connecting")
@@ -129,9 +130,9 @@ class DaskPool(Pool):
         while not wait([task.future], LOOK_S).done:
             if not self._is_connected():
                 raise CancelledError
-            begin = begin if _idle(self._client) else time.monotonic()
-            if time.monotonic() - begin > _patience_s():
-                raise _without_workers(self._client, self._address)
+            begin = begin if idle(self._client) else time.monotonic()
+            if time.monotonic() - begin > patience_s():
+                raise without_workers(self._client, self._address)
         return task.future.result()
 
     def _taken(self, task: Task[Result]) -> Result:
@@ -160,7 +161,7 @@ class DaskPool(Pool):
         return found
 
     def _told(self, task: Task[Any], error: BaseException) -> BaseException:
-        if isinstance(error, distributed.scheduler.KilledWorker):
+        if isinstance(error, KilledWorker):
             return DataError(f"expected workers of {self._address} to stay, found that all that had to {task.name} "
                              "ended", hint="out of memory? dask worker --memory-limit, or fewer threads each")
         if isinstance(error, (ImportError, AttributeError, pickle.UnpicklingError)):
@@ -180,32 +181,6 @@ class DaskPool(Pool):
         self._stop()
 
 
-class _Gathered(Future[Any]):
-    """What a worker returns, which keeps it while this is kept."""
-
-    def __init__(self, remote: Any) -> None:
-        super().__init__()
-        self.remote = remote
-
-
-def _gathered(client: Any, remote: Any) -> _Gathered:
-    """Fetches what a worker returns as soon as it is there.
-
-    The executor of dask does the same, but never ends where the scheduler is lost while something is fetched, and
-    ends with an error of its own where the worker is.
-    """
-    found = _Gathered(remote)
-
-    async def gather() -> None:
-        try:
-            found.set_result(await client.gather(remote, asynchronous=True))
-        except Exception as error:  # noqa: BLE001 - it is raised where the result is taken
-            found.set_exception(error if remote.status == "error" else CancelledError(str(error)))
-
-    client.loop.add_callback(gather)
-    return found
-
-
 def perform(payload: bytes) -> Any:
     """Does work on a worker.
 
@@ -213,7 +188,7 @@ def perform(payload: bytes) -> Any:
         DataError: The worker does not see what the client sees.
     """
     place, shares_folder, work, args = pickle.loads(payload)
-    worker = distributed.get_worker()
+    worker = get_worker()
     lacking = lacking_here(place) or (not_shared_here(place) if shares_folder else None)
     if lacking is not None:
         raise _blind(worker.address, lacking)
@@ -223,65 +198,3 @@ def perform(payload: bytes) -> Any:
 def _blind(address: str, lacking: str) -> DataError:
     return DataError(f"expected worker {address} to see the files of the client, found {lacking}",
                      hint="put the run and --out on a file system that all workers have at the same path")
-
-
-@lru_cache(maxsize=1)
-def _be_quiet() -> None:
-    """What goes wrong is said by an error, in one line."""
-    for name in [*logging.root.manager.loggerDict]:  # dask sets levels one by one
-        if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    warnings.filterwarnings("ignore", module=r"distributed|dask|contextlib")
-
-
-def _gone(address: str, found: str) -> DataError:
-    return DataError(f"expected a scheduler of dask at {address}, found {found}",
-                     hint="start it: dask scheduler; its first lines say the address")
-
-
-def _idle(client: Any) -> str:
-    """Why nobody works; empty where somebody does, or the scheduler does not answer."""
-    try:
-        states = [one["status"] for one in client.scheduler_info()["workers"].values()]
-    except (OSError, CancelledError):
-        return ""
-    if "running" in states:
-        return ""
-    return f"{len(states)} paused for lack of memory" if states else "none"
-
-
-def _without_workers(client: Any, address: str) -> DataError:
-    return DataError(f"expected workers at {address}, found {_idle(client) or 'none'} in {_patience_s():g} s",
-                     hint=f"start some: dask worker {address}; paused ones need more --memory-limit")
-
-
-def _patience_s() -> float:
-    """What dask is set to allow for connecting; workers that are killed are back in less."""
-    import dask
-    from dask.utils import parse_timedelta
-
-    return float(parse_timedelta(dask.config.get("distributed.comm.timeouts.connect")))
-
-
-def _connected(address: str) -> Any:
-    """A client, once there is a scheduler with a worker.
-
-    Raises:
-        DataError: There is none in time.
-        UsageError: It is no address.
-    """
-    patience_s = _patience_s()
-    try:
-        client = distributed.Client(address, timeout=patience_s, set_as_default=False, name="distprof")
-    except (OSError, TimeoutError) as error:
-        raise _gone(address, f"none in {patience_s:g} s") from error
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"expected an address for --scheduler, found {address!r}: {error}",
-                         hint="--scheduler tcp://host:8786") from error
-    try:
-        client.wait_for_workers(1, timeout=patience_s)
-    except TimeoutError as error:
-        told = _without_workers(client, address)
-        client.close(timeout=CLOSING_S)
-        raise told from error
-    return client

@@ -1,0 +1,112 @@
+"""Connects to a scheduler of dask, and tells what is wrong with a cluster. Nothing but this imports dask."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from concurrent.futures import CancelledError, Future
+from functools import lru_cache
+from typing import Any
+
+from distprof.errors import DataError, UsageError
+
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import dask
+        import distributed
+        from dask.utils import parse_timedelta
+        from distributed import get_worker
+        from distributed.scheduler import KilledWorker
+except ImportError as error:
+    raise UsageError("expected dask.distributed for --scheduler, found none",
+                     hint="pip install 'distprof[cluster]'") from error
+
+__all__ = ["CLOSING_S", "KilledWorker", "be_quiet", "connected", "gathered", "get_worker", "gone", "idle", "patience_s",
+           "without_workers"]
+CLOSING_S = 5.0
+
+
+@lru_cache(maxsize=1)
+def be_quiet() -> None:
+    """What goes wrong is said by an error, in one line."""
+    for name in [*logging.root.manager.loggerDict]:  # dask sets levels one by one
+        if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    warnings.filterwarnings("ignore", module=r"distributed|dask|contextlib")
+
+
+def gone(address: str, found: str) -> DataError:
+    return DataError(f"expected a scheduler of dask at {address}, found {found}",
+                     hint="start it: dask scheduler; its first lines say the address")
+
+
+def idle(client: Any) -> str:
+    """Why nobody works; empty where somebody does, or the scheduler does not answer."""
+    try:
+        states = [one["status"] for one in client.sync(client.scheduler.identity)["workers"].values()]
+    except (OSError, CancelledError, AttributeError):  # a client that is closed has no scheduler
+        return ""
+    if "running" in states:
+        return ""
+    return f"{len(states)} paused for lack of memory" if states else "none"
+
+
+def without_workers(client: Any, address: str) -> DataError:
+    return DataError(f"expected workers at {address}, found {idle(client) or 'none'} in {patience_s():g} s",
+                     hint=f"start some: dask worker {address}; paused ones need more --memory-limit")
+
+
+def patience_s() -> float:
+    """What dask is set to allow for connecting; workers that are killed are back in less."""
+    return float(parse_timedelta(dask.config.get("distributed.comm.timeouts.connect")))
+
+
+def connected(address: str) -> Any:
+    """A client, once there is a scheduler with a worker.
+
+    Raises:
+        DataError: There is none in time.
+        UsageError: It is no address.
+    """
+    patience = patience_s()
+    try:
+        client = distributed.Client(address, timeout=patience, set_as_default=False, name="distprof")
+    except (OSError, TimeoutError) as error:
+        raise gone(address, f"none in {patience:g} s") from error
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"expected an address for --scheduler, found {address!r}: {error}",
+                         hint="--scheduler tcp://host:8786") from error
+    try:
+        client.wait_for_workers(1, timeout=patience)
+    except TimeoutError as error:
+        told = without_workers(client, address)
+        client.close(timeout=CLOSING_S)
+        raise told from error
+    return client
+
+
+class _Gathered(Future[Any]):
+    """What a worker returns, which keeps it while this is kept."""
+
+    def __init__(self, remote: Any) -> None:
+        super().__init__()
+        self.remote = remote
+
+
+def gathered(client: Any, remote: Any) -> _Gathered:
+    """Fetches what a worker returns as soon as it is there.
+
+    The executor of dask does the same, but never ends where the scheduler is lost while something is fetched, and
+    ends with an error of its own where the worker is.
+    """
+    found = _Gathered(remote)
+
+    async def gather() -> None:
+        try:
+            found.set_result(await client.gather(remote, asynchronous=True))
+        except Exception as error:  # noqa: BLE001 - it is raised where the result is taken
+            found.set_exception(error if remote.status == "error" else CancelledError(str(error)))
+
+    client.loop.add_callback(gather)
+    return found
