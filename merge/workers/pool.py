@@ -175,8 +175,12 @@ class Pool:
         """For a process that is about to end: its threads end with it."""
 
 
-def _each(work: Callable[..., Result], every: Sequence[Sequence[Any]]) -> list[Result]:
-    return [work(*args) for args in every]
+def _each(work: Callable[..., Result], every: list[Sequence[Any]]) -> list[Result]:
+    """Lets go of arguments one by one: what work has used may be large."""
+    found = list[Result]()
+    while every:
+        found.append(work(*every.pop(0)))
+    return found
 
 
 class ProcessPool(Pool):
