@@ -50,12 +50,8 @@ def expected(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[DaskCluster]:
-    (tmp_path / "cluster").mkdir()
-    found = DaskCluster(tmp_path / "cluster")
-    try:
+    with DaskCluster(tmp_path / "cluster") as found:
         yield found
-    finally:
-        found.end()
 
 
 @pytest.fixture

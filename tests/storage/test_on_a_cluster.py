@@ -19,14 +19,10 @@ EVENTS = [[slice_of(f"op{rank}", 10 * number, 15 if number == 7 else 5) for numb
 
 @pytest.fixture
 def cluster(tmp_path: Path, server: S3Server) -> Iterator[DaskCluster]:
-    (tmp_path / "cluster").mkdir()
-    found = DaskCluster(tmp_path / "cluster")
-    try:
+    with DaskCluster(tmp_path / "cluster") as found:
         for _ in range(2):
             found.add_worker(**server.environ())
         yield found
-    finally:
-        found.end()
 
 
 def test_a_merge_of_a_bucket_into_a_bucket(tmp_path: Path, server: S3Server, bucket: str, cluster: DaskCluster) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -19,13 +20,24 @@ QUIET = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "30s", "PYTHONPATH": str(R
 
 
 class DaskCluster:
-    """Starts a scheduler; end it afterwards."""
+    """Starts a scheduler; leaving it as a context ends all processes.
+
+    Args:
+        folder: For its files; made here.
+    """
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
         self._folder, self._port = folder, 0
         self._workers: list[subprocess.Popen[bytes]] = []
         self.address = ""
         self.start_scheduler()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def start_scheduler(self) -> None:
         """At the same address, if there was one before."""
