@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import msgspec
 from isal import igzip, isal_zlib
 
 from distprof.contract.paths import FORMAT, TRACE_JSON
-from distprof.merge.chrome.drawing import DRAWN, PROCESS, CounterValue, DrawnCollective, DrawnSlice, DrawnTensor
+from distprof.merge.chrome.drawing.drawn import DRAWN, PROCESS, CounterValue, DrawnCollective, DrawnSlice, DrawnTensor
 from distprof.merge.chrome.numbering import Lanes
 from distprof.merge.chrome.one_file import OneFile
 from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
@@ -26,7 +26,8 @@ from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.scan.repair import BACKSLASH_LAST, repaired
 
 if TYPE_CHECKING:
-    from distprof.merge.chrome.memory_drawing import MemoryCounters
+    from distprof.merge.chrome.drawing.collectives import Drawing
+    from distprof.merge.chrome.drawing.memory import MemoryCounters
     from distprof.storage.joined import Joined, Share
 
 HEAD = b'{"displayTimeUnit":"ms","traceEvents":[\n'
@@ -89,10 +90,10 @@ class ChromeJson:
     def _tail(self) -> Iterator[bytes]:
         """The counters of the job, and what the viewer shows as trace info."""
         plans = self._plans
-        counters = list(map(encoded, counter_events(plans.counters, plans.counters_pid, plans.origin_ns)))
-        if counters:
+        counters = counter_events(plans.drawing, plans.counters_pid, plans.origin_ns)
+        while some := list(islice(counters, AT_ONCE)):
             yield self._separator()
-            yield _compressed(BETWEEN.join(counters))
+            yield _compressed(BETWEEN.join(map(encoded, some)))
         yield from map(_compressed, self._metadata())
 
     def _metadata(self) -> Iterator[bytes]:
@@ -126,7 +127,7 @@ class ChromeRank:
 
     @staticmethod
     def _counters() -> MemoryCounters:
-        from distprof.merge.chrome.memory_drawing import MemoryCounters  # polars takes a while to import
+        from distprof.merge.chrome.drawing.memory import MemoryCounters  # polars takes a while to import
 
         return MemoryCounters()
 
@@ -222,13 +223,15 @@ def tensor_events(drawn: Iterable[DrawnTensor], pid: int, origin_ns: int) -> Ite
             yield {"ph": phase, "name": one.slice.name, "ts": microseconds(at_ns), "args": args, **place}
 
 
-def counter_events(samples: Sequence[CounterValue], pid: int, origin_ns: int) -> Iterator[dict[str, object]]:
-    """A process of its own, above those of the ranks, with its counters."""
-    if not samples:
+def counter_events(drawing: Drawing | None, pid: int, origin_ns: int) -> Iterator[dict[str, object]]:
+    """A process of its own, above those of the ranks, with the counters of the job."""
+    values = chain.from_iterable(drawing.counters if drawing is not None else ())
+    first = next(values, None)
+    if first is None:
         return
     for name, args in (("process_name", {"name": PROCESS}), ("process_sort_index", {"sort_index": -1})):
         yield {"ph": "M", "name": name, "pid": pid, "args": args}
-    yield from counters_of(samples, pid, origin_ns)
+    yield from counters_of(chain((first,), values), pid, origin_ns)
 
 
 def counters_of(samples: Iterable[CounterValue], pid: int, origin_ns: int) -> Iterator[dict[str, object]]:

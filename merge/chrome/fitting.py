@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distprof.errors import UsageError
 from distprof.merge.chrome.budget import WithinBudget, by_importance, within_budget
-from distprof.merge.chrome.drawing import BYTES_COUNTED, BYTES_DRAWN
+from distprof.merge.chrome.drawing.drawn import BYTES_COUNTED, BYTES_DRAWN
 from distprof.merge.chrome.options import MergeOptions, NumberRanges
 from distprof.merge.chrome.rank_surveys import RankSurvey
 from distprof.merge.chrome.step_selection import Steps

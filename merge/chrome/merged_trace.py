@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from distprof.contract.problems import Problem, TraceDamaged
 from distprof.freed_memory import giving_back
-from distprof.merge.chrome.drawn_events import Chain
+from distprof.merge.chrome.drawing.chosen import Chain
 from distprof.merge.chrome.formats import FORMATS, Output
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import RankCounts
@@ -87,7 +87,7 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     for output in outputs:
         output.begin()
     # not in a list: a writer that is done holds the room of its rank, and goes away
-    work = ((f"write rank {plan.rank}", (replace(plan, survey=reading.sent(plan.survey)), [
+    work = ((f"write rank {plan.rank}", (replace(plans.whole(plan), survey=reading.sent(plan.survey)), [
         writer for output in outputs if (writer := output.rank_writer(plan)) is not None])) for plan in plans.ranks)
     counts = list[RankCounts]()
     wants_spares = None if joined is None else joined.wants_begin

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distprof.merge.chrome.drawing import DrawnSlice
+from distprof.merge.chrome.drawing.drawn import DrawnSlice
 from distprof.merge.chrome.numbering import Lanes
 from distprof.merge.chrome.rank_plans import RankPlan
 from distprof.merge.chrome.step_selection import Steps

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from distprof.errors import DataError, UsageError
-from distprof.merge.chrome.drawing import DRAWN, CounterValue, DrawnCollective, DrawnTensor
-from distprof.merge.chrome.drawn_events import Chain, drawn_communication, drawn_tensors, traced
+from distprof.merge.chrome.drawing.chosen import Chain, drawn_communication, drawn_tensors, traced
+from distprof.merge.chrome.drawing.drawn import DRAWN, DrawnCollective, DrawnTensor
 from distprof.merge.chrome.fitting import fitting
 from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.chrome.numbering import NUMBERS_PER_RANK
@@ -25,6 +25,8 @@ from distprof.merge.totals.description import table_metadata
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from distprof.merge.chrome.drawing.collectives import Drawing
 
 MOST_NUMBERS = 1 << 31
 """Perfetto keeps 32 bits of a pid or tid, with a sign."""
@@ -47,8 +49,8 @@ class RankPlan:
     numbers: int = NUMBERS_PER_RANK
     selection: EventSelection = ALL
     table_metadata: dict[str, str] = field(default_factory=dict)
-    collectives: list[DrawnCollective] = field(default_factory=list)
-    """What is drawn of communication."""
+    collectives: Iterable[DrawnCollective] = ()
+    """What is drawn of communication: given where the rank is written, since it takes its room."""
     tensors: list[DrawnTensor] = field(default_factory=list)
     draws_memory: bool = False
     """True where counters of the allocators are drawn."""
@@ -63,10 +65,14 @@ class Plans:
     ranks: list[RankPlan]
     origin_ns: int
     remarks: list[str]
-    counters: list[CounterValue]
-    """Of the whole job, on the common clock."""
+    drawing: Drawing | None
+    """Of communication; None where nothing is drawn of it."""
     counters_pid: int
-    """Of the process that has them."""
+    """Of the process that has the counters of the whole job."""
+
+    def whole(self, plan: RankPlan) -> RankPlan:
+        """A plan with what is drawn of its rank."""
+        return plan if self.drawing is None else replace(plan, collectives=self.drawing.of_rank(plan.rank))
 
 
 def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOptions,
@@ -97,14 +103,12 @@ def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOpt
     numbers = _numbers(chosen, drawn.most_threads if drawn is not None else 0)
     pid = numbers * (max((one.rank.number for one in chosen), default=0) + 1) + 1
     metadata = table_metadata(run)
-    return Plans(origin_ns=origin_ns, remarks=remarks, counters=drawn.counters if drawn is not None else [],
-                 counters_pid=pid, ranks=[
+    return Plans(origin_ns=origin_ns, remarks=remarks, drawing=drawn, counters_pid=pid, ranks=[
         RankPlan(trace=one.trace, rank=one.rank.number, title=_title(one.rank), survey=one.survey,
                  tags={"rank": one.rank.number, "mp_size": run.mp_size, "dp_size": run.dp_size},
                  clock=clocks[one.rank.number], origin_ns=origin_ns,
                  steps=steps[one.rank.number], numbers=numbers, table_metadata=metadata,
                  selection=selections[one.rank.number],
-                 collectives=drawn.ranks.get(one.rank.number, []) if drawn is not None else [],
                  tensors=tensors.get(one.rank.number, []), draws_memory=draws and one.survey.num_allocations > 0,
                  traced_steps=_traced_steps(one.rank, recorded))
         for one in chosen])

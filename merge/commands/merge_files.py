@@ -14,7 +14,7 @@ from distprof.contract.problems import Problem, from_json
 from distprof.contract.tables import COMPILATIONS, WAITS
 from distprof.errors import DataError
 from distprof.files import write_json
-from distprof.merge.chrome.drawn_events import Chain
+from distprof.merge.chrome.drawing.chosen import Chain
 from distprof.merge.chrome.merged_trace import MergedTrace, merge_traces
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.chrome.rank_events import SENTENCES

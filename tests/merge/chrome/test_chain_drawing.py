@@ -7,9 +7,9 @@ from itertools import pairwise
 import polars as pl
 import pytest
 
-from distprof.merge.chrome.chain_drawing import THREAD, draw_chains
-from distprof.merge.chrome.collective_drawing import DrawOptions
-from distprof.merge.chrome.drawing import DrawnSlice
+from distprof.merge.chrome.drawing.chains import THREAD, draw_chains
+from distprof.merge.chrome.drawing.collectives import DrawOptions
+from distprof.merge.chrome.drawing.drawn import DrawnSlice
 from distprof.merge.critical.critical_path import SCHEMA
 from distprof.merge.layout.windows import Windows
 from support.drawn_rows import MS, collective, frame

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 
 from distprof.contract.tables import EVENTS
 from distprof.merge.chrome.chrome_json import FIRST_ARROW
-from distprof.merge.chrome.collective_drawing import DrawOptions, draw_collectives
-from distprof.merge.chrome.drawing import BYTES_DRAWN, PROCESS, CounterValue, DrawnSlice
+from distprof.merge.chrome.drawing.collectives import DrawOptions, draw_collectives
+from distprof.merge.chrome.drawing.drawn import BYTES_DRAWN, PROCESS, CounterValue, DrawnSlice
 from distprof.merge.chrome.rank_events import IDS_PER_RANK
 from support.drawn_rows import MS, clock_of, collective, frame
 from support.jobs import distprof, merged
@@ -44,14 +45,14 @@ FOUR = {0: (1.0, 12.0), 1: (2.0, 12.0), 2: (10.0, 12.0), 3: (9.999, 11.5)}
 
 def test_a_collective_has_a_waiting_and_a_moving_part_and_arrows_from_the_last():
     found = draw_collectives(frame(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
-    (mine,) = found.ranks[0]
+    (mine,) = found.of_rank(0)
     assert (mine.thread, mine.slice) == ("collectives default_pg", DrawnSlice("all_reduce #3", MS, 12 * MS))
     assert mine.parts == (DrawnSlice("waiting for rank 2", MS, 10 * MS), DrawnSlice("moving", 10 * MS, 12 * MS))
     assert mine.args == {
         "group": "default_pg", "group name": "0", "ranks": "0-3", "bytes": 1024, "dtype": "float32", "step": 7,
         "phase": "backward", "late rank": 2, "wait_us": 9000.0, "transfer_us": 2000.0, "busbw_GB_per_s": 0.000768,
         "collective": 3}
-    (late,), (short,) = found.ranks[2], found.ranks[3]
+    (late,), (short,) = found.of_rank(2), found.of_rank(3)
     assert late.parts == (DrawnSlice("moving", 10 * MS, 12 * MS),)
     assert [arrow.phase for arrow in late.arrows] == ["s", "s"], "rank 3 waited a microsecond: not worth an arrow"
     assert [arrow.phase for arrow in mine.arrows] == ["f"] and short.arrows == ()
@@ -59,7 +60,7 @@ def test_a_collective_has_a_waiting_and_a_moving_part_and_arrows_from_the_last()
 
 def test_counters_say_how_many_wait_and_what_moves():
     found = draw_collectives(frame(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
-    assert found.counters == [
+    assert list(chain.from_iterable(found.counters)) == [
         CounterValue("ranks", "waiting", MS, 1), CounterValue("ranks", "waiting", 2 * MS, 2),
         CounterValue("ranks", "waiting", round(9.999 * MS), 3), CounterValue("ranks", "waiting", 10 * MS, 0),
         CounterValue("bytes", "in flight", 10 * MS, 4096), CounterValue("bytes", "in flight", round(11.5 * MS), 3072),
@@ -68,10 +69,10 @@ def test_counters_say_how_many_wait_and_what_moves():
 
 def test_waits_that_clocks_do_not_know_have_no_arrow():
     clock = clock_of(4, uncertainty_ns=6 * MS, clocks=4)
-    assert not any(one.arrows for drawn in draw_collectives(frame(collective(3, FOUR)), clock, ALL, 0).ranks.values()
-                   for one in drawn)
+    assert not draw_collectives(frame(collective(3, FOUR)), clock, ALL, 0).arrows
     unsure = draw_collectives(frame(collective(3, FOUR, unsure=True)), clock_of(4), ALL, 0)
-    assert unsure.ranks[0][0].parts[0].name == "waiting" and not unsure.ranks[0][0].arrows
+    (mine,) = unsure.of_rank(0)
+    assert mine.parts[0].name == "waiting" and not mine.arrows
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9), st.integers(0, 9)), max_size=30))
@@ -81,11 +82,11 @@ def test_nothing_on_a_thread_overlaps(spans):
     drawn = draw_collectives(rows, clock_of(2), {rank: DrawOptions() for rank in range(2)}, 0)
     for rank in range(2):
         ends: dict[str, int] = {}
-        for one in sorted(drawn.ranks.get(rank, []), key=lambda one: one.slice.start_ns):
+        for one in sorted(drawn.of_rank(rank), key=lambda one: one.slice.start_ns):
             assert one.slice.start_ns >= ends.get(one.thread, 0)
             ends[one.thread] = max(one.slice.end_ns, one.slice.start_ns + 1)
             assert all(one.slice.start_ns <= part.start_ns < part.end_ns <= one.slice.end_ns for part in one.parts)
-    assert sum(map(len, drawn.ranks.values())) == len(rows)
+    assert sum(len(list(drawn.of_rank(rank))) for rank in range(2)) == len(rows)
 
 
 def test_ids_of_arrows_between_ranks_are_nobody_elses_and_exact_in_a_double():

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import polars as pl
 
-from distprof.merge.chrome.collective_drawing import DrawOptions
-from distprof.merge.chrome.drawing import ArrowEnd, DrawnCollective, DrawnSlice
+from distprof.merge.chrome.drawing.collectives import DrawOptions
+from distprof.merge.chrome.drawing.drawn import ArrowEnd, DrawnCollective, DrawnSlice
 
 THREAD = "critical path"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from distprof.merge.chrome.drawing import CounterValue, DrawnSlice, DrawnTensor
+from distprof.merge.chrome.drawing.drawn import CounterValue, DrawnSlice, DrawnTensor
 from distprof.merge.chrome.rank_plans import RankPlan
 from distprof.merge.clock.model import RankClock
 from distprof.merge.layout.windows import Windows

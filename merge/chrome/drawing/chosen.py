@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from distprof.contract.passes import ARRIVALS
-from distprof.merge.chrome.drawing import DRAWN, DrawnTensor
+from distprof.merge.chrome.drawing.drawn import DRAWN, DrawnTensor
 from distprof.merge.chrome.rank_surveys import RankSurvey
 from distprof.merge.chrome.step_selection import Steps
 from distprof.merge.clock.model import Clock, RankClock
@@ -16,7 +16,7 @@ from distprof.merge.layout.event_selection import EventSelection
 if TYPE_CHECKING:
     import polars as pl
 
-    from distprof.merge.chrome.collective_drawing import Drawing
+    from distprof.merge.chrome.drawing.collectives import Drawing
 
 Chain = tuple["pl.DataFrame", "pl.DataFrame"]
 """`on_common_clock` of a `CriticalPath`, and the `MERGED_COLLECTIVES` that they name."""
@@ -27,7 +27,7 @@ def drawn_tensors(allocations: pl.DataFrame | None, chosen: list[RankSurvey], se
     """Tensors by rank."""
     if allocations is None:
         return {}
-    from distprof.merge.chrome.memory_drawing import draw_tensors
+    from distprof.merge.chrome.drawing.memory import draw_tensors
 
     found = {}
     for one in chosen:
@@ -55,7 +55,7 @@ def drawn_communication(clock: Clock, collectives: pl.DataFrame | None, chain: C
     if (collectives is None and chain is None) or any(
             one.categories is not None and DRAWN not in one.categories for one in selections.values()):
         return None
-    from distprof.merge.chrome.collective_drawing import Drawing, DrawOptions, draw_collectives
+    from distprof.merge.chrome.drawing.collectives import DrawOptions, draw_collectives
 
     wanted = {}
     for rank, selection in selections.items():
@@ -63,12 +63,12 @@ def drawn_communication(clock: Clock, collectives: pl.DataFrame | None, chain: C
         windows = None if selection.windows_ns is None else selection.windows_ns.map(line.to_common)
         wanted[rank] = DrawOptions(windows_ns=windows, min_duration_ns=selection.min_duration_ns,
                                    step_ns=dict(zip(numbers.tolist(), (ends - starts).tolist(), strict=True)))
-    found = Drawing(ranks={}, counters=[]) if collectives is None else draw_collectives(
-        collectives, clock, wanted, origin_ns)
+    if collectives is None:
+        assert chain is not None
+        collectives = chain[1].clear()
+    found = draw_collectives(collectives, clock, wanted, origin_ns)
     if chain is None:
         return found
-    from distprof.merge.chrome.chain_drawing import draw_chains
+    from distprof.merge.chrome.drawing.chains import draw_chains
 
-    number = sum(len(one.arrows) for drawn in found.ranks.values() for one in drawn)
-    chains = draw_chains(*chain, wanted, origin_ns, number)
-    return replace(found, ranks={rank: [*found.ranks.get(rank, ()), *chains.get(rank, ())] for rank in wanted})
+    return replace(found, chains=draw_chains(*chain, wanted, origin_ns, len(found.arrows)))

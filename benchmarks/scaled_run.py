@@ -1,0 +1,69 @@
+"""Makes a recorded run one of many ranks: rank 5 is rank 1 of 4 again, with its tables, its trace and its own number.
+
+    python benchmarks/scaled_run.py RUN OUT RANKS
+
+RUN is of a data parallel job, all of whose collectives are of all ranks. Each rank of OUT has files of its own; times
+are those of the rank it is made of, so that the ranks of a collective still meet. Totals mean nothing: shards of a model
+are as large as before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from pathlib import Path
+
+import polars as pl
+from isal import igzip
+
+TRACE = "trace.json.gz"
+
+
+def number_of(folder: Path) -> int:
+    """The rank of a folder."""
+    return int(folder.name.removeprefix("rank"))
+
+
+def write_rank(source: Path, folder: Path, num_ranks: int) -> None:
+    """Writes a rank of many out of one of few."""
+    folder.mkdir(parents=True)
+    rank = number_of(folder)
+    about = json.loads((source / "rank.json").read_text())
+    about |= {"rank": rank, "local_rank": rank, "world_size": num_ranks, "dp_size": num_ranks,
+              "topology": {"dp": num_ranks}, "coordinates": {"dp": rank}}
+    (folder / "rank.json").write_text(json.dumps(about, indent=1))
+    for path in source.glob("*.parquet"):
+        rows = pl.read_parquet(path).with_columns(rank=pl.lit(rank), dp_size=pl.lit(num_ranks))
+        if "group_ranks" in rows.columns:
+            everybody = pl.Series([list(range(num_ranks))], dtype=pl.List(pl.Int64))
+            rows = rows.with_columns(group_ranks=everybody.first())
+        rows.write_parquet(folder / path.name)
+    text = igzip.decompress((source / TRACE).read_bytes())
+    tags = {rb'"rank": ?\d+': f'"rank": {rank}', rb'"world_size": ?\d+': f'"world_size": {num_ranks}',
+            rb'"dp_size": ?\d+': f'"dp_size": {num_ranks}', rb'"dp": ?\d+': f'"dp": {num_ranks}'}
+    start = text.index(b'"distprof"')
+    head, tag = text[:start], text[start:start + 2000]
+    for pattern, value in tags.items():
+        tag = re.sub(pattern, value.encode(), tag)
+    (folder / TRACE).write_bytes(igzip.compress(head + tag + text[start + 2000:], 1, mtime=0))
+
+
+def main() -> None:
+    """Copies the run, rank by rank."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("ranks", type=int)
+    given = parser.parse_args()
+    sources = sorted(given.run.glob("rank?????"))
+    shutil.rmtree(given.out, ignore_errors=True)
+    for rank in range(given.ranks):
+        write_rank(sources[rank % len(sources)], given.out / f"rank{rank:05}", given.ranks)
+    about = json.loads((given.run / "run.json").read_text())
+    (given.out / "run.json").write_text(json.dumps(about | {"world_size": given.ranks}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What a merge draws itself: steps, collectives with their arrows, chains, tensors, counters."""

@@ -1,0 +1,104 @@
+"""Arrows from the rank that came last into a collective to those that waited long enough for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.chrome.drawing.drawn import ArrowEnd
+from distprof.merge.clock.model import Clock
+
+SHORTEST_NS, LONG_NS, SHARE = 10_000, 100_000, 0.01
+"""Waits that get an arrow: longer than the first, and as long as the second or as this share of their step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrows:
+    """Both ends of all arrows, by the row that they belong to; arrays have a value an end."""
+
+    rows: Any
+    """int64, ascending."""
+    numbers: Any
+    """int64, the same at both ends of an arrow."""
+    at_ns: Any
+    """int64, on the common clock."""
+    is_start: Any
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def of(self, first: int, end: int) -> Iterator[tuple[int, ArrowEnd]]:
+        """Ends that belong to these rows, with their places among them."""
+        mine = slice(*np.searchsorted(self.rows, (first, end)).tolist())
+        for row, number, at_ns, is_start in zip(*(column[mine].tolist() for column in (
+                self.rows, self.numbers, self.at_ns, self.is_start)), strict=True):
+            yield row - first, ArrowEnd("s" if is_start else "f", number, at_ns)
+
+
+def arrows_between(shown: pl.DataFrame, clock: Clock, steps: Mapping[int, Mapping[int, int]],
+                   origin_ns: int) -> Arrows:
+    """Arrows between rows.
+
+    Args:
+        shown: Rows that are drawn, as `Drawing` has them.
+        clock: Of the run.
+        steps: Rank -> step -> how long it took, in ns.
+        origin_ns: No arrow lies before it.
+    """
+    places = np.arange(len(shown))
+    sources = _last_to_come(shown)
+    ranks, arrivals, left, come = (column.to_numpy() for column in shown.select(
+        "rank", "arrival_ns", "left_ns", pl.coalesce("come_ns", "arrival_ns")).get_columns())
+    waits = come - arrivals
+    has = (sources >= 0) & ~shown["is_unsure"].to_numpy() & (ranks != ranks[sources]) & (waits > SHORTEST_NS)
+    targets = places[has]
+    enough = np.maximum(_worth_it(shown[targets], steps), _unsure(ranks[targets], ranks[sources[targets]], clock))
+    targets = targets[waits[targets] >= enough]
+    late = sources[targets]
+    # a viewer finds the slices by time: both ends have to lie in one, and the arrow must not run back
+    starts = np.maximum(arrivals[late], come[targets]) + 1
+    ends = starts + 1
+    fits = (ends < left[targets]) & (starts < left[late]) & (starts >= origin_ns)
+    return _numbered(shown, targets[fits], late[fits], starts[fits], ends[fits])
+
+
+def _last_to_come(shown: pl.DataFrame) -> Any:
+    """int64 a row: the row of the rank that came last into its collective, -1 where that is not drawn."""
+    is_last = ~shown["is_received"] & (shown["rank"] == shown["late_rank"]).fill_null(value=False)
+    collectives = shown["collective"].to_numpy()
+    found = np.full(collectives.max(initial=-1) + 1, -1)
+    places = np.flatnonzero(is_last.to_numpy())
+    found[collectives[places]] = places
+    return found[collectives]
+
+
+def _worth_it(waiting: pl.DataFrame, steps: Mapping[int, Mapping[int, int]]) -> Any:
+    """int64 a row: waits of so many ns are shown."""
+    keys = waiting.select("rank", "step").unique()
+    limits = [LONG_NS if (took := steps[rank].get(step)) is None else min(LONG_NS, int(np.ceil(SHARE * took)))
+              for rank, step in keys.iter_rows()]
+    known = keys.with_columns(limit=pl.Series(limits, dtype=pl.Int64))
+    return waiting.join(known, on=("rank", "step"), how="left", nulls_equal=True,
+                        maintain_order="left")["limit"].to_numpy()
+
+
+def _unsure(ranks: Any, others: Any, clock: Clock) -> Any:
+    """int64 a row: waits have to be so long, for all that is known of the clocks of the two."""
+    pairs, which = np.unique(np.stack([np.minimum(ranks, others), np.maximum(ranks, others)]), axis=1,
+                             return_inverse=True)
+    limits = [clock.pair_uncertainty_ns(pair) for pair in pairs.T.tolist()]
+    return np.array([np.iinfo(np.int64).max if limit is None else limit + 1 for limit in limits],
+                    np.int64)[which.reshape(-1)]
+
+
+def _numbered(shown: pl.DataFrame, targets: Any, late: Any, starts: Any, ends: Any) -> Arrows:
+    """Arrows in the order in which those who wait came."""
+    order = np.lexsort([shown[name].to_numpy()[targets] for name in ("row", "collective", "arrival_ns")])
+    rows = np.append(late[order], targets[order])
+    numbers, at_ns = np.tile(np.arange(len(targets)), 2), np.append(starts[order], ends[order])
+    order = np.argsort(rows, kind="stable")
+    return Arrows(rows=rows[order], numbers=numbers[order], at_ns=at_ns[order], is_start=order < len(targets))
