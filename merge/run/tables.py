@@ -14,7 +14,7 @@ import polars as pl
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS, Table
-from distprof.merge.run.group_ranks import COLUMN, with_lists
+from distprof.merge.run.group_ranks import COLUMN, num_members, with_lists
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries import JOINED, Summaries
 from distprof.merge.run.summary_tables import frame_of
@@ -37,8 +37,10 @@ DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, Unic
 """What reading a damaged table raises; polars panics at some."""
 FILES_AT_ONCE = 16
 """More take less time and more memory."""
-ROWS_AT_ONCE = 1 << 17
-"""That are written at once."""
+ROWS_AT_ONCE, RANKS_AT_ONCE = 1 << 17, 1 << 22
+"""That are written at once: rows, and ranks in their lists of ranks, of which a row has as many as the job."""
+RANKS_READ = 4096
+"""From so many ranks in the lists of a row on, files are read one by one."""
 AT_ONCE = 2
 """While some are prepared, others are read."""
 
@@ -91,12 +93,15 @@ def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.Dat
     if run.summaries is not None and table.file in JOINED:
         return _of_summaries(run, run.summaries, table, prepared, types)
 
+    has_lists = any(column.name == COLUMN for column in table.columns)
+    at_once = max(1, min(FILES_AT_ONCE, RANKS_READ // run.world_size)) if has_lists else FILES_AT_ONCE
+
     def load(first: int) -> Loaded:
-        some = _loaded(run.ranks[first:first + FILES_AT_ONCE], table, types)
+        some = _loaded(run.ranks[first:first + at_once], table, types)
         return replace(some, rows=prepared(some.rows))
 
     with thread_pool(AT_ONCE) as executor:
-        parts = list(executor.map(load, range(0, len(run.ranks), FILES_AT_ONCE)))
+        parts = list(executor.map(load, range(0, len(run.ranks), at_once)))
     return Loaded(rows=pl.concat([prepared(empty(table, types)), *(part.rows for part in parts)], rechunk=True),
                   ranks=[rank for part in parts for rank in part.ranks],
                   problems=[problem for part in parts for problem in part.problems])
@@ -208,6 +213,9 @@ def write(folder: Path, table: Table, frame: pl.DataFrame, metadata: dict[str, s
     from distprof.contract.parquet import write_pieces  # pyarrow takes a while, and most commands only read
 
     columns = [pl.col(column.name).cast(TYPES[column.type]) for column in table.columns]
-    coded = frame.schema.get(COLUMN) == pl.Categorical
-    write_pieces(folder, table, ((with_lists(piece) if coded else piece).select(columns).to_arrow()
-                                 for piece in frame.iter_slices(ROWS_AT_ONCE)), metadata)
+    is_coded, at_once = frame.schema.get(COLUMN) == pl.Categorical, ROWS_AT_ONCE
+    if is_coded:
+        longest = frame.select(num_members(pl.col(COLUMN).unique()).max()).item() or 1
+        at_once = max(1, min(at_once, RANKS_AT_ONCE // longest))
+    write_pieces(folder, table, ((with_lists(piece) if is_coded else piece).select(columns).to_arrow()
+                                 for piece in frame.iter_slices(at_once)), metadata)
