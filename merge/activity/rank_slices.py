@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from distprof.contract.tables import EVENTS, STEPS
 from distprof.errors import DataError
 from distprof.merge.activity.markers import GLOO, STEP
 from distprof.merge.clock.common_times import on_common_clock
-from distprof.merge.clock.model import Clock
-from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.clock.model import Clock, RankClock
+from distprof.merge.run.run_model import Rank
 from distprof.merge.run.tables import DAMAGE, TYPES, empty, readable, unreadable
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
@@ -33,35 +32,23 @@ SCHEMA = {"name": pl.String(), "category": pl.String(), "start_ns": pl.Int64(), 
           "thread": pl.String(), **dict.fromkeys(INTEGERS, pl.Int64())}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timelines:
-    """What ranks were doing."""
+def slices_of(rank: Rank, line: RankClock) -> pl.DataFrame | Unreadable | None:
+    """Slices of a rank on the common clock.
 
-    slices: Mapping[int, pl.DataFrame]
-    """Slices of each rank that has a timeline, on the common clock."""
-    problems: Sequence[Unreadable]
-    """Tables that are damaged; their ranks are left out. Traces are named where they are merged."""
+    Args:
+        rank: Whose table or trace is read.
+        line: Its clock.
 
-
-def timelines_of(run: Run, clock: Clock) -> Timelines:
-    """Reads the slices of all ranks."""
-    slices, problems = dict[int, pl.DataFrame](), list[Unreadable]()
-    for rank in run.ranks:
-        events = _of_trace(rank) if rank.recorded is None else _of_table(rank, problems)
-        if events is not None:
-            numbered = events.with_columns(rank=pl.lit(rank.number, pl.Int64))
-            slices[rank.number] = on_common_clock(clock, numbered, ("start_ns",))
-    return Timelines(slices=slices, problems=problems)
-
-
-def _of_table(rank: Rank, problems: list[Unreadable]) -> pl.DataFrame | None:
-    if not rank.has(EVENTS):
-        return None
+    Returns:
+        None where the rank has no timeline, or a trace that is damaged, which is named where it is merged.
+    """
     try:
-        return _read(rank)
+        events = _of_trace(rank) if rank.recorded is None else _read(rank) if rank.has(EVENTS) else None
     except DAMAGE as error:
-        problems.append(unreadable(rank, EVENTS.file, error))
+        return unreadable(rank, EVENTS.file, error)
+    if events is None:
         return None
+    return events.with_columns(pl.Series("start_ns", line.to_common(events["start_ns"].to_numpy())))
 
 
 def _read(rank: Rank) -> pl.DataFrame:
@@ -111,27 +98,25 @@ def _chunks(file: ChromeFile, scanner: Scanner) -> Iterator[list[Any]]:
             *(scanner.integers[key] for key in INTEGERS.values()))]
 
 
-def step_windows(clock: Clock, recorded: pl.DataFrame | None, timelines: dict[int, pl.DataFrame]) -> pl.DataFrame:
+def step_windows(clock: Clock, recorded: pl.DataFrame | None, drawn: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Start, end, samples and pass of the steps whose collectives are recorded, of each rank, on the common clock.
-
-    In traces of other programs, torch.profiler's `ProfilerStep#` marks steps; without it a whole trace is one step.
 
     Args:
         clock: Of the run.
         recorded: Its `STEPS`; None for traces of other programs.
-        timelines: Events by rank, on the clock.
+        drawn: Of such traces, `steps_drawn` of each.
     """
     if recorded is not None:
         seen = recorded.filter(pl.col("pass").is_in(("trace", ARRIVALS)))
         return on_common_clock(clock, seen, ("start_ns", "end_ns"))
-    found = [_steps_of_trace(rank, events) for rank, events in timelines.items() if len(events)]
-    return pl.concat([empty(STEPS).select(STEP_COLUMNS), *found])
+    return pl.concat([empty(STEPS).select(STEP_COLUMNS), *drawn])
 
 
 STEP_COLUMNS = ("rank", "step", "start_ns", "end_ns", "duration_ns", "samples", "run_queue_ns", "cpu_ns", "pass")
 
 
-def _steps_of_trace(rank: int, events: pl.DataFrame) -> pl.DataFrame:
+def steps_drawn(rank: int, events: pl.DataFrame) -> pl.DataFrame:
+    """Steps in the trace of another program: `ProfilerStep#` marks them; without it a whole trace is one step."""
     drawn = events.filter(pl.col("name").str.starts_with(STEP), pl.col("category") == "user_annotation")
     steps = drawn.select(step=pl.col("name").str.strip_prefix(STEP).cast(pl.Int64, strict=False), start_ns="start_ns",
                          end_ns=pl.col("start_ns") + pl.col("duration_ns")).drop_nulls().unique("step").sort("step")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -77,24 +79,37 @@ def _chain(chains: Chains, job: Job, step: int) -> list[Link]:
     return [Link(UNRECORDED, -1, rank, start, began), *found] if began > start else found
 
 
-def _of_ranks(table: pl.DataFrame, program: RunProgram, job: Job) -> Iterator[pl.DataFrame]:
+def _of_ranks(table: pl.DataFrame, program: RunProgram, job: Job) -> list[pl.DataFrame]:
     """Links with names, in pieces: of each rank, and each step."""
+    pieces = table.sort("start_ns").partition_by("rank", "step", as_dict=True)
+    found, of_rank = dict[Any, list[pl.DataFrame]](), itemgetter(0)
     idle = job.graph.own_ns - work_of(job.graph)
-    of_rank = {index: program.timelines[rank] for index, rank in enumerate(job.ranks.tolist()) if rank in program.did}
-    operators = {index: OperatorsAt(events, on_device=program.did[int(job.ranks[index])].on_device)
-                 for index, events in of_rank.items()}
-    for (index, _), links in table.sort("start_ns").partition_by("rank", "step", as_dict=True).items():
-        ahead, is_work = int(job.ahead_ns[index]), pl.col("kind") == WORK
-        named = links.with_columns(pl.lit(int(job.ranks[index]), pl.Int64).alias("rank"))
-        others, worked = named.filter(~is_work), named.filter(is_work)
-        part = np.maximum(others["item"].to_numpy(), 0)
-        collective = pl.Series(job.collective[part] if len(job.collective) else part)
-        yield _shaped(others.with_columns(collective=pl.when(pl.col("item") >= 0).then(collective)))
-        if index in operators and len(worked):
-            shifted = worked.with_columns(pl.col("start_ns", "end_ns") + ahead)
-            worked = _pieces(shifted, program, operators[index], idle).with_columns(
-                pl.col("start_ns", "end_ns") - ahead)
-        yield _shaped(worked if "phase" in worked.columns else worked.with_columns(phase=pl.lit("unknown")))
+    for index, keys in groupby(sorted(pieces, key=of_rank), of_rank):
+        operators = _operators(program, int(job.ranks[index]))  # of one rank at a time: each takes its room
+        for key in keys:
+            found[key] = list(_named(pieces[key], program, job, operators, idle))
+    return [part for key in pieces for part in found[key]]
+
+
+def _operators(program: RunProgram, rank: int) -> OperatorsAt | None:
+    did = program.did.get(rank)
+    return None if did is None else OperatorsAt(program.timelines[rank], on_device=did.on_device)
+
+
+def _named(links: pl.DataFrame, program: RunProgram, job: Job, operators: OperatorsAt | None,
+           idle: Any) -> Iterator[pl.DataFrame]:
+    """Links of a rank in a step."""
+    index, is_work = int(links["rank"][0]), pl.col("kind") == WORK
+    ahead = int(job.ahead_ns[index])
+    named = links.with_columns(pl.lit(int(job.ranks[index]), pl.Int64).alias("rank"))
+    others, worked = named.filter(~is_work), named.filter(is_work)
+    part = np.maximum(others["item"].to_numpy(), 0)
+    collective = pl.Series(job.collective[part] if len(job.collective) else part)
+    yield _shaped(others.with_columns(collective=pl.when(pl.col("item") >= 0).then(collective)))
+    if operators is not None and len(worked):
+        shifted = worked.with_columns(pl.col("start_ns", "end_ns") + ahead)
+        worked = _pieces(shifted, program, operators, idle).with_columns(pl.col("start_ns", "end_ns") - ahead)
+    yield _shaped(worked if "phase" in worked.columns else worked.with_columns(phase=pl.lit("unknown")))
 
 
 def _shaped(rows: pl.DataFrame) -> pl.DataFrame:

@@ -216,5 +216,5 @@ def observe(path: Path, *, peak: float | None = None) -> Observed:
 def _with_lonely_ranks(program: RunProgram) -> RunProgram:
     """With what ranks did that called no collective."""
     alone = {rank: rank_activity(events, NO_COLLECTIVES, program.activities, waits_drawn=True, recorded=NOTHING)
-             for rank, events in program.timelines.items() if rank not in program.did and len(events)}
+             for rank in program.timelines if rank not in program.did and len(events := program.timelines[rank])}
     return replace(program, did=dict(sorted({**program.did, **alone}.items())))

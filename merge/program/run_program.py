@@ -11,8 +11,10 @@ from distprof.contract.passes import ARRIVALS
 from distprof.contract.problems import FirstStepLeftOut, Remark, Unreadable
 from distprof.merge.activity.activities import Activities
 from distprof.merge.activity.intervals import Intervals
-from distprof.merge.activity.rank_activity import RankActivity, rank_activity
-from distprof.merge.activity.rank_slices import step_windows, timelines_of
+from distprof.merge.activity.rank_activity import RankActivity
+from distprof.merge.activity.rank_slices import step_windows
+from distprof.merge.activity.run_activity import has_timeline, run_activity
+from distprof.merge.activity.timelines import Timelines
 from distprof.merge.activity.waiting import RankCollectives, collectives_by_rank
 from distprof.merge.clock.model import Clock
 from distprof.merge.program.job import Job, job_of
@@ -36,7 +38,7 @@ class RunProgram:
     arrivals: list[int]
     """Steps that count and have none."""
     timelines: Mapping[int, pl.DataFrame]
-    """Slices of the ranks that have some."""
+    """Slices of the ranks that have a timeline; they may be read when they are asked for."""
     calls: Mapping[int, RankCollectives]
     did: Mapping[int, RankActivity]
     activities: Activities
@@ -67,23 +69,19 @@ def run_program(run: Run, clock: Clock, rows: pl.DataFrame, steps: pl.DataFrame 
         rows: `MERGED_COLLECTIVES` of it.
         steps: Its `STEPS`; None for traces of other programs.
     """
-    read = timelines_of(run, clock)
-    timelines = dict(read.slices)
-    windows = step_windows(clock, steps, timelines)
+    # of a million rows without timelines, nothing but the graph is made
+    has_any = any(map(has_timeline, run.ranks))
+    calls, recorded = (collectives_by_rank(rows), _recorded_waits(rows)) if has_any else ({}, {})
+    read = run_activity(run, clock, lambda rank: (calls.get(rank), recorded.get(rank)))
+    windows = step_windows(clock, steps, read.steps)
     if windows.is_empty():
         windows = _windows_of(rows)
     traced, arrivals = (sorted(set(windows.filter((pl.col("pass") == ARRIVALS) == is_one)["step"].to_list()))
                         for is_one in (False, True))
     remarks = [FirstStepLeftOut(step=traced[0])] if len(traced) >= SETTLES else []
-    activities = Activities()
-    # of a million rows without timelines, nothing but the graph is made
-    calls, recorded = (collectives_by_rank(rows), _recorded_waits(rows)) if timelines else ({}, {})
-    did = {rank: rank_activity(events, calls[rank], activities, waits_drawn=run.kind == "distprof",
-                               recorded=recorded.get(rank))
-           for rank, events in timelines.items() if rank in calls and len(events)}
     return RunProgram(rows=rows, windows=windows, traced=_settled(traced), arrivals=_settled(arrivals),
-                      timelines=timelines, calls=calls, did=did, activities=activities, remarks=remarks,
-                      problems=read.problems)
+                      timelines=Timelines(read.ranks, clock), calls=calls if read.ranks else {}, did=read.did,
+                      activities=read.activities, remarks=remarks, problems=read.problems)
 
 
 def _settled(steps: list[int]) -> list[int]:

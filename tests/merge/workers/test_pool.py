@@ -110,4 +110,5 @@ def test_a_merge_has_all_of_a_trace_read_by_the_workers_it_was_given(tmp_path, m
             "distributedInfo": {"rank": rank, "world_size": 2, "backend": "gloo"},
             "traceEvents": [slice_of("gloo:all_reduce", 5, 5, cat="user_annotation")]}))
     merge(tmp_path, out=tmp_path / "merged", workers=Workers(processes=2), options=MergeOptions(collectives=True))
-    assert sorted(done) == [f"{what} rank {rank}" for what in ("match", "survey", "write") for rank in range(2)]
+    assert sorted(done) == [f"{what} rank {rank}" for what in ("activity", "match", "survey", "write")
+                            for rank in range(2)]

@@ -1,0 +1,89 @@
+"""What all ranks of a run were doing, found from their timelines one by one, where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.problems import Unreadable
+from distprof.contract.tables import EVENTS
+from distprof.merge.activity.activities import Activities, Activity
+from distprof.merge.activity.intervals import Intervals
+from distprof.merge.activity.rank_activity import RankActivity, rank_activity
+from distprof.merge.activity.rank_slices import slices_of, steps_drawn
+from distprof.merge.activity.waiting import RankCollectives
+from distprof.merge.clock.model import Clock, RankClock
+from distprof.merge.run.each_rank import for_each_rank
+from distprof.merge.run.run_model import Rank, Run
+
+AT_ONCE = 2
+"""Ranks that are read side by side: their slices are in memory together."""
+Calls = Callable[[int], tuple[RankCollectives | None, Intervals | None]]
+"""Collectives of a rank, and its waits where they were recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunActivity:
+    """Of each rank whose timeline could be read."""
+
+    ranks: Mapping[int, Rank]
+    did: Mapping[int, RankActivity]
+    """Of those that have collectives."""
+    activities: Activities
+    steps: Sequence[pl.DataFrame]
+    """`steps_drawn` of traces of other programs."""
+    problems: Sequence[Unreadable]
+    """Tables that are damaged; their ranks are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """What a timeline shows of its rank."""
+
+    did: RankActivity | None
+    known: Sequence[Activity]
+    """Its labels are places in here."""
+    steps: pl.DataFrame | None
+
+
+def has_timeline(rank: Rank) -> bool:
+    """True where it has slices that show what it was doing, if they can be read."""
+    return rank.trace is not None if rank.recorded is None else rank.has(EVENTS)
+
+
+def run_activity(run: Run, clock: Clock, calls: Calls) -> RunActivity:
+    """Reads the timelines of all ranks, each in a worker."""
+    ranks = [rank for rank in run.ranks if has_timeline(rank)]
+    waits_drawn = run.kind == "distprof"
+    each = for_each_rank("activity", _shown, ranks, lambda rank: (
+        clock.line(rank.number), *calls(rank.number), waits_drawn), threads=AT_ONCE)
+    activities, did = Activities(), dict[int, RankActivity]()
+    known = [(rank, one) for rank, one in zip(ranks, each, strict=True) if isinstance(one, _Shown)]
+    for rank, one in known:
+        if one.did is not None:
+            did[rank.number] = _numbered(one.did, one.known, activities)
+    return RunActivity(
+        ranks={rank.number: rank for rank, _ in known}, did=did, activities=activities,
+        steps=[one.steps for _, one in known if one.steps is not None],
+        problems=[one for one in each if isinstance(one, Unreadable)])
+
+
+def _shown(rank: Rank, line: RankClock, calls: RankCollectives | None, recorded: Intervals | None,
+           waits_drawn: bool) -> _Shown | Unreadable | None:  # noqa: FBT001 (it is mapped)
+    events = slices_of(rank, line)
+    if not isinstance(events, pl.DataFrame):
+        return events
+    activities = Activities()
+    did = None if calls is None or events.is_empty() else rank_activity(
+        events, calls, activities, waits_drawn=waits_drawn, recorded=recorded)
+    has_marks = rank.recorded is None and len(events)
+    return _Shown(did=did, known=activities.known, steps=steps_drawn(rank.number, events) if has_marks else None)
+
+
+def _numbered(did: RankActivity, known: Sequence[Activity], activities: Activities) -> RankActivity:
+    """The same with the numbers that activities have in the whole run."""
+    numbers = np.array([activities.number(one) for one in known], np.int64)
+    return replace(did, lane=replace(did.lane, labels=numbers[did.lane.labels]))
