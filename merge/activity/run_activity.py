@@ -58,8 +58,8 @@ def run_activity(run: Run, clock: Clock, calls: Calls) -> RunActivity:
     """Reads the timelines of all ranks, each in a worker."""
     ranks = [rank for rank in run.ranks if has_timeline(rank)]
     waits_drawn = run.kind == "distprof"
-    each = for_each_rank("activity", _shown, ranks, lambda rank: (
-        clock.line(rank.number), *calls(rank.number), waits_drawn), threads=AT_ONCE)
+    each = list(for_each_rank("activity", _shown, ranks, lambda rank: (
+        clock.line(rank.number), *calls(rank.number), waits_drawn), threads=AT_ONCE))
     activities, did = Activities(), dict[int, RankActivity]()
     known = [(rank, one) for rank, one in zip(ranks, each, strict=True) if isinstance(one, _Shown)]
     for rank, one in known:

@@ -14,10 +14,11 @@ from distprof.contract.problems import Problem
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.table_files import as_csv, write_parquet
-from distprof.merge.operators.grouping import grouped
+from distprof.merge.operators.grouping import columns_of, grouped_parts
 from distprof.merge.operators.merged_operators import run_of_merge
+from distprof.merge.operators.rank_share import Asked
 from distprof.merge.operators.run_operators import run_operators
-from distprof.merge.operators.selection import Selection, selected
+from distprof.merge.operators.selection import Selection, check, check_words
 from distprof.merge.run.open_run import open_run
 from distprof.merge.text.ops import OperatorsShown, render
 from distprof.merge.text.ops_json import ops_data
@@ -63,25 +64,27 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
     for option, rate in (("--peak", view.peak), ("--bandwidth", view.bandwidth)):
         if rate is not None and not (math.isfinite(rate) and rate > 0):
             raise UsageError(f"expected a positive number for {option}, found {rate}")
+    check_words(selection)
     opened = run_of_merge(path, *more)
     run = open_run(*opened.paths)
     by_stack = "stack" in view.by
     found = run_operators(run, (view.peak, view.bandwidth), merge=opened.merge,
-                          num_frames=view.num_frames if by_stack else 0)
-    if by_stack and found.rows["stack"].is_null().all():
+                          num_frames=view.num_frames if by_stack else 0,
+                          asked=Asked(selection=selection, keys=columns_of(view.by)))
+    if by_stack and not any(one.has_stacks for one in found.shares):
         raise DataError(f"expected calls of Python in the timelines of {run.path} for --by stack, found none",
                         hint="torch.profiler notes them with with_stack=True; passes of distprof do not")
+    check(selection, found.ranks, found.all("steps"), found.all("phases"))
     problems: list[Problem] = [*run.problems, *found.problems]
     fail_if_incomplete(problems, strict=strict)
-    chosen = selected(found.rows, selection)
-    table = _within(grouped(chosen, view.by, sort=view.sort), selection)
+    table = _within(grouped_parts(found.rows, view.by, sort=view.sort), selection)
     if view.parquet is not None:
         write_parquet(table, view.parquet)
     if view.form == "json":
-        return json.dumps(ops_data(run, found, chosen, table.head(view.top) if view.top else table), indent=1)
+        return json.dumps(ops_data(run, found, table.head(view.top) if view.top else table), indent=1)
     if view.form == "csv":
         return as_csv(table.head(view.top) if view.top else table)
-    shown = OperatorsShown(run=run, found=found, chosen=chosen, table=table, by=tuple(dict.fromkeys(view.by)),
+    shown = OperatorsShown(run=run, found=found, table=table, by=tuple(dict.fromkeys(view.by)),
                            top=view.top, paths=(path, *more), problems=problems)
     return render(shown, Page(), markdown=view.form == "markdown")
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 import polars as pl
 
 from distprof.errors import UsageError
-from distprof.merge.operators.amounts import MEMORY
+from distprof.merge.operators.amounts import COSTS, MEMORY
 from distprof.merge.operators.limits import LATENCY_RATIO
 from distprof.merge.operators.operator_rows import as_texts
 from distprof.merge.operators.spread import spread
@@ -32,15 +32,32 @@ TORCH_SORTS = {
     "count": "calls", **{f"{device}_memory_usage": "kept_bytes" for device in ("cpu", "cuda", "device")},
     **{f"self_{device}_memory_usage": "self_kept_bytes" for device in ("cpu", "cuda", "device")}}
 """Names of torch's `key_averages().table(sort_by=...)` -> ours."""
+SUMS = ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns", "squared_ns", "duration_ns", "compute_ns",
+        "memory_ns", "least_ns")
+"""Of parts: what rows have, and what follows from each of them."""
 SORTS = ("self", *NUMBERS, *TORCH_SORTS)
 """What `--sort` takes; self: self time, on devices where anything ran on one."""
 
 
 def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.DataFrame:
+    """`grouped_parts` of rows of `run_operators` that are not added up yet."""
+    return grouped_parts(added_up(rows, columns_of(by)), by, sort=sort)
+
+
+def columns_of(by: Sequence[str]) -> list[str]:
+    """Columns of names of `BY`, each once.
+
+    Raises:
+        UsageError: There is no such name.
+    """
+    return [BY[_known(one, tuple(BY), "--by")] for one in dict.fromkeys(by)]
+
+
+def grouped_parts(parts: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.DataFrame:
     """Adds rows up.
 
     Args:
-        rows: Of `run_operators`.
+        parts: Rows of ranks, as `added_up` gives them for these columns.
         by: Names of `BY`; the others are grouped away.
         sort: A name of `SORTS`; largest first.
 
@@ -51,26 +68,18 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.
     Raises:
         UsageError: There is no such name.
     """
-    keys = [BY[_known(one, tuple(BY), "--by")] for one in dict.fromkeys(by)]
-    column = _known(sort, SORTS, "--sort")
-    busy = "self_device_ns" if rows["self_device_ns"].sum() else "self_host_ns"
-    worked = busy.removeprefix("self_")
-    counted = pl.col("flops").is_not_null()
-    duration = pl.when(pl.col("host_ns") > 0).then("host_ns").otherwise("device_ns")
-    found = rows.group_by(keys, maintain_order=True).agg(
-        *(pl.col(name).sum() for name in ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns",
-                                          "squared_ns")),
+    keys, column = columns_of(by), _known(sort, SORTS, "--sort")
+    busy = "self_device_ns" if parts["self_device_ns"].sum() else "self_host_ns"
+    worked = busy.removeprefix("self_").removesuffix("_ns")
+    away = [name for name in KEYS if name not in keys]
+    found = parts.group_by(keys, maintain_order=True).agg(
+        *(pl.col(name).sum() for name in SUMS),
+        *(_sum_of_known(name) for name in (*COSTS, *MEMORY)),
         pl.col("min_ns").min(), pl.col("max_ns").max(), num_ranks=pl.col("rank").n_unique(),
-        duration_ns=duration.sum(),
-        **{name: pl.when(counted.any()).then(pl.col(name).sum()) for name in ("flops", "bytes")},
-        **{name: pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()) for name in MEMORY},
-        counted_ns=pl.col(worked).filter(counted).sum(),
-        limited_ns=pl.col(worked).filter(pl.col("compute_ns").is_not_null()).sum(),
-        compute_ns=pl.col("compute_ns").sum(), memory_ns=pl.col("memory_ns").sum(),
-        least_ns=pl.max_horizontal("compute_ns", "memory_ns").sum(),
-        **{name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
-           for name in KEYS if name not in keys})
-    found = _derived(found, busy).join(spread(rows, keys, busy), on=keys, how="left", nulls_equal=True,
+        **{name: pl.col(f"{name}_on_{worked}").sum() for name in ("counted_ns", "limited_ns")},
+        **{name: pl.when((pl.col(name).n_unique() == 1) & ~_mixed(name).any()).then(pl.col(name).first())
+           for name in away})
+    found = _derived(found, busy).join(spread(parts, keys, busy), on=keys, how="left", nulls_equal=True,
                                        maintain_order="left")
     order = {"self": busy, **TORCH_SORTS}.get(column, column)
     kept = [name for name in (*KEYS, *NUMBERS, "bound") if name in found.columns]
@@ -80,6 +89,41 @@ def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.
     share = (pl.col(busy) / total) if total else pl.lit(None, pl.Float64)
     return as_texts(found.with_columns(share=share).with_columns(cumulative_share=pl.col("share").cum_sum()).select(
         *KEYS, *NUMBERS, "bound"))
+
+
+def added_up(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Adds up rows of a rank and step that share `keys`: all that `grouped_parts` of these takes.
+
+    Args:
+        rows: Of `run_operators`, of all ranks or of some.
+        keys: Columns, of `KEYS`.
+
+    Returns:
+        `KEYS`, null where they are not the same for all; sums.
+    """
+    apart = [*dict.fromkeys((*keys, "rank", "step"))]
+    counted, limited = (pl.col(name).is_not_null() for name in ("flops", "compute_ns"))
+    duration = pl.when(pl.col("host_ns") > 0).then("host_ns").otherwise("device_ns")
+    away = [name for name in KEYS if name not in apart]
+    return rows.group_by(apart, maintain_order=True).agg(
+        *(pl.col(name).sum() for name in SUMS if name in rows.columns),
+        *(_sum_of_known(name) for name in (*COSTS, *MEMORY)),
+        pl.col("min_ns").min(), pl.col("max_ns").max(), duration_ns=duration.sum(),
+        least_ns=pl.max_horizontal("compute_ns", "memory_ns").sum(),
+        **{f"{what}_ns_on_{worked}": pl.col(f"{worked}_ns").filter(has).sum()
+           for what, has in (("counted", counted), ("limited", limited)) for worked in ("host", "device")},
+        **{name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()) for name in away},
+        **{_mixed(name).meta.output_name(): pl.col(name).n_unique() > 1 for name in away},
+    ).with_columns(pl.lit(value=False).alias(_mixed(name).meta.output_name()) for name in ("rank", "step"))
+
+
+def _sum_of_known(name: str) -> pl.Expr:
+    return pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
+
+
+def _mixed(name: str) -> pl.Expr:
+    """Whether rows with several values of a column were added up."""
+    return pl.col(f"mixed {name}")
 
 
 def _derived(found: pl.DataFrame, busy: str) -> pl.DataFrame:

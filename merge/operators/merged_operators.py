@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from distprof.contract.merged_tables import MERGED_OPERATORS
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.errors import DataError
 from distprof.merge.operators.operator_rows import SCHEMA, RankOperators
+from distprof.merge.operators.rank_share import RankShare, ShareMaker
 from distprof.merge.operators.shape_coverage import ShapeCoverage
 from distprof.merge.operators.source import ABOUT, Source
 from distprof.merge.run.run_model import Rank, Run
@@ -51,12 +53,14 @@ def run_of_merge(path: Path, *more: Path) -> Opened:
     return Opened(paths=tuple(runs), merge=path)
 
 
-def merged_operators(run: Run, folder: Path | None, *, by_shapes: bool) -> dict[int, Operators] | None:
+def merged_operators(run: Run, folder: Path | None, makers: Sequence[ShareMaker], *,
+                     by_shapes: bool) -> list[RankShare] | None:
     """Those of all ranks with a timeline; None where a merge does not have them as the timelines are now.
 
     Args:
         run: Whose ranks are asked for.
         folder: The merge; None: that of the run.
+        makers: Of its ranks that have a timeline.
         by_shapes: Whether FLOPs are from shapes.
     """
     if folder is None and run.more:
@@ -64,16 +68,15 @@ def merged_operators(run: Run, folder: Path | None, *, by_shapes: bool) -> dict[
     files = (folder or run.path / MERGED) / MERGED_OPERATORS.file
     if not files.is_dir():
         return None
-    found = dict[int, Operators]()
-    for rank in run.ranks:
-        if rank.trace is not None:
-            try:
-                one = _read(files / f"rank{rank.number:05d}.parquet", rank, by_shapes=by_shapes)
-            except _DAMAGE:
-                return None
-            if one is None:
-                return None
-            found[rank.number] = one
+    found = list[RankShare]()
+    for maker in makers:
+        try:
+            one = _read(files / f"rank{maker.rank.number:05d}.parquet", maker.rank, by_shapes=by_shapes)
+        except _DAMAGE:
+            return None
+        if one is None:
+            return None
+        found.append(maker.of(*one))
     return found or None
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from distprof.contract.problems import Unreadable
 from distprof.errors import DataError
 from distprof.merge.operators.memory_changes import ChangesRead
-from distprof.merge.operators.operator_rows import RankOperators
 from distprof.merge.operators.rank_operators import rank_operators
+from distprof.merge.operators.rank_share import RankShare, ShareMaker
 from distprof.merge.operators.rank_timeline import RankTimeline, Wanted, read_timeline
 from distprof.merge.operators.shape_costs import WANTED
 from distprof.merge.run.each_rank import for_each_rank
@@ -21,51 +21,48 @@ from distprof.merge.run.timelines import steps_of_timeline
 AT_ONCE = 2
 """Ranks that are read side by side: their slices are in memory together."""
 MANY_ROWS = 200_000
-Read = tuple[RankOperators, int]
-"""Operators, and how many slices were left out."""
 Beside = Callable[[Rank], Callable[[RankTimeline], Any]]
 """Makes, for a rank, what is also done with its timeline; that can be pickled."""
 Take = Callable[[Rank, Any], None]
 
 
-def read_operators(ranks: Sequence[Rank], tables: RecordedTables | None, *, by_shapes: bool, num_frames: int = 0,
-                   beside: Beside | None = None, take: Take = lambda *_: None) -> (
-        tuple[dict[int, Read], list[Unreadable]]):
+def read_operators(makers: Sequence[ShareMaker], tables: RecordedTables | None, *, by_shapes: bool,
+                   num_frames: int = 0, beside: Beside | None = None,
+                   take: Take = lambda *_: None) -> Iterator[RankShare | Unreadable]:
     """Reads timelines.
 
     Args:
-        ranks: They have one each.
+        makers: Of ranks that have one each.
         tables: Of a run of ours.
         by_shapes: Takes FLOPs and bytes from the shapes in the traces.
         num_frames: Functions of Python in `stack`; 0 leaves it null.
         beside: What else is done with timelines, where they are read.
         take: Gets what that returned.
 
-    Returns:
-        What was found by rank, and timelines that cannot be read.
+    Yields:
+        What was found of each, or that its timeline cannot be read.
     """
+    ranks, of_rank = [maker.rank for maker in makers], {maker.rank.number: maker for maker in makers}
+
     def arguments(rank: Rank) -> Sequence[Any]:
         windows = None if tables is None else [
             *steps_of_timeline(tables.steps, rank).select("start_ns", "end_ns", "step").iter_rows()]
-        return windows, by_shapes, num_frames, None if beside is None else beside(rank)
+        return of_rank[rank.number], windows, by_shapes, num_frames, None if beside is None else beside(rank)
 
-    each, unreadable = dict[int, Read](), list[Unreadable]()
-    found = for_each_rank("read", _read, ranks, arguments, threads=AT_ONCE)
+    found, num_rows = for_each_rank("read", _read, ranks, arguments, threads=AT_ONCE), 0
     for rank, (one, other) in zip(ranks, found, strict=True):
-        if isinstance(one, Unreadable):
-            unreadable.append(one)
-            continue
-        each[rank.number] = one
-        if beside is not None:
-            take(rank, other)
-    if sum(len(one[0].rows) for one in each.values()) > MANY_ROWS:
+        if isinstance(one, RankShare):
+            num_rows += one.num_rows
+            if beside is not None:
+                take(rank, other)
+        yield one
+    if num_rows > MANY_ROWS:
         _return_memory()
-    return each, unreadable
 
 
-def _read(rank: Rank, windows: Sequence[tuple[int, int, int]] | None, by_shapes: bool,  # noqa: FBT001 (it is mapped)
-          num_frames: int,
-          beside: Callable[[RankTimeline], Any] | None) -> tuple[Read | Unreadable, Any]:
+def _read(rank: Rank, maker: ShareMaker, windows: Sequence[tuple[int, int, int]] | None,
+          by_shapes: bool, num_frames: int,  # noqa: FBT001 (it is mapped)
+          beside: Callable[[RankTimeline], Any] | None) -> tuple[RankShare | Unreadable, Any]:
     memory, wanted = ChangesRead(), Wanted(python=num_frames > 0, texts=WANTED if by_shapes else ())
     try:
         timeline = read_timeline(rank, memory, wanted)
@@ -74,7 +71,7 @@ def _read(rank: Rank, windows: Sequence[tuple[int, int, int]] | None, by_shapes:
     other = None if beside is None else beside(timeline)
     rows = rank_operators(rank.number, timeline, windows, num_frames=num_frames,
                           changes=memory.changes(timeline.base_ns), by_shapes=by_shapes)
-    return (rows, timeline.num_bad), other
+    return maker.of(rows, timeline.num_bad), other
 
 
 def _return_memory() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -39,15 +39,27 @@ class Selection:
     max_ns: float | None = None
 
 
-def selected(rows: pl.DataFrame, selection: Selection) -> pl.DataFrame:
-    """The rows of `run_operators` that are asked for.
+def check(selection: Selection, ranks: Collection[int], steps: Collection[int], phases: Collection[str]) -> None:
+    """Looks whether what is asked for is there.
 
     Raises:
-        UsageError: A rank, step, phase or type is not there, or the expression is none.
+        UsageError: A rank, step, phase or type is not, or the expression is none.
     """
-    for option, wanted, column in (("--rank", selection.ranks, "rank"), ("--step", selection.steps, "step"),
-                                   ("--phase", selection.phases, "phase")):
-        _check(option, wanted, rows[column].drop_nulls().unique().sort().to_list())
+    _check("--rank", selection.ranks, sorted(ranks))
+    _check("--step", selection.steps, sorted(steps))
+    _check("--phase", selection.phases, sorted(phases))
+    check_words(selection)
+
+
+def check_words(selection: Selection) -> None:
+    """Looks at what can be told without any rows, as `check` does."""
+    _of_types(selection.types)
+    if selection.op is not None:
+        _matching(selection.op, ())
+
+
+def selected(rows: pl.DataFrame, selection: Selection) -> pl.DataFrame:
+    """The rows of `run_operators` that are asked for."""
     conditions = [_of_types(selection.types)]
     for wanted, column in ((selection.ranks, "rank"), (selection.steps, "step"), (selection.phases, "phase")):
         if wanted:
@@ -82,7 +94,7 @@ def _check(option: str, wanted: Sequence[int] | Sequence[str], known: Sequence[i
             raise UsageError(f"expected one of {shown or 'none'} for {option}, found {one}")
 
 
-def _matching(pattern: str, names: Sequence[str]) -> list[str]:
+def _matching(pattern: str, names: Collection[str]) -> list[str]:
     try:
         expression = re.compile(pattern)
     except re.error as error:

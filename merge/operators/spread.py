@@ -21,7 +21,7 @@ def spread(rows: pl.DataFrame, keys: Sequence[str], busy: str) -> pl.DataFrame:
     """Compares ranks in each group.
 
     Args:
-        rows: Of `run_operators`.
+        rows: Of `run_operators`, or added up by `keys`, rank and step.
         keys: What rows of a group share.
         busy: The column of self time.
 

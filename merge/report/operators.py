@@ -9,17 +9,15 @@ import polars as pl
 
 from distprof.contract.summary import MfuBasis
 from distprof.errors import DataError
-from distprof.merge.operators.grouping import grouped
-from distprof.merge.operators.selection import Selection, selected
+from distprof.merge.operators.grouping import grouped_parts
 from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.sampling import Sample
-from distprof.merge.report.sources import Sources
+from distprof.merge.report.sources import OPERATORS_BY, Sources
 from distprof.merge.text.ops_json import ops_data
 from distprof.merge.text.stats import mfu, peak_words
 from distprof.peaks.published import device_peaks
 from distprof.units import counted
 
-BY = ("op", "class")
 MOST_ROWS = 300
 COLUMNS = ("op", "class", "type", "phase", "dtypes", "calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns",
            "mean_ns", "min_ns", "max_ns", "share", "flops", "bytes", "flops_per_second", "bytes_per_second",
@@ -36,15 +34,14 @@ def operators(sources: Sources, sample: Sample) -> dict[str, Any]:
         found = sources.operators
     except DataError as error:
         raise AbsentError("no timeline was recorded", remedy="--steps trace=6 records one") from error
-    chosen = selected(found.rows, Selection())
-    table = grouped(chosen, BY)
+    table = grouped_parts(found.rows, OPERATORS_BY)
     if len(table) > MOST_ROWS:
         sample.left_out.append(f"{counted(MOST_ROWS, 'row')} of {len(table)} of operators are shown: those with most "
                                "self time")
-    data = ops_data(sources.in_detail, found, chosen, table.head(MOST_ROWS))
-    return {"by": list(BY), "ranks": data["ranks"], "steps": data["steps"], "columns": list(COLUMNS),
+    data = ops_data(sources.in_detail, found, table.head(MOST_ROWS))
+    return {"by": list(OPERATORS_BY), "ranks": data["ranks"], "steps": data["steps"], "columns": list(COLUMNS),
             "rows": [[row[name] for name in COLUMNS] for row in data["ops"]],
-            "totals": data["totals"], "coverage": data["coverage"], **_rates(sources, chosen)}
+            "totals": data["totals"], "coverage": data["coverage"], **_rates(sources, found.rows)}
 
 
 def _rates(sources: Sources, chosen: pl.DataFrame) -> dict[str, Any]:

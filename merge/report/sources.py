@@ -18,8 +18,11 @@ from distprof.merge.critical.critical_path import CriticalPath, critical_path
 from distprof.merge.critical.replayable import Replayable, checked, chosen_steps
 from distprof.merge.levels.representatives import has_folder, of_places, standing_out
 from distprof.merge.memory.run_memory import RunMemory, run_memory
+from distprof.merge.operators.grouping import columns_of
+from distprof.merge.operators.rank_share import Asked
 from distprof.merge.operators.rank_timeline import RankTimeline
 from distprof.merge.operators.run_operators import RunOperators, run_operators
+from distprof.merge.operators.selection import Selection
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
@@ -51,6 +54,8 @@ class Given:
 MEASURED = Given()
 IN_DETAIL = 8
 """Ranks of a run that was opened by its summaries whose timelines are read."""
+OPERATORS_BY = ("op", "class")
+"""What operators are kept apart by."""
 Found = TypeVar("Found")
 
 
@@ -226,7 +231,9 @@ class Sources:
         tables = self.tables if self.is_recorded else None
         if self.level is not None:
             tables = read_tables(self.in_detail)
-        found = _tried(lambda: run_operators(self.in_detail, rates, tables=tables, beside=beside, take=take))
+        found = _tried(lambda: run_operators(
+            self.in_detail, rates, tables=tables, beside=beside, take=take,
+            asked=Asked(selection=Selection(), keys=columns_of(OPERATORS_BY))))
         return found, traced
 
     @cached_property

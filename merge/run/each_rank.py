@@ -28,8 +28,8 @@ def reading_in(workers: Workers | Pool) -> Iterator[None]:
 
 def for_each_rank(what: str, work: Callable[..., Result], ranks: Sequence[Rank],
                   arguments: Callable[[Rank], Sequence[Any]] = lambda _: (), *, threads: int | None = None) -> (
-        list[Result]):
-    """What work returns for each rank.
+        Iterator[Result]):
+    """What work returns for each rank, as soon as it has and those before have.
 
     Args:
         what: What is done with a rank, a word.
@@ -43,12 +43,13 @@ def for_each_rank(what: str, work: Callable[..., Result], ranks: Sequence[Rank],
     """
     workers, items = _GIVEN[-1], ((f"{what} rank {rank.number}", (_anywhere(rank), *arguments(rank))) for rank in ranks)
     if isinstance(workers, Pool):
-        return list(workers.in_order(work, items))
+        yield from workers.in_order(work, items)
+        return
     traced = [rank.trace.path for rank in ranks if rank.trace is not None]
     pool = Pool(threads) if workers == BUILT_IN and threads is not None else open_pool(
         workers, len(ranks), None, traced)
     try:
-        return list(pool.in_order(work, items))
+        yield from pool.in_order(work, items)
     finally:
         pool.close()
 

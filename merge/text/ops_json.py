@@ -12,15 +12,15 @@ from distprof.merge.operators.run_operators import RunOperators
 from distprof.merge.run.run_model import Run
 
 
-def ops_data(run: Run, found: RunOperators, chosen: pl.DataFrame, table: pl.DataFrame) -> dict[str, Any]:
+def ops_data(run: Run, found: RunOperators, table: pl.DataFrame) -> dict[str, Any]:
     """What was found.
 
     Args:
         run: The run.
-        found: Its operators.
-        chosen: Rows of them that were asked for.
-        table: `grouped` of these, as far as it is shown.
+        found: Its operators, those that were asked for.
+        table: `grouped_parts` of these, as far as it is shown.
     """
+    chosen = found.rows
     totals = {name: int(chosen[name].sum()) for name in ("calls", "self_host_ns", "self_device_ns")}
     return {
         "format": FORMAT, "kind": "ops", "ranks": list(found.ranks), "world_size": run.world_size,
