@@ -3,8 +3,8 @@
     python benchmarks/scaled_run.py RUN OUT RANKS
 
 RUN is of a data parallel job, all of whose collectives are of all ranks. Each rank of OUT has files of its own; times
-are those of the rank it is made of, so that the ranks of a collective still meet. Totals mean nothing: shards of a model
-are as large as before.
+are those of the rank it is made of, so that the ranks of a collective still meet. Totals mean nothing: shards of a
+model are as large as before.
 """
 
 from __future__ import annotations
@@ -50,6 +50,16 @@ def write_rank(source: Path, folder: Path, num_ranks: int) -> None:
     (folder / TRACE).write_bytes(igzip.compress(head + tag + text[start + 2000:], 1, mtime=0))
 
 
+def write_run(run: Path, out: Path, num_ranks: int) -> None:
+    """Writes the run of so many ranks."""
+    sources = sorted(run.glob("rank?????"))
+    shutil.rmtree(out, ignore_errors=True)
+    for rank in range(num_ranks):
+        write_rank(sources[rank % len(sources)], out / f"rank{rank:05}", num_ranks)
+    about = json.loads((run / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps(about | {"world_size": num_ranks}, indent=1))
+
+
 def main() -> None:
     """Copies the run, rank by rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -57,12 +67,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("ranks", type=int)
     given = parser.parse_args()
-    sources = sorted(given.run.glob("rank?????"))
-    shutil.rmtree(given.out, ignore_errors=True)
-    for rank in range(given.ranks):
-        write_rank(sources[rank % len(sources)], given.out / f"rank{rank:05}", given.ranks)
-    about = json.loads((given.run / "run.json").read_text())
-    (given.out / "run.json").write_text(json.dumps(about | {"world_size": given.ranks}, indent=1))
+    write_run(given.run, given.out, given.ranks)
 
 
 if __name__ == "__main__":

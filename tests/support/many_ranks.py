@@ -14,10 +14,11 @@ if BENCHMARKS not in sys.path:  # its files import each other by name
 from made_up_ranks import PASSES, Recorded  # noqa: E402
 from many_ranks import StageSketches, summary_of, write  # noqa: E402
 from pipelined_job import NONE, PipelinedJob, Plant  # noqa: E402
+from scaled_run import write_run  # noqa: E402
 
 __all__ = [
     "FEW_STEPS", "NONE", "PASSES", "PipelinedJob", "Plant", "Recorded", "StageSketches", "made_up_rank", "summary_of",
-    "write",
+    "write", "write_run",
 ]
 
 FEW_STEPS = ("wait", "count", "time", "time", *("trace",) * 3, *("arrivals",) * 4)

@@ -89,6 +89,53 @@ def test_nothing_on_a_thread_overlaps(spans):
     assert sum(len(list(drawn.of_rank(rank))) for rank in range(2)) == len(rows)
 
 
+SOME = st.lists(st.tuples(st.lists(st.integers(0, 30), min_size=3, max_size=3), st.integers(0, 9), st.booleans()),
+                max_size=12)
+"""Of collectives of three ranks, when each comes in ms, how long they move, and whether clocks tell who was late."""
+
+
+def rows_of(some: list[tuple[list[int], int, bool]]) -> pl.DataFrame:
+    return frame(*(collective(number, {rank: (came, max(comes) + moves) for rank, came in enumerate(comes)},
+                              unsure=unsure) for number, (comes, moves, unsure) in enumerate(some)))
+
+
+@given(SOME)
+def test_an_arrow_leads_to_each_that_waited_from_the_last_to_come(some):
+    found = draw_collectives(rows_of(some), clock_of(3), {rank: DrawOptions() for rank in range(3)}, 0)
+    ends: dict[int, dict[str, tuple[int, int]]] = {}
+    for rank in range(3):
+        for one in found.of_rank(rank):
+            for arrow in one.arrows:
+                assert one.slice.start_ns <= arrow.at_ns < one.slice.end_ns
+                ends.setdefault(arrow.number, {})[arrow.phase] = (rank, one.args["collective"])
+    assert sorted(ends) == list(range(len(ends))) and all(set(end) == {"s", "f"} for end in ends.values())
+    expected = Counter()
+    for number, (comes, moves, unsure) in enumerate(some):
+        last = max(range(3), key=lambda rank: (comes[rank], rank))
+        expected.update((last, rank, number) for rank in range(3)
+                        if comes[rank] < comes[last] and moves and not unsure)
+    assert Counter((end["s"][0], *end["f"]) for end in ends.values()) == expected
+    assert all(end["s"][1] == end["f"][1] for end in ends.values())
+
+
+@given(SOME)
+def test_counters_are_what_one_counts(some):
+    rows = rows_of(some)
+    found = draw_collectives(rows, clock_of(3), {rank: DrawOptions() for rank in range(3)}, 0)
+    for counter, count in zip(found.counters, (
+            lambda at: len({row["rank"] for row in rows.iter_rows(named=True)
+                            if row["arrival_ns"] <= at < row["arrival_ns"] + row["wait_ns"]}),
+            lambda at: sum(row["size_bytes"] for row in rows.iter_rows(named=True)
+                           if row["arrival_ns"] + row["wait_ns"] <= at < row["end_ns"])), strict=True):
+        shown = {one.at_ns: one.value for one in counter}
+        value, values = 0, list(shown.values())
+        assert all(one != other for one, other in zip([0, *values], values, strict=False)), "it changes each time"
+        for half_ms in range(100):
+            at = half_ms * MS // 2
+            value = shown.get(at, value)
+            assert value == count(at)
+
+
 def test_ids_of_arrows_between_ranks_are_nobody_elses_and_exact_in_a_double():
     assert FIRST_ARROW // IDS_PER_RANK == 1 << 20 and float(2 * FIRST_ARROW) == 2 * FIRST_ARROW
 
