@@ -58,8 +58,8 @@ class ShareMaker:
     rank: Rank
     ops: pl.DataFrame | None
     """`OPS` of the rank; None where it was not counted."""
-    num_steps: int
-    """In its timeline."""
+    windows: Sequence[tuple[int, int, int]] | None
+    """Start, end and number of the steps in its timeline; None where its own marks show them."""
     rates: Rates
     """Peak FLOP/s and bytes/s of its device, in place of the published ones."""
     asked: Asked | None
@@ -69,7 +69,8 @@ class ShareMaker:
         """Takes what was read of the rank."""
         rows, number, coverage = found.rows, self.rank.number, None
         if self.ops is not None:
-            rows, coverage = with_counts(rows, self.ops, pl.DataFrame({"rank": [number], "steps": [self.num_steps]}))
+            rows, coverage = with_counts(rows, self.ops, pl.DataFrame(
+                {"rank": [number], "steps": [len(self.windows or ())]}))
         rows = with_limits(rows, [self.rank], self.rates)
         steps, phases = (rows[name].drop_nulls().unique().sort().to_list() for name in ("step", "phase"))
         return RankShare(

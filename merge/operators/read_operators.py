@@ -15,8 +15,6 @@ from distprof.merge.operators.rank_timeline import RankTimeline, Wanted, read_ti
 from distprof.merge.operators.shape_costs import WANTED
 from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.run_model import Rank
-from distprof.merge.run.tables import RecordedTables
-from distprof.merge.run.timelines import steps_of_timeline
 
 AT_ONCE = 2
 """Ranks that are read side by side: their slices are in memory together."""
@@ -26,14 +24,12 @@ Beside = Callable[[Rank], Callable[[RankTimeline], Any]]
 Take = Callable[[Rank, Any], None]
 
 
-def read_operators(makers: Sequence[ShareMaker], tables: RecordedTables | None, *, by_shapes: bool,
-                   num_frames: int = 0, beside: Beside | None = None,
-                   take: Take = lambda *_: None) -> Iterator[RankShare | Unreadable]:
+def read_operators(makers: Sequence[ShareMaker], *, by_shapes: bool, num_frames: int = 0,
+                   beside: Beside | None = None, take: Take = lambda *_: None) -> Iterator[RankShare | Unreadable]:
     """Reads timelines.
 
     Args:
         makers: Of ranks that have one each.
-        tables: Of a run of ours.
         by_shapes: Takes FLOPs and bytes from the shapes in the traces.
         num_frames: Functions of Python in `stack`; 0 leaves it null.
         beside: What else is done with timelines, where they are read.
@@ -45,9 +41,7 @@ def read_operators(makers: Sequence[ShareMaker], tables: RecordedTables | None, 
     ranks, of_rank = [maker.rank for maker in makers], {maker.rank.number: maker for maker in makers}
 
     def arguments(rank: Rank) -> Sequence[Any]:
-        windows = None if tables is None else [
-            *steps_of_timeline(tables.steps, rank).select("start_ns", "end_ns", "step").iter_rows()]
-        return of_rank[rank.number], windows, by_shapes, num_frames, None if beside is None else beside(rank)
+        return of_rank[rank.number], by_shapes, num_frames, None if beside is None else beside(rank)
 
     found, num_rows = for_each_rank("read", _read, ranks, arguments, threads=AT_ONCE), 0
     for rank, (one, other) in zip(ranks, found, strict=True):
@@ -60,8 +54,7 @@ def read_operators(makers: Sequence[ShareMaker], tables: RecordedTables | None, 
         _return_memory()
 
 
-def _read(rank: Rank, maker: ShareMaker, windows: Sequence[tuple[int, int, int]] | None,
-          by_shapes: bool, num_frames: int,  # noqa: FBT001 (it is mapped)
+def _read(rank: Rank, maker: ShareMaker, by_shapes: bool, num_frames: int,  # noqa: FBT001 (it is mapped)
           beside: Callable[[RankTimeline], Any] | None) -> tuple[RankShare | Unreadable, Any]:
     memory, wanted = ChangesRead(), Wanted(python=num_frames > 0, texts=WANTED if by_shapes else ())
     try:
@@ -69,7 +62,7 @@ def _read(rank: Rank, maker: ShareMaker, windows: Sequence[tuple[int, int, int]]
     except DataError as error:
         return Unreadable(rank=rank.number, detail=str(error)), None
     other = None if beside is None else beside(timeline)
-    rows = rank_operators(rank.number, timeline, windows, num_frames=num_frames,
+    rows = rank_operators(rank.number, timeline, maker.windows, num_frames=num_frames,
                           changes=memory.changes(timeline.base_ns), by_shapes=by_shapes)
     return maker.of(rows, timeline.num_bad), other
 

@@ -90,8 +90,7 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
         from distprof.merge.operators.read_operators import read_operators  # takes a while
 
         found = list[RankShare]()
-        for one in read_operators(makers, tables, by_shapes=by_shapes, num_frames=num_frames, beside=beside,
-                                  take=take):
+        for one in read_operators(makers, by_shapes=by_shapes, num_frames=num_frames, beside=beside, take=take):
             if isinstance(one, RankShare):
                 found.append(one)
             else:
@@ -105,12 +104,14 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
 def _makers(ranks: Sequence[Rank], tables: RecordedTables | None, rates: Rates,
             asked: Asked | None) -> Iterator[ShareMaker]:
     if tables is None:
-        yield from (ShareMaker(rank=rank, ops=None, num_steps=0, rates=rates, asked=asked) for rank in ranks)
+        yield from (ShareMaker(rank=rank, ops=None, windows=None, rates=rates, asked=asked) for rank in ranks)
         return
-    ops = {int(key[0]): rows for key, rows in tables.ops.partition_by("rank", as_dict=True).items()}
+    ops, steps = ({int(key[0]): rows for key, rows in table.partition_by("rank", as_dict=True).items()}
+                  for table in (tables.ops, tables.steps))
     for rank in ranks:
+        timed = steps_of_timeline(steps[rank.number], rank) if rank.number in steps else tables.steps.clear()
         yield ShareMaker(rank=rank, ops=ops.get(rank.number), rates=rates, asked=asked,
-                         num_steps=len(steps_of_timeline(tables.steps, rank)))
+                         windows=list(timed.select("start_ns", "end_ns", "step").iter_rows()))
 
 
 def _coverage(found: Sequence[RankShare], tables: RecordedTables | None) -> Coverage | None:
