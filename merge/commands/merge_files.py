@@ -143,9 +143,11 @@ def _write_few_tables(found: MeasuredRun, folder: Path) -> dict[str, Any]:
 def _write_tables(found: MeasuredRun, tables: RecordedTables, folder: Path) -> dict[str, Any]:
     from distprof.merge.clock.common_times import on_common_clock
     from distprof.merge.run.tables import read_table, write
-    from distprof.merge.totals.summary import reduce
+    from distprof.merge.totals.level_totals import analysis_without_events
+    from distprof.merge.totals.summary import has_many_events, reduce
 
-    (summary, modules), metadata = reduce(found, tables), table_metadata(found.run)
+    analysis = analysis_without_events(found.run) if has_many_events(found.run) else None
+    (summary, modules), metadata = reduce(found, tables, analysis=analysis), table_metadata(found.run)
     write(folder, MERGED_MODULES, modules, metadata)
     if found.collectives is not None:
         write(folder, MERGED_COLLECTIVES, found.collectives, metadata)

@@ -9,12 +9,13 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import ReadSummaries
-from distprof.contract.tables import MODULES, PARAMETERS
+from distprof.contract.tables import MODULES, PARAMETERS, STEPS
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.blame.of_summaries import analysis_of_summaries
 from distprof.merge.cost.measured_run import MeasuredRun
 from distprof.merge.levels.level_run import LevelRun, level_run
 from distprof.merge.levels.representatives import of_places
+from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import Loaded, RecordedTables, read_table, read_tables
 from distprof.merge.totals.modules import reduce_modules
@@ -61,6 +62,18 @@ def level_totals(run: Run, steps: Loaded | None = None) -> LevelTotals:
     again = () if analysis.basis is None else analysis.basis.tables
     return LevelTotals(level=level, tables=tables, analysis=analysis, read=tuple(sorted(
         {*chosen, *again, *(rank.number for rank in run.without_summary)})))
+
+
+def analysis_without_events(run: Run) -> Analysis | None:
+    """What summaries tell of communication; None where there are not many ranks, or some have no summary.
+
+    Args:
+        run: Opened by its folders.
+    """
+    opened = open_run(*run.paths, exact=False, only=(STEPS.file, MODULES.file))
+    if opened.summaries is None or opened.without_summary:
+        return None
+    return analysis_of_summaries(level_run(opened, read_table(opened, STEPS).rows))
 
 
 def noted(run: Run, read: Iterable[int], level: LevelRun | None = None) -> Run:

@@ -25,7 +25,7 @@ from distprof.merge.totals.totals import FLOPS_OF_PHASE, model_totals, per_rank,
 
 TOP_MODULES = 50
 """Modules that summary.json lists; all are in modules.parquet."""
-MOST_EVENTS = 5_000_000
+MOST_EVENTS = 20_000_000
 """Events of all ranks up to which a summary looks at them; `distprof comms` looks at any number."""
 EXPOSED = ("waiting", "moving")
 """Parts of a step in which nothing is computed."""
@@ -157,15 +157,20 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: A
         analysis: Of it, where that was made already.
 
     Returns:
-        `communication` of `summary.json`, None without collectives and with more events than `MOST_EVENTS`; and
-        timelines that are damaged.
+        `communication` of `summary.json`, None without collectives, and where it was not made already and there are
+        too many events to look at; and timelines that are damaged.
     """
     run, rows = measured.run, measured.collectives
-    num_events = sum(rank.recorded.files.get(EVENTS.file) or 0 for rank in run.ranks if rank.recorded is not None)
-    if rows is None or rows.is_empty() or num_events > MOST_EVENTS:
+    if rows is None or rows.is_empty() or (analysis is None and has_many_events(run)):
         return None, ()
     found = analysis or analyse(run, measured.clock, rows, steps)
     return described_communication(run, found), found.problems
+
+
+def has_many_events(run: Run) -> bool:
+    """True where a summary does not look at timelines: there are more than `MOST_EVENTS` in them."""
+    return sum(rank.recorded.files.get(EVENTS.file) or 0 for rank in run.ranks
+               if rank.recorded is not None) > MOST_EVENTS
 
 
 def described_communication(run: Run, found: Analysis) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from distprof.files import json_text
 from distprof.merge.cost.choice import Choice
 from distprof.merge.run import recorded
 from distprof.merge.run.open_run import open_run
+from distprof.merge.totals import summary
 from distprof.merge.totals.findings import findings_of
 from distprof.merge.totals.level_findings import level_findings
 from support.jobs import distprof
@@ -67,6 +69,21 @@ def test_tables_are_read_of_one_rank_of_each_place(runs, shape):
     job = SHAPES[shape]
     tables = told("stats", "--json", runs / shape)["read"]["tables"]
     assert tables == [rank for rank in range(job.num_ranks) if job.place(rank)[1] == 0]
+
+
+@pytest.mark.usefixtures("few")
+def test_a_merge_of_many_events_tells_what_summaries_do(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(summary, "MOST_EVENTS", -1)
+    run = tmp_path / "run"
+    shutil.copytree(runs / "tp", run)
+    expected = told("stats", "--json", run)["communication"]
+    assert distprof("merge", run).returncode == 0
+    assert json.loads((run / "merged" / "summary.json").read_text())["communication"] == expected
+    assert [one["rank"] for one in expected["culprits"]] == [2]
+    assert told("stats", "--json", run)["communication"] == expected, "of the merge"
+    shutil.rmtree(run / "summaries")
+    assert distprof("merge", "--force", run).returncode == 0
+    assert json.loads((run / "merged" / "summary.json").read_text())["communication"] is None
 
 
 @pytest.mark.parametrize("shape", SHAPES)
