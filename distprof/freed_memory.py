@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -23,3 +25,18 @@ def giving_back(items: Iterable[Item]) -> Iterator[Item]:
         yield item
         if number % OFTEN == 0:
             give_back()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keeps the garbage collector from looking at what is made in here, again and again.
+
+    For millions of objects without cycles; they are freed as ever.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

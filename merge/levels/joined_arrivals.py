@@ -22,10 +22,14 @@ from distprof.contract.rank_summary import (
     PackedTable,
     RankGroup,
 )
+from distprof.freed_memory import uncollected
 from distprof.merge.run.summaries import ColumnJoin, Summaries
 
 CELLS = {name: kind for name, kind in CELL_COLUMNS.items() if name != "in_ns"}
 """Columns of cells that are joined."""
+SIZES = [[(name, np.dtype(kind).itemsize) for name, kind in kinds.items()] for kinds in (
+    CELLS, SEQUENCE_COLUMNS, CALL_COLUMNS, KIND_COLUMNS, SPENT_COLUMNS)]
+"""Columns of each table, with the bytes of a value."""
 BASE = "base_ns"
 TEXTS = ("op", "dtype", "module_path", "phase")
 NONE = np.empty(0, np.int64)
@@ -111,8 +115,9 @@ def joined_arrivals(summaries: Summaries, *, times: Collection[str] = TIMES,
         steps: Those that are wanted; None: all.
     """
     joining = _Joining(times, spent, steps)
-    for rank, found in summaries.arrivals():
-        joining.add(rank, found)
+    with uncollected():
+        for rank, found in summaries.arrivals():
+            joining.add(rank, found)
     return joining.joined()
 
 
@@ -198,10 +203,9 @@ class _Joining:
             found.sequences.columns["kept"], found.cells.columns["sequence"]))
         if len(sequence) and (int(sequence.max()) >= len(kept) or int(sequence.min()) < 0):
             return False
-        tables = ((found.cells, CELLS), (found.sequences, SEQUENCE_COLUMNS), (found.calls, CALL_COLUMNS),
-                  (found.kinds, KIND_COLUMNS), (found.spent, SPENT_COLUMNS))
-        if any(len(table.columns[name]) != table.rows * np.dtype(kind).itemsize
-               for table, kinds in tables if table.rows for name, kind in kinds.items()):
+        tables = zip((found.cells, found.sequences, found.calls, found.kinds, found.spent), SIZES, strict=True)
+        if any(len(table.columns[name]) != table.rows * size
+               for table, sizes in tables if table.rows for name, size in sizes):
             return False
         channels = [np.frombuffer(table.columns["channel"], "<i4") for table in (found.sequences, found.kinds)]
         if any(len(one) and not 0 <= int(one.min()) <= int(one.max()) < len(found.channels) for one in channels):

@@ -28,6 +28,7 @@ from distprof.contract.problems import (
 from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import STEPS
 from distprof.errors import DataError
+from distprof.freed_memory import uncollected
 from distprof.merge.run.attempts import earlier_attempts
 from distprof.merge.run.first_failure import failed_first
 from distprof.merge.run.launches import check_one_run, joined, launch_in
@@ -91,7 +92,8 @@ def _summaries(paths: Sequence[Path], only: Collection[str]) -> Summaries | None
     names = [folder.name for path in paths for folder in folders_in(path)]
     if len(names) <= MANY_RANKS and not any(True for path in paths for _ in files_of(path)):
         return None
-    found = read_summaries(paths, folders=names, only=only)
+    with uncollected():
+        found = read_summaries(paths, folders=names, only=only)
     if found is None or len(found.frames) <= MANY_RANKS:
         return None
     described = set(found.folders.values())

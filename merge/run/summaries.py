@@ -209,11 +209,13 @@ class ColumnJoin:
 
     def __init__(self, kinds: Mapping[str, str], texts: Collection[str] = ()) -> None:
         self._kinds = dict(kinds)
+        self._sizes = {name: np.dtype(kind).itemsize for name, kind in kinds.items()}
         self._bytes = {name: bytearray() for name in kinds}
         self._ranks: list[int] = []
         self._rows: list[int] = []
         self._known = {name: dict[str, int]() for name in texts}
         self._places = dict[tuple[str, tuple[str, ...]], Any]()
+        self._renumbered_columns = dict[tuple[str, tuple[str, ...], bytes], bytes]()
 
     def add(self, rank: int, table: PackedTable) -> None:
         """The rows of a rank; a table whose columns do not fit is left out."""
@@ -226,13 +228,18 @@ class ColumnJoin:
             if column is None:
                 held += self._unknown(name, table.rows)
             elif name in self._known:
-                held += self._renumbered(name, tuple(table.texts.get(name, ())), column)
+                key = name, tuple(table.texts.get(name, ())), column
+                # many ranks have the same texts in the same rows
+                known = self._renumbered_columns.get(key)
+                if known is None:
+                    known = self._renumbered_columns[key] = self._renumbered(*key)
+                held += known
             else:
                 held += column
 
     def _fits(self, table: PackedTable) -> bool:
-        return all(len(column) == table.rows * np.dtype(self._kinds[name]).itemsize
-                   for name, column in table.columns.items() if name in self._kinds)
+        sizes, rows = self._sizes, table.rows
+        return all(len(column) == rows * sizes[name] for name, column in table.columns.items() if name in sizes)
 
     def _unknown(self, name: str, rows: int) -> bytes:
         kind = self._kinds[name]
