@@ -15,6 +15,7 @@ from distprof.contract.tables import MODULES
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.levels.all_tables import TOLD_BY_TABLES, can_be_read
 from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
@@ -68,7 +69,7 @@ def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = Fal
     run = None if summary is not None and modules is not None else open_run(*paths, sizes=sizes, exact=exact)
     if summary is None:
         assert run is not None
-        summary = _summary(run)
+        summary = _summary(run, sizes=sizes)
     _refuse_traces(summary["kind"], path, "modules")
     if modules is None:
         assert run is not None
@@ -85,12 +86,15 @@ def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = Fal
 
 def _computed(paths: Sequence[Path], peak: float | None = None,
               sizes: Mapping[str, int] = NO_SIZES, *, exact: bool) -> dict[str, Any]:
-    return _summary(open_run(*paths, sizes=sizes, exact=exact), peak)
+    return _summary(open_run(*paths, sizes=sizes, exact=exact), peak, sizes)
 
 
-def _summary(run: Run, peak: float | None = None) -> dict[str, Any]:
+def _summary(run: Run, peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
     if run.summaries is not None:
-        return level_totals(run).summary(peak)
+        level = level_totals(run)
+        if level.analysis.blind != TOLD_BY_TABLES or not can_be_read(run):
+            return level.summary(peak)
+        run = open_run(*run.paths, sizes=sizes)
     found = measured_run(run)
     tables = read_tables(found.run)
     return reduce(found.noting(tables.problems), tables, peak=peak)[0]

@@ -16,6 +16,7 @@ from distprof.errors import DataError
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.critical.critical_path import CriticalPath, critical_path
 from distprof.merge.critical.replayable import Replayable, checked, chosen_steps
+from distprof.merge.levels.all_tables import TOLD_BY_TABLES, can_be_read
 from distprof.merge.levels.representatives import has_folder, of_places, standing_out
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.operators.grouping import columns_of
@@ -79,7 +80,17 @@ class Sources:
             raise DataError(f"expected a run with its ranks in {path}, found a merge alone",
                             hint="give the run directory that it was made of")
         self.given = given
-        self.opened = open_run(*self.paths, sizes=given.sizes, exact=given.exact)
+        self.opened, self._totals = self._open()
+
+    def _open(self) -> tuple[Run, LevelTotals | None]:
+        """By its summaries, where there are many ranks and these tell what waiting cost."""
+        run = open_run(*self.paths, sizes=self.given.sizes, exact=self.given.exact)
+        if run.summaries is None:
+            return run, None
+        found = level_totals(run)
+        if found.analysis.blind == TOLD_BY_TABLES and can_be_read(run):
+            return open_run(*self.paths, sizes=self.given.sizes), None
+        return run, found
 
     @property
     def run(self) -> Run:
@@ -94,9 +105,9 @@ class Sources:
     @cached_property
     def level(self) -> LevelTotals | None:
         """What summaries of ranks tell; None where the tables of all are read."""
-        if self.opened.summaries is None:
+        found = self._totals
+        if found is None:
             return None
-        found = level_totals(self.opened, self.recorded_steps)
         late = [one.rank for one in found.analysis.culprits if one.certain]
         chosen = [*standing_out(found.tables.steps, late), *(rank.number for rank in of_places(self.opened))]
         there = {rank.number for rank in self.opened.ranks if rank.number in chosen and has_folder(rank)}

@@ -12,7 +12,7 @@ from distprof.merge.activity.breakdown import PARTS, mean_steps
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.cost.coverage import Coverage
 from distprof.merge.cost.kinds import CollectiveKind
-from distprof.merge.text.culprits import culprit_lines, lines_of_summary
+from distprof.merge.text.culprits import culprit_lines, exact_hint, lines_of_summary
 from distprof.merge.text.hang import hang_lines
 from distprof.merge.text.phrases import clock_line, known_to, rank_list, some
 from distprof.merge.text.problems import sentence, sentences
@@ -162,6 +162,8 @@ def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
         for line in culprit_lines(analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded,
                                   basis=analysis.basis):
             page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
+        for line in exact_hint(analysis.blind, 0 if found.run.summaries is None else len(found.run.summaries.frames)):
+            page.line(line)
     else:
         page.line("no rank is called late: the collectives have no steps, and it takes several to tell habit from "
                   "chance (torch.profiler marks steps where its step() is called)")

@@ -106,6 +106,12 @@ def unseen(blind: Blind) -> str:
     return _UNSEEN[blind]
 
 
+def exact_hint(blind: Blind | None, num_summaries: int) -> Iterator[str]:
+    """What would tell more where summaries were read that know of no waits: jobs on GPUs wait in kernels."""
+    if blind == "no wait" and num_summaries:
+        yield "  hint: distprof comms --exact looks at the timelines of all ranks, with time and memory for them"
+
+
 def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *,
                      num_causes: int = CAUSES) -> Iterator[str]:
     """The same from `communication` and `ranks` of `summary.json`."""

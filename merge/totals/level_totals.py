@@ -13,6 +13,7 @@ from distprof.contract.tables import MODULES, PARAMETERS, STEPS
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.blame.of_summaries import analysis_of_summaries
 from distprof.merge.cost.measured_run import MeasuredRun
+from distprof.merge.levels.all_tables import TOLD_BY_TABLES
 from distprof.merge.levels.level_run import LevelRun, level_run
 from distprof.merge.levels.representatives import of_places
 from distprof.merge.run.open_run import open_run
@@ -65,7 +66,7 @@ def level_totals(run: Run, steps: Loaded | None = None) -> LevelTotals:
 
 
 def analysis_without_events(run: Run) -> Analysis | None:
-    """What summaries tell of communication; None where there are not many ranks, or some have no summary.
+    """What summaries tell of communication; None where they do not, there are not many ranks, or some have none.
 
     Args:
         run: Opened by its folders.
@@ -73,7 +74,8 @@ def analysis_without_events(run: Run) -> Analysis | None:
     opened = open_run(*run.paths, exact=False, only=(STEPS.file, MODULES.file))
     if opened.summaries is None or opened.without_summary:
         return None
-    return analysis_of_summaries(level_run(opened, read_table(opened, STEPS).rows))
+    found = analysis_of_summaries(level_run(opened, read_table(opened, STEPS).rows))
+    return None if found.blind == TOLD_BY_TABLES else found
 
 
 def noted(run: Run, read: Iterable[int], level: LevelRun | None = None) -> Run:

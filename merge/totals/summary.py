@@ -14,6 +14,7 @@ from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
 from distprof.contract.tables import EVENTS
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.cost.measured_run import MeasuredRun
+from distprof.merge.levels.all_tables import has_long_timelines
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import RecordedTables
 from distprof.merge.totals.description import described
@@ -26,7 +27,7 @@ from distprof.merge.totals.totals import FLOPS_OF_PHASE, model_totals, per_rank,
 TOP_MODULES = 50
 """Modules that summary.json lists; all are in modules.parquet."""
 MOST_EVENTS = 20_000_000
-"""Events of all ranks up to which a summary looks at them; `distprof comms` looks at any number."""
+"""Events of all ranks up to which a merge looks at them, where summaries of ranks may tell the same."""
 EXPOSED = ("waiting", "moving")
 """Parts of a step in which nothing is computed."""
 NAMED = 5
@@ -157,18 +158,18 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: A
         analysis: Of it, where that was made already.
 
     Returns:
-        `communication` of `summary.json`, None without collectives, and where it was not made already and there are
-        too many events to look at; and timelines that are damaged.
+        `communication` of `summary.json`, None without collectives, and where it was not made already and timelines
+        are too long to look at; and timelines that are damaged.
     """
     run, rows = measured.run, measured.collectives
-    if rows is None or rows.is_empty() or (analysis is None and has_many_events(run)):
+    if rows is None or rows.is_empty() or (analysis is None and has_long_timelines(run)):
         return None, ()
     found = analysis or analyse(run, measured.clock, rows, steps)
     return described_communication(run, found), found.problems
 
 
 def has_many_events(run: Run) -> bool:
-    """True where a summary does not look at timelines: there are more than `MOST_EVENTS` in them."""
+    """True where it takes long to look at all timelines: there are more than `MOST_EVENTS` in them."""
     return sum(rank.recorded.files.get(EVENTS.file) or 0 for rank in run.ranks
                if rank.recorded is not None) > MOST_EVENTS
 

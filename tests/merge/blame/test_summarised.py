@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,16 @@ from distprof.merge.blame.culprits import Basis, Culprit
 from distprof.merge.blame.of_summaries import analysis_of_summaries
 from distprof.merge.blame.summarised.arrays import RankArrays, Stood
 from distprof.merge.blame.summarised.waited_for import Waits
+from distprof.merge.commands.comms import View, comms
+from distprof.merge.commands.stats import stats
 from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.levels import all_tables
 from distprof.merge.levels.level_run import level_run
+from distprof.merge.report.sources import Sources
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
 from distprof.merge.text.culprits import culprit_lines
+from distprof.merge.totals.findings import EVERYTHING, findings_of
 from distprof.summaries.host_file import append
 from distprof.summaries.maker import summarise
 from support.jobs import ROOT
@@ -134,7 +140,7 @@ def test_without_tables_a_cause_that_summaries_cannot_tell_is_unknown(tmp_path):
 
 
 @pytest.mark.long
-def test_ranks_that_never_stand_still_are_not_judged(tmp_path):
+def test_ranks_that_never_stand_still_are_not_judged(tmp_path, monkeypatch):
     """So do threads that work with a GPU: a wait takes as long as to ask for it."""
     job = Simulation(programs(SHAPES["ddp"], RANKS, 8, 1, plants=[Plant(2, "data", None, 4_000_000)]), lanes=2)
     run = Recorder().write(job, tmp_path / "run")
@@ -145,6 +151,13 @@ def test_ranks_that_never_stand_still_are_not_judged(tmp_path):
         pq.write_table(rows.set_column(place, rows.schema.field(place), pc.add(rows["wait_start_ns"], 20_000)), table)
         append(run, summarise(run / rank_folder(rank)))
     assert by_summaries(run).blind == "no wait" and not by_summaries(run).culprits
+    assert findings_of(run, choice=EVERYTHING, exact=False).run.summaries is None, "all tables are read in their place"
+    assert json.loads(stats(run, as_json=True))["read"]["summaries"] == Sources(run).summary["read"]["summaries"] == 0
+    monkeypatch.setattr(all_tables, "MOST_ROWS", 1000)
+    found = findings_of(run, choice=EVERYTHING, exact=False)
+    assert found.run.summaries is not None and found.analysis.blind == "no wait"
+    for shown in (comms(run, choice=EVERYTHING, view=View()), stats(run)):
+        assert "unknown\n  hint: distprof comms --exact looks at the timelines of all ranks" in shown
 
 
 @pytest.mark.long

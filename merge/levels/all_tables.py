@@ -1,0 +1,27 @@
+"""Tables of all ranks, which are read where summaries do not tell who was late: waits of GPUs lie in kernels."""
+
+from __future__ import annotations
+
+from distprof.contract.tables import COLLECTIVES, EVENTS
+from distprof.merge.levels.representatives import has_folder
+from distprof.merge.run.run_model import Run
+
+TOLD_BY_TABLES = "no wait"
+"""Why delays could not be seen, where timelines may show them."""
+MOST_ROWS = 1_000_000
+"""Collectives of all ranks that are read without being asked for: some 3 GB, and a minute or two."""
+MOST_EVENTS = 3_000_000
+"""Events of a rank; two ranks are in memory at once, with some 250 bytes an event."""
+
+
+def can_be_read(run: Run) -> bool:
+    """True where they are there, and not too large to be read without being asked for."""
+    known = [rank.recorded.files for rank in run.ranks if rank.recorded is not None and has_folder(rank)]
+    return (len(known) == len(run.ranks) and sum(files.get(COLLECTIVES.file) or 0 for files in known) <= MOST_ROWS
+            and not has_long_timelines(run))
+
+
+def has_long_timelines(run: Run) -> bool:
+    """True where one takes more memory than can be had for sure."""
+    return any((rank.recorded.files.get(EVENTS.file) or 0) > MOST_EVENTS for rank in run.ranks
+               if rank.recorded is not None)
