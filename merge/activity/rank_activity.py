@@ -38,6 +38,10 @@ class RankActivity:
     """The part of `blocked` that no such slice shows."""
     on_device: bool = False
     """True where all this is of a GPU."""
+    collectives: Any = None
+    """Of a GPU: numbers of the collectives of the rank, and, in `ready_ns`, when it was ready for each: when what was
+    launched before the call had run. Its kernel may begin later, behind that of another collective."""
+    ready_ns: Any = None
 
 
 def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Activities, *,
@@ -63,9 +67,10 @@ def rank_activity(events: pl.DataFrame, calls: RankCollectives, activities: Acti
                             scopes_to_intervals(markers(events))), activities)
     if len(kernels):
         computing = _intervals(kernels)
-        blocked, none = calls.running - computing, np.empty(0, np.int64)
-        return RankActivity(lane=lane.under(_on_device(kernels, events, lane)), computing=computing, blocked=blocked,
-                            wait_starts=none, wait_ends=none, pauses=blocked, on_device=True)
+        blocked, none, launched = calls.running - computing, np.empty(0, np.int64), _launched(kernels, events)
+        return RankActivity(lane=lane.under(_on_device(launched, lane)), computing=computing, blocked=blocked,
+                            wait_starts=none, wait_ends=none, pauses=blocked, on_device=True,
+                            collectives=calls.collective, ready_ns=_ready(launched, calls))
     ours = events.filter((pl.col("category") == "cpu_op") & ~pl.any_horizontal(
         pl.col("name").str.starts_with(prefix) for prefix in COMMUNICATION))
     computing = _intervals(ours)
@@ -112,11 +117,23 @@ def _between(lane: ActivityLane, activities: Activities) -> ActivityLane:
     return lane.under(ActivityLane.of(fill))
 
 
-def _on_device(kernels: pl.DataFrame, events: pl.DataFrame, lane: ActivityLane) -> ActivityLane:
-    """Kernels under the activity in which they were launched."""
+def _launched(kernels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Kernels by start, with `launched_ns`; null where that is not known."""
     launches = events.filter(pl.col("category").str.to_lowercase().str.starts_with("cuda_"),
                              pl.col("correlation").is_not_null()).select("correlation", launched_ns="start_ns")
-    joined = kernels.join(launches.unique("correlation"), on="correlation", how="left").sort("start_ns")
-    known, labels = lane.at(joined["launched_ns"].fill_null(0).to_numpy())
-    starts = joined["start_ns"].to_numpy()
-    return ActivityLane.first_counts(starts, starts + joined["duration_ns"].to_numpy(), labels, held=known)
+    return kernels.join(launches.unique("correlation"), on="correlation", how="left").sort("start_ns")
+
+
+def _on_device(launched: pl.DataFrame, lane: ActivityLane) -> ActivityLane:
+    """Kernels under the activity in which they were launched."""
+    known, labels = lane.at(launched["launched_ns"].fill_null(0).to_numpy())
+    starts = launched["start_ns"].to_numpy()
+    return ActivityLane.first_counts(starts, starts + launched["duration_ns"].to_numpy(), labels, held=known)
+
+
+def _ready(launched: pl.DataFrame, calls: RankCollectives) -> Any:
+    """When the rank was ready for its collectives: torch's NCCL waits for what was launched before the call."""
+    before = launched.drop_nulls("launched_ns").sort("launched_ns")
+    ends = np.maximum.accumulate(np.append(0, (before["start_ns"] + before["duration_ns"]).to_numpy()))
+    done = ends[np.searchsorted(before["launched_ns"].to_numpy(), calls.enqueue_ns)]
+    return np.minimum(np.maximum(done, calls.enqueue_ns), calls.arrival_ns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,22 +57,31 @@ def job_of(rows: pl.DataFrame, did: Mapping[int, RankActivity], windows: pl.Data
         windows: `rank`, `step`, `start_ns`, `end_ns` of the steps of ranks.
         activities: Numbers of activities; new ones are added.
     """
-    table = _known(rows, [rank for rank, one in did.items() if one.on_device])
+    table = _known(rows, {rank: one for rank, one in did.items() if one.on_device})
     waits = waits_of(table, did)
     return _linked(table, waits, did, windows, activities)
 
 
-def _known(rows: pl.DataFrame, on_device: Sequence[int]) -> pl.DataFrame:
-    """Rows whose times are known, by rank and call. Of a rank that is seen on its device, kernels are called there."""
+def _known(rows: pl.DataFrame, on_device: Mapping[int, RankActivity]) -> pl.DataFrame:
+    """Rows whose times are known, by rank and call. A rank that is seen on its device calls when that is ready."""
     more = [name for name in ("wait_start_ns", "wait_end_ns") if name in rows.columns]
     found = rows.select(*NEEDED, *more).with_columns(pl.col("enqueue_ns").fill_null(pl.col("arrival_ns")))
     found = found.filter(pl.all_horizontal(pl.col("enqueue_ns", "arrival_ns", "end_ns").is_not_null()))
-    called = pl.when(pl.col("rank").is_in(on_device)).then("arrival_ns").otherwise(
+    called = pl.when(pl.col("rank").is_in(list(on_device))).then(pl.coalesce("ready_ns", "arrival_ns")).otherwise(
         pl.min_horizontal("enqueue_ns", "arrival_ns"))
-    found = found.with_columns(called.alias("enqueue_ns"))
+    found = found.join(_ready(on_device), on=("rank", "collective"), how="left", maintain_order="left").with_columns(
+        called.alias("enqueue_ns")).drop("ready_ns")
     rank, enqueue = found["rank"].to_numpy(), found["enqueue_ns"].to_numpy()
     order = by_rank_and_time(rank, enqueue, np.zeros(len(found), np.int64))
     return found.select(pl.all().gather(pl.Series(order)))
+
+
+def _ready(on_device: Mapping[int, RankActivity]) -> pl.DataFrame:
+    """`ready_ns` by rank and collective; nothing of those that a rank calls twice, as a message to itself."""
+    parts = [pl.DataFrame({"rank": np.full(len(one.collectives), rank), "collective": one.collectives,
+                           "ready_ns": one.ready_ns}) for rank, one in on_device.items()]
+    schema = {"rank": pl.Int64(), "collective": pl.Int64(), "ready_ns": pl.Int64()}
+    return pl.concat([pl.DataFrame(schema=schema), *parts]).unique(("rank", "collective"), keep="none")
 
 
 def by_rank_and_time(rank: Any, at: Any, turn: Any) -> Any:

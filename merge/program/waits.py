@@ -100,12 +100,13 @@ def _inferred(enqueue: Any, end: Any, did: RankActivity) -> tuple[Any, Any, Any]
     slices = [(start, stop, False) for start, stop in zip(did.wait_starts.tolist(), did.wait_ends.tolist(),
                                                          strict=True)]
     pauses = [(start, stop, True) for start, stop in _between_calls(did.pauses, enqueue)]
+    late_ns = 0 if did.on_device else LATE_NS  # a stream goes on when the op ends, and both are seen by one clock
     waiting, found, place = list[int](), list[tuple[int, int, int]](), 0
     for start, stop, is_pause in sorted(slices + pauses):
         while place < len(enqueue) and enqueue[place] <= start:
             waiting.append(place)
             place += 1
-        over = [row for row in waiting if end[row] <= stop + min(LATE_NS, stop - start)]
+        over = [row for row in waiting if end[row] <= stop + min(late_ns, stop - start)]
         chosen = over if is_pause else _ended_by(over, end, start)
         found += [(row, max(start, int(enqueue[row])), max(min(stop, int(end[row])), start)) for row in chosen]
         gone = set(chosen)

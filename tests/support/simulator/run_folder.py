@@ -67,7 +67,7 @@ class Recorder:
         known = self._rank_json(rank, len(job.programs), len(job.step_ends(rank)))
         tables = self._tables(job, rank)
         for table, columns in tables.items():
-            known.files[table.file] = _write(folder, table, columns, {
+            known.files[table.file] = write_table(folder, table, columns, {
                 "rank": rank, "mp_size": known.mp_size or 1, "dp_size": known.dp_size or 1})
         (folder / RANK_JSON).write_bytes(msgspec.json.encode(known))
 
@@ -157,7 +157,7 @@ def _schema(table: Table) -> pa.Schema:
     return schema_of(table, {})
 
 
-def _write(folder: Path, table: Table, columns: Columns, tags: Mapping[str, int]) -> int:
+def write_table(folder: Path, table: Table, columns: Columns, tags: Mapping[str, int]) -> int:
     """Without a sync to disk, which recording does and which takes longest here; the number of rows."""
     schema, num_rows = _schema(table), len(next(iter(columns.values())))
     arrays = []
