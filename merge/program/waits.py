@@ -61,12 +61,13 @@ def waits_of(rows: pl.DataFrame, did: Mapping[int, RankActivity]) -> Waits:
 def unseen_ns(rows: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity]) -> Any:
     """How long each op was under way for which no wait is known, though there may have been one.
 
-    Where recorders saw waits, or there is no timeline that may hide them, there was none.
+    Where recorders saw waits, or there is no timeline that may hide them, there was none: that of a GPU hides none.
     """
     if not did or len(_recorded(rows, np.ones(len(rows), bool))[0]):
         return np.zeros(len(rows), np.int64)
     found = np.maximum((rows["end_ns"] - rows["enqueue_ns"]).to_numpy(), 0)
     found[waits.row[waits.end_ns > waits.begin_ns]] = 0
+    found[np.isin(rows["rank"].to_numpy(), [rank for rank, one in did.items() if one.on_device])] = 0
     return found
 
 
