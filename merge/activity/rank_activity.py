@@ -132,8 +132,12 @@ def _on_device(launched: pl.DataFrame, lane: ActivityLane) -> ActivityLane:
 
 
 def _ready(launched: pl.DataFrame, calls: RankCollectives) -> Any:
-    """When the rank was ready for its collectives: torch's NCCL waits for what was launched before the call."""
+    """When the rank was ready for its collectives: torch's NCCL waits for what was launched before the call.
+
+    What begins first is ready first, also where both wait for the same: all ranks have to call in one order.
+    """
     before = launched.drop_nulls("launched_ns").sort("launched_ns")
     ends = np.maximum.accumulate(np.append(0, (before["start_ns"] + before["duration_ns"]).to_numpy()))
     done = ends[np.searchsorted(before["launched_ns"].to_numpy(), calls.enqueue_ns)]
-    return np.minimum(np.maximum(done, calls.enqueue_ns), calls.arrival_ns)
+    place = np.arange(len(done))
+    return np.minimum(np.maximum.accumulate(np.maximum(done, calls.enqueue_ns) - place) + place, calls.arrival_ns)
