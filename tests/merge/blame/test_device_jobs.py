@@ -41,7 +41,8 @@ def random_job(seed: int) -> DeviceJob:
     return DeviceJob(
         num_ranks=num_ranks, layers=layers, steps=chance.choice([8, 12]), seed=seed,
         kernel_ns=chance.choice([20_000, 200_000, 1_500_000, 5_000_000]), noise=chance.choice([0.0, 0.01, 0.05]),
-        move_ns=chance.choice([50_000, 400_000, 2_000_000, 6_000_000]), slow=(slow,) if chance.random() < 0.8 else ())
+        move_ns=chance.choice([50_000, 400_000, 2_000_000, 6_000_000]), sharded=chance.random() < 0.5,
+        slow=(slow,) if chance.random() < 0.8 else ())
 
 
 def check(job: DeviceJob, found: Analysis) -> str:

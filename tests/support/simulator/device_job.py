@@ -1,9 +1,9 @@
-"""A data-parallel job on GPUs, by arithmetic alone: hosts launch, streams work, and all_reduces wait in kernels.
+"""A data-parallel job on GPUs, by arithmetic alone: hosts launch, streams work, and collectives wait in kernels.
 
 Each rank has a host, a stream of computing and one of NCCL. The host runs ahead of its streams until the end of the
-step, where it waits for them. An all_reduce of the gradients of a layer begins on a rank when its stream has made them
-and the one before is over, and ends on all ranks some time after the last one has begun. Nothing of distprof decides
-what happens.
+step, where it waits for them. A collective begins on a rank when it was called, the one before is over, and what it
+moves is there, and ends on all ranks some time after the last one has begun. Gradients of a layer are reduced when they
+are made; sharded layers are gathered one layer ahead. Nothing of distprof decides what happens.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from support.simulator.timeline import integers
 
 LAUNCH_NS, GAP_NS = 6_000, 4_000
 """How long a host takes to launch a kernel; and until that can begin."""
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+NCCL = "ncclDevKernel_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 class Slow(NamedTuple):
@@ -51,11 +51,11 @@ class Event(NamedTuple):
     sequence_number: int | None = None
 
 
-class Reduced(NamedTuple):
-    """An all_reduce on a rank."""
+class Moved(NamedTuple):
+    """A collective on a rank."""
 
+    op: str
     step: int
-    layer: int
     called_ns: int
     began_ns: int
     ended_ns: int
@@ -71,7 +71,7 @@ class _Rank:
     """When its stream of computing is free; likewise `nccl_ns`."""
     nccl_ns: int = 0
     events: list[Event] = field(default_factory=list)
-    reduced: list[Reduced] = field(default_factory=list)
+    moved: list[Moved] = field(default_factory=list)
     step_ends: list[int] = field(default_factory=list)
     launches: int = 0
 
@@ -102,7 +102,9 @@ class DeviceJob:
     kernel_ns: int = 1_500_000
     """Forward of a layer; backward takes twice as long."""
     move_ns: int = 400_000
-    """How long gradients of a layer move."""
+    """How long a layer moves."""
+    sharded: bool = False
+    """FSDP: layers are gathered for forward and backward, and gradients scattered."""
     noise: float = 0.01
     """Of each kernel, as a part of its time; its tail is heavy."""
     slow: Sequence[Slow] = ()
@@ -126,29 +128,39 @@ class DeviceJob:
         return sum(one.ns for one in self.slow if (one.rank, one.phase, one.layer) == (rank, phase, layer))
 
     def _step(self, ranks: Sequence[_Rank], step: int, scale: np.ndarray) -> None:
-        ready = np.zeros((self.layers, len(ranks)), np.int64)
-        for one in ranks:
-            self._forward(one, step, scale[one.number])
-            for layer in reversed(range(self.layers)):
-                ready[layer, one.number] = self._backward(one, step, layer, scale[one.number])
-        for layer in reversed(range(self.layers)):
-            self._reduce(ranks, step, layer, ready[layer])
+        began = [one.host_ns for one in ranks]
+        for one, since in zip(ranks, began, strict=True):
+            one.host_ns += 200_000 + self._extra(one.number, "data")
+            one.around("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", since)
+        began = [one.host_ns for one in ranks]
+        order = [*range(self.layers), *reversed(range(self.layers))]
+        gathered = [0] * len(order)
+        for place, layer in enumerate(order):
+            for ahead in (0, 1) if place == 0 else (place + 1,):
+                # the last layer is there still when backward begins
+                if self.sharded and ahead < len(order) and ahead != self.layers:
+                    gathered[ahead] = self._move(ranks, step, "all_gather", [0] * len(ranks))
+            for one in ranks:
+                one.compute_ns = max(one.compute_ns, gathered[place])
+            if place < self.layers:
+                for one in ranks:
+                    self._forward(one, step, layer, scale[one.number])
+            else:
+                ready = [self._backward(one, step, layer, scale[one.number]) for one in ranks]
+                self._move(ranks, step, "reduce_scatter" if self.sharded else "all_reduce", ready)
+            if place == self.layers - 1:
+                for one, since in zip(ranks, began, strict=True):
+                    one.host_ns += 2_000
+                    one.around("model [Net]", "user_annotation", since)
         for one in ranks:
             self._optimize(one)
 
-    def _forward(self, one: _Rank, step: int, scale: np.ndarray) -> None:
+    def _forward(self, one: _Rank, step: int, layer: int, scale: np.ndarray) -> None:
         began = one.host_ns
-        one.host_ns += 200_000 + self._extra(one.number, "data")
-        one.around("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", began)
-        began = one.host_ns
-        for layer in range(self.layers):
-            inside = one.host_ns
-            one.launch(f"gemm_{layer}", int(self.kernel_ns * scale[layer]) + self._extra(one.number, "forward", layer))
-            one.around("aten::linear", "cpu_op", inside, sequence=self._sequence(step, layer))
-            one.host_ns += 3_000
-            one.around(f"layers.{layer} [Linear]", "user_annotation", inside)
-        one.host_ns += 2_000
-        one.around("model [Net]", "user_annotation", began)
+        one.launch(f"gemm_{layer}", int(self.kernel_ns * scale[layer]) + self._extra(one.number, "forward", layer))
+        one.around("aten::linear", "cpu_op", began, sequence=self._sequence(step, layer))
+        one.host_ns += 3_000
+        one.around(f"layers.{layer} [Linear]", "user_annotation", began)
 
     def _sequence(self, step: int, layer: int) -> int:
         return 1 + step * self.layers + layer
@@ -159,23 +171,21 @@ class DeviceJob:
         ready = one.launch(f"gemm_grad_{layer}", work, "backward")
         one.around("autograd::engine::evaluate_function: AddmmBackward0", "cpu_op", began, "backward",
                    self._sequence(step, layer))
-        one.reduced.append(Reduced(step, layer, one.host_ns, 0, 0))
-        one.host_ns += LAUNCH_NS
         return ready
 
-    def _reduce(self, ranks: Sequence[_Rank], step: int, layer: int, ready: np.ndarray) -> None:
-        begins = [max(one.nccl_ns, int(ready[one.number])) + GAP_NS for one in ranks]
+    def _move(self, ranks: Sequence[_Rank], step: int, op: str, ready: Sequence[int]) -> int:
+        """A collective, once each rank has made what it takes; returns when it is over."""
+        begins = [max(one.nccl_ns, one.host_ns, there) + GAP_NS for one, there in zip(ranks, ready, strict=True)]
         ended = max(begins) + self.move_ns
         for one, began in zip(ranks, begins, strict=True):
-            place = next(place for place in range(len(one.reduced) - self.layers, len(one.reduced))
-                         if one.reduced[place].layer == layer)
-            one.reduced[place] = one.reduced[place]._replace(began_ns=began, ended_ns=ended)
             one.launches += 1
-            called = one.reduced[place].called_ns
+            one.moved.append(Moved(op, step, one.host_ns, began, ended))
             one.events += [
-                Event("cudaLaunchKernelExC", "cuda_runtime", called, called + 2_000, "backward", one.launches),
+                Event("cudaLaunchKernelExC", "cuda_runtime", one.host_ns, one.host_ns + 2_000, "main", one.launches),
                 Event(NCCL, "kernel", began, ended, "stream 20", one.launches)]
+            one.host_ns += LAUNCH_NS
             one.nccl_ns = ended
+        return ended
 
     def _optimize(self, one: _Rank) -> None:
         began = one.host_ns
@@ -195,7 +205,7 @@ class DeviceJob:
         folder.mkdir(parents=True)
         tags = {"rank": one.number, "mp_size": 1, "dp_size": self.num_ranks}
         files = {table.file: write_table(folder, table, columns, tags) for table, columns in (
-            (COLLECTIVES, self._collectives(one.reduced)), (EVENTS, _events(one)),
+            (COLLECTIVES, self._collectives(one.moved)), (EVENTS, _events(one)),
             (STEPS, steps(one.step_ends, BEGAN_NS)))}
         (folder / RANK_JSON).write_bytes(msgspec.json.encode(RankJson(
             device_type="cuda", device_name="NVIDIA H100 80GB HBM3", run_id="simulated", status="complete",
@@ -203,18 +213,19 @@ class DeviceJob:
             coordinates={"dp": one.number}, topology_source="simulated", mp_size=1, dp_size=self.num_ranks,
             num_steps=self.steps, passes={"trace": self.steps}, files=files)))
 
-    def _collectives(self, reduced: Sequence[Reduced]) -> Mapping[str, pa.Array]:
-        number, everybody = len(reduced), pa.array([list(range(self.num_ranks))], pa.list_(pa.int64()))
-        texts = {"op": "all_reduce", "group": "0", "group_description": "default_pg", "dtype": "float32",
+    def _collectives(self, moved: Sequence[Moved]) -> Mapping[str, pa.Array]:
+        number, everybody = len(moved), pa.array([list(range(self.num_ranks))], pa.list_(pa.int64()))
+        texts = {"group": "0", "group_description": "default_pg", "dtype": "float32",
                  "timed_by": "timeline", "phase": "backward"}
         times = {"enqueue_ns": "called_ns", "start_ns": "began_ns", "end_ns": "ended_ns"}
         return {
-            "step": integers([one.step for one in reduced]), "sequence": integers(range(number)),
+            "step": integers([one.step for one in moved]), "sequence": integers(range(number)),
             "group_sequence": integers(range(number)), "size_bytes": integers([1 << 26] * number),
             "num_elements": integers([1 << 24] * number), "asynchronous": pa.array([True] * number),
+            "op": pa.array([one.op for one in moved], pa.string()),
             "group_ranks": everybody.take(integers([0] * number)),
             **{name: pa.array([text] * number, pa.string()) for name, text in texts.items()},
-            **{name: integers([BEGAN_NS + getattr(one, of) for one in reduced]) for name, of in times.items()}}
+            **{name: integers([BEGAN_NS + getattr(one, of) for one in moved]) for name, of in times.items()}}
 
 
 def _events(one: _Rank) -> Mapping[str, pa.Array]:
