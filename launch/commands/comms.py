@@ -42,8 +42,8 @@ def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: in
     """Show communication: waiting, transfer, bandwidth, late ranks.
 
     RUN is a run directory, traces that torch.profiler wrote, or dumps of torch's flight recorder. Several are run
-    directories of one job, from hosts without a common folder. --workers and --scheduler are for traces: of a run
-    directory the tables of collectives are read, here.
+    directories of one job, from hosts without a common folder. --workers and --scheduler read traces and
+    timelines; the tables of collectives of a run directory are read here.
     """
     from distprof.launch.merge_memory import reuse_memory
 
