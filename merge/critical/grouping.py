@@ -71,7 +71,8 @@ def slack_by_rank(path: CriticalPath) -> pl.DataFrame:
     """Slack by `rank`, `phase` and `module_path`: the least of all calls, and the median of the least ones of steps."""
     return path.slack.group_by("phase", "module_path", "rank").agg(
         pl.col("slack_ns").min(), median_slack_ns=pl.col("slack_ns").median(), work_ns=pl.col("work_ns").mean(),
-        steps=pl.len()).sort("slack_ns", "work_ns", "rank", descending=[False, True, False])
+        steps=pl.len()).sort("slack_ns", "work_ns", "rank", "phase", "module_path",
+                             descending=[False, True, False, False, False], nulls_last=True)
 
 
 def _with_main_rank(path: CriticalPath, links: pl.DataFrame, keys: list[str]) -> pl.DataFrame:

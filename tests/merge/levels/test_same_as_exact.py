@@ -83,7 +83,8 @@ def test_a_merge_of_many_events_tells_what_summaries_do(runs, tmp_path, monkeypa
     assert told("stats", "--json", run)["communication"] == expected, "of the merge"
     shutil.rmtree(run / "summaries")
     assert distprof("merge", "--force", run).returncode == 0
-    assert json.loads((run / "merged" / "summary.json").read_text())["communication"] is None
+    by_tables = json.loads((run / "merged" / "summary.json").read_text())["communication"]
+    assert by_tables["basis"] is None and [one["rank"] for one in by_tables["culprits"]] == [2]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
