@@ -1,4 +1,7 @@
-"""What was freed goes back to the system: without this, a merge takes more memory with each rank that it has done."""
+"""What was freed goes back to the system, and the garbage collector stays away from what has no garbage.
+
+Without the first a merge takes more memory with each rank that it has done.
+"""
 
 from __future__ import annotations
 

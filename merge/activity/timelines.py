@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from distprof.merge.activity.rank_slices import SCHEMA, slices_of
+from distprof.errors import DataError
+from distprof.merge.activity.rank_slices import slices_of
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Rank
 
@@ -15,7 +16,7 @@ HELD = 2_000_000
 
 
 class Timelines(Mapping[int, pl.DataFrame]):
-    """Slices by rank, on the common clock."""
+    """Slices by rank, on the common clock; a DataError where those of a rank cannot be read any more."""
 
     def __init__(self, ranks: Mapping[int, Rank], clock: Clock) -> None:
         """Ranks that have a timeline that could be read."""
@@ -31,8 +32,11 @@ class Timelines(Mapping[int, pl.DataFrame]):
     def __getitem__(self, rank: int) -> pl.DataFrame:
         if rank not in self._held:
             found = slices_of(self._ranks[rank], self._clock.line(rank))
-            # somebody has changed the file meanwhile
-            self._held[rank] = found if isinstance(found, pl.DataFrame) else pl.DataFrame(schema=SCHEMA)
+            if not isinstance(found, pl.DataFrame):
+                why = "none" if found is None else found.detail
+                raise DataError(f"expected the timeline of rank {rank} as it was read before, found {why}",
+                                hint="files changed while they were read: run the command again")
+            self._held[rank] = found
             while len(self._held) > 1 and sum(map(len, self._held.values())) > HELD:
                 del self._held[next(iter(self._held))]
         return self._held[rank]

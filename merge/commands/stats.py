@@ -15,7 +15,7 @@ from distprof.contract.tables import MODULES
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.measured_run import measured_run
-from distprof.merge.levels.all_tables import TOLD_BY_TABLES, can_be_read
+from distprof.merge.levels.all_tables import tables_tell
 from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
@@ -92,7 +92,7 @@ def _computed(paths: Sequence[Path], peak: float | None = None,
 def _summary(run: Run, peak: float | None = None, sizes: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
     if run.summaries is not None:
         level = level_totals(run)
-        if level.analysis.blind != TOLD_BY_TABLES or not can_be_read(run):
+        if not tables_tell(run, level.analysis.blind):
             return level.summary(peak)
         run = open_run(*run.paths, sizes=sizes)
     found = measured_run(run)

@@ -9,13 +9,20 @@ from distprof.merge.run.run_model import Run
 TOLD_BY_TABLES = "no wait"
 """Why delays could not be seen, where timelines may show them."""
 MOST_ROWS = 1_000_000
-"""Collectives of all ranks that are read without being asked for: some 3 GB, and a minute or two."""
-MOST_EVENTS = 3_000_000
-"""Events of a rank; two ranks are in memory at once, with some 250 bytes an event."""
+"""Collectives of all ranks that are read without being asked for: some 3 GB."""
+MOST_EVENTS_OF_RANK = 3_000_000
+"""Two ranks are in memory at once."""
 
 
-def can_be_read(run: Run) -> bool:
-    """True where they are there, and not too large to be read without being asked for."""
+def tables_tell(run: Run, blind: str | None) -> bool:
+    """True where all tables are read after all: they may tell more, are there, and are not too large.
+
+    Args:
+        run: Opened by its summaries.
+        blind: Why these do not tell who was late; None where they do.
+    """
+    if blind != TOLD_BY_TABLES:
+        return False
     known = [rank.recorded.files for rank in run.ranks if rank.recorded is not None and has_folder(rank)]
     return (len(known) == len(run.ranks) and sum(files.get(COLLECTIVES.file) or 0 for files in known) <= MOST_ROWS
             and not has_long_timelines(run))
@@ -23,5 +30,5 @@ def can_be_read(run: Run) -> bool:
 
 def has_long_timelines(run: Run) -> bool:
     """True where one takes more memory than can be had for sure."""
-    return any((rank.recorded.files.get(EVENTS.file) or 0) > MOST_EVENTS for rank in run.ranks
+    return any((rank.recorded.files.get(EVENTS.file) or 0) > MOST_EVENTS_OF_RANK for rank in run.ranks
                if rank.recorded is not None)

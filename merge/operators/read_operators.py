@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from distprof.contract.problems import Unreadable
 from distprof.errors import DataError
+from distprof.freed_memory import give_back
 from distprof.merge.operators.memory_changes import ChangesRead
 from distprof.merge.operators.rank_operators import rank_operators
 from distprof.merge.operators.rank_share import RankShare, ShareMaker
@@ -51,7 +51,7 @@ def read_operators(makers: Sequence[ShareMaker], *, by_shapes: bool, num_frames:
                 take(rank, other)
         yield one
     if num_rows > MANY_ROWS:
-        _return_memory()
+        give_back()  # polars has an allocator of its own, which cannot use what timelines took
 
 
 def _read(rank: Rank, maker: ShareMaker, by_shapes: bool, num_frames: int,  # noqa: FBT001 (it is mapped)
@@ -65,10 +65,3 @@ def _read(rank: Rank, maker: ShareMaker, by_shapes: bool, num_frames: int,  # no
     rows = rank_operators(rank.number, timeline, maker.windows, num_frames=num_frames,
                           changes=memory.changes(timeline.base_ns), by_shapes=by_shapes)
     return maker.of(rows, timeline.num_bad), other
-
-
-def _return_memory() -> None:
-    """Gives the system back what timelines took: polars has an allocator of its own, which cannot use it."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:  # musl has none
-        trim(0)

@@ -16,7 +16,7 @@ from distprof.errors import DataError
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.critical.critical_path import CriticalPath, critical_path
 from distprof.merge.critical.replayable import Replayable, checked, chosen_steps
-from distprof.merge.levels.all_tables import TOLD_BY_TABLES, can_be_read
+from distprof.merge.levels.all_tables import tables_tell
 from distprof.merge.levels.representatives import has_folder, of_places, standing_out
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.operators.grouping import columns_of
@@ -88,7 +88,7 @@ class Sources:
         if run.summaries is None:
             return run, None
         found = level_totals(run)
-        if found.analysis.blind == TOLD_BY_TABLES and can_be_read(run):
+        if tables_tell(run, found.analysis.blind):
             return open_run(*self.paths, sizes=self.given.sizes), None
         return run, found
 

@@ -11,6 +11,7 @@ import msgspec
 from distprof.merge.activity.activities import OF_MODULES
 from distprof.merge.blame.culprits import MATERIAL, SURE, Basis, Blind, Cause, Culprit
 from distprof.merge.blame.processors import CrowdedHost
+from distprof.merge.levels.all_tables import TOLD_BY_TABLES
 from distprof.merge.text.phrases import brief, of_passes, rank_list
 from distprof.units import percent
 
@@ -108,7 +109,7 @@ def unseen(blind: Blind) -> str:
 
 def exact_hint(blind: Blind | None, num_summaries: int) -> Iterator[str]:
     """What would tell more where summaries were read that know of no waits: jobs on GPUs wait in kernels."""
-    if blind == "no wait" and num_summaries:
+    if blind == TOLD_BY_TABLES and num_summaries:
         yield "  hint: distprof comms --exact looks at the timelines of all ranks, with time and memory for them"
 
 

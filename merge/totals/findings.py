@@ -20,7 +20,7 @@ from distprof.merge.cost.coverage import Coverage, coverage
 from distprof.merge.cost.kinds import CollectiveKind, kinds
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.cost.per_collective import per_collective
-from distprof.merge.levels.all_tables import TOLD_BY_TABLES, can_be_read
+from distprof.merge.levels.all_tables import tables_tell
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram
 from distprof.merge.run.merged import is_merge, open_merge, origin_of
@@ -77,7 +77,7 @@ def findings_of(path: Path, *more: Path, choice: Choice, sizes: Mapping[str, int
         from distprof.merge.totals.level_findings import level_findings  # which makes these findings
 
         found = level_findings(run, choice)
-        if found.analysis is None or found.analysis.blind != TOLD_BY_TABLES or not can_be_read(run):
+        if found.analysis is None or not tables_tell(run, found.analysis.blind):
             return found
         run = open_run(*paths, sizes=sizes)
     measured = measured_run(run)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
+from distprof.errors import DataError
 from distprof.merge.activity import timelines
 from distprof.merge.commands.critical_path import CriticalView, critical_paths
 from distprof.merge.run import tables
@@ -66,6 +67,9 @@ def test_timelines_that_are_not_held_are_read_again(of_many_ranks, monkeypatch):
     assert sorted(read) == sorted(set(read)) and read
     monkeypatch.setattr(timelines, "HELD", 1)
     assert critical_paths(run, view=CriticalView(as_json=True)) == shown
+    monkeypatch.setattr(timelines, "slices_of", lambda *_: None)
+    with pytest.raises(DataError, match=r"expected the timeline of rank \d as it was read before, found none"):
+        critical_paths(run, view=CriticalView(as_json=True))
 
 
 def _merged(run: Path) -> Path:

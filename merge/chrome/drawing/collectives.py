@@ -18,7 +18,7 @@ import polars as pl
 from distprof.merge.chrome.drawing.arrows import Arrows, arrows_between
 from distprof.merge.chrome.drawing.counters import JobCounter, in_flight, waiting
 from distprof.merge.chrome.drawing.drawn import PROCESS, DrawnCollective
-from distprof.merge.chrome.drawing.rank_collectives import RankCollectives, Row
+from distprof.merge.chrome.drawing.rank_drawing import RankDrawing, Row
 from distprof.merge.clock.model import Clock
 from distprof.merge.layout.windows import Windows
 from distprof.merge.run.group_ranks import COLUMN
@@ -65,7 +65,7 @@ class Drawing:
         threads = Counter(self.shown.select("rank", "title", "lane").unique()["rank"])
         return max((threads[rank] + bool(self.chains.get(rank)) for rank in self.wanted), default=0)
 
-    def of_rank(self, rank: int) -> RankCollectives:
+    def of_rank(self, rank: int) -> RankDrawing:
         """What is drawn of a rank."""
         place = self.places.get(rank, slice(0, 0))
         mine = self.shown[place]
@@ -74,7 +74,7 @@ class Drawing:
         rows = coded.drop(COLUMN).rename({"shown_ranks": COLUMN}).with_columns(
             pl.col(pl.Categorical).cast(pl.String), mine["lane"],
             title=pl.Series([self.titles[number] for number in mine["title"].to_list()], dtype=pl.String))
-        return RankCollectives(rows=rows.select(Row._fields), arrows=list(self.arrows.of(place.start, place.stop)),
+        return RankDrawing(rows=rows.select(Row._fields), arrows=list(self.arrows.of(place.start, place.stop)),
                                min_duration_ns=self.wanted[rank].min_duration_ns, more=self.chains.get(rank, ()))
 
 

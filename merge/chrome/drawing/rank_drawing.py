@@ -70,7 +70,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankCollectives:
+class RankDrawing:
     """What is drawn of a rank, in a form that is small, and that travels to a worker."""
 
     rows: pl.DataFrame
