@@ -250,9 +250,11 @@ class RankRecording:
             self.say(f"this rank has no summary, and commands read its tables instead: {error}")
 
     def stop(self) -> None:
-        """Ends threads and connections."""
+        """Ends threads and connections, closes files."""
         self._job.stop()
         self.clock.stop()
+        if self._folder is not None:
+            self._folder.close()
 
     def add_end(self) -> None:
         """Adds what came behind the last pass, where the folder was written before: compilations, and what ended the

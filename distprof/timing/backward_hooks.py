@@ -9,21 +9,23 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 from distprof.model.call_paths import PARAMETERS
+from distprof.timing.latency import Share
 from distprof.timing.thread_tapes import Tape
 
 
-def hook_backward(outputs: Iterable[Any], first: int, tape: Tape, begins: Callable[..., None]) -> None:
+def hook_backward(outputs: Iterable[Any], first: int, tape: Tape,
+                  hook: Callable[[Share | None], Callable[..., None]]) -> None:
     """Hooks nodes behind `outputs` made since number `first`, and nodes to which their gradients leave.
 
     Args:
         outputs: Nodes of the tensors that modules returned.
         first: Sequence number at the start of the outermost call.
         tape: Tape of the thread that made the nodes.
-        begins: Called with the share whose backward begins (None outside of modules) and the gradients.
+        hook: For a share, or None for what is outside of modules: what a node calls with its gradients when the
+            backward of that share begins.
     """
     sequence, chains = tape.sequence, tape.chains
     stretches: dict[Any, int] = {}
@@ -54,4 +56,4 @@ def hook_backward(outputs: Iterable[Any], first: int, tape: Tape, begins: Callab
     for node in hooked:
         if stretches[node] >= 0:  # else its owner was dropped
             chain = chains[stretches[node]]
-            node.register_prehook(partial(begins, None if chain is None else chain.backward))
+            node.register_prehook(hook(None if chain is None else chain.backward))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +21,7 @@ from distprof.model.tensors import tensors
 from distprof.timing.backward_hooks import hook_backward
 from distprof.timing.latency import Chain, Latency, Share, latencies
 from distprof.timing.stopwatch import Stopwatch, stopwatch
-from distprof.timing.thread_tapes import NO_TASK, Tape, TapeEntry, Tapes
+from distprof.timing.thread_tapes import NO_TASK, Tape, Tapes
 
 sequence_number = torch._C._autograd._get_sequence_nr
 MOST_MARKS = 1 << 16
@@ -99,7 +99,7 @@ class TimePass:
         self._mark: Callable[[], Any] = self._watch.mark
         self._every: list[Tape] = []
         self._tapes = Tapes(self._watch, self._every)
-        self._finished: list[list[TapeEntry]] = []
+        self._finished: list[tuple[list[Any], list[Share | None]]] = []
         self._num_marks = 0
         """In `_finished`."""
         self._steps: list[StepMarks] = []
@@ -112,7 +112,8 @@ class TimePass:
         """What an optimizer does itself, while it runs."""
         self._inside_optimizer = 0
         """Closures, forward calls and backward passes that run inside it, each in the one before."""
-        self._backward_begins = guard(self._on_backward)
+        begins = guard(self._on_backward)
+        self._backward_hook = cache(lambda share: partial(begins, share))
         self._backward_computed, self._backward_ended = guard(self._computed), guard(self._ended)
 
     def start(self) -> None:
@@ -142,8 +143,8 @@ class TimePass:
         for tape in self._every:
             if tape.task != NO_TASK and not in_backward():  # an optimizer may step inside backward
                 tape.abandon()
+            self._num_marks += len(tape.marks)
             self._finished.append(tape.cut())
-            self._num_marks += len(self._finished[-1])
         for chain in self._entered:
             chain.calls += 1
         self._entered.clear()
@@ -162,7 +163,7 @@ class TimePass:
         tape = self._tapes.mine
         if self._optimizer is not None and tape.task != NO_TASK:
             self._steps[-1].optimizer_in_backward.append(self._optimizer)
-            tape.entries.append((self._optimizer.start, None))
+            tape.runs(self._optimizer.start, None)
 
     def optimizer_ends(self) -> None:
         """Called after it."""
@@ -170,8 +171,8 @@ class TimePass:
             return
         self._optimizer.end = self._mark()
         tape = self._tapes.mine
-        if tape.task != NO_TASK and len(tape.entries) > 1:
-            tape.entries.append((self._optimizer.end, tape.entries[-2][1]))
+        if tape.task != NO_TASK and len(tape.shares) > 1:
+            tape.runs(self._optimizer.end, tape.shares[-2])
         self._optimizer = None
 
     def closure_begins(self) -> None:
@@ -207,20 +208,21 @@ class TimePass:
         if tape.task != NO_TASK and not recompute:
             tape.abandon()
         caller: ForwardCall | None = None if frame.outer is None else frame.outer.data.get(self)
-        first, entries, chains = sequence_number(), tape.entries, tape.chains
+        first, shares, chains = sequence_number(), tape.shares, tape.chains
         if caller is not None:
             chain, outermost = caller[0].child(frame.site), caller[3]
         else:
             chain, outermost = self._outermost_chain(frame), OutermostCall(first)
             if frame.is_root:
                 self._begins_inside_optimizer()
-        frame.data[self] = chain, entries[-1][1], chains[-1], outermost, tape, caller is None
+        frame.data[self] = chain, shares[-1], chains[-1], outermost, tape, caller is None
         tape.sequence.append(first)  # its nodes are those from here on
         chains.append(chain)
         if not recompute and not chain.repeats:
             self._entered.append(chain)
+        shares.append(chain.recompute if recompute else chain.forward)
         mark = self._mark()
-        entries.append((mark, chain.recompute if recompute else chain.forward))
+        tape.marks.append(mark)
         if caller is None and frame.is_root:
             outermost.span = Span(mark)
             self._steps[-1].forward.append(outermost.span)
@@ -246,15 +248,15 @@ class TimePass:
         if is_outermost:
             self._leave(outermost, before, mark, tape)
         else:
-            tape.entries.append((mark, before))
+            tape.runs(mark, before)
 
     def _leave(self, call: OutermostCall, before: Share | None, mark: Any, tape: Tape) -> None:
         if call.span is not None:
             call.span.end = mark
-        tape.entries.append((mark, None))  # the time to set hooks belongs to no module
-        hook_backward(call.outputs, call.first, tape, self._backward_begins)
+        tape.runs(mark, None)  # the time to set hooks belongs to no module
+        hook_backward(call.outputs, call.first, tape, self._backward_hook)
         if before is not None:
-            tape.entries.append((self._mark(), before))
+            tape.runs(self._mark(), before)
         if call.span is not None:
             self._ends_inside_optimizer()
 
@@ -264,7 +266,7 @@ class TimePass:
             self._begins_inside_optimizer()
             tape, span = self._tapes.mine, Span(self._mark())
             frame.data[self] = span, tape.running
-            tape.entries.append((span.start, None))
+            tape.runs(span.start, None)
             self._steps[-1].evaluation.append(span)
 
     def _exit_evaluation(self, frame: Frame) -> None:
@@ -272,7 +274,7 @@ class TimePass:
         if found is not None:
             span, before = found
             span.end = self._mark()
-            self._tapes.mine.entries.append((span.end, before))
+            self._tapes.mine.runs(span.end, before)
             self._ends_inside_optimizer()
 
     def latencies(self) -> dict[Site, Latency]:
@@ -309,7 +311,7 @@ class TimePass:
         task = torch._C._current_graph_task_id()
         if tape.task != task:
             self._join(tape, task)
-        tape.entries.append((self._mark(), share))
+        tape.runs(self._mark(), share)
 
     def _join(self, tape: Tape, task: int) -> None:
         run = self._runs.get(task)
@@ -327,7 +329,7 @@ class TimePass:
         run.end = self._mark()
         self._runs.pop(run.task, None)
         for tape, task, before in run.joined:
-            tape.entries.append((run.end, before))
+            tape.runs(run.end, before)
             tape.task = task
         # queued now, it runs after the callbacks of DDP and the like
         Variable._execution_engine.queue_callback(partial(self._backward_ended, run))
@@ -339,9 +341,9 @@ class TimePass:
 
     def _play(self) -> None:
         """Adds the time between marks to the shares."""
-        for entries in self._finished:
-            times = [self._watch.resolve(mark) for mark, _ in entries]
-            for (_, share), (start, end) in zip(entries, pairwise(times), strict=False):
+        for marks, shares in self._finished:
+            times = pairwise(self._watch.resolve(mark) for mark in marks)
+            for share, (start, end) in zip(shares, times, strict=False):
                 if share is not None:
                     share.add(end - start)
         self._finished.clear()
