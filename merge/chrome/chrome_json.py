@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
-from isal import igzip, isal_zlib
 
 from distprof.contract.paths import FORMAT, TRACE_JSON
 from distprof.merge.chrome.drawing.drawn import DRAWN, PROCESS, CounterValue, DrawnCollective, DrawnSlice, DrawnTensor
+from distprof.merge.chrome.gzip_member import GzipMember, packed
 from distprof.merge.chrome.numbering import Lanes
 from distprof.merge.chrome.one_file import OneFile
 from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
@@ -34,9 +34,6 @@ HEAD = b'{"displayTimeUnit":"ms","traceEvents":[\n'
 BETWEEN = b",\n"
 AT_ONCE = 1 << 14
 """Events that are put into text together."""
-LEVEL = 1
-GZIP = 31
-"""wbits of a deflate stream with a gzip header."""
 NO_RANKS = b'"ranks":{}}}'
 """End of the metadata, before that of ranks is put in."""
 PIECE_BYTES = 16 << 20
@@ -57,8 +54,8 @@ class ChromeJson:
 
     def begin(self) -> None:
         self._work = make_work_folder(self._folder)
-        self._out.begin(len(self._plans.ranks), _compressed(BETWEEN))
-        self._out.write(_compressed(HEAD))
+        self._out.begin(len(self._plans.ranks), packed(BETWEEN))
+        self._out.write(packed(HEAD))
         # metadata of many ranks is long: the file of each lists all ranks of its groups
         self._about: IO[bytes] = tempfile.TemporaryFile(dir=self._work)  # noqa: SIM115 (closed by end)
 
@@ -81,7 +78,7 @@ class ChromeJson:
     def _separator(self) -> bytes:
         """What stands before the next events."""
         is_first, self._is_empty = self._is_empty, False
-        return b"" if is_first else _compressed(BETWEEN)
+        return b"" if is_first else packed(BETWEEN)
 
     def end(self, counts: Sequence[RankCounts]) -> None:
         self._out.finish(self._tail())
@@ -93,8 +90,8 @@ class ChromeJson:
         counters = counter_events(plans.drawing, plans.counters_pid, plans.origin_ns)
         while some := list(islice(counters, AT_ONCE)):
             yield self._separator()
-            yield _compressed(BETWEEN.join(map(encoded, some)))
-        yield from map(_compressed, self._metadata())
+            yield packed(BETWEEN.join(map(encoded, some)))
+        yield from map(packed, self._metadata())
 
     def _metadata(self) -> Iterator[bytes]:
         """What comes behind the events, in one piece where it is not long."""
@@ -135,8 +132,7 @@ class ChromeRank:
         self._events, self._attempt = events, Attempt(self._path, self._path.parent)
         self._file = self._attempt.file
         self._memory = self._counters() if self._draws_memory else None
-        # no name and no time in the header: the same input gives the same bytes
-        self._packer = isal_zlib.compressobj(LEVEL, wbits=GZIP)
+        self._member = GzipMember()
         self._is_empty = True
 
     def add(self, events: DecidedEvents) -> None:
@@ -147,9 +143,9 @@ class ChromeRank:
     def _write(self, text: bytes | memoryview) -> None:
         if text:
             if not self._is_empty:
-                self._file.write(self._packer.compress(BETWEEN))
+                self._file.write(self._member.add(BETWEEN))
             self._is_empty = False
-            self._file.write(self._packer.compress(text))
+            self._file.write(self._member.add(text))
 
     def end(self) -> None:
         """Writes what is drawn, and the names of processes and threads."""
@@ -157,7 +153,7 @@ class ChromeRank:
             texts = map(encoded, self._drawn())
             while some := list(islice(texts, AT_ONCE)):
                 self._write(BETWEEN.join(some))
-        self._file.write(self._packer.flush())
+        self._file.write(self._member.end())
         parts = None if self._share is None else self._share.put(self._file)
         self._events.counts.parts = parts
         self._attempt.keep(spare=parts is not None)
@@ -271,7 +267,3 @@ def _not_recorded(rank: Rank) -> dict[str, int] | None:
     """Events that the recorder left out of the timeline, the shortest; None where it has all."""
     left_out = rank.recorded.left_out if rank.recorded is not None else None
     return None if left_out is None else msgspec.structs.asdict(left_out)
-
-
-def _compressed(text: bytes) -> bytes:
-    return igzip.compress(text, mtime=0)
