@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from distprof.contract.problems import Unreadable
+from distprof.contract.tables import OPS, STEPS
 from distprof.errors import DataError
 from distprof.merge.operators.counted import Coverage
 from distprof.merge.operators.merged_operators import merged_operators
 from distprof.merge.operators.rank_share import Asked, RankShare, Rates, ShareMaker
 from distprof.merge.operators.shape_coverage import ShapeCoverage
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.tables import RecordedTables, read_tables
+from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.run.timelines import steps_of_timeline, with_timelines
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class RunOperators:
 
 def run_operators(run: Run, rates: Rates = (None, None), *,
                   num_frames: int = 0, merge: Path | None = None,
-                  tables: RecordedTables | None = None, asked: Asked | None = None,
+                  steps: Loaded | None = None, asked: Asked | None = None,
                   beside: Beside | None = None, take: Callable[[Rank, Any], None] = lambda *_: None) -> RunOperators:
     """Reads the timelines of a run, or what a merge has of them.
 
@@ -71,7 +72,7 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
         rates: Peak FLOP/s and bytes/s of each rank's device, in place of the published ones.
         num_frames: Functions of Python in `stack`; 0 leaves it null.
         merge: A merge of the run that is elsewhere.
-        tables: Of the run, where they were read already.
+        steps: Its `STEPS`, where they were read already.
         asked: What of the rows is needed; all of a thousand ranks take gigabytes.
         beside: What else is done with timelines that are read, where they are read: see `read_operators`.
         take: Gets what that returned.
@@ -80,11 +81,11 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
         DataError: No rank has one.
     """
     run = with_timelines(run)
-    if tables is None and run.kind != "traces":
-        tables = read_tables(run)
-    makers = [*_makers([rank for rank in run.ranks if rank.trace is not None], tables, rates, asked)]
-    problems = list[Unreadable]() if tables is None else list(tables.problems)
-    by_shapes = tables is None or tables.ops.is_empty()
+    ops = None if run.kind == "traces" else read_table(run, OPS)
+    steps = None if ops is None else steps or read_table(run, STEPS)
+    makers = [*_makers([rank for rank in run.ranks if rank.trace is not None], ops, steps, rates, asked)]
+    problems = [problem for table in (ops, steps) if table is not None for problem in table.problems]
+    by_shapes = ops is None or ops.rows.is_empty()
     found = merged_operators(run, merge, makers, by_shapes=by_shapes) if not num_frames else None
     if found is None:
         from distprof.merge.operators.read_operators import read_operators  # takes a while
@@ -97,26 +98,26 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
                 problems.append(one)
     if not found:
         raise DataError(f"expected a timeline in {run.path}, found none",
-                        hint="--steps trace=6 records one, and so does memory=3" if tables is not None else None)
-    return RunOperators(shares=found, problems=problems, coverage=_coverage(found, tables))
+                        hint="--steps trace=6 records one, and so does memory=3" if ops is not None else None)
+    return RunOperators(shares=found, problems=problems, coverage=_coverage(found, ops))
 
 
-def _makers(ranks: Sequence[Rank], tables: RecordedTables | None, rates: Rates,
+def _makers(ranks: Sequence[Rank], ops: Loaded | None, steps: Loaded | None, rates: Rates,
             asked: Asked | None) -> Iterator[ShareMaker]:
-    if tables is None:
+    if ops is None or steps is None:
         yield from (ShareMaker(rank=rank, ops=None, windows=None, rates=rates, asked=asked) for rank in ranks)
         return
-    ops, steps = ({int(key[0]): rows for key, rows in table.partition_by("rank", as_dict=True).items()}
-                  for table in (tables.ops, tables.steps))
+    counted, stepped = ({int(key[0]): rows for key, rows in table.rows.partition_by("rank", as_dict=True).items()}
+                        for table in (ops, steps))
     for rank in ranks:
-        timed = steps_of_timeline(steps[rank.number], rank) if rank.number in steps else tables.steps.clear()
-        yield ShareMaker(rank=rank, ops=ops.get(rank.number), rates=rates, asked=asked,
+        timed = steps_of_timeline(stepped[rank.number], rank) if rank.number in stepped else steps.rows.clear()
+        yield ShareMaker(rank=rank, ops=counted.get(rank.number), rates=rates, asked=asked,
                          windows=list(timed.select("start_ns", "end_ns", "step").iter_rows()))
 
 
-def _coverage(found: Sequence[RankShare], tables: RecordedTables | None) -> Coverage | None:
-    if tables is None or tables.ops.is_empty() or not any(one.num_rows for one in found):
+def _coverage(found: Sequence[RankShare], ops: Loaded | None) -> Coverage | None:
+    if ops is None or ops.rows.is_empty() or not any(one.num_rows for one in found):
         return None
-    flops, calls = (float(tables.ops[name].sum()) for name in ("flops", "calls"))
+    flops, calls = (float(ops.rows[name].sum()) for name in ("flops", "calls"))
     return Coverage(flops=sum(one.flops for one in found), counted_flops=flops,
                     calls=sum(one.calls for one in found), counted_calls=calls)

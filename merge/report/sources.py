@@ -239,11 +239,9 @@ class Sources:
         def take(rank: Rank, found: TracedWaits) -> None:
             traced[rank.number] = found
 
-        tables = self.tables if self.is_recorded else None
-        if self.level is not None:
-            tables = read_tables(self.in_detail)
+        steps = self.recorded_steps if self.level is None else None
         found = _tried(lambda: run_operators(
-            self.in_detail, rates, tables=tables, beside=beside, take=take,
+            self.in_detail, rates, steps=steps, beside=beside, take=take,
             asked=Asked(selection=Selection(), keys=columns_of(OPERATORS_BY))))
         return found, traced
 

@@ -39,6 +39,9 @@ FILES_AT_ONCE = 16
 """More take less time and more memory."""
 ROWS_AT_ONCE, RANKS_AT_ONCE = 1 << 17, 1 << 22
 """That are written at once: rows, and ranks in their lists of ranks, of which a row has as many as the job."""
+OP_KEYS = ("op", "phase", "dtype", "counted", "view")
+"""Columns of operators that totals tell apart."""
+OP_SUMS = ("calls", "macs", "flops", "recompute_macs", "io_bytes")
 RANKS_READ = 4096
 """From so many ranks in the lists of a row on, files are read one by one."""
 AT_ONCE = 2
@@ -63,6 +66,7 @@ class RecordedTables:
 
     steps: pl.DataFrame
     ops: pl.DataFrame
+    """`OPS` without modules and shapes: a row for each rank and `OP_KEYS`, with the sums `OP_SUMS`."""
     modules: pl.DataFrame
     parameters: pl.DataFrame
     problems: Sequence[Unreadable]
@@ -76,12 +80,17 @@ def read_tables(run: Run, steps: Loaded | None = None, *, parameters: Loaded | N
         steps: Its `STEPS`, where they were read already.
         parameters: Likewise its `PARAMETERS`.
     """
-    ops, modules = (read_table(run, table) for table in (OPS, MODULES))
+    ops, modules = read_table(run, OPS, _op_sums), read_table(run, MODULES)
     parameters = parameters or read_table(run, PARAMETERS)
     steps = steps or read_table(run, STEPS)
     return RecordedTables(
         steps=steps.rows, ops=ops.rows, modules=modules.rows, parameters=parameters.rows,
         problems=[problem for one in (ops, steps, modules, parameters) for problem in one.problems])
+
+
+def _op_sums(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of modules and shapes are most of what ranks recorded of their operators."""
+    return rows.group_by("rank", *OP_KEYS, maintain_order=True).agg(pl.col(OP_SUMS).sum())
 
 
 def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows,
