@@ -1,6 +1,6 @@
 """Measures the commands on ranks that distprof recorded in full, without summaries: more and more of them.
 
-    python benchmarks/scale_recorded.py [RUN] [--ranks 4,64,256,1024] [--in FOLDER] [--record]
+    python benchmarks/scale_recorded.py [RUN] [--ranks 4,64,256,1024] [--in FOLDER] [--summaries] [--record]
 
 RUN is a recorded data parallel job, of sharded_job.py with 4 ranks where none is given; scaled_run.py makes a run of
 many ranks of it. Each command is run once; memory is its largest resident set (VmHWM).
@@ -56,13 +56,14 @@ def main() -> None:
     parser.add_argument("run", nargs="?", type=Path)
     parser.add_argument("--ranks", default="4,64,256,1024", help="numbers of ranks (default: %(default)s)")
     parser.add_argument("--in", dest="folder", type=Path, help="where files are for the while: a disk with room")
+    parser.add_argument("--summaries", action="store_true", help="ranks have summaries, as recorded ones do")
     parser.add_argument("--record", action="store_true", help="put the table into RESULTS.md")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder, rows = Path(name), []
         source = given.run or recorded(folder)
         for count in map(int, given.ranks.split(",")):
-            write_run(source, folder / "run", count)
+            write_run(source, folder / "run", count, summaries=given.summaries)
             rows.append(row(folder / "run", folder / "out"))
     section = f"{text.machine()}\n\n{text.table(HEAD, rows)}"
     print(section)

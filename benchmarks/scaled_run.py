@@ -18,6 +18,9 @@ from pathlib import Path
 import polars as pl
 from isal import igzip
 
+from distprof.summaries.host_file import append
+from distprof.summaries.maker import summarise
+
 TRACE = "trace.json.gz"
 
 
@@ -50,12 +53,15 @@ def write_rank(source: Path, folder: Path, num_ranks: int) -> None:
     (folder / TRACE).write_bytes(igzip.compress(head + tag + text[start + 2000:], 1, mtime=0))
 
 
-def write_run(run: Path, out: Path, num_ranks: int) -> None:
-    """Writes the run of so many ranks."""
+def write_run(run: Path, out: Path, num_ranks: int, *, summaries: bool = False) -> None:
+    """Writes the run of so many ranks, each with a summary where that is asked for, as ranks that complete leave."""
     sources = sorted(run.glob("rank?????"))
     shutil.rmtree(out, ignore_errors=True)
     for rank in range(num_ranks):
-        write_rank(sources[rank % len(sources)], out / f"rank{rank:05}", num_ranks)
+        folder = out / f"rank{rank:05}"
+        write_rank(sources[rank % len(sources)], folder, num_ranks)
+        if summaries:
+            append(out, summarise(folder))
     about = json.loads((run / "run.json").read_text())
     (out / "run.json").write_text(json.dumps(about | {"world_size": num_ranks}, indent=1))
 

@@ -93,6 +93,8 @@ def is_known(table: Any, name: str) -> Any:
 
 
 WIDTHS = {"int64": "<i8", "int32": "<i4", "int16": "<i2", "int8": "i1", "double": "<f8", "float": "<f4"}
+UNSIGNED = {"uint32": "<u4", "uint16": "<u2", "uint8": "u1"}
+"""As other writers number texts: they become integers that have room for -1."""
 
 
 def _numbers(column: Any) -> tuple[Any, Any]:
@@ -108,10 +110,12 @@ def _numbers(column: Any) -> tuple[Any, Any]:
     known = np.ones(length, bool) if valid is None else _bits(valid)[first:first + length]
     if pa.types.is_boolean(column.type):
         return _bits(content)[first:first + length], known
-    kind = WIDTHS.get(str(column.type))
+    name = str(column.type)
+    kind = WIDTHS.get(name) or UNSIGNED.get(name)
     if kind is None:
         raise TypeError(f"expected numbers, found {column.type}")
-    return np.frombuffer(content, kind, length, first * np.dtype(kind).itemsize), known
+    values = np.frombuffer(content, kind, length, first * np.dtype(kind).itemsize)
+    return values.astype(np.int64) if name in UNSIGNED else values, known
 
 
 def _bits(buffer: Any) -> Any:

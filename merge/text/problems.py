@@ -121,6 +121,11 @@ CLOCK_REASONS: dict[codes.ClockReason | None, str] = {
 }
 NAMED = 8
 """Ranks up to which each is named."""
+ALIKE: dict[type[Problem], tuple[str, ...]] = {
+    codes.Unreadable: ("file",), codes.Unfinished: ("status",), codes.RankFailed: (), codes.FilesMissing: ("files",),
+    codes.MemoryEndedEarly: (), codes.NoteOfRank: ("detail",), codes.SeveralTraces: (), codes.TraceDamaged: ("what",),
+}
+"""What problems of a rank that are the same for a reader have in common."""
 FORMATS: dict[str, Callable[[Any], str]] = {
     "ns": duration,
     "of_rank": lambda rank: "" if rank is None else f"rank {rank}: ",
@@ -178,8 +183,28 @@ def sentences(found: Iterable[Problem | Remark]) -> Iterator[str]:
 
 
 def show_problems(remarks: Iterable[Remark], problems: Iterable[Problem], page: Page) -> None:
-    """A line each."""
+    """A line each; of many ranks with the same problem `NAMED`, and one for the others."""
     for text in sentences(remarks):
         page.line(f"note: {text}", style="yellow")
-    for text in sentences(problems):
+    for text in problem_lines(problems):
         page.line(f"incomplete: {text}", style="yellow")
+
+
+def problem_lines(problems: Iterable[Problem]) -> Iterator[str]:
+    """`sentence` of each; of many ranks with the same problem those of `NAMED`, and one for the others."""
+    alike = dict[Any, list[Problem]]()
+    for one in problems:
+        alike.setdefault(_kind(one), []).append(one)
+    for some in alike.values():
+        few = some if len(some) <= NAMED + 1 else some[:NAMED]
+        yield from sentences(few)
+        if len(few) < len(some):
+            yield f"likewise for {rank_list(sorted({msgspec.structs.asdict(one)['rank'] for one in some[NAMED:]}))}"
+
+
+def _kind(one: Problem) -> Any:
+    """Equal for problems of ranks that have the fields of `ALIKE` in common."""
+    fields = msgspec.structs.asdict(one)
+    if type(one) not in ALIKE or fields["rank"] is None:
+        return id(one)
+    return type(one), *(fields[name] for name in ALIKE[type(one)])

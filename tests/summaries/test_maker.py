@@ -169,3 +169,13 @@ def test_statistics_are_those_of_the_inference():
     from distprof.merge.topology import evidence
 
     assert STATISTICS == evidence.STATISTICS
+
+
+def test_tables_that_polars_wrote_again_tell_the_same(made, tmp_path):
+    _, folder, summary = made
+    again = tmp_path / "run" / folder.name
+    again.mkdir(parents=True)
+    (again / "rank.json").write_bytes((folder / "rank.json").read_bytes())
+    for path in folder.glob("*.parquet"):
+        pl.read_parquet(path).write_parquet(again / path.name)  # numbers its texts with unsigned integers
+    assert summarise(again) == summary

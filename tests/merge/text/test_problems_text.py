@@ -16,6 +16,7 @@ from distprof.contract.problems import (
     FilesLeftOut,
     MatchingInferred,
     MergeAlone,
+    NoteOfRank,
     Problem,
     RankFailed,
     RanksFromNames,
@@ -31,7 +32,7 @@ from distprof.contract.problems import (
     WorldSizesDiffer,
     from_json,
 )
-from distprof.merge.text.problems import CLOCK_REASONS, FORMATS, SENTENCES, sentence
+from distprof.merge.text.problems import CLOCK_REASONS, FORMATS, SENTENCES, problem_lines, sentence, sentences
 
 CODES = [*Problem.__subclasses__(), *Remark.__subclasses__()]
 
@@ -112,3 +113,20 @@ def test_code_fields_and_sentence(one, data, text):
 
 def test_every_reason_of_a_clock_has_words():
     assert set(CLOCK_REASONS) == {*get_args(ClockReason), None}
+
+
+def test_problems_that_many_ranks_have_are_told_of_some():
+    damaged = [Unreadable(rank=rank, file=file, detail=f"at {rank}") for rank in range(1000)
+               for file in ("steps.parquet", "ops.parquet")]
+    others = [NoteOfRank(rank=rank, detail=f"note {rank}") for rank in range(20)]
+    found = list(problem_lines([*damaged, *others, Unreadable(file="run.json", detail="no JSON")]))
+    assert found[:9] == [*(f"rank {rank}: steps.parquet cannot be read: at {rank}" for rank in range(8)),
+                         "likewise for ranks 8-999"]
+    assert found[9:18] == [*(f"rank {rank}: ops.parquet cannot be read: at {rank}" for rank in range(8)),
+                           "likewise for ranks 8-999"]
+    assert found[18:] == [*(f"rank {rank}: note {rank}" for rank in range(20)), "run.json cannot be read: no JSON"]
+
+
+def test_one_more_is_named_too():
+    nine = [Unfinished(rank=rank, status="failed", steps=3, why="x") for rank in range(9)]
+    assert list(problem_lines(nine)) == list(sentences(nine))
