@@ -91,7 +91,7 @@ def test_the_wheel_holds_everything_under_distprof(tmp_path):
     packages = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
     assert packages == {"distprof", "distprof-start.pth", "distprof_start.py"}
     for name in ("merge/run/run_model.py", "launch/worker.py", "contract/tables.py", "py.typed",
-                 "launch/view/page.html", "merge/text/difference.html.jinja", "merge/report/page/page.html",
+                 "launch/view/page.html", "merge/text/difference/page.html.jinja", "merge/report/page/page.html",
                  "merge/report/page/sections/findings.html", "merge/report/page/scripts/main.js"):
         assert f"distprof/{name}" in names
 

@@ -128,7 +128,7 @@ PAST = {
     "launch/guarded.py": "hands on what a child printed through the edge",
     "launch/upload/uploader.py": "hands its outcome to the launcher, by a pipe",
     "launch/progress.py": "the progress bar, whose words are fixed",
-    "launch/model_call.py": "turns what the user's model prints to standard error",
+    "launch/model/call.py": "turns what the user's model prints to standard error",
     "merge/execution/drawing.py": "takes what graphviz prints, and prints none of it",
     "merge/scan/compiled/build.py": "runs while distprof is being installed",
 }

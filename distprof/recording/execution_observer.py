@@ -13,7 +13,7 @@ from torch.profiler import ExecutionTraceObserver
 
 from distprof.contract.paths import EXECUTION_TRACE_JSON, PLAIN_EXECUTION_TRACE_JSON
 from distprof.files import told, write_whole
-from distprof.recording.slice_names import real_names
+from distprof.recording.tracing.slice_names import real_names
 
 _REGISTER = ExecutionTraceObserver.register_callback
 

@@ -18,8 +18,8 @@ from distprof.recording.communication.running_works import RunningWorks
 from distprof.recording.passes.light import LIGHT_CLASSES
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
-from distprof.recording.profiler_sessions import ProfilerSessions
 from distprof.recording.steps.phases import Phases
+from distprof.recording.tracing.profiler_sessions import ProfilerSessions
 
 
 class PassSwitch:

@@ -10,13 +10,13 @@ from torch.optim import Optimizer
 
 from distprof.contract.passes import WAIT
 from distprof.model.scopes import Frame, Guard, in_backward
-from distprof.recording.foreign_profiler import ForeignProfiler
 from distprof.recording.hang.watch import HangWatch
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
 from distprof.recording.steps.current_step import CurrentStep
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.steps.turns import Waited
+from distprof.recording.tracing.foreign_profiler import ForeignProfiler
 from distprof.recording.writing import Writing
 
 sequence_number = torch._C._autograd._get_sequence_nr

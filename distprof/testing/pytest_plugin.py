@@ -41,7 +41,7 @@ def distprof_regression(record_property: Callable[[str, object], None]) -> Regre
         __tracebackhide__ = True
         from distprof.errors import CannotTell
         from distprof.merge.commands.diff import DiffView, diff
-        from distprof.merge.text.difference import limit_line
+        from distprof.merge.text.difference.document import limit_line
 
         if unsure not in ("skip", "fail", "pass"):
             raise ValueError(f"expected skip, fail or pass for unsure, found {unsure!r}")

@@ -31,7 +31,7 @@ def profile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device:
 
     MODULE:FACTORY is explained in `distprof count --help`.
     """
-    from distprof.launch.model_call import call_model, tree_text
+    from distprof.launch.model.call import call_model, tree_text
     from distprof.profiling.profile import profile as profile_call
 
     found = call_model(model, shapes, dtypes, device, partial(

@@ -24,7 +24,7 @@ def reconcile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], devic
     Lists every difference with its amount. MODULE:FACTORY is explained in `distprof count --help`.
     """
     from distprof.counting.count import count_with_unused
-    from distprof.launch.model_call import call_model
+    from distprof.launch.model.call import call_model
     from distprof.peers.reconcile import known_peer, reconcile_counts
 
     known_peer(peer)

@@ -22,7 +22,7 @@ from distprof.merge.clock.model import Clock
 from distprof.merge.operators.grouped_calls import GroupedCalls, grouped_calls
 from distprof.merge.operators.memory_changes import ChangesRead
 from distprof.merge.operators.rank_timeline import TEXTS, TimelineParts, Wanted
-from distprof.merge.operators.shape_costs import UNKNOWN, WANTED
+from distprof.merge.operators.shapes.costs import UNKNOWN, WANTED
 from distprof.merge.operators.source import ABOUT, Source
 from distprof.merge.run.run_model import Run
 

@@ -17,9 +17,9 @@ from distprof.merge.difference.difference import Difference
 from distprof.merge.difference.limits import Judged, judged, limit_of
 from distprof.merge.difference.observed import Observed, observe
 from distprof.merge.text.comms_json import comms_data
-from distprof.merge.text.difference import TOP, Document, document, limit_line, render
-from distprof.merge.text.difference_json import difference_data
-from distprof.merge.text.difference_pages import html, markdown
+from distprof.merge.text.difference.data import difference_data
+from distprof.merge.text.difference.document import TOP, Document, document, limit_line, render
+from distprof.merge.text.difference.pages import html, markdown
 from distprof.merge.totals.findings import findings_of
 from distprof.merge.totals.summary import communication
 from distprof.reporters.page import Page

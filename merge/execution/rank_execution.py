@@ -22,7 +22,7 @@ from distprof.merge.execution.rank_graph import RankGraph, rank_graph
 from distprof.merge.execution.storage_dependencies import storage_dependencies
 from distprof.merge.execution.stream_waits import DEVICE, StreamWaitEvents
 from distprof.merge.operators.rank_timeline import Wanted, read_timeline
-from distprof.merge.operators.shape_costs import WANTED
+from distprof.merge.operators.shapes.costs import WANTED
 from distprof.merge.run.run_model import Rank
 
 Groups = Mapping[tuple[int, ...], int]

@@ -14,7 +14,7 @@ from distprof.merge.operators.memory_events import MemoryEvents
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.places import PHASES, places_of
 from distprof.merge.operators.rank_timeline import NUM_HOST, RankTimeline
-from distprof.merge.operators.shapes import strict
+from distprof.merge.operators.shapes.tensors import strict
 
 BACKWARD = "backward"
 SCHEMA = {

@@ -18,9 +18,9 @@ from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.one_key import one_key, sorted_places
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, PYTHON, TYPES, RankTimeline
-from distprof.merge.operators.shape_costs import UNKNOWN, ShapeCosts, shape_costs
-from distprof.merge.operators.shape_coverage import ShapeCoverage
-from distprof.merge.operators.shapes import strict, tensors_of
+from distprof.merge.operators.shapes.costs import UNKNOWN, ShapeCosts, shape_costs
+from distprof.merge.operators.shapes.coverage import ShapeCoverage
+from distprof.merge.operators.shapes.tensors import strict, tensors_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

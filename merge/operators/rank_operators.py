@@ -13,7 +13,7 @@ from distprof.merge.operators.grouped_calls import grouped_calls
 from distprof.merge.operators.memory_changes import MemoryChanges
 from distprof.merge.operators.operator_rows import KEYS, SCHEMA, RankOperators
 from distprof.merge.operators.rank_timeline import RankTimeline
-from distprof.merge.operators.shape_costs import UNKNOWN
+from distprof.merge.operators.shapes.costs import UNKNOWN
 
 
 def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, *,

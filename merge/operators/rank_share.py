@@ -12,7 +12,7 @@ from distprof.merge.operators.grouping import added_up
 from distprof.merge.operators.limits import with_limits
 from distprof.merge.operators.operator_rows import RankOperators
 from distprof.merge.operators.selection import Selection, selected
-from distprof.merge.operators.shape_coverage import ShapeCoverage
+from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.merge.run.run_model import Rank
 
 Rates = tuple[float | None, float | None]

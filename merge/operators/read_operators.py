@@ -12,7 +12,7 @@ from distprof.merge.operators.memory_changes import ChangesRead
 from distprof.merge.operators.rank_operators import rank_operators
 from distprof.merge.operators.rank_share import RankShare, ShareMaker
 from distprof.merge.operators.rank_timeline import RankTimeline, Wanted, read_timeline
-from distprof.merge.operators.shape_costs import WANTED
+from distprof.merge.operators.shapes.costs import WANTED
 from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.run_model import Rank
 

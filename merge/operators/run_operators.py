@@ -16,7 +16,7 @@ from distprof.errors import DataError
 from distprof.merge.operators.counted import Coverage
 from distprof.merge.operators.merged_operators import merged_operators
 from distprof.merge.operators.rank_share import Asked, RankShare, Rates, ShareMaker
-from distprof.merge.operators.shape_coverage import ShapeCoverage
+from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.run.timelines import steps_of_timeline, with_timelines

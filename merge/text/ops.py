@@ -13,7 +13,7 @@ from distprof.contract.problems import Problem
 from distprof.merge.blame.culprits import SURE
 from distprof.merge.operators.grouping import BY
 from distprof.merge.operators.run_operators import RunOperators
-from distprof.merge.operators.shape_coverage import ShapeCoverage
+from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.culprits import chance_words
 from distprof.merge.text.problems import show_problems

@@ -20,9 +20,9 @@ import distprof
 from distprof import files
 from distprof.counting.known_calls import KnownCalls
 from distprof.process import identity
-from distprof.recording import timeline
 from distprof.recording.hang.report import HangReport
 from distprof.recording.run_directory import RankFolder
+from distprof.recording.tracing import timeline
 from support.jobs import PATIENCE_S, called, clean_environ
 from support.left_behind import traces_of_us
 from support.recording import Recorded, train

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from distprof.recording.kineto_trace import read_repaired
-from distprof.recording.slice_names import LONGEST, copy_with_real_names, real_names, recorded_name
+from distprof.recording.tracing.kineto_trace import read_repaired
+from distprof.recording.tracing.slice_names import LONGEST, copy_with_real_names, real_names, recorded_name
 from support.jobs import called
 from support.perfetto import ask
 from support.recording import train

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from distprof.errors import UsageError
-from distprof.recording.capped_timeline import capped
-from distprof.recording.kineto_trace import read_trace
 from distprof.recording.rank_size import MOST_BYTES, bytes_in, requested
+from distprof.recording.tracing.capped_timeline import capped
+from distprof.recording.tracing.kineto_trace import read_trace
 from distprof.sizes import num_bytes
 from support.jobs import SCRIPTS, called, distprof, merged, record_run
 from support.perfetto import ask

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.checkpoint import checkpoint
 
 import distprof
-from distprof.recording.open_slices import close_open_slices
+from distprof.recording.tracing.open_slices import close_open_slices
 from support.freed_memory import environ_that_ends_it
 from support.jobs import SCRIPTS, record_run
 from support.recording import Recorded, train

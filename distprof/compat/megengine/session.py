@@ -18,7 +18,7 @@ from distprof.compat.megengine.chrome_timeline import Recorded
 from distprof.contract.topics import Topic
 from distprof.model.modules import ModuleMap
 from distprof.model.scopes import Frame, ModuleScopes
-from distprof.recording.timeline import quiet_kineto
+from distprof.recording.tracing.timeline import quiet_kineto
 
 PROPERTIES = ("__get__", "__set__", "__delete__")
 """Functions that read and write an attribute of a tensor, which takes no time."""

@@ -15,7 +15,7 @@ from distprof.recording.communication.collective_rows import collective_rows
 from distprof.recording.execution_observer import ExecutionObserver
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.run_directory import RankFolder
-from distprof.recording.timeline import Timeline
+from distprof.recording.tracing.timeline import Timeline
 
 
 class ExecutionSteps(Pass):

@@ -10,10 +10,10 @@ from distprof.contract.tables import TENSORS, USES, TableRow
 from distprof.model.scopes import Frame
 from distprof.recording.passes.held_tensors import HeldTensors
 from distprof.recording.passes.protocol import Pass, PassContext
-from distprof.recording.profiler_room import VARIABLE, ProfilerRoom
 from distprof.recording.run_directory import RankFolder
 from distprof.recording.tensor_uses import MOST_EVENTS, tensor_uses
-from distprof.recording.timeline import Timeline
+from distprof.recording.tracing.profiler_room import VARIABLE, ProfilerRoom
+from distprof.recording.tracing.timeline import Timeline
 from distprof.units import size
 
 

@@ -11,8 +11,8 @@ from distprof.contract.tables import TableRow
 from distprof.model.modules import Site
 from distprof.model.scopes import Guard, ModuleScopes
 from distprof.recording.communication.labels import CollectiveRecorder
-from distprof.recording.profiler_sessions import ProfilerSessions
 from distprof.recording.run_directory import RankFolder
+from distprof.recording.tracing.profiler_sessions import ProfilerSessions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

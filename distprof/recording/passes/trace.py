@@ -12,7 +12,7 @@ from distprof.recording.communication.backend_times import time_calls
 from distprof.recording.passes.labelled import LabelledSteps
 from distprof.recording.passes.protocol import PassContext
 from distprof.recording.run_directory import RankFolder
-from distprof.recording.timeline import Timeline
+from distprof.recording.tracing.timeline import Timeline
 
 TABLE_BYTES, CALL_BYTES = 20_000, 64
 """What events.parquet and collectives.parquet take without rows, which are written later; and a row of the latter."""

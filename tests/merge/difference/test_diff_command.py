@@ -11,8 +11,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from distprof.merge.text.difference import Document, Section
-from distprof.merge.text.difference_pages import markdown
+from distprof.merge.text.difference.document import Document, Section
+from distprof.merge.text.difference.pages import markdown
 from support.differing_runs import simulated
 from support.jobs import called
 from support.simulator.engine import Simulation

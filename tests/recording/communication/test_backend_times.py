@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from distprof.recording.communication.backend_times import time_calls
 from distprof.recording.communication.collective_call import BackendEvent, CollectiveCall
-from distprof.recording.kineto_trace import read_trace
+from distprof.recording.tracing.kineto_trace import read_trace
 
 MAIN, FIRST, SECOND = 100, 201, 202
 

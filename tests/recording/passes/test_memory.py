@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import distprof
-from distprof.recording.profiler_room import LEAST_BYTES, MOST_BYTES, ProfilerRoom
+from distprof.recording.tracing.profiler_room import LEAST_BYTES, MOST_BYTES, ProfilerRoom
 from support.jobs import EXAMPLES, PATIENCE_S, SCRIPTS, called, clean_environ
 from support.jobs import distprof as command
 

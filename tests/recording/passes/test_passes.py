@@ -17,8 +17,8 @@ from distprof.recording.communication.labels import CollectiveRecorder
 from distprof.recording.communication.running_works import RunningWorks
 from distprof.recording.passes.protocol import Pass, PassContext
 from distprof.recording.passes.registry import PASS_CLASSES
-from distprof.recording.profiler_sessions import ProfilerSessions
 from distprof.recording.run_directory import RankFolder
+from distprof.recording.tracing.profiler_sessions import ProfilerSessions
 from support.recording import train
 
 

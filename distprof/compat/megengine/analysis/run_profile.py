@@ -20,9 +20,9 @@ from distprof.merge.operators.operator_rows import RankOperators, as_texts
 from distprof.merge.operators.rank_operators import rank_operators
 from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, TYPES, RankTimeline, Wanted, read_timeline
 from distprof.merge.operators.selection import Selection, selected
-from distprof.merge.operators.shape_costs import WANTED
-from distprof.merge.operators.shape_coverage import ShapeCoverage
-from distprof.merge.operators.shapes import tensors_of
+from distprof.merge.operators.shapes.costs import WANTED
+from distprof.merge.operators.shapes.coverage import ShapeCoverage
+from distprof.merge.operators.shapes.tensors import tensors_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import RecordedTables, read_tables

@@ -9,7 +9,7 @@ import msgspec
 
 from distprof.contract.rank_json import EventsLeftOut
 from distprof.contract.tables import TableRow
-from distprof.recording.kineto_trace import TraceContent
+from distprof.recording.tracing.kineto_trace import TraceContent
 
 ROW_BYTES = 16
 """What a row of events.parquet takes at most, in the mean: 10 to 14 in tables of 1,000 to 23,000 rows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 
-from distprof.merge.text.difference import Document
+from distprof.merge.text.difference.document import Document
 from distprof.terminal import Shown, visible
 
 ESCAPED = {ord(character): f"&#{ord(character)};" for character in "&<>|`*_[]~@#\\$!"}
@@ -46,5 +46,5 @@ def html(shown: Document) -> str:
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["visible"] = visible
-    template = files("distprof.merge.text").joinpath("difference.html.jinja").read_text(encoding="utf-8")
+    template = files("distprof.merge.text.difference").joinpath("page.html.jinja").read_text(encoding="utf-8")
     return environment.from_string(template).render(shown=shown)

@@ -10,8 +10,8 @@ from distprof.merge.difference.attribution import Row, Table
 from distprof.merge.difference.change import LEVEL, Change
 from distprof.merge.difference.difference import Difference
 from distprof.merge.difference.limits import Judged
-from distprof.merge.text.difference_headlines import from_to, headlines, module_name, ratio_of, signed
-from distprof.merge.text.difference_notes import noise_line, note_lines
+from distprof.merge.text.difference.headlines import from_to, headlines, module_name, ratio_of, signed
+from distprof.merge.text.difference.notes import noise_line, note_lines
 from distprof.merge.text.problems import sentence
 from distprof.reporters.page import Page
 from distprof.terminal import quoted, quoted_all

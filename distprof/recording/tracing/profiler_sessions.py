@@ -16,8 +16,8 @@ from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity
 
 from distprof.recording.communication.running_works import RunningWorks
-from distprof.recording.foreign_profiler import our_session
-from distprof.recording.open_slices import close_open_slices
+from distprof.recording.tracing.foreign_profiler import our_session
+from distprof.recording.tracing.open_slices import close_open_slices
 
 PATIENCE_S = 1.0
 """For communication that is on its way when a session ends."""

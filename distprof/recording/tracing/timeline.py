@@ -21,10 +21,10 @@ from distprof.files import told, write_whole
 from distprof.model.quiet import QuietAbout
 from distprof.model.scopes import Frame, ModuleScopes
 from distprof.recording import rank_size
-from distprof.recording.capped_timeline import capped, part_that_fits
-from distprof.recording.kineto_trace import TraceContent, read_repaired
-from distprof.recording.profiler_sessions import ProfilerSessions
-from distprof.recording.slice_names import copy_with_real_names, real_names, recorded_name
+from distprof.recording.tracing.capped_timeline import capped, part_that_fits
+from distprof.recording.tracing.kineto_trace import TraceContent, read_repaired
+from distprof.recording.tracing.profiler_sessions import ProfilerSessions
+from distprof.recording.tracing.slice_names import copy_with_real_names, real_names, recorded_name
 
 END_BYTES = 64
 ABOUT_CYCLES = "Warning: Profiler clears events at the end of each cycle"

@@ -18,7 +18,7 @@ from torch import nn
 
 from distprof.counting.meta_device import why_not_on_meta
 from distprof.errors import ModelError, UsageError
-from distprof.launch.model_inputs import RETURNS, ModelCall
+from distprof.launch.model.inputs import RETURNS, ModelCall
 
 FORM = f"package.module:function or path/to/file.py:function, returning {RETURNS}"
 

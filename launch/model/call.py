@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 
 from distprof.counting.counts import Counts
 from distprof.errors import DistprofError, ModelError
-from distprof.launch.model_factory import first_line, hint_for, make_call
+from distprof.launch.model.factory import first_line, hint_for, make_call
 from distprof.reporters.page import Page
 
 NOTE = "distprof: raised in "

@@ -14,7 +14,7 @@ import numpy as np
 from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.one_key import one_key
 from distprof.merge.operators.rank_timeline import OPERATOR, STRIDES, VALUES, RankTimeline
-from distprof.merge.operators.shape_coverage import ShapeCoverage
+from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.shape_formulas.traced_bytes import TRAFFIC
 from distprof.shape_formulas.traced_cost import FORMULAS, TracedCost, has_no_flops, is_whole, traced_cost
 

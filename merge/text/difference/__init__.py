@@ -1,0 +1,1 @@
+"""What `distprof diff` says, in text, JSON, Markdown and HTML."""
