@@ -37,7 +37,11 @@ with distprof.record(sys.argv[1], steps="wait=1,count=1,time=1,trace=0,arrivals=
         if step == 1:
             seen["recording"] = open_now()
     assert not rec.recording
-    seen["after"] = open_now()
+    for _ in range(1000):  # a thread that was asked to end needs a processor to do so
+        seen["after"] = open_now()
+        if seen["after"] == seen["before"]:
+            break
+        time.sleep(0.01)
 Path(f"{sys.argv[1]}.{dist.get_rank()}.json").write_text(json.dumps(seen))
 dist.barrier()
 dist.destroy_process_group()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import polars as pl
 
 from distprof.compat.megengine.analysis.profile import SCHEMA, Profile
 from distprof.compat.megengine.analysis.torch_types import dtype_of, type_of
+from distprof.contract.tables import OPS, STEPS
 from distprof.errors import DataError
 from distprof.merge.operators.counted import Coverage, with_counts
 from distprof.merge.operators.grouped_calls import slice_costs
@@ -25,7 +27,7 @@ from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.merge.operators.shapes.tensors import tensors_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.tables import RecordedTables, read_tables
+from distprof.merge.run.tables import read_table
 from distprof.merge.run.timelines import steps_of_timeline, timeline_pass, with_timelines
 from distprof.units import counted, percent, spans
 
@@ -35,6 +37,14 @@ KERNELS = TYPES[NUM_HOST:]
 Calls = frozenset[tuple[str, str]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What ranks of a run recorded beside their timelines."""
+
+    ops: pl.DataFrame
+    steps: pl.DataFrame
+
+
 def read_profile(paths: Sequence[Path]) -> Profile:
     """Reads a run.
 
@@ -42,7 +52,7 @@ def read_profile(paths: Sequence[Path]) -> Profile:
         DataError: It cannot be read, or no rank has a timeline.
     """
     run = with_timelines(open_run(*paths))
-    tables = None if run.kind == "traces" else read_tables(run)
+    tables = None if run.kind == "traces" else Counted(ops=read_table(run, OPS).rows, steps=read_table(run, STEPS).rows)
     by_shapes = tables is None or tables.ops.is_empty()
     found, bad = list[RankOperators](), 0
     for rank in run.ranks:
@@ -64,7 +74,7 @@ def read_profile(paths: Sequence[Path]) -> Profile:
     return Profile(rows=_as_operators(selected(rows, Selection())), notes=notes)
 
 
-def _counted(tables: RecordedTables | None, rank: Rank) -> Calls:
+def _counted(tables: Counted | None, rank: Rank) -> Calls:
     """Operators, and the shapes of their tensors, that the count pass saw on a rank."""
     if tables is None:
         return frozenset()
@@ -97,13 +107,13 @@ def _whole_by_shapes(timeline: RankTimeline) -> RankTimeline:
     return timeline.where((timeline.type != OPERATOR) | ~costs.is_known | (costs.flops >= 0))
 
 
-def _windows(tables: RecordedTables | None, rank: Rank) -> list[tuple[int, int, int]] | None:
+def _windows(tables: Counted | None, rank: Rank) -> list[tuple[int, int, int]] | None:
     if tables is None:
         return None
     return list(steps_of_timeline(tables.steps, rank).select("start_ns", "end_ns", "step").iter_rows())
 
 
-def _with_counts(rows: pl.DataFrame, tables: RecordedTables, ranks: Sequence[Rank]) -> (
+def _with_counts(rows: pl.DataFrame, tables: Counted, ranks: Sequence[Rank]) -> (
         tuple[pl.DataFrame, Coverage | None]):
     passes = pl.DataFrame({"rank": [rank.number for rank in ranks], "pass": [timeline_pass(rank) for rank in ranks]},
                           schema={"rank": pl.Int64, "pass": pl.String})
