@@ -1,4 +1,4 @@
-"""Measures the commands on ranks that distprof recorded in full, without summaries: more and more of them.
+"""Measures the commands on ranks that distprof recorded in full, with summaries or without: more and more of them.
 
     python benchmarks/scale_recorded.py [RUN] [--ranks 4,64,256,1024] [--in FOLDER] [--summaries] [--record]
 
@@ -22,6 +22,7 @@ from scale import record
 from scaled_run import write_run
 
 HEADING = "## scale_recorded.py"
+OF_SUMMARIES = f"{HEADING} --summaries"
 JOB = Path(__file__).parent / "sharded_job.py"
 COMMANDS = ("merge", "comms", "ops", "critical-path", "report")
 HEAD = ("ranks", "collectives", "events", *(f"{command} {what}" for command in COMMANDS for what in ("s", "MB")))
@@ -68,7 +69,7 @@ def main() -> None:
     section = f"{text.machine()}\n\n{text.table(HEAD, rows)}"
     print(section)
     if given.record:
-        record(section, HEADING)
+        record(section, OF_SUMMARIES if given.summaries else HEADING)
 
 
 if __name__ == "__main__":

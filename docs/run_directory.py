@@ -67,7 +67,7 @@ has all fields, with types, and explains how to read several ranks together.
 | key | is |
 |---|---|
 | `format`, `kind`, `run_id`, `world_size`, `mp_size`, `dp_size`, `topology`, `topology_source`, `topology_certain` | what was run, how the topology was found, and whether it can be no other; `kind` is `distprof`, or `traces` for those of other programs, whose sizes and topology are null where unknown |
-| `ranks`, `missing_ranks`, `problems` | ranks that were read, ranks that are not there, everything that is incomplete: objects with a `code` and its fields, see below |
+| `ranks`, `missing_ranks`, `problems` | ranks that were read, ranks that are not there, everything that is incomplete: objects with a `code` and its fields, see below; commands print eight of many ranks with the same problem |
 | `joined_with` | run directories of other hosts that were read besides this one, absolute paths |
 | `remarks` | what to keep in mind when reading the numbers: likewise |
 | `read` | `summaries`: of how many ranks these were read in place of their tables; `tables`: ranks whose tables were read as well, null: all; `times_of`: calls whose times summaries keep, and all calls of the steps that are shown. [Thousands of ranks](levels.md) |

@@ -24,7 +24,7 @@ class GzipMember:
         self._is_empty = True
 
     def add(self, text: bytes | memoryview) -> bytes:
-        """What can be written of it by now; the first text has 4 bytes or more."""
+        """What can be written of it by now; where more follows, the first text has 4 bytes or more."""
         if not self._is_empty:
             return self._packer.compress(text)
         self._is_empty = False
@@ -38,8 +38,5 @@ class GzipMember:
 
 def packed(text: bytes) -> bytes:
     """A member with this text."""
-    if len(text) <= FIRST_BYTES:
-        packer = isal_zlib.compressobj(LEVEL, wbits=GZIP)
-        return packer.compress(text) + packer.flush()
     member = GzipMember()
     return member.add(text) + member.end()

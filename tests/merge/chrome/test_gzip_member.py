@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from distprof.merge.chrome.gzip_member import FIRST_BYTES, GzipMember, packed
 
 MANY_ADDRESSES = """
-import sys
 from distprof.merge.chrome.gzip_member import GzipMember
 # both the beginning and what stands from the third byte on come again: a wrong entry at either hides or adds a match
 text = b'{"ph":"X","name":"a"},' + b"-0123456789-".join([b'{"ph":"X+', b'ph":"X","n+', b"end"]) * 3

@@ -38,7 +38,7 @@ Calls = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class OpsAndSteps:
     """What ranks of a run recorded beside their timelines."""
 
     ops: pl.DataFrame
@@ -52,7 +52,8 @@ def read_profile(paths: Sequence[Path]) -> Profile:
         DataError: It cannot be read, or no rank has a timeline.
     """
     run = with_timelines(open_run(*paths))
-    tables = None if run.kind == "traces" else Counted(ops=read_table(run, OPS).rows, steps=read_table(run, STEPS).rows)
+    tables = None if run.kind == "traces" else OpsAndSteps(
+        ops=read_table(run, OPS).rows, steps=read_table(run, STEPS).rows)
     by_shapes = tables is None or tables.ops.is_empty()
     found, bad = list[RankOperators](), 0
     for rank in run.ranks:
@@ -74,7 +75,7 @@ def read_profile(paths: Sequence[Path]) -> Profile:
     return Profile(rows=_as_operators(selected(rows, Selection())), notes=notes)
 
 
-def _counted(tables: Counted | None, rank: Rank) -> Calls:
+def _counted(tables: OpsAndSteps | None, rank: Rank) -> Calls:
     """Operators, and the shapes of their tensors, that the count pass saw on a rank."""
     if tables is None:
         return frozenset()
@@ -107,13 +108,13 @@ def _whole_by_shapes(timeline: RankTimeline) -> RankTimeline:
     return timeline.where((timeline.type != OPERATOR) | ~costs.is_known | (costs.flops >= 0))
 
 
-def _windows(tables: Counted | None, rank: Rank) -> list[tuple[int, int, int]] | None:
+def _windows(tables: OpsAndSteps | None, rank: Rank) -> list[tuple[int, int, int]] | None:
     if tables is None:
         return None
     return list(steps_of_timeline(tables.steps, rank).select("start_ns", "end_ns", "step").iter_rows())
 
 
-def _with_counts(rows: pl.DataFrame, tables: Counted, ranks: Sequence[Rank]) -> (
+def _with_counts(rows: pl.DataFrame, tables: OpsAndSteps, ranks: Sequence[Rank]) -> (
         tuple[pl.DataFrame, Coverage | None]):
     passes = pl.DataFrame({"rank": [rank.number for rank in ranks], "pass": [timeline_pass(rank) for rank in ranks]},
                           schema={"rank": pl.Int64, "pass": pl.String})
