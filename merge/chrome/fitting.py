@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,16 @@ from distprof.merge.chrome.survey import Survey
 from distprof.units import size
 
 if TYPE_CHECKING:
-    import polars as pl
+    from distprof.merge.cost.collective_pieces import CollectivePieces
 
 
 def fitting(read: list[RankSurvey], steps: Mapping[int, Steps], options: MergeOptions,
-            collectives: pl.DataFrame | None) -> tuple[WithinBudget | None, list[str]]:
+            collectives: CollectivePieces | None) -> tuple[WithinBudget | None, list[str]]:
     """Ranks and steps that fit into --max-size; None where all do."""
-    rows = {} if collectives is None else dict(collectives["rank"].value_counts().iter_rows())
-    sizes = {one.rank.number: one.survey.num_bytes + rows.get(one.rank.number, 0) * BYTES_DRAWN
+    rows = Counter[int]()
+    for piece in collectives or ():
+        rows.update(dict(piece["rank"].value_counts().iter_rows()))
+    sizes = {one.rank.number: one.survey.num_bytes + rows[one.rank.number] * BYTES_DRAWN
              + one.survey.num_allocations * BYTES_COUNTED for one in read}
     if options.max_bytes is None or sum(sizes.values()) <= options.max_bytes:
         return None, []
@@ -43,7 +46,7 @@ def fitting(read: list[RankSurvey], steps: Mapping[int, Steps], options: MergeOp
     return choice, remarks
 
 
-def _late(collectives: pl.DataFrame | None) -> int | None:
+def _late(collectives: CollectivePieces | None) -> int | None:
     if collectives is None:
         return None
     from distprof.merge.cost.collectives import most_often_late

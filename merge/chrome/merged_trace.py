@@ -27,6 +27,7 @@ from distprof.merge.run.run_model import Run
 if TYPE_CHECKING:
     import polars as pl
 
+    from distprof.merge.cost.collective_pieces import CollectivePieces
     from distprof.storage.joined import Joined
 
 
@@ -55,8 +56,9 @@ class MergedTrace:
 
 
 def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSurveys, folder: Path,
-                 options: MergeOptions, progress: Progress = lambda _: None, *, collectives: pl.DataFrame | None = None,
-                 steps: pl.DataFrame | None = None, allocations: pl.DataFrame | None = None,
+                 options: MergeOptions, progress: Progress = lambda _: None, *,
+                 collectives: CollectivePieces | None = None, steps: pl.DataFrame | None = None,
+                 allocations: pl.DataFrame | None = None,
                  chain: Chain | None = None, joined: Joined | None = None) -> MergedTrace:
     """Writes the merged trace of ranks, and their events as tables.
 
@@ -68,7 +70,7 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
         folder: Takes in the files.
         options: What goes in and how.
         progress: Is called with the share of the work that is done, from 0 to 1.
-        collectives: `MERGED_COLLECTIVES` of the run, to be drawn.
+        collectives: Of the run, to be drawn.
         steps: `STEPS` of the ranks, where they recorded some.
         allocations: `allocations_of` of the ranks, to be drawn.
         chain: The longest chains of steps, to be drawn.

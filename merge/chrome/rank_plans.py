@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from distprof.merge.chrome.drawing.collectives import Drawing
+    from distprof.merge.cost.collective_pieces import CollectivePieces
 
 MOST_NUMBERS = 1 << 31
 """Perfetto keeps 32 bits of a pid or tid, with a sign."""
@@ -76,7 +77,7 @@ class Plans:
 
 
 def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOptions,
-               collectives: pl.DataFrame | None = None, recorded: pl.DataFrame | None = None,
+               collectives: CollectivePieces | None = None, recorded: pl.DataFrame | None = None,
                allocations: pl.DataFrame | None = None, chain: Chain | None = None) -> Plans:
     """Brings all ranks to one clock and decides what of each is written.
 

@@ -6,7 +6,7 @@ without any assumption; that all ranks leave at about the same time says where b
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -26,14 +26,30 @@ def synchronising(rows: pl.DataFrame) -> pl.DataFrame:
     Args:
         rows: As `match` gives them.
     """
+    certain, others = synchronising_apart(rows)
+    return certain if others is None or others.is_empty() else pl.concat([certain, others]).sort(
+        "collective", maintain_order=True)
+
+
+def synchronising_apart(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame | None]:
+    """The same: those that are certain, and those that count only where all that are not certain are complete.
+
+    The latter are None where one of these rows is not.
+    """
     rows = rows.select("collective", "rank", "matched_by", "complete", "mismatch", "op", "size_bytes", "start_ns",
                        "enqueue_ns", "end_ns", "num_ranks")  # lists and texts of a million rows are large
     certain = pl.col("matched_by").is_in(("id", "sequence"))
+    found = _synchronising(rows.filter(certain))
     # order alone does not show which of alike ones a rank lacks: then nothing that rests on it counts
-    certain |= pl.lit(bool(rows.filter(~certain)["complete"].all()))
+    if not rows.filter(~certain)["complete"].all():
+        return found, None
+    return found, _synchronising(rows.filter(~certain.fill_null(value=False)))
+
+
+def _synchronising(rows: pl.DataFrame) -> pl.DataFrame:
     came = pl.coalesce("start_ns", "enqueue_ns")
     return rows.filter(
-        certain, pl.col("complete") | pl.col("mismatch").is_null(), pl.col("op").is_in(BOUNDING_CLOCKS),
+        pl.col("complete") | pl.col("mismatch").is_null(), pl.col("op").is_in(BOUNDING_CLOCKS),
         (pl.col("size_bytes").is_null() | (pl.col("size_bytes") > 0)) | pl.col("op").is_in(WITHOUT_DATA),
         (pl.col("end_ns").is_not_null() & came.is_not_null()).all().over("collective"), pl.col("num_ranks") > 1,
     ).select("collective", "rank", came.alias("start_ns"), "end_ns")
@@ -108,16 +124,29 @@ def check_clock(table: pl.DataFrame, clock: Clock, *, precision_ns: int = 1) -> 
         clock: What brings them together.
         precision_ns: As there.
     """
-    known = clock.known_ranks
-    used = table.filter(pl.col("rank").is_in(known))
+    return checked([apart(table, clock)], clock, precision_ns=precision_ns)
+
+
+def apart(table: pl.DataFrame, clock: Clock) -> pl.DataFrame:
+    """By how much ranks left a collective before all had come, `violation`, and one after the other, `spread`; in ns.
+
+    A row per collective of several ranks whose clocks are known. Args are those of `check_clock`.
+    """
+    used = table.filter(pl.col("rank").is_in(clock.known_ranks))
     shifted = used.with_columns(
         pl.Series(name, clock.to_common_ns(used["rank"].to_numpy(), used[name].to_numpy())) for name in COLUMNS[2:])
-    each = shifted.group_by("collective").agg(
+    return shifted.group_by("collective").agg(
         (pl.col("start_ns").max() - pl.col("end_ns").min()).alias("violation"),
-        (pl.col("end_ns").max() - pl.col("end_ns").min()).alias("spread"), pl.len()).filter(pl.col("len") > 1)
+        (pl.col("end_ns").max() - pl.col("end_ns").min()).alias("spread"), pl.len()).filter(pl.col("len") > 1).select(
+        "violation", "spread")
+
+
+def checked(parts: Sequence[pl.DataFrame], clock: Clock, *, precision_ns: int = 1) -> Check:
+    """What `apart` says of parts of the collectives, together."""
+    each = pl.concat(parts)
     broken = each.filter(pl.col("violation") > 2 * precision_ns)["violation"].to_list()
     spread = {name: each["spread"].quantile(share, interpolation="higher")
               for name, share in (("p50", 0.5), ("p95", 0.95), ("max", 1.0))}
     return Check(num_collectives=len(each), violations=len(broken), largest_violation_ns=max(broken, default=None),
-                 allowed_violation_ns=(clock.pair_uncertainty_ns(known) or 0) + 2 * precision_ns,
+                 allowed_violation_ns=(clock.pair_uncertainty_ns(clock.known_ranks) or 0) + 2 * precision_ns,
                  end_spread_ns={name: int(value) for name, value in spread.items() if value is not None})

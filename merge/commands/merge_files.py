@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from distprof.merge.run.tables import RecordedTables
     from distprof.storage.joined import Joined
 
+ROWS = ".rows"
+"""Folder for collectives while there are too many of them to be held."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
@@ -60,9 +64,19 @@ def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOpti
         DataError: Traces are all there is, and none can be read.
         UsageError: The options ask for what is not there.
     """
+    rows = folder / ROWS
+    rows.mkdir()
+    try:
+        return _written(run, reading, folder, rows, options, progress, joined)
+    finally:
+        shutil.rmtree(rows, ignore_errors=True)
+
+
+def _written(run: Run, reading: RankSurveys, folder: Path, rows: Path, options: MergeOptions, progress: Progress,
+             joined: Joined | None) -> MergeResult:
     tables: RecordedTables | None = None
     found = measured_run(run, options.align, collectives=run.kind == "distprof" or bool(options.collectives)
-                         or options.critical_path)
+                         or options.critical_path, folder=rows)
     if run.kind == "traces":
         _write_no_rows(run, folder)  # while the first pass runs
     else:
@@ -71,12 +85,14 @@ def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOpti
         tables = read_tables(run)
     read = reading.read(lambda done: progress(0.3 * done))
     found = found.noting(read.problems)
+    if options.critical_path:
+        found = found.held()
     chain = _chain(found, tables) if options.critical_path else None
     trace = None
     if read.ranks:
         trace = merge_traces(
             found.run, found.clock, read.ranks, reading, folder, options, progress,
-            collectives=None if options.collectives is False else found.collectives,
+            collectives=None if options.collectives is False else found.pieces,
             steps=tables.steps if tables is not None else None, allocations=_allocations(found.run, options),
             chain=chain, joined=joined)
         found = found.noting(trace.problems)
@@ -135,7 +151,7 @@ def _write_few_tables(found: MeasuredRun, folder: Path) -> dict[str, Any]:
         from distprof.merge.totals.summary import communication
 
         summary["communication"], _ = communication(found, None)  # only tables are named there
-        write(folder, MERGED_COLLECTIVES, found.collectives, table_metadata(found.run))
+        write(folder, MERGED_COLLECTIVES, found.collectives, table_metadata(found.run), found.run.world_size)
     write_json(folder / SUMMARY_JSON, summary)
     return summary
 
@@ -143,14 +159,14 @@ def _write_few_tables(found: MeasuredRun, folder: Path) -> dict[str, Any]:
 def _write_tables(found: MeasuredRun, tables: RecordedTables, folder: Path) -> dict[str, Any]:
     from distprof.merge.clock.common_times import on_common_clock
     from distprof.merge.run.tables import read_table, write
-    from distprof.merge.totals.level_totals import analysis_without_events
-    from distprof.merge.totals.summary import has_many_events, reduce
+    from distprof.merge.totals.level_totals import analysis_of_merge
+    from distprof.merge.totals.summary import reduce
 
-    analysis = analysis_without_events(found.run) if has_many_events(found.run) else None
+    analysis = analysis_of_merge(found)
     (summary, modules), metadata = reduce(found, tables, analysis=analysis), table_metadata(found.run)
     write(folder, MERGED_MODULES, modules, metadata)
-    if found.collectives is not None:
-        write(folder, MERGED_COLLECTIVES, found.collectives, metadata)
+    if found.pieces is not None:
+        write(folder, MERGED_COLLECTIVES, found.pieces, metadata, found.run.world_size)
     write(folder, MERGED_STEPS, on_common_clock(found.clock, tables.steps, ("start_ns", "end_ns")), metadata)
     for table in (WAITS, COMPILATIONS):
         if any(rank.has(table) for rank in found.run.ranks):

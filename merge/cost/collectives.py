@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
 
 import numpy as np
 import polars as pl
@@ -39,12 +40,14 @@ def _by_arrival(rows: pl.DataFrame) -> pl.DataFrame:
     return rows[order].with_columns(pl.Series("collective", number[order]).set_sorted())
 
 
-def most_often_late(rows: pl.DataFrame) -> int | None:
+def most_often_late(pieces: Iterable[pl.DataFrame]) -> int | None:
     """The rank that came last into most collectives; None where none is known.
 
     Args:
-        rows: `MERGED_COLLECTIVES`.
+        pieces: `MERGED_COLLECTIVES`.
     """
-    late = rows.filter(pl.col("late_rank") == pl.col("rank"))["rank"]
-    counts = late.value_counts().sort("count", "rank", descending=[True, False])
-    return None if counts.is_empty() else int(counts["rank"][0])
+    counts = Counter[int]()
+    for rows in pieces:
+        late = rows.filter(pl.col("late_rank") == pl.col("rank"))["rank"]
+        counts.update(dict(late.value_counts().iter_rows()))
+    return min(counts, key=lambda rank: (-counts[rank], rank), default=None)

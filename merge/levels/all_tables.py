@@ -23,12 +23,11 @@ def tables_tell(run: Run, blind: str | None) -> bool:
     """
     if blind != TOLD_BY_TABLES:
         return False
-    known = [rank.recorded.files for rank in run.ranks if rank.recorded is not None and has_folder(rank)]
-    return (len(known) == len(run.ranks) and sum(files.get(COLLECTIVES.file) or 0 for files in known) <= MOST_ROWS
-            and not has_long_timelines(run))
+    return all(rank.recorded is not None and has_folder(rank) for rank in run.ranks) and are_few(run)
 
 
-def has_long_timelines(run: Run) -> bool:
-    """True where one takes more memory than can be had for sure."""
-    return any((rank.recorded.files.get(EVENTS.file) or 0) > MOST_EVENTS_OF_RANK for rank in run.ranks
-               if rank.recorded is not None)
+def are_few(run: Run) -> bool:
+    """True where the tables of all ranks take no more memory than can be had for sure."""
+    files = [rank.recorded.files for rank in run.ranks if rank.recorded is not None]
+    return (sum(one.get(COLLECTIVES.file) or 0 for one in files) <= MOST_ROWS
+            and max((one.get(EVENTS.file) or 0 for one in files), default=0) <= MOST_EVENTS_OF_RANK)

@@ -5,7 +5,8 @@ Times are not used, so that matches hold whatever the clocks of the ranks show.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -19,28 +20,43 @@ MATCHED = ("collective", "matched_by", "num_ranks", "complete", "mismatch")
 """Columns that matching adds."""
 METHODS = ("id", "sequence", "label", "order", "peer", None)
 """Values of `matched_by`; None where the group of a row is unknown, and it stays alone."""
+FOUND_BEFORE = ("corrected", "place")
+"""Columns that rows may have already, and that are for matching alone."""
 ALONE = -1
 """`lane` of such a row."""
 
 
-def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.DataFrame:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Calls of one group whose place in it was found before; their rows have it as the column `place`."""
+
+    method: str
+    """One of `METHODS`."""
+    recorded: Mapping[int, tuple[int, int]]
+    """Rank -> first and last place of which there is a row, here or elsewhere."""
+
+
+def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int,
+          placed: Placed | None = None) -> pl.DataFrame:
     """Finds the collective that each row belongs to.
 
     Args:
-        rows: As in `RankRows`; those of a rank in the order of issue.
+        rows: As in `RankRows`, rank by rank; those of a rank in the order of issue. Where these are not all rows of
+            the job, they are all of a collective, or of the sends and receives of two ranks, and have the column
+            `corrected`, as `with_corrected` makes it of all rows of a rank.
         ranks: Of which it is known what they did, with rows or without.
         world_size: Ranks of the job.
+        placed: Where places were found before.
 
     Returns:
-        The rows and `MATCHED`, sorted by `collective` and rank; `collective` counts from 0, in no order that means
-        anything.
+        The rows and `MATCHED`, sorted by `collective` and rank; `collective` counts from 0 in the order of the first
+        row of each.
     """
     if rows.is_empty():
         return rows.with_columns(pl.lit(None, kind).alias(name) for name, kind in zip(
             MATCHED, (pl.Int64, pl.Categorical, pl.Int64, pl.Boolean, pl.Categorical), strict=True))
-    coded = _coded(rows)
+    coded = _coded(rows if "corrected" in rows.columns else with_corrected(rows))
     is_pair = coded["op"].is_in(POINT_TO_POINT)
-    coded = coded.with_columns(_corrected(coded, is_pair))
     is_alone = (coded["lane"] == ALONE).fill_null(False) if "lane" in coded.columns else is_pair & False
     together, pairs, alone = (np.flatnonzero(mask.to_numpy()) for mask in (
         ~is_pair & ~is_alone, is_pair, ~is_pair & is_alone))
@@ -49,7 +65,7 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.
     taken = 0
     if len(together):
         calls = _calls(coded.filter(~is_pair & ~is_alone))
-        key, method = keys_of(calls)
+        key, method = keys_of(calls) if placed is None else (coded["place"].to_numpy(), [placed.method])
         place[together] = key
         number[together] = dense(pack(calls.group, key))
         methods[together] = np.array([METHODS.index(name) for name in method])[calls.group]
@@ -60,23 +76,28 @@ def match(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.
         methods[pairs] = METHODS.index("peer")
         taken = int(number.max()) + 1
     number[alone] = taken + np.arange(len(alone))
+    number = _in_order(pl.Series(number)).to_numpy()
     order = np.lexsort((coded["rank"].to_numpy(), number))
     matched = coded[order].with_columns(
         pl.Series("collective", number[order]).set_sorted(), pl.Series("place", place[order]),
         pl.Series(METHODS, dtype=pl.Categorical)[methods[order]].alias("matched_by"))
-    each = judged(matched, ranks=ranks, world_size=world_size)
-    return pl.concat([matched.select(*rows.columns, "collective", "matched_by"), each[number[order]]], how="horizontal")
+    each = judged(matched, ranks=ranks, world_size=world_size, recorded=None if placed is None else placed.recorded)
+    kept = [name for name in rows.columns if name not in FOUND_BEFORE]
+    return pl.concat([matched.select(*kept, "collective", "matched_by"), each[number[order]]], how="horizontal")
 
 
 def _coded(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows with integers for what is compared: group_id, op_id, kind, label, id."""
     typed = rows.select("op", pl.when(pl.col("op") != "scatter").then("dtype"),
                         pl.when(pl.col("op").is_in(EQUAL_INPUTS)).then("size_bytes"))
-    group = rows.select("group", "group_ranks", *(["lane"] if "lane" in rows.columns else []))
     return rows.with_columns(
-        group_id=_in_order(_code(group)), op_id=_code(rows.select("op")), kind=_code(typed.drop("size_bytes")),
+        group_id=_in_order(_group_code(rows)), op_id=_code(rows.select("op")), kind=_code(typed.drop("size_bytes")),
         label=_code(typed),
         id=pl.when(pl.col("comms_id").is_not_null()).then(_in_order(_code(rows.select("comms_id")))))
+
+
+def _group_code(rows: pl.DataFrame) -> pl.Series:
+    return _code(rows.select("group", "group_ranks", *(["lane"] if "lane" in rows.columns else [])))
 
 
 def _code(rows: pl.DataFrame) -> pl.Series:
@@ -95,23 +116,32 @@ def _in_order(code: pl.Series) -> pl.Series:
     return pl.Series(dense(first)[number])
 
 
-def _corrected(coded: pl.DataFrame, is_pair: pl.Series) -> pl.Series:
-    """`group_sequence` without the sends and receives of the rank in the group before it."""
+def with_corrected(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with `corrected`: `group_sequence` without the sends and receives of the rank in the group before it.
+
+    Args:
+        rows: All of some ranks.
+    """
+    is_pair = rows["op"].is_in(POINT_TO_POINT)
     if not is_pair.any():
-        return coded["group_sequence"].alias("corrected")
-    mine = pack(coded["group_id"].to_numpy(), coded["rank"].to_numpy())
+        return rows.with_columns(pl.col("group_sequence").alias("corrected"))
+    mine = pack(_group_code(rows).to_numpy(), rows["rank"].to_numpy())
     order = np.argsort(mine, kind="stable")
     counted = np.cumsum(is_pair.to_numpy()[order])
     before = np.empty(len(mine), np.int64)
     before[order] = counted - _before_each(mine[order], counted)
-    sequence = _integers(coded["group_sequence"])
-    return pl.Series("corrected", np.where(sequence == NONE, NONE, sequence - before))
+    return rows.with_columns((pl.col("group_sequence") - pl.Series(before)).alias("corrected"))
 
 
 def _before_each(ordered: Integers, counted: Integers) -> Integers:
     """What was counted before the run of equal values that each belongs to."""
     first = np.arange(len(ordered)) - occurrence(ordered)
     return np.where(first > 0, counted[first - 1], 0)
+
+
+def calls_of(rows: pl.DataFrame) -> Calls:
+    """What is compared of the rows of whole groups, without sends and receives; with the column `corrected`."""
+    return _calls(_coded(rows))
 
 
 def _calls(chosen: pl.DataFrame) -> Calls:

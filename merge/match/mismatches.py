@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -15,7 +15,8 @@ from distprof.units import size, spans
 PER_COLLECTIVE = ("num_ranks", "complete", "mismatch")
 
 
-def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl.DataFrame:
+def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int,
+           recorded: Mapping[int, tuple[int, int]] | None = None) -> pl.DataFrame:
     """Says of every collective who took part, and what is wrong with it.
 
     Args:
@@ -23,6 +24,8 @@ def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl
             in its group) and the columns of `COLLECTIVES`; of a rank one row of each, of a send to itself two.
         ranks: Those of which it is known what they did; the others are missing, and not to blame.
         world_size: Ranks of the job.
+        recorded: Rank -> first and last place of which there is a row, where all are of one group and some are
+            elsewhere.
 
     Returns:
         `PER_COLLECTIVE`, a row per collective.
@@ -34,7 +37,8 @@ def judged(rows: pl.DataFrame, *, ranks: Collection[int], world_size: int) -> pl
     if len(odd):
         of_bad = rows.filter(pl.col("collective").is_in(odd["collective"].to_list()))
         _add_differences(of_bad, odd, texts)
-        _add_absent(rows, of_bad, set(ranks), texts)
+        _add_absent(of_bad, set(ranks), _recorded_places(rows) if recorded is None else {
+            (group, rank): span for group in rows["group_id"].unique() for rank, span in recorded.items()}, texts)
     mismatches: list[str | None] = [None] * len(each)
     for number, found in texts.items():
         mismatches[number] = "; ".join(found) or None
@@ -115,9 +119,9 @@ DIFFERENCES: tuple[tuple[str, str, Callable[[list[tuple[Any, list[int]]]], str]]
 """Column of `judged` that finds it, the column that differs, and the sentence about it."""
 
 
-def _add_absent(rows: pl.DataFrame, odd: pl.DataFrame, ranks: set[int], texts: dict[int, list[str]]) -> None:
+def _add_absent(odd: pl.DataFrame, ranks: set[int], spans_of: Mapping[tuple[int, int], tuple[int, int]],
+                texts: dict[int, list[str]]) -> None:
     """Names the ranks that are there and did not take part."""
-    spans_of = _recorded_places(rows)
     each = odd.group_by("collective", maintain_order=True).agg(
         pl.col("op", "group_id", "place", "group_ranks", "peer", "rank", "matched_by").first(),
         pl.col("rank").alias("there"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -11,7 +11,7 @@ from distprof.contract.problems import Problem
 from distprof.contract.tables import COLLECTIVES
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import CATEGORIES, read_table
+from distprof.merge.run.tables import CATEGORIES, Loaded, read_batches, read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,14 @@ class RankRows:
 
 def recorded_rows(run: Run) -> RankRows:
     """Rows of every rank of a run directory whose table can be read."""
-    found = read_table(run, COLLECTIVES, coded, CATEGORIES)
+    return _of(read_table(run, COLLECTIVES, coded, CATEGORIES))
+
+
+def recorded_batches(run: Run) -> Iterator[RankRows]:
+    """The same of a few ranks at a time."""
+    return map(_of, read_batches(run, COLLECTIVES, coded, CATEGORIES))
+
+
+def _of(found: Loaded) -> RankRows:
     return RankRows(rows=found.rows.with_columns(comms_id=pl.lit(None, pl.Categorical)), ranks=found.ranks,
                     problems=found.problems)

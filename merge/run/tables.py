@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import polars as pl
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS, Table
-from distprof.merge.run.group_ranks import COLUMN, num_members, with_lists
+from distprof.merge.run.group_ranks import COLUMN, with_lists
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries import JOINED, Summaries
 from distprof.merge.run.summary_tables import frame_of
@@ -101,7 +103,15 @@ def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.Dat
     """
     if run.summaries is not None and table.file in JOINED:
         return _of_summaries(run, run.summaries, table, prepared, types)
+    parts = list(read_batches(run, table, prepared, types))
+    return Loaded(rows=pl.concat([prepared(empty(table, types)), *(part.rows for part in parts)], rechunk=True),
+                  ranks=[rank for part in parts for rank in part.ranks],
+                  problems=[problem for part in parts for problem in part.problems])
 
+
+def read_batches(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows,
+                 types: Types = TYPES) -> Iterator[Loaded]:
+    """The same of a few ranks at a time, in their order, from the files of the ranks; `AT_ONCE` are read ahead."""
     has_lists = any(column.name == COLUMN for column in table.columns)
     at_once = max(1, min(FILES_AT_ONCE, RANKS_READ // run.world_size)) if has_lists else FILES_AT_ONCE
 
@@ -110,10 +120,13 @@ def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.Dat
         return replace(some, rows=prepared(some.rows))
 
     with thread_pool(AT_ONCE) as executor:
-        parts = list(executor.map(load, range(0, len(run.ranks), at_once)))
-    return Loaded(rows=pl.concat([prepared(empty(table, types)), *(part.rows for part in parts)], rechunk=True),
-                  ranks=[rank for part in parts for rank in part.ranks],
-                  problems=[problem for part in parts for problem in part.problems])
+        begun = deque[Future[Loaded]]()
+        for first in range(0, len(run.ranks), at_once):
+            begun.append(executor.submit(load, first))
+            if len(begun) > AT_ONCE:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
 
 
 def _of_summaries(run: Run, summaries: Summaries, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame],
@@ -214,17 +227,40 @@ def _is_object(line: bytes) -> bool:
     return True
 
 
-def write(folder: Path, table: Table, frame: pl.DataFrame, metadata: dict[str, str]) -> None:
+def write(folder: Path, table: Table, frames: pl.DataFrame | Iterable[pl.DataFrame], metadata: dict[str, str],
+          longest: int = 1) -> None:
     """Writes a merged table with the columns of the contract, in their order; lists of ranks may still be categories.
 
-    What is written takes much more memory than what it is made of, and is made in pieces.
+    What is written takes much more memory than what it is made of. So it is made of a number of rows at a time, which
+    does not depend on how they come.
+
+    Args:
+        folder: Where the file goes.
+        table: Which file, with which columns.
+        frames: Its rows, in one frame or in several.
+        metadata: Goes into the file's schema.
+        longest: Ranks that a list of ranks has at most.
     """
     from distprof.contract.parquet import write_pieces  # pyarrow takes a while, and most commands only read
 
     columns = [pl.col(column.name).cast(TYPES[column.type]) for column in table.columns]
-    is_coded, at_once = frame.schema.get(COLUMN) == pl.Categorical, ROWS_AT_ONCE
-    if is_coded:
-        longest = frame.select(num_members(pl.col(COLUMN).unique()).max()).item() or 1
-        at_once = max(1, min(at_once, RANKS_AT_ONCE // longest))
-    write_pieces(folder, table, ((with_lists(piece) if is_coded else piece).select(columns).to_arrow()
-                                 for piece in frame.iter_slices(at_once)), metadata)
+
+    def written(piece: pl.DataFrame) -> Any:
+        is_coded = piece.schema.get(COLUMN) == pl.Categorical
+        return (with_lists(piece) if is_coded else piece).select(columns).to_arrow()
+
+    at_once = max(1, min(ROWS_AT_ONCE, RANKS_AT_ONCE // longest))
+    given = (frames,) if isinstance(frames, pl.DataFrame) else frames
+    write_pieces(folder, table, map(written, _in_slices(given, at_once)), metadata)
+
+
+def _in_slices(frames: Iterable[pl.DataFrame], num_rows: int) -> Iterator[pl.DataFrame]:
+    """The same rows, so many at a time."""
+    held: pl.DataFrame | None = None
+    for frame in frames:
+        rows = frame if held is None else pl.concat([held, frame])
+        whole = len(rows) // num_rows * num_rows
+        yield from rows[:whole].iter_slices(num_rows)
+        held = rows[whole:] if whole < len(rows) else None
+    if held is not None:
+        yield held

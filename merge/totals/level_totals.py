@@ -13,7 +13,7 @@ from distprof.contract.tables import MODULES, PARAMETERS, STEPS
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.blame.of_summaries import analysis_of_summaries
 from distprof.merge.cost.measured_run import MeasuredRun
-from distprof.merge.levels.all_tables import TOLD_BY_TABLES
+from distprof.merge.levels.all_tables import are_few, tables_tell
 from distprof.merge.levels.level_run import LevelRun, level_run
 from distprof.merge.levels.representatives import of_places
 from distprof.merge.run.open_run import open_run
@@ -65,17 +65,18 @@ def level_totals(run: Run, steps: Loaded | None = None) -> LevelTotals:
         {*chosen, *again, *(rank.number for rank in run.without_summary)})))
 
 
-def analysis_without_events(run: Run) -> Analysis | None:
-    """What summaries tell of communication; None where they do not, there are not many ranks, or some have none.
+def analysis_of_merge(found: MeasuredRun) -> Analysis | None:
+    """What summaries tell of communication; None where the tables of all ranks tell more and are looked at.
 
     Args:
-        run: Opened by its folders.
+        found: Opened by its folders.
     """
+    run = found.run
     opened = open_run(*run.paths, exact=False, only=(STEPS.file, MODULES.file))
-    if opened.summaries is None or opened.without_summary:
+    if opened.summaries is None or (opened.without_summary and are_few(run)):
         return None
-    found = analysis_of_summaries(level_run(opened, read_table(opened, STEPS).rows))
-    return None if found.blind == TOLD_BY_TABLES else found
+    analysis = analysis_of_summaries(level_run(opened, read_table(opened, STEPS).rows))
+    return None if tables_tell(run, analysis.blind) else analysis
 
 
 def noted(run: Run, read: Iterable[int], level: LevelRun | None = None) -> Run:

@@ -11,10 +11,9 @@ import polars as pl
 
 from distprof.contract.problems import Problem, RecordedLightly, StepsUneven
 from distprof.contract.summary import QUANTITIES, SUMMARY_KEYS, TIMES
-from distprof.contract.tables import EVENTS
 from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.cost.measured_run import MeasuredRun
-from distprof.merge.levels.all_tables import has_long_timelines
+from distprof.merge.levels.all_tables import are_few
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.tables import RecordedTables
 from distprof.merge.totals.description import described
@@ -26,8 +25,6 @@ from distprof.merge.totals.totals import FLOPS_OF_PHASE, model_totals, per_rank,
 
 TOP_MODULES = 50
 """Modules that summary.json lists; all are in modules.parquet."""
-MOST_EVENTS = 20_000_000
-"""Events of all ranks up to which a merge looks at them, where summaries of ranks may tell the same."""
 EXPOSED = ("waiting", "moving")
 """Parts of a step in which nothing is computed."""
 NAMED = 5
@@ -69,7 +66,7 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
 
 def _communicated(found: MeasuredRun, tables: RecordedTables,
                   analysis: Analysis | None) -> tuple[dict[str, Any] | None, Sequence[Problem]]:
-    if found.collectives is not None:
+    if found.pieces is not None:
         return communication(found, tables.steps if found.run.kind == "distprof" else None, analysis)
     # of a run that was opened by its summaries
     return (None, ()) if analysis is None or analysis.breakdown.is_empty() else (
@@ -161,17 +158,11 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: A
         `communication` of `summary.json`, None without collectives, and where it was not made already and timelines
         are too long to look at; and timelines that are damaged.
     """
-    run, rows = measured.run, measured.collectives
-    if rows is None or rows.is_empty() or (analysis is None and has_long_timelines(run)):
+    run, pieces = measured.run, measured.pieces
+    if pieces is None or not pieces.num_rows or (analysis is None and not are_few(run)):
         return None, ()
-    found = analysis or analyse(run, measured.clock, rows, steps)
+    found = analysis or analyse(run, measured.clock, pieces.whole(), steps)
     return described_communication(run, found), found.problems
-
-
-def has_many_events(run: Run) -> bool:
-    """True where it takes long to look at all timelines: there are more than `MOST_EVENTS` in them."""
-    return sum(rank.recorded.files.get(EVENTS.file) or 0 for rank in run.ranks
-               if rank.recorded is not None) > MOST_EVENTS
 
 
 def described_communication(run: Run, found: Analysis) -> dict[str, Any]:

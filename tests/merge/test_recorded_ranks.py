@@ -45,7 +45,7 @@ def test_lists_of_ranks_are_written_in_small_pieces(tmp_path, monkeypatch):
     tables.write(tmp_path, MERGED_COLLECTIVES, rows, {})
     whole = pl.read_parquet(tmp_path / MERGED_COLLECTIVES.file)
     monkeypatch.setattr(tables, "RANKS_AT_ONCE", 20)
-    tables.write(tmp_path, MERGED_COLLECTIVES, rows, {})
+    tables.write(tmp_path, MERGED_COLLECTIVES, [rows[:7], rows[7:9], rows[9:]], {}, longest=4)
     assert pl.read_parquet(tmp_path / MERGED_COLLECTIVES.file).equals(whole)
     assert whole["group_ranks"].to_list() == [[0, 1, 2, 3]] * 36
     assert pq.ParquetFile(tmp_path / MERGED_COLLECTIVES.file).num_row_groups == 8  # 36 rows, 20 // 4 at once

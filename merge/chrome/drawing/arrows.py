@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from distprof.merge.chrome.drawing.drawn import ArrowEnd
 from distprof.merge.clock.model import Clock
 
 SHORTEST_NS, LONG_NS, SHARE = 10_000, 100_000, 0.01
 """Waits that get an arrow: longer than the first, and as long as the second or as this share of their step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrows:
-    """Both ends of all arrows, by the row that they belong to; arrays have a value an end."""
-
-    rows: Any
-    """int64, ascending."""
-    numbers: Any
-    """int64, the same at both ends of an arrow."""
-    at_ns: Any
-    """int64, on the common clock."""
-    is_start: Any
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def of(self, first: int, end: int) -> Iterator[tuple[int, ArrowEnd]]:
-        """Ends that belong to these rows, with their places among them."""
-        mine = slice(*np.searchsorted(self.rows, (first, end)).tolist())
-        for row, number, at_ns, is_start in zip(*(column[mine].tolist() for column in (
-                self.rows, self.numbers, self.at_ns, self.is_start)), strict=True):
-            yield row - first, ArrowEnd("s" if is_start else "f", number, at_ns)
-
-
-def arrows_between(shown: pl.DataFrame, clock: Clock, steps: Mapping[int, Mapping[int, int]],
-                   origin_ns: int) -> Arrows:
-    """Arrows between rows.
+def arrows_between(shown: pl.DataFrame, clock: Clock, steps: Mapping[int, Mapping[int, int]], origin_ns: int,
+                   first_number: int) -> pl.DataFrame:
+    """Both ends of all arrows between rows.
 
     Args:
-        shown: Rows that are drawn, as `Drawing` has them.
+        shown: Rows that are drawn, whole collectives, as `shown_rows` gives them.
         clock: Of the run.
         steps: Rank -> step -> how long it took, in ns.
         origin_ns: No arrow lies before it.
+        first_number: Of the arrows.
+
+    Returns:
+        A row an end: the `rank` and `row` that it belongs to, `number` (the same at both ends of an arrow, in the order
+        of the rows that wait), `at_ns` on the common clock, and `is_start`.
     """
     places = np.arange(len(shown))
     sources = _last_to_come(shown)
@@ -63,13 +43,14 @@ def arrows_between(shown: pl.DataFrame, clock: Clock, steps: Mapping[int, Mappin
     starts = np.maximum(arrivals[late], come[targets]) + 1
     ends = starts + 1
     fits = (ends < left[targets]) & (starts < left[late]) & (starts >= origin_ns)
-    return _numbered(shown, targets[fits], late[fits], starts[fits], ends[fits])
+    return _numbered(shown, targets[fits], late[fits], starts[fits], first_number)
 
 
 def _last_to_come(shown: pl.DataFrame) -> Any:
-    """int64 a row: the row of the rank that came last into its collective, -1 where that is not drawn."""
+    """int64 a row: the place of the rank that came last into its collective, -1 where that is not drawn."""
     is_last = ~shown["is_received"] & (shown["rank"] == shown["late_rank"]).fill_null(value=False)
     collectives = shown["collective"].to_numpy()
+    collectives = collectives - collectives.min(initial=np.iinfo(np.int64).max)
     found = np.full(collectives.max(initial=-1) + 1, -1)
     places = np.flatnonzero(is_last.to_numpy())
     found[collectives[places]] = places
@@ -95,10 +76,11 @@ def _unsure(ranks: Any, others: Any, clock: Clock) -> Any:
                     np.int64)[which.reshape(-1)]
 
 
-def _numbered(shown: pl.DataFrame, targets: Any, late: Any, starts: Any, ends: Any) -> Arrows:
-    """Arrows in the order in which those who wait came."""
-    order = np.lexsort([shown[name].to_numpy()[targets] for name in ("row", "collective", "arrival_ns")])
-    rows = np.append(late[order], targets[order])
-    numbers, at_ns = np.tile(np.arange(len(targets)), 2), np.append(starts[order], ends[order])
-    order = np.argsort(rows, kind="stable")
-    return Arrows(rows=rows[order], numbers=numbers[order], at_ns=at_ns[order], is_start=order < len(targets))
+def _numbered(shown: pl.DataFrame, targets: Any, late: Any, starts: Any, first_number: int) -> pl.DataFrame:
+    order = np.argsort(shown["row"].to_numpy()[targets])
+    at = np.append(late[order], targets[order])
+    number = len(targets)
+    return pl.DataFrame({
+        "rank": shown["rank"].to_numpy()[at], "row": shown["row"].to_numpy()[at],
+        "number": first_number + np.tile(np.arange(number), 2), "at_ns": np.append(starts[order], starts[order] + 1),
+        "is_start": np.repeat((True, False), number)})

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from distprof.merge.chrome.drawing.collectives import Drawing
+    from distprof.merge.cost.collective_pieces import CollectivePieces
 
 Chain = tuple["pl.DataFrame", "pl.DataFrame"]
 """`on_common_clock` of a `CriticalPath`, and the `MERGED_COLLECTIVES` that they name."""
@@ -37,18 +38,18 @@ def drawn_tensors(allocations: pl.DataFrame | None, chosen: list[RankSurvey], se
     return found
 
 
-def traced(collectives: pl.DataFrame | None, recorded: pl.DataFrame | None) -> pl.DataFrame | None:
+def traced(collectives: CollectivePieces | None, recorded: pl.DataFrame | None) -> CollectivePieces | None:
     """Collectives up to the arrivals pass, in which there is no timeline beside which they could be drawn."""
     if collectives is None or recorded is None:
         return collectives
     import polars as pl  # takes its time: not where there are no collectives
 
     first = recorded.filter(pl.col("pass") == ARRIVALS)["step"].min()
-    return collectives if first is None else collectives.filter(
+    return collectives if first is None else collectives.where(
         pl.col("step").is_null() | (pl.col("step") < pl.lit(first)))
 
 
-def drawn_communication(clock: Clock, collectives: pl.DataFrame | None, chain: Chain | None,
+def drawn_communication(clock: Clock, collectives: CollectivePieces | None, chain: Chain | None,
                         selections: Mapping[int, EventSelection], steps: Mapping[int, Steps],
                         origin_ns: int) -> Drawing | None:
     """What is drawn of communication and chains; it is in the category of what the merge draws."""
@@ -56,6 +57,7 @@ def drawn_communication(clock: Clock, collectives: pl.DataFrame | None, chain: C
             one.categories is not None and DRAWN not in one.categories for one in selections.values()):
         return None
     from distprof.merge.chrome.drawing.collectives import DrawOptions, draw_collectives
+    from distprof.merge.cost.collective_pieces import CollectivePieces
 
     wanted = {}
     for rank, selection in selections.items():
@@ -65,10 +67,10 @@ def drawn_communication(clock: Clock, collectives: pl.DataFrame | None, chain: C
                                    step_ns=dict(zip(numbers.tolist(), (ends - starts).tolist(), strict=True)))
     if collectives is None:
         assert chain is not None
-        collectives = chain[1].clear()
+        collectives = CollectivePieces.held(chain[1].clear())
     found = draw_collectives(collectives, clock, wanted, origin_ns)
     if chain is None:
         return found
     from distprof.merge.chrome.drawing.chains import draw_chains
 
-    return replace(found, chains=draw_chains(*chain, wanted, origin_ns, len(found.arrows)))
+    return replace(found, chains=draw_chains(*chain, wanted, origin_ns, found.num_arrows))

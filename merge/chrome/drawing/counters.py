@@ -7,49 +7,45 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.chrome.drawing.drawn import CounterValue
+from distprof.merge.spill.parts import Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCounter:
-    """A counter with all its values, a pair of numbers each: in a job of a thousand ranks there are millions."""
+    """A counter by its changes: in a job of a thousand ranks there are millions."""
 
     what: str
     state: str
-    at_ns: Any
-    """int64, ascending, on the common clock."""
-    values: Any
-    """int64, from then on."""
+    changes: Parts
+    """`at_ns`, on the common clock, and `change`, in any order; a part is earlier than the next one."""
+    edges: Any
+    """int64, ascending: where the parts begin, but for the first."""
 
-    @classmethod
-    def of(cls, what: str, state: str, at_ns: Any, changes: Any) -> JobCounter:
-        """Adds up changes, in any order, from 0."""
-        order = np.argsort(at_ns, kind="stable")
-        at_ns, changes = at_ns[order], changes[order]
-        first = np.flatnonzero(np.diff(at_ns, prepend=at_ns[:1] - 1))
-        together = np.add.reduceat(changes, first) if len(first) else changes
-        held = together != 0
-        return cls(what=what, state=state, at_ns=at_ns[first][held], values=np.cumsum(together[held]))
+    def add(self, at_ns: Any, changes: Any) -> None:
+        """Adds changes, int64."""
+        self.changes.add(pl.DataFrame({"at_ns": at_ns, "change": changes}),
+                         np.searchsorted(self.edges, at_ns, side="right"))
+
+    def add_spans(self, starts: Any, ends: Any, amounts: Any) -> None:
+        """Adds amounts, each from a start to an end in ns."""
+        self.add(np.append(starts, ends), np.append(amounts, -amounts))
 
     def __iter__(self) -> Iterator[CounterValue]:
-        for at_ns, value in zip(self.at_ns, self.values, strict=True):
-            yield CounterValue(self.what, self.state, int(at_ns), int(value))
+        """Its values, each from then on."""
+        value = 0
+        for part in self.changes.numbers:
+            rows = self.changes.read(part).group_by("at_ns").agg(pl.col("change").sum()).filter(
+                pl.col("change") != 0).sort("at_ns")
+            for at_ns, change in rows.iter_rows():
+                value += change
+                yield CounterValue(self.what, self.state, at_ns, value)
 
 
-def waiting(waits: Iterator[tuple[Any, Any]]) -> JobCounter:
-    """How many ranks wait; one that waits in several collectives at once is one.
-
-    Args:
-        waits: Of each rank the starts and ends of its waits, int64 ns.
-    """
-    every = [Intervals.of(starts, ends) for starts, ends in waits]
-    starts, ends = (np.concatenate([np.empty(0, np.int64), *(getattr(one, side) for one in every)])
-                    for side in ("starts", "ends"))
-    return JobCounter.of("ranks", "waiting", np.append(starts, ends), np.repeat((1, -1), len(starts)))
-
-
-def in_flight(starts: Any, ends: Any, size_bytes: Any) -> JobCounter:
-    """Bytes that are moved, each from a start to an end in ns."""
-    return JobCounter.of("bytes", "in flight", np.append(starts, ends), np.append(size_bytes, -size_bytes))
+def add_waits(counter: JobCounter, starts: Any, ends: Any) -> None:
+    """Adds the waits of a rank, int64 ns: one that waits in several collectives at once is one."""
+    every = Intervals.of(starts, ends)
+    counter.add_spans(every.starts, every.ends, np.ones(len(every.starts), np.int64))

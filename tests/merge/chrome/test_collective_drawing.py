@@ -18,6 +18,7 @@ from distprof.merge.chrome.chrome_json import FIRST_ARROW
 from distprof.merge.chrome.drawing.collectives import DrawOptions, draw_collectives
 from distprof.merge.chrome.drawing.drawn import BYTES_DRAWN, PROCESS, CounterValue, DrawnSlice
 from distprof.merge.chrome.rank_events import IDS_PER_RANK
+from distprof.merge.cost.collective_pieces import CollectivePieces
 from support.drawn_rows import MS, clock_of, collective, frame
 from support.jobs import distprof, merged
 from support.perfetto import ERRORS, ask, rank_of
@@ -43,8 +44,12 @@ ALL = {rank: DrawOptions(step_ns={7: 100 * MS}) for rank in range(4)}
 FOUR = {0: (1.0, 12.0), 1: (2.0, 12.0), 2: (10.0, 12.0), 3: (9.999, 11.5)}
 
 
+def held(*collectives) -> CollectivePieces:
+    return CollectivePieces.held(frame(*collectives))
+
+
 def test_a_collective_has_a_waiting_and_a_moving_part_and_arrows_from_the_last():
-    found = draw_collectives(frame(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
+    found = draw_collectives(held(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
     (mine,) = found.of_rank(0)
     assert (mine.thread, mine.slice) == ("collectives default_pg", DrawnSlice("all_reduce #3", MS, 12 * MS))
     assert mine.parts == (DrawnSlice("waiting for rank 2", MS, 10 * MS), DrawnSlice("moving", 10 * MS, 12 * MS))
@@ -59,7 +64,7 @@ def test_a_collective_has_a_waiting_and_a_moving_part_and_arrows_from_the_last()
 
 
 def test_counters_say_how_many_wait_and_what_moves():
-    found = draw_collectives(frame(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
+    found = draw_collectives(held(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
     assert list(chain.from_iterable(found.counters)) == [
         CounterValue("ranks", "waiting", MS, 1), CounterValue("ranks", "waiting", 2 * MS, 2),
         CounterValue("ranks", "waiting", round(9.999 * MS), 3), CounterValue("ranks", "waiting", 10 * MS, 0),
@@ -69,8 +74,8 @@ def test_counters_say_how_many_wait_and_what_moves():
 
 def test_waits_that_clocks_do_not_know_have_no_arrow():
     clock = clock_of(4, uncertainty_ns=6 * MS, clocks=4)
-    assert not draw_collectives(frame(collective(3, FOUR)), clock, ALL, 0).arrows
-    unsure = draw_collectives(frame(collective(3, FOUR, unsure=True)), clock_of(4), ALL, 0)
+    assert not draw_collectives(held(collective(3, FOUR)), clock, ALL, 0).num_arrows
+    unsure = draw_collectives(held(collective(3, FOUR, unsure=True)), clock_of(4), ALL, 0)
     (mine,) = unsure.of_rank(0)
     assert mine.parts[0].name == "waiting" and not mine.arrows
 
@@ -79,7 +84,7 @@ def test_waits_that_clocks_do_not_know_have_no_arrow():
 def test_nothing_on_a_thread_overlaps(spans):
     rows = frame(*(collective(number, {0: (came, came + wait + moves), 1: (came + wait, came + wait + moves)})
                    for number, (came, wait, moves) in enumerate(spans)))
-    drawn = draw_collectives(rows, clock_of(2), {rank: DrawOptions() for rank in range(2)}, 0)
+    drawn = draw_collectives(CollectivePieces.held(rows), clock_of(2), {rank: DrawOptions() for rank in range(2)}, 0)
     for rank in range(2):
         ends: dict[str, int] = {}
         for one in sorted(drawn.of_rank(rank), key=lambda one: one.slice.start_ns):
@@ -101,7 +106,8 @@ def rows_of(some: list[tuple[list[int], int, bool]]) -> pl.DataFrame:
 
 @given(SOME)
 def test_an_arrow_leads_to_each_that_waited_from_the_last_to_come(some):
-    found = draw_collectives(rows_of(some), clock_of(3), {rank: DrawOptions() for rank in range(3)}, 0)
+    found = draw_collectives(CollectivePieces.held(rows_of(some)), clock_of(3),
+                             {rank: DrawOptions() for rank in range(3)}, 0)
     ends: dict[int, dict[str, tuple[int, int]]] = {}
     for rank in range(3):
         for one in found.of_rank(rank):
@@ -121,7 +127,7 @@ def test_an_arrow_leads_to_each_that_waited_from_the_last_to_come(some):
 @given(SOME)
 def test_counters_are_what_one_counts(some):
     rows = rows_of(some)
-    found = draw_collectives(rows, clock_of(3), {rank: DrawOptions() for rank in range(3)}, 0)
+    found = draw_collectives(CollectivePieces.held(rows), clock_of(3), {rank: DrawOptions() for rank in range(3)}, 0)
     for counter, count in zip(found.counters, (
             lambda at: len({row["rank"] for row in rows.iter_rows(named=True)
                             if row["arrival_ns"] <= at < row["arrival_ns"] + row["wait_ns"]}),

@@ -16,7 +16,6 @@ from distprof.files import json_text
 from distprof.merge.cost.choice import Choice
 from distprof.merge.run import recorded
 from distprof.merge.run.open_run import open_run
-from distprof.merge.totals import summary
 from distprof.merge.totals.findings import findings_of
 from distprof.merge.totals.level_findings import level_findings
 from support.jobs import distprof
@@ -72,8 +71,7 @@ def test_tables_are_read_of_one_rank_of_each_place(runs, shape):
 
 
 @pytest.mark.usefixtures("few")
-def test_a_merge_of_many_events_tells_what_summaries_do(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(summary, "MOST_EVENTS", -1)
+def test_a_merge_of_many_ranks_tells_what_summaries_do(runs, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(runs / "tp", run)
     expected = told("stats", "--json", run)["communication"]

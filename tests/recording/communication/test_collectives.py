@@ -77,7 +77,7 @@ def test_all_are_matched_over_their_group(rows):
 def test_the_rank_that_is_late_is_one_that_a_small_merge_keeps(run, rows):
     last = Counter(max(one.rows(named=True), key=lambda row: (row["arrival_ns"], row["rank"]))["rank"]
                    for _, one in rows.filter(pl.col("arrival_spread_ns").is_not_null()).group_by("collective"))
-    late = most_often_late(measured_run(open_run(run)).collectives)
+    late = most_often_late([measured_run(open_run(run)).collectives])
     assert last[late] == max(last.values())
     told = distprof("merge", run, "--force", "--max-size", "450kB").stdout
     assert f"{late} (most often late)" in told or f"{late} (slowest)" in told, told

@@ -1,0 +1,120 @@
+"""What is drawn of communication, by rank: rows with their threads, and the ends of arrows, a few ranks at a time."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.chrome.drawing.drawn import PROCESS, ArrowEnd
+from distprof.merge.chrome.drawing.rank_drawing import Row
+from distprof.merge.run.group_ranks import COLUMN
+from distprof.merge.spill.parts import Parts
+from distprof.units import spans
+
+KEY = ("group", "group_description")
+ORDER = ("rank", "arrival_ns", "collective", "row")
+"""Of the rows in a part."""
+
+
+class RankRows:
+    """Rows of ranks in parts, of which one is held: ranks are written one after the other."""
+
+    def __init__(self, rows: Parts, ends: Parts, part_of: Callable[[int], int]) -> None:
+        """Holds nothing yet.
+
+        Args:
+            rows: As `shown_rows` gives them.
+            ends: Of arrows, as `arrows_between` gives them.
+            part_of: The part of a rank in both.
+        """
+        self._rows, self._ends, self._part_of = rows, ends, part_of
+        self._held: tuple[int, dict[int, pl.DataFrame], dict[int, pl.DataFrame]] | None = None
+        self._shown_ranks = dict[str, str]()
+
+    def settle(self, note: Callable[[pl.DataFrame], None]) -> int:
+        """Gives rows their threads, when all are there.
+
+        Args:
+            note: Gets the rows of each rank, by arrival.
+
+        Returns:
+            Threads of the rank that has most.
+        """
+        most = 0
+        for part in self._rows.numbers:
+            threaded = []
+            for mine in self._rows.take(part).sort(ORDER).partition_by("rank", maintain_order=True):
+                note(mine)
+                threaded.append(with_threads(mine))
+                most = max(most, threaded[-1].select("title", "lane").n_unique())
+            self._rows.add(pl.concat(threaded), part)
+        return most
+
+    def of_rank(self, rank: int) -> tuple[pl.DataFrame, list[tuple[int, ArrowEnd]]]:
+        """What a `RankDrawing` has of a rank: the columns of `Row`, and ends of arrows with their places in them."""
+        part = self._part_of(rank)
+        if self._held is None or self._held[0] != part:
+            self._held = None  # before the next is read
+            self._held = part, _by_rank(self._rows.read(part)), _by_rank(self._ends.read(part))
+        rows, ends = (side.get(rank) for side in self._held[1:])
+        if rows is None:
+            return pl.DataFrame(schema=dict.fromkeys(Row._fields, pl.Null)), []
+        places = {row: place for place, row in enumerate(rows["row"].to_list())}
+        arrows = [] if ends is None else [
+            (places[row], ArrowEnd("s" if is_start else "f", number, at_ns)) for row, number, at_ns, is_start
+            in ends.sort("number").select("row", "number", "at_ns", "is_start").iter_rows()]
+        return self._as_texts(rows), sorted(arrows, key=lambda arrow: arrow[0])
+
+    def _as_texts(self, rows: pl.DataFrame) -> pl.DataFrame:
+        known = rows[COLUMN].unique().drop_nulls()
+        for text in known.cast(pl.String).to_list():
+            if text not in self._shown_ranks:
+                self._shown_ranks[text] = spans(sorted(map(int, text.split(","))))
+        return rows.with_columns(pl.col(pl.Categorical).cast(pl.String)).with_columns(
+            pl.col(COLUMN).replace_strict(self._shown_ranks, default=None, return_dtype=pl.String)).select(Row._fields)
+
+
+def _by_rank(rows: pl.DataFrame) -> dict[int, pl.DataFrame]:
+    return {} if rows.is_empty() else {
+        int(key[0]): mine for key, mine in rows.partition_by("rank", as_dict=True, maintain_order=True).items()}
+
+
+def with_threads(mine: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a rank, by arrival, with `title` and `lane` of the thread that each is drawn on."""
+    keys = mine.select(KEY).unique(maintain_order=True)
+    titles = list(_titles(list(keys.iter_rows())))
+    named = keys.with_columns(title=pl.Series(titles, dtype=pl.String), number=pl.int_range(pl.len()))
+    found = mine.join(named, on=KEY, how="left", nulls_equal=True, maintain_order="left")
+    starts, ends = (found[name].to_numpy() for name in ("arrival_ns", "left_ns"))
+    ends = np.maximum(ends, starts + 1)  # what begins when another ends stands behind it
+    lanes = list(_lanes(found["number"].to_list(), starts.tolist(), ends.tolist()))
+    return found.drop("number").with_columns(lane=pl.Series(lanes, dtype=pl.Int64))
+
+
+def _titles(keys: Sequence[tuple[str | None, str | None]]) -> Iterator[str]:
+    """Names of threads, one for each group of a rank."""
+    names: dict[str, set[str | None]] = defaultdict(set)
+    for group, description in keys:
+        names[_described(group, description)].add(group)
+    for group, description in keys:
+        title = _described(group, description)
+        yield " ".join(filter(None, (PROCESS, title, "" if len(names[title]) == 1 else group)))
+
+
+def _described(group: str | None, description: str | None) -> str:
+    return description if description and description != "undefined" else group or ""
+
+
+def _lanes(titles: list[int], starts: list[int], ends: list[int]) -> Iterator[int]:
+    """0, or the number of the thread beside that of the group where something else is there already."""
+    lanes: dict[int, list[tuple[int, int]]] = defaultdict(list)  # end and number of each
+    for title, start, end in zip(titles, starts, ends, strict=True):
+        free = lanes[title]
+        number = heapq.heappop(free)[1] if free and free[0][0] <= start else len(free)
+        heapq.heappush(free, (end, number))
+        yield number
+

@@ -1,0 +1,104 @@
+"""Matches the communication of many ranks part by part: rows are on disk, and those of one part in memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from distprof.merge.match.groups import Integers, keys_of
+from distprof.merge.match.matching import Placed, calls_of, match, with_corrected
+from distprof.merge.match.number_evidence import NumberEvidence, Numbering
+from distprof.merge.match.partition import Partition
+from distprof.merge.spill.parts import Parts
+
+ISSUED = "issued"
+"""Column beside those of the contract: the place of a row in the table of its rank."""
+
+
+class RowParts:
+    """The rows of all ranks in parts that can be matched by themselves."""
+
+    def __init__(self, num_rows: int, world_size: int, folder: Path, held_rows: int) -> None:
+        """Holds no row yet.
+
+        Args:
+            num_rows: Of all ranks, about.
+            world_size: Ranks of the job.
+            folder: Takes in files.
+            held_rows: That are matched at once.
+        """
+        self.held_rows, self._folder, self._world_size = held_rows, folder, world_size
+        self._parts, self._partition = Parts(folder, "rows"), Partition(num_rows, held_rows, world_size)
+        self._evidence: dict[int, NumberEvidence] = defaultdict(NumberEvidence)
+        """Of parts with one large group."""
+        self._ranks = list[int]()
+
+    def add(self, rows: pl.DataFrame, ranks: Iterable[int]) -> None:
+        """Takes in all rows of some ranks, as in `RankRows`; of ranks without rows it is known that they have none."""
+        self._ranks += ranks
+        if rows.is_empty():
+            return
+        rows = with_corrected(rows).with_columns(pl.int_range(pl.len()).over("rank").alias(ISSUED))
+        part = self._partition.parts_of(rows)
+        self._parts.add(rows, part)
+        for large in self._partition.large.intersection(np.unique(part).tolist()):
+            self._evidence[large].add(rows.filter(pl.Series(part == large)))
+
+    def matched(self) -> Iterator[pl.DataFrame]:
+        """Part by part what `match` gives for its rows, and `ISSUED`."""
+        for part in self._parts.numbers:
+            if part in self._evidence:
+                yield from self._large(part)
+            else:
+                yield match(self._parts.take(part), ranks=self._ranks, world_size=self._world_size)
+
+    def _large(self, part: int) -> Iterator[pl.DataFrame]:
+        """A group that is larger than what is held, in pieces of whole collectives."""
+        evidence = self._evidence[part]
+        numbering = evidence.numbering()
+        pieces = Parts(self._folder, f"places{part}")
+        placed = self._placed(part, evidence, numbering, pieces) if numbering else self._looked_at(part, pieces)
+        self._parts.drop(part)
+        for piece in pieces.numbers:
+            yield match(pieces.take(piece), ranks=self._ranks, world_size=self._world_size, placed=placed)
+
+    def _placed(self, part: int, evidence: NumberEvidence, numbering: Numbering, pieces: Parts) -> Placed:
+        """Puts the rows into pieces by the number of which it is known that it tells collectives apart."""
+        known = evidence.rows_by_place(numbering)
+        first_of_piece = _bounds(known["place"].to_numpy(), known["rows"].to_numpy(), self.held_rows)
+        for rows in self._parts.pieces(part):
+            placed = numbering.with_places(rows)
+            pieces.add(placed, np.searchsorted(first_of_piece, placed["place"].to_numpy(), side="right"))
+        return numbering.placed
+
+    def _looked_at(self, part: int, pieces: Parts) -> Placed:
+        """The same where all rows have to be looked at together: the columns that are compared are held."""
+        keys, methods = keys_of(calls_of(pl.concat([
+            rows.select(COMPARED) for rows in self._parts.pieces(part)], rechunk=True)))
+        places, counts = np.unique(keys, return_counts=True)
+        first_of_piece = _bounds(places, counts, self.held_rows)
+        recorded: dict[int, tuple[int, int]] = {}
+        taken = 0
+        for rows in self._parts.pieces(part):
+            mine = keys[taken:taken + len(rows)]
+            taken += len(rows)
+            placed = rows.with_columns(place=pl.Series(mine))
+            pieces.add(placed, np.searchsorted(first_of_piece, mine, side="right"))
+            recorded |= {rank: (first, last) for rank, first, last in placed.group_by("rank").agg(
+                pl.col("place").min().alias("first"), pl.col("place").max().alias("last")).iter_rows()}
+        return Placed(method=methods[0], recorded=recorded)
+
+
+COMPARED = ("group", "group_ranks", "rank", "op", "dtype", "size_bytes", "comms_id", "group_sequence", "corrected",
+            "sequence", "step")
+"""Columns by which rows find each other."""
+
+
+def _bounds(places: Integers, counts: Integers, held_rows: int) -> Integers:
+    """Places at which pieces of about so many rows begin, but for the first."""
+    piece = (np.cumsum(counts) - 1) // held_rows
+    return places[np.flatnonzero(np.diff(piece, prepend=0))]
