@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from processes import timed
 
 from distprof.contract import rank_json
+from distprof.contract.group_ranks import text_of
 from distprof.contract.parquet import schema_of
 from distprof.contract.paths import RANK_JSON, rank_folder
 from distprof.contract.rank_json import RankJson
@@ -69,7 +70,8 @@ class Job:
                                                                       for one in op.tolist()],
             "group": [names[one] for one in is_dp.astype(int).tolist()],
             "group_description": [("mesh_tp", "mesh_dp")[one] for one in is_dp.astype(int).tolist()],
-            "group_ranks": [groups[one] for one in is_dp.astype(int).tolist()], "sequence": sequence,
+            "group_ranks": [text_of(groups[one]) for one in is_dp.astype(int).tolist()],
+            "group_size": [len(groups[one]) for one in is_dp.astype(int).tolist()], "sequence": sequence,
             "group_sequence": sequence + 7, "num_elements": sizes // 4, "size_bytes": sizes,
             "dtype": ["float32"] * self._per_rank, "asynchronous": is_dp, "enqueue_ns": arrival - 5_000,
             "start_ns": arrival, "end_ns": end, "timed_by": ["timeline"] * self._per_rank,

@@ -12,6 +12,7 @@ import numpy as np
 from pipelined_job import BYTES, NONE, NOW_NS, Call, PipelinedJob, Stage
 
 from distprof.contract import rank_json
+from distprof.contract.group_ranks import text_of
 from distprof.contract.parquet import write_table
 from distprof.contract.paths import RANK_JSON, RUN_JSON, rank_folder
 from distprof.contract.rank_json import ClockPair, ClockSample, ParamCount, RankJson, RunJson
@@ -213,7 +214,8 @@ class Recorded:
                                  strict=True))
                 rows.append({
                     "step": step, "op": call.op, "group": group[0], "group_description": group[1],
-                    "group_ranks": group[2], "sequence": number, "group_sequence": number, "num_elements": size // 2,
+                    "group_ranks": text_of(group[2]), "group_size": len(group[2]),
+                    "sequence": number, "group_sequence": number, "num_elements": size // 2,
                     "size_bytes": size, "dtype": "bfloat16", "peer": self.peer(rank, call.channel),
                     "asynchronous": call.asynchronous, "timed_by": "timeline", "module_path": call.module,
                     "phase": call.phase, **known})

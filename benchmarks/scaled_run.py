@@ -18,6 +18,7 @@ from pathlib import Path
 import polars as pl
 from isal import igzip
 
+from distprof.contract.group_ranks import text_of
 from distprof.summaries.host_file import append
 from distprof.summaries.maker import summarise
 
@@ -40,8 +41,8 @@ def write_rank(source: Path, folder: Path, num_ranks: int) -> None:
     for path in source.glob("*.parquet"):
         rows = pl.read_parquet(path).with_columns(rank=pl.lit(rank), dp_size=pl.lit(num_ranks))
         if "group_ranks" in rows.columns:
-            everybody = pl.Series([list(range(num_ranks))], dtype=pl.List(pl.Int64))
-            rows = rows.with_columns(group_ranks=everybody.first())
+            rows = rows.with_columns(group_ranks=pl.lit(text_of(range(num_ranks)), pl.Categorical),
+                                     group_size=pl.lit(num_ranks, pl.Int64))
         rows.write_parquet(folder / path.name)
     text = igzip.decompress((source / TRACE).read_bytes())
     tags = {rb'"rank": ?\d+': f'"rank": {rank}', rb'"world_size": ?\d+': f'"world_size": {num_ranks}',

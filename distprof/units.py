@@ -46,24 +46,25 @@ def counted(number: int, noun: str) -> str:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Sorted numbers as ranges: [1, 2, 3, 7] is "1-3, 7", and [0, 8, 16, 24] is "0-24 by 8"."""
-    left, found = list(numbers), list[str]()
-    while left:
-        length = _regular(left)
-        first, last = left[0], left[length - 1]
-        stride = left[1] - first if length > 1 else 1
+    """Numbers as ranges, in their order: [1, 2, 3, 7] is "1-3, 7", and [0, 8, 16, 24] is "0-24 by 8"."""
+    every, found, begin = list(numbers), list[str](), 0
+    while begin < len(every):
+        length = _regular(every, begin)
+        first, last = every[begin], every[begin + length - 1]
+        stride = every[begin + 1] - first if length > 1 else 1
         found.append(str(first) if length == 1 else f"{first}-{last}" + (f" by {stride}" if stride > 1 else ""))
-        left = left[length:]
+        begin += length
     return ", ".join(found)
+
 
 
 MANY = 4
 """Numbers with one gap between them from which they are a range; neighbours always are."""
 
 
-def _regular(numbers: Sequence[int]) -> int:
-    """How many of the first numbers are a range."""
-    length = 1
-    while length < len(numbers) and numbers[length] - numbers[length - 1] == numbers[1] - numbers[0]:
-        length += 1
-    return length if length >= MANY or numbers[length - 1] - numbers[0] == length - 1 else 1
+def _regular(numbers: Sequence[int], begin: int) -> int:
+    """How many of the numbers from there on are a range."""
+    end, stride = begin + 1, numbers[begin + 1] - numbers[begin] if begin + 1 < len(numbers) else 0
+    while stride > 0 and end < len(numbers) and numbers[end] - numbers[end - 1] == stride:
+        end += 1
+    return end - begin if end - begin >= MANY or stride == 1 else 1

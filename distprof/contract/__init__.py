@@ -1,1 +1,1 @@
-"""The run directory, format 1: what recording and merging share (names, tables, columns, types of files)."""
+"""The run directory, format 2: what recording and merging share (names, tables, columns, types of files)."""

@@ -78,8 +78,8 @@ MERGED_MODULES = Table(
     ),
 )
 
-_UNKNOWN_ELSEWHERE = ("group", "group_description", "group_ranks", "sequence", "group_sequence", "num_elements",
-                      "size_bytes", "asynchronous", "enqueue_ns", "step")
+_UNKNOWN_ELSEWHERE = ("group", "group_description", "group_ranks", "group_size", "sequence", "group_sequence",
+                      "num_elements", "size_bytes", "asynchronous", "enqueue_ns", "step")
 """Columns of the collectives that traces of other programs may lack."""
 
 MERGED_COLLECTIVES = Table(

@@ -68,9 +68,17 @@ def write_pieces(folder: Path, table: Table, pieces: Iterable[Any], metadata: Ma
 
 def _fitted(piece: Any, schema: Any) -> Any:
     columns = [piece[field.name].combine_chunks() for field in schema]
-    arrays = [column.cast(pa.string()).dictionary_encode() if pa.types.is_dictionary(field.type)
-              else column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    arrays = [_category(column) if pa.types.is_dictionary(field.type) else column.cast(field.type)
+              for column, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _category(column: Any) -> Any:
+    """Texts once each, in the order in which they appear: that of another dictionary may be left to chance."""
+    if not pa.types.is_dictionary(column.type):
+        return column.cast(pa.string()).dictionary_encode()
+    found = column.indices.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(found.indices, column.dictionary.take(found.dictionary).cast(pa.string()))
 
 
 def _write(path: Path, pieces: Iterable[Any]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-FORMAT = 1
-"""The newest run directory format this version reads and the one it writes."""
+FORMAT = 2
+"""The newest run directory format this version reads and the one it writes. In format 1 the ranks of a group were a
+list in each row of communication, and took most of the room in jobs of a thousand ranks."""
 
 RUN_JSON = "run.json"
 RANK_JSON = "rank.json"

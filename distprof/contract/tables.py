@@ -215,7 +215,8 @@ COLLECTIVES = Table(
         text("op", "all_reduce, all_gather, reduce_scatter, broadcast, barrier, send, ..."),
         text("group", "Name of the process group."),
         text("group_description", "Description of the process group: default_pg, mesh_tp, ..."),
-        Column(name="group_ranks", type="list<int64>", doc="Global ranks of the group."),
+        text("group_ranks", "Global ranks of the group, in its order: `0-3`, `0, 2, 5-7`, `0-24 by 8`."),
+        int64("group_size", "How many ranks these are."),
         int64("sequence", "Number of the collective in its group, from 0 at the start of the trace pass (or of the "
              "arrivals pass, where nothing is traced); point-to-point ops are numbered apart."),
         int64("group_sequence", "Sequence number that torch keeps for the group (gloo counts send and receive too)."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,12 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from distprof.contract.collective_ops import POINT_TO_POINT
+from distprof.contract.group_ranks import ranks_of
 from distprof.contract.rank_summary import MOST_RANGES, NO_INTEGER, RankGroup
 from distprof.summaries.packing import Cut, Integers, flags, hash_of, integers, shortened, text_numbers
 
-AT_ONCE = 64
-"""Rows of lists of ranks that are read at once: each may have thousands."""
-COLUMNS = ("step", "op", "group", "group_description", "size_bytes", "dtype", "peer", "asynchronous", "enqueue_ns",
-           "start_ns", "end_ns", "wait_start_ns", "wait_end_ns", "module_path", "phase")
+COLUMNS = ("step", "op", "group", "group_description", "group_ranks", "size_bytes", "dtype", "peer", "asynchronous",
+           "enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns", "module_path", "phase")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ def rank_calls(path: Path, cut: Cut) -> RankCalls:
         (name, names), (about, descriptions) = (text_numbers(table, which) for which in ("group", "group_description"))
         keys = (name.astype(np.int64) + 1) * (len(descriptions) + 1) + about + 1
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
-        members = _members(opened, first)
-    groups = [_group(_text(names, name[row]), _text(descriptions, about[row]), members.get(int(row)), cut)
-              for row in first.tolist()]
+        of_group, members = text_numbers(table, "group_ranks")
+    groups = [_group(_text(names, name[row]), _text(descriptions, about[row]),
+                     ranks_of(_text(members, of_group[row])), cut) for row in first.tolist()]
     (op, ops), (dtype, dtypes), (phase, phases), (module, modules) = (
         text_numbers(table, which) for which in ("op", "dtype", "phase", "module_path"))
     numbers = {field: integers(table, column) for field, column in (
@@ -81,22 +81,8 @@ def rank_calls(path: Path, cut: Cut) -> RankCalls:
                      **numbers)
 
 
-def _members(opened: Any, rows: Any) -> dict[int, Any]:
-    """Ranks of the group, by some rows: a batch at a time, because a million rows repeat them."""
-    found, begin, wanted = dict[int, Any](), 0, np.sort(rows)
-    for batch in opened.iter_batches(batch_size=AT_ONCE, columns=["group_ranks"], use_threads=False):
-        for row in wanted[(wanted >= begin) & (wanted < begin + batch.num_rows)].tolist():
-            ranks = batch.column(0)[row - begin].values
-            if ranks is not None:
-                found[row] = np.asarray(ranks.to_numpy(zero_copy_only=False), np.int64)
-        begin += batch.num_rows
-        if begin > wanted.max(initial=-1):
-            break
-    return found
-
-
-def _group(name: str, description: str, ranks: Any, cut: Cut) -> RankGroup:
-    ranks = np.empty(0, np.int64) if ranks is None else ranks
+def _group(name: str, description: str, members: Sequence[int], cut: Cut) -> RankGroup:
+    ranks = np.array(members, np.int64)
     ranges = ranges_of(ranks)
     if len(ranges) > MOST_RANGES:
         cut["ranks of groups"] += len(ranks)

@@ -20,7 +20,6 @@ from distprof.merge.memory.run_memory import run_memory
 from distprof.merge.operators.merged_operators import Opened, run_of_merge
 from distprof.merge.operators.operator_rows import as_texts
 from distprof.merge.operators.run_operators import RunOperators, run_operators
-from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.scanned_tables import scan_table
@@ -130,7 +129,7 @@ class RunFrames:
     def collectives(self) -> pl.DataFrame:
         """Collectives of all ranks, matched: the columns of `merged/collectives.parquet`."""
         assert self._measured.collectives is not None
-        return with_lists(self._measured.collectives)
+        return self._measured.collectives
 
     def events(self) -> pl.DataFrame:
         """The timelines of all ranks: those of a merge where there is one, else those that the ranks recorded.

@@ -151,7 +151,7 @@ def _write_few_tables(found: MeasuredRun, folder: Path) -> dict[str, Any]:
         from distprof.merge.totals.summary import communication
 
         summary["communication"], _ = communication(found, None)  # only tables are named there
-        write(folder, MERGED_COLLECTIVES, found.collectives, table_metadata(found.run), found.run.world_size)
+        write(folder, MERGED_COLLECTIVES, found.collectives, table_metadata(found.run))
     write_json(folder / SUMMARY_JSON, summary)
     return summary
 
@@ -166,7 +166,7 @@ def _write_tables(found: MeasuredRun, tables: RecordedTables, folder: Path) -> d
     (summary, modules), metadata = reduce(found, tables, analysis=analysis), table_metadata(found.run)
     write(folder, MERGED_MODULES, modules, metadata)
     if found.pieces is not None:
-        write(folder, MERGED_COLLECTIVES, found.pieces, metadata, found.run.world_size)
+        write(folder, MERGED_COLLECTIVES, found.pieces, metadata)
     write(folder, MERGED_STEPS, on_common_clock(found.clock, tables.steps, ("start_ns", "end_ns")), metadata)
     for table in (WAITS, COMPILATIONS):
         if any(rank.has(table) for rank in found.run.ranks):

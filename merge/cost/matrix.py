@@ -21,7 +21,7 @@ import numpy.typing as npt
 import polars as pl
 
 from distprof.contract.collective_ops import ROWS, CollectiveOp
-from distprof.merge.run.group_ranks import num_members, with_lists
+from distprof.merge.run.group_ranks import SIZE, with_lists
 
 Bytes = npt.NDArray[np.float64]
 EXACT, EVEN, RING, STAR = "exact", "assumes an even split", "assumes a ring", "assumes a star"
@@ -74,7 +74,7 @@ def _spread(rows: pl.DataFrame, op: CollectiveOp) -> pl.DataFrame:
     if op.traffic == "ring of all":
         some = _of_mean_size(some)
     if op.traffic == "to each":
-        known = some.filter(pl.col("split_bytes").list.len() == num_members(pl.col("group_ranks")))
+        known = some.filter(pl.col("split_bytes").list.len() == pl.col(SIZE))
         parts = [_by_splits(known, op), _summed(some.join(known, on=["collective", "rank"], how="anti"), op)]
         return pl.concat(parts)
     return _summed(some, op)

@@ -13,7 +13,7 @@ import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT, ROWS, WAITING_FOR_ALL
 from distprof.merge.clock.model import Clock
-from distprof.merge.run.group_ranks import num_members
+from distprof.merge.run.group_ranks import SIZE
 
 MEASURED = ("arrival_ns", "arrival_spread_ns", "late_rank", "end_spread_ns", "wait_ns", "transfer_ns",
             "clock_free_wait_ns", "clock_free_transfer_ns", "unsure", "disagrees", "algbw", "busbw", "between_hosts")
@@ -93,8 +93,8 @@ def _between_hosts(rows: pl.DataFrame, hosts: Mapping[int, Hashable]) -> pl.Seri
                          schema={"rank": pl.Int64, "host": pl.Int64})
     several, unknown = pl.col("host").min() != pl.col("host").max(), pl.col("host").is_null().any()
     is_alone = _IS_PAIR.first() & (pl.col("num_ranks").first() < 2)
-    members = num_members(pl.col("group_ranks").first())
-    each = rows.select("collective", "rank", "op", "num_ranks", "group_ranks").join(known, on="rank", how="left",
+    members = pl.col(SIZE).first()
+    each = rows.select("collective", "rank", "op", "num_ranks", SIZE).join(known, on="rank", how="left",
                                                                                        maintain_order="left")
     lacks = is_alone | (~_IS_PAIR.first() & (members.is_null() | (pl.col("num_ranks").first() < members)))
     return each.group_by("collective", maintain_order=True).agg(

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from distprof.contract.group_ranks import ranks_of
 from distprof.merge.execution.chakra import COMM_TYPES, Attribute, ChakraNode, NodeType, Values, rounded_us
 from distprof.merge.execution.linking import STREAM
 from distprof.merge.execution.nodes import Node
 from distprof.merge.execution.nodes import Values as RecordedValues
-from distprof.merge.execution.rank_execution import Groups, RankExecution, ranks_of
+from distprof.merge.execution.rank_execution import Groups, RankExecution
 from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.execution.work import work_of
 from distprof.merge.operators.rank_timeline import NUM_HOST

@@ -19,10 +19,11 @@ import msgspec
 import polars as pl
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT
+from distprof.contract.group_ranks import ranks_of
 from distprof.files import told, write_whole
 from distprof.merge.execution.chakra import VERSION
 from distprof.merge.execution.chakra_nodes import GROUPS_NAME, Written
-from distprof.merge.execution.rank_execution import Groups, ranks_of
+from distprof.merge.execution.rank_execution import Groups
 from distprof.merge.match.backend_names import item_bytes
 
 NODE = "record_param_comms"

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT
+from distprof.contract.group_ranks import ranks_of
 from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.execution.tensor_uses import tensors_in, values_of
 from distprof.merge.match.backend_names import item_bytes
@@ -28,7 +29,7 @@ def with_what_was_given(graph: RankGraph, rows: pl.DataFrame, issued_by: Sequenc
     peers, tags, splits = list[int | None](), list[int | None](), list[list[int] | None]()
     for operator, (op, peer, tag, split, dtype, group) in zip(issued_by, rows.select(*columns).iter_rows(),
                                                               strict=True):
-        ranks = (group or "").split(",") if group else []
+        ranks = ranks_of(group)
         side = _other_side(graph, operator, ranks) if peer is None and op in POINT_TO_POINT else None
         peers.append(peer if side is None else side[0])
         tags.append(tag if side is None else side[1])
@@ -43,10 +44,10 @@ def _given(graph: RankGraph, place: int) -> list[Any]:
     return values_of(graph.table.texts.node(node).inputs) if graph.table is not None and node >= 0 else []
 
 
-def _other_side(graph: RankGraph, operator: int, ranks: Sequence[str]) -> tuple[int, int] | None:
+def _other_side(graph: RankGraph, operator: int, ranks: Sequence[int]) -> tuple[int, int] | None:
     """The global rank, and the tag: the operator gets a rank of the group and a tag, behind tensors and the group."""
     numbers = [one for one in _given(graph, operator) if type(one) is int] if operator >= 0 else []
-    return (int(ranks[numbers[0]]), numbers[1]) if len(numbers) == 2 and 0 <= numbers[0] < len(ranks) else None
+    return (ranks[numbers[0]], numbers[1]) if len(numbers) == 2 and 0 <= numbers[0] < len(ranks) else None
 
 
 def _splits(graph: RankGraph, operator: int, num_ranks: int, item: int | None) -> list[int] | None:

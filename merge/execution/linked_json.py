@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from distprof.contract.group_ranks import ranks_of
 from distprof.files import told, write_whole
 from distprof.merge.execution.chakra import VERSION
 from distprof.merge.execution.chakra_nodes import FIRST_ID, ExportContext, Written, stream_of
 from distprof.merge.execution.nodes import NUMBERS, Node, Values
-from distprof.merge.execution.rank_execution import RankExecution, ranks_of
+from distprof.merge.execution.rank_execution import RankExecution
 from distprof.merge.operators.rank_timeline import NUM_HOST
 
 ROOT_ID = 1

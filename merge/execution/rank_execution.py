@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT
+from distprof.contract.group_ranks import ranks_of, text_of
 from distprof.merge.execution.communication import (
     Communication,
     communication,
@@ -84,14 +85,9 @@ def groups_of(rows: pl.DataFrame, world_size: int) -> dict[tuple[int, ...], int]
 
 def with_groups(rows: pl.DataFrame, world_size: int) -> pl.DataFrame:
     """The rows with `group_ranks` where it is not known, but the collective was found on all ranks."""
-    world = ",".join(map(str, range(world_size)))
+    world = text_of(range(world_size))
     everybody = (pl.col("num_ranks") == world_size) & ~pl.col("op").is_in(POINT_TO_POINT)
     return rows.with_columns(pl.col("group_ranks").cast(pl.String).fill_null(pl.when(everybody).then(pl.lit(world))))
-
-
-def ranks_of(text: str | None) -> tuple[int, ...]:
-    """Global ranks out of a cell of `group_ranks`; none where it is null."""
-    return tuple(int(part) for part in text.split(",")) if text else ()
 
 
 def each_rank(ranks: Sequence[Rank], rows: pl.DataFrame, windows: Mapping[int, tuple[int, int]]) -> (

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from distprof.contract.group_ranks import text_of
 from distprof.merge.levels.joined_arrivals import JoinedArrivals, Meeting
 from distprof.merge.levels.level_run import LevelRun
 
@@ -73,6 +74,6 @@ def _of_meetings(meetings: Sequence[Meeting], number: Any) -> list[pl.Series]:
     index = pl.Series(np.asarray(number, np.int64))
     columns: dict[str, list[str | None]] = {"group": [one.group.name for one in meetings],
                "group_description": [one.group.description for one in meetings],
-               "group_ranks": [",".join(map(str, one.group.ranks)) or None for one in meetings]}
+               "group_ranks": [text_of(one.group.ranks) or None for one in meetings]}
     return [pl.Series(name, values, dtype=pl.String).cast(pl.Categorical).gather(index).alias(name)
             for name, values in columns.items()]

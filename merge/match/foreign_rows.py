@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WITHOUT_DATA, gloo_names
+from distprof.contract.group_ranks import text_of
 from distprof.contract.problems import Inferred, MatchingInferred
 from distprof.contract.tables import COLLECTIVES
 from distprof.errors import DataError
@@ -133,7 +134,8 @@ class _RowsOf:
             "op": op, "group": name,
             "group_description": details.texts.get("Process Group Description") or (group.description if group else "")
             or None,
-            "group_ranks": list(in_group) if in_group else None, "group_sequence": details.integers.get("Seq"),
+            "group_ranks": text_of(in_group) if in_group else None, "group_size": len(in_group) if in_group else None,
+            "group_sequence": details.integers.get("Seq"),
             "num_elements": 0 if op in WITHOUT_DATA else elements, "size_bytes": num_bytes,
             "dtype": None if op in WITHOUT_DATA else dtype, "peer": _peer(op, details),
             "split_bytes": _splits(details, num_bytes, len(in_group or ())) if op == "all_to_all" else None,

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.collective_ops import EQUAL_INPUTS, POINT_TO_POINT, ROOTED
-from distprof.merge.run.group_ranks import num_members, with_lists
+from distprof.merge.run.group_ranks import SIZE, with_lists
 from distprof.units import size, spans
 
 PER_COLLECTIVE = ("num_ranks", "complete", "mismatch")
@@ -51,13 +51,13 @@ def _differing(rows: pl.DataFrame) -> pl.DataFrame:
     values = {"ops": "op_id", "dtypes": "dtype_id", "sizes": "size_bytes", "roots": "root", "ranks": "rank"}
     some = rows.select(
         "collective", "op_id", "size_bytes", "rank", "matched_by",
-        "group_ranks", pl.col("dtype").to_physical().alias("dtype_id"),
+        SIZE, pl.col("dtype").to_physical().alias("dtype_id"),
         pl.when(pl.col("op").is_in(ROOTED)).then("peer").alias("root"),
         pl.col("op").is_in(POINT_TO_POINT).alias("is_pair"), pl.col("op").is_in(EQUAL_INPUTS).alias("must_be_equal"))
     return some.group_by("collective", maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("num_rows"),
         pl.col("is_pair", "must_be_equal", "matched_by").first(),
-        num_members(pl.col("group_ranks").first()).alias("num_members"),
+        pl.col(SIZE).first().alias("num_members"),
         *((pl.col(column).min() != pl.col(column).max()).fill_null(False).alias(name)
           for name, column in values.items()))
 

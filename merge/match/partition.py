@@ -9,7 +9,7 @@ import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.merge.match.groups import Integers
-from distprof.merge.run.group_ranks import num_members
+from distprof.merge.run.group_ranks import SIZE
 
 GROUP = ("group", "group_ranks")
 """Columns that tell process groups apart."""
@@ -59,12 +59,12 @@ class Partition:
 
     def _meet(self, rows: pl.DataFrame) -> None:
         """Gives new groups their parts."""
-        each = rows.group_by(*GROUP, "rank", maintain_order=True).len().group_by(*GROUP, maintain_order=True).agg(
-            pl.col("len").max())
+        each = rows.group_by(*GROUP, "rank", maintain_order=True).agg(pl.len(), pl.col(SIZE).first()).group_by(
+            *GROUP, maintain_order=True).agg(pl.col("len").max(), pl.col(SIZE).first())
         new = each.join(self._groups, on=GROUP, how="anti", nulls_equal=True, maintain_order="left")
         if new.is_empty():
             return
-        members = new.select(num_members(pl.col("group_ranks")).fill_null(self._world_size)).to_series()
+        members = new[SIZE].fill_null(self._world_size)
         parts = [self._part_of(length) for length in (new["len"].cast(pl.Int64) * members).to_list()]
         self._groups = pl.concat([self._groups, new.select(GROUP).with_columns(part=pl.Series(parts, dtype=pl.Int64))])
 

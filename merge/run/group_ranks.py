@@ -1,38 +1,41 @@
-"""Keeps the ranks of process groups once a group: in tables of a million rows lists of ranks are most of the memory.
+"""Keeps the ranks of process groups as texts, once a group: lists of a thousand ranks would be most of the memory.
 
-While collectives are matched and measured, `group_ranks` and all texts are categories, 4 bytes a row; the ranks 0, 1
-and 2 are the category `0,1,2`. Lists are made where rows are written or shown.
+While collectives are matched and measured, `group_ranks` and all texts are categories, 4 bytes a row. Lists are made
+where rows are shown.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-COLUMN = "group_ranks"
+from distprof.contract.group_ranks import ranks_of, text_of
+
+COLUMN, SIZE = "group_ranks", "group_size"
+
+
+def as_written_now(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a file with `COLUMN` and `SIZE` as the contract has them: in format 1 there was a list of ranks."""
+    if rows.schema.get(COLUMN) != pl.List:
+        return rows
+    lists = rows.select(COLUMN, pl.struct(COLUMN).hash().alias("hash"))  # of the list itself it takes longer
+    groups = lists.unique("hash", keep="first")
+    texts = pl.Series(COLUMN, [None if ranks is None else text_of(ranks) for ranks in groups[COLUMN].to_list()],
+                      dtype=pl.String)
+    found = lists.select("hash").join(groups.select("hash").with_columns(texts), on="hash", how="left",
+                                      maintain_order="left")
+    return rows.with_columns(found[COLUMN], rows[COLUMN].list.len().cast(pl.Int64).alias(SIZE))
 
 
 def coded(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with texts and lists of ranks as categories."""
-    texts = pl.col(pl.String).cast(pl.Categorical)
-    return rows.with_columns(texts, *([_categories(rows[COLUMN])] if rows.schema[COLUMN] == pl.List else []))
-
-
-def _categories(lists: pl.Series) -> pl.Series:
-    hashes = lists.to_frame().select(pl.struct(pl.all()).hash().alias("hash"))  # of the list itself it takes longer
-    groups = hashes.with_row_index("row").unique("hash", keep="first")
-    texts = lists.gather(groups["row"]).cast(pl.List(pl.String)).list.join(",").cast(pl.Categorical)
-    return hashes.join(groups.select("hash", texts.alias(COLUMN)), on="hash", how="left",
-                       maintain_order="left")[COLUMN]
+    """The rows with texts, also those of ranks, as categories."""
+    return as_written_now(rows).with_columns(pl.col(pl.String).cast(pl.Categorical))
 
 
 def with_lists(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with `group_ranks` as the table has it."""
+    """The rows with lists of ranks, where the table has a text."""
     groups = rows.select(pl.col(COLUMN).unique())
-    lists = groups.with_columns(pl.col(COLUMN).cast(pl.String).str.split(",").cast(pl.List(pl.Int64)).alias("ranks"))
-    found = rows.select(COLUMN).join(lists, on=COLUMN, how="left", nulls_equal=True, maintain_order="left")
+    lists = pl.Series("ranks", [list(ranks_of(text)) if text else None for text in groups[COLUMN].cast(
+        pl.String).to_list()], dtype=pl.List(pl.Int64))
+    found = rows.select(COLUMN).join(groups.with_columns(lists), on=COLUMN, how="left", nulls_equal=True,
+                                     maintain_order="left")
     return rows.with_columns(found["ranks"].alias(COLUMN))
-
-
-def num_members(ranks: pl.Expr) -> pl.Expr:
-    """How many ranks a group has, by its category; null where they are not known."""
-    return ranks.cast(pl.String).str.count_matches(",", literal=True).cast(pl.Int64) + 1

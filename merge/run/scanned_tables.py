@@ -11,6 +11,7 @@ import polars as pl
 from distprof.contract.paths import PARTIAL_SUFFIX
 from distprof.contract.tables import ASKED_TABLES, RANK_TABLES, Table
 from distprof.errors import DataError, UsageError
+from distprof.merge.run.group_ranks import COLUMN
 from distprof.merge.run.rank_folders import FOLDER
 from distprof.merge.run.tables import CATEGORIES, empty
 
@@ -21,7 +22,8 @@ BY_NAME = {table.file.removesuffix(".parquet"): table for table in (*RANK_TABLES
 def scan_table(places: Sequence[str | Path], name: str, ranks: Collection[int] | None = None) -> pl.LazyFrame:
     """A table of all ranks with the columns of the contract.
 
-    Folders are listed, and no file is opened: not for the schema either, which the contract has.
+    Folders are listed, and no file is opened: not for the schema either, which the contract has; but one of
+    communication, to see whether it is of format 1.
 
     Args:
         places: Run directories of one job: folders, or URLs that fsspec knows.
@@ -63,8 +65,16 @@ def _of_folder(folder: Path, table: Table, ranks: Collection[int] | None) -> pl.
         raise DataError(f"expected a run directory, found {folder}: {error.strerror}",
                         hint="distprof run prints the directory it writes") from error
     files = [path for name in _rank_folders(names, ranks) if (path := folder / name / table.file).is_file()]
-    return pl.scan_parquet(files, glob=False, schema=empty(table, CATEGORIES).schema, missing_columns="insert",
+    return pl.scan_parquet(files, glob=False, schema=_schema(table, files[0]), missing_columns="insert",
                            extra_columns="ignore") if files else None
+
+
+def _schema(table: Table, file: Path) -> pl.Schema:
+    """That of the contract; in format 1 ranks of groups were lists, which a query gets as they are."""
+    schema = empty(table, CATEGORIES).schema
+    if COLUMN in schema and pl.read_parquet_schema(file).get(COLUMN) == pl.List:
+        schema[COLUMN] = pl.List(pl.Int64)
+    return schema
 
 
 def _rank_folders(names: Sequence[str], ranks: Collection[int] | None) -> Iterator[str]:

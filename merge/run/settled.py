@@ -10,6 +10,7 @@ import polars as pl
 from distprof.contract.mesh import dp_size_of, mp_size_of
 from distprof.contract.problems import TopologyUncertain
 from distprof.contract.tables import COLLECTIVES, MODULES, PARAMETERS, Table
+from distprof.merge.run.group_ranks import as_written_now
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summary_evidence import evidence_of_summaries, has_exchanged
 from distprof.merge.run.tables import DAMAGE, empty, read_table, readable
@@ -90,15 +91,15 @@ def _exchanged(ranks: Sequence[Rank]) -> pl.DataFrame:
 
 
 def _read(ranks: Sequence[Rank], table: Table, columns: Sequence[str], wanted: pl.Expr) -> pl.DataFrame:
-    """These columns of some rows, rank by rank: lists of the ranks of a group are large.
+    """These columns of some rows, rank by rank.
 
     None where a file is damaged, which reading its table will tell.
     """
     files = [rank.folder / table.file for rank in ranks if rank.has(table)]
     nothing = empty(table).select(columns)
     try:
-        frames = [pl.read_parquet(readable(file), columns=list(columns), glob=False).cast(nothing.schema).filter(wanted)
-                  for file in files]
+        frames = [as_written_now(pl.read_parquet(readable(file), columns=list(columns), glob=False)).select(
+            columns).cast(nothing.schema).filter(wanted) for file in files]
         return pl.concat([nothing, *frames])
     except DAMAGE:
         return nothing

@@ -7,16 +7,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS, Table
-from distprof.merge.run.group_ranks import COLUMN, with_lists
+from distprof.merge.run.group_ranks import as_written_now
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries import JOINED, Summaries
 from distprof.merge.run.summary_tables import frame_of
@@ -24,6 +26,7 @@ from distprof.storage.ahead import ahead
 from distprof.storage.places import remote
 from distprof.threads import thread_pool
 
+SPLITS = "split_bytes"
 Types = Mapping[str, pl.DataType]
 TYPES: dict[str, pl.DataType] = {
     "int64": pl.Int64(),
@@ -39,13 +42,11 @@ DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, Unic
 """What reading a damaged table raises; polars panics at some."""
 FILES_AT_ONCE = 16
 """More take less time and more memory."""
-ROWS_AT_ONCE, RANKS_AT_ONCE = 1 << 17, 1 << 22
-"""That are written at once: rows, and ranks in their lists of ranks, of which a row has as many as the job."""
+WRITTEN_AT_ONCE, OF_ROW = 1 << 20, pl.lit(8)
+"""Values that are written at once; so many of a row, and the sizes of its splits, of which there may be thousands."""
 OP_KEYS = ("op", "phase", "dtype", "counted", "view")
 """Columns of operators that totals tell apart."""
 OP_SUMS = ("calls", "macs", "flops", "recompute_macs", "io_bytes")
-RANKS_READ = 4096
-"""From so many ranks in the lists of a row on, files are read one by one."""
 AT_ONCE = 2
 """While some are prepared, others are read."""
 
@@ -112,16 +113,13 @@ def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.Dat
 def read_batches(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows,
                  types: Types = TYPES) -> Iterator[Loaded]:
     """The same of a few ranks at a time, in their order, from the files of the ranks; `AT_ONCE` are read ahead."""
-    has_lists = any(column.name == COLUMN for column in table.columns)
-    at_once = max(1, min(FILES_AT_ONCE, RANKS_READ // run.world_size)) if has_lists else FILES_AT_ONCE
-
     def load(first: int) -> Loaded:
-        some = _loaded(run.ranks[first:first + at_once], table, types)
+        some = _loaded(run.ranks[first:first + FILES_AT_ONCE], table, types)
         return replace(some, rows=prepared(some.rows))
 
     with thread_pool(AT_ONCE) as executor:
         begun = deque[Future[Loaded]]()
-        for first in range(0, len(run.ranks), at_once):
+        for first in range(0, len(run.ranks), FILES_AT_ONCE):
             begun.append(executor.submit(load, first))
             if len(begun) > AT_ONCE:
                 yield begun.popleft().result()
@@ -180,7 +178,7 @@ def unreadable(rank: Rank, file: str, error: BaseException) -> Unreadable:
 
 def _columns(paths: list[Path], table: Table, types: Types) -> pl.DataFrame:
     """Columns that an older version did not write yet are null, where they may be."""
-    found = pl.read_parquet([readable(path) for path in paths], glob=False)
+    found = as_written_now(pl.read_parquet([readable(path) for path in paths], glob=False))
     return found.select(
         (pl.lit(None) if column.nullable and column.name not in found.columns else pl.col(column.name))
         .cast(types[column.type]).alias(column.name) for column in table.columns)
@@ -227,40 +225,41 @@ def _is_object(line: bytes) -> bool:
     return True
 
 
-def write(folder: Path, table: Table, frames: pl.DataFrame | Iterable[pl.DataFrame], metadata: dict[str, str],
-          longest: int = 1) -> None:
-    """Writes a merged table with the columns of the contract, in their order; lists of ranks may still be categories.
+def write(folder: Path, table: Table, frames: pl.DataFrame | Iterable[pl.DataFrame],
+          metadata: dict[str, str]) -> None:
+    """Writes a merged table with the columns of the contract, in their order.
 
-    What is written takes much more memory than what it is made of. So it is made of a number of rows at a time, which
-    does not depend on how they come.
+    What is written takes much more memory than what it is made of. So some rows are written at a time; which of them
+    together, does not depend on the frames in which they come.
 
     Args:
         folder: Where the file goes.
         table: Which file, with which columns.
         frames: Its rows, in one frame or in several.
         metadata: Goes into the file's schema.
-        longest: Ranks that a list of ranks has at most.
     """
     from distprof.contract.parquet import write_pieces  # pyarrow takes a while, and most commands only read
 
-    columns = [pl.col(column.name).cast(TYPES[column.type]) for column in table.columns]
-
-    def written(piece: pl.DataFrame) -> Any:
-        is_coded = piece.schema.get(COLUMN) == pl.Categorical
-        return (with_lists(piece) if is_coded else piece).select(columns).to_arrow()
-
-    at_once = max(1, min(ROWS_AT_ONCE, RANKS_AT_ONCE // longest))
+    columns = [pl.col(column.name).cast(CATEGORIES[column.type]) for column in table.columns]
     given = (frames,) if isinstance(frames, pl.DataFrame) else frames
-    write_pieces(folder, table, map(written, _in_slices(given, at_once)), metadata)
+    pieces = _pieces(given, OF_ROW + (pl.col(SPLITS).list.len().fill_null(0) if SPLITS in table.names() else 0))
+    write_pieces(folder, table, (
+        piece.select(columns).to_arrow(compat_level=pl.CompatLevel.oldest()) for piece in pieces), metadata)
 
 
-def _in_slices(frames: Iterable[pl.DataFrame], num_rows: int) -> Iterator[pl.DataFrame]:
-    """The same rows, so many at a time."""
-    held: pl.DataFrame | None = None
+def _pieces(frames: Iterable[pl.DataFrame], values: pl.Expr) -> Iterator[pl.DataFrame]:
+    """The same rows, as many at a time as have `WRITTEN_AT_ONCE` values."""
+    held, piece, seen = list[pl.DataFrame](), 0, 0
     for frame in frames:
-        rows = frame if held is None else pl.concat([held, frame])
-        whole = len(rows) // num_rows * num_rows
-        yield from rows[:whole].iter_slices(num_rows)
-        held = rows[whole:] if whole < len(rows) else None
-    if held is not None:
-        yield held
+        until = seen + np.cumsum(frame.select(values.cast(pl.Int64).alias("n"))["n"].to_numpy())
+        pieces = (until - 1) // WRITTEN_AT_ONCE
+        firsts = np.flatnonzero(np.diff(pieces, prepend=piece))
+        for first, end in pairwise([0, *firsts.tolist(), len(frame)]):
+            if first in firsts and held:
+                yield pl.concat(held)
+                held = []
+            held.append(frame[first:end])
+        if len(frame):
+            piece, seen = int(pieces[-1]), int(until[-1])
+    if held:
+        yield pl.concat(held)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT
+from distprof.contract.group_ranks import ranks_of
 
 SHARED_WORK = ("all_reduce", "all_gather", "reduce_scatter")
 """Ops by which ranks that share the work of a module join its parts; statistics are joined by them as well."""
 STATISTICS = ("SyncBatchNorm",)
 """Classes of modules whose collectives are no sign that ranks share work: they join what replicas saw."""
 CALLS: dict[str, pl.DataType] = {
-    "rank": pl.Int64(), "step": pl.Int64(), "op": pl.String(), "group_ranks": pl.List(pl.Int64), "peer": pl.Int64(),
+    "rank": pl.Int64(), "step": pl.Int64(), "op": pl.String(), "group_ranks": pl.String(), "peer": pl.Int64(),
     "module_path": pl.String(), "phase": pl.String(), "enqueue_ns": pl.Int64()}
 """Columns of `COLLECTIVES` that are looked at."""
 FORWARD = ("forward", "recompute")
@@ -104,5 +105,5 @@ def _senders(messages: pl.DataFrame) -> frozenset[int]:
 
 
 def _groups(rows: pl.DataFrame) -> frozenset[Group]:
-    found = {tuple(sorted(ranks)) for ranks in rows["group_ranks"].unique()}
+    found = {tuple(sorted(ranks_of(text))) for text in rows["group_ranks"].unique()}
     return frozenset(group for group in found if len(group) > 1)

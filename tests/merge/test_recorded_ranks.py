@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,14 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from polars.testing import assert_frame_equal
 
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
 from distprof.errors import DataError
 from distprof.merge.activity import timelines
 from distprof.merge.commands.critical_path import CriticalView, critical_paths
 from distprof.merge.run import tables
+from distprof.merge.run.scanned_tables import scan_table
 from support.drawn_rows import collective, frame
 from support.jobs import clean_environ, distprof
 from support.many_ranks import write_run
@@ -40,15 +43,34 @@ def peak_bytes(*words: object) -> int:
     return usage.ru_maxrss * 1024
 
 
-def test_lists_of_ranks_are_written_in_small_pieces(tmp_path, monkeypatch):
-    rows = frame(*(collective(number, dict.fromkeys(range(4), (number, number + 1))) for number in range(9)))
-    tables.write(tmp_path, MERGED_COLLECTIVES, rows, {})
-    whole = pl.read_parquet(tmp_path / MERGED_COLLECTIVES.file)
-    monkeypatch.setattr(tables, "RANKS_AT_ONCE", 20)
-    tables.write(tmp_path, MERGED_COLLECTIVES, [rows[:7], rows[7:9], rows[9:]], {}, longest=4)
-    assert pl.read_parquet(tmp_path / MERGED_COLLECTIVES.file).equals(whole)
-    assert whole["group_ranks"].to_list() == [[0, 1, 2, 3]] * 36
-    assert pq.ParquetFile(tmp_path / MERGED_COLLECTIVES.file).num_row_groups == 8  # 36 rows, 20 // 4 at once
+@pytest.mark.parametrize(("splits", "groups"), [(None, [8, 8, 8, 8, 4]), ([1] * 8, [4] * 9)])
+def test_rows_are_written_together_that_hold_so_much_however_they_come(tmp_path, monkeypatch, splits, groups):
+    rows = frame(*(collective(number, dict.fromkeys(range(4), (number, number + 1)), split_bytes=splits)
+                   for number in range(9)))
+    monkeypatch.setattr(tables, "WRITTEN_AT_ONCE", 64)
+    written = []
+    for frames in (rows, [rows[:7], rows[7:9], rows[9:9], rows[9:]], rows.iter_slices(1)):
+        tables.write(tmp_path, MERGED_COLLECTIVES, frames, {})
+        file = tmp_path / MERGED_COLLECTIVES.file
+        written.append(file.read_bytes())
+        about = pq.ParquetFile(file).metadata
+        assert [about.row_group(number).num_rows for number in range(about.num_row_groups)] == groups
+    assert pl.read_parquet(file)["group_ranks"].to_list() == ["0-3"] * 36 and len(set(written)) == 1
+
+
+def test_a_run_of_format_1_is_read_as_one_of_today(of_many_ranks, tmp_path):
+    """There, ranks of groups were lists."""
+    run = of_many_ranks(3)
+    old = tmp_path / "old"
+    shutil.copytree(run, old)
+    for file in old.glob("rank*/collectives.parquet"):
+        rows = pl.read_parquet(file).drop("group_size")
+        rows.with_columns(pl.lit(pl.Series([[0, 1, 2]])).first().alias("group_ranks")).write_parquet(file)
+    assert pl.read_parquet_schema(old / "rank00002" / "collectives.parquet")["group_ranks"] == pl.List(pl.Int64)
+    merged, of_old = (pl.read_parquet(_merged(one) / "collectives.parquet") for one in (run, old))
+    assert_frame_equal(merged, of_old)
+    assert set(of_old["group_ranks"]) == {"0-2"} and set(of_old["group_size"]) == {3}
+    assert scan_table([old], "collectives").select("group_ranks").collect()["group_ranks"][0].to_list() == [0, 1, 2]
 
 
 def test_every_rank_is_merged_with_its_collectives(of_many_ranks):

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from distprof.contract.group_ranks import text_of
 from distprof.contract.tables import COLLECTIVES
 from distprof.merge.match.matching import match
 from distprof.merge.run.group_ranks import coded
@@ -18,7 +19,8 @@ PLAIN = {"mp_size": 1, "dp_size": 1, "step": 0, "op": "all_reduce", "group": "0"
 
 def call(rank: int, op: str = "all_reduce", *, of: tuple[int, ...] | None = (0, 1), **columns: Any) -> dict[str, Any]:
     """One row; `of` are the members of its group."""
-    return {**PLAIN, "rank": rank, "op": op, "group_ranks": None if of is None else list(of), **columns}
+    return {**PLAIN, "rank": rank, "op": op, "group_ranks": None if of is None else text_of(of),
+            "group_size": None if of is None else len(of), **columns}
 
 
 def numbered(*calls: dict[str, Any], first: int = 0) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from distprof.contract.group_ranks import text_of
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
 from distprof.contract.rank_json import RankJson
 from distprof.merge.clock.model import Alignment, Clock
@@ -33,7 +34,8 @@ def collective(number: int, times_ms: Mapping[int, tuple[float, float]], **colum
     found = []
     for rank, came in arrivals.items():
         row = {**FIXED, "collective": number, "sequence": number, "group_sequence": number, "rank": rank,
-               "group_ranks": sorted(times_ms), "num_ranks": len(times_ms), "enqueue_ns": came, "start_ns": came,
+               "group_ranks": text_of(sorted(times_ms)), "group_size": len(times_ms),
+               "num_ranks": len(times_ms), "enqueue_ns": came, "start_ns": came,
                "arrival_ns": came, "end_ns": ends[rank], "arrival_spread_ns": last - min(arrivals.values()),
                "late_rank": late, "wait_ns": last - came, "transfer_ns": ends[rank] - last}
         size = {**row, **columns}["size_bytes"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from distprof.contract.group_ranks import text_of
 from distprof.merge.activity.activities import Activities, Activity, ActivityLane
 from distprof.merge.activity.breakdown import step_breakdown
 from distprof.merge.activity.intervals import Intervals
@@ -19,7 +20,7 @@ from distprof.merge.blame.processors import Processors
 from distprof.merge.program.job import job_of
 
 SCHEMA = {"rank": pl.Int64, "collective": pl.Int64, "step": pl.Int64, "group": pl.String,
-          "group_ranks": pl.List(pl.Int64), "op": pl.String, "num_ranks": pl.Int64, "enqueue_ns": pl.Int64,
+          "group_ranks": pl.String, "op": pl.String, "num_ranks": pl.Int64, "enqueue_ns": pl.Int64,
           "arrival_ns": pl.Int64, "end_ns": pl.Int64, "wait_ns": pl.Int64, "peer": pl.Int64, "timed_by": pl.String,
           "wait_start_ns": pl.Int64, "wait_end_ns": pl.Int64}
 
@@ -64,9 +65,9 @@ class Job:
             end = last + self.transfer_ns
             self.rows.append({
                 "rank": rank, "collective": self.num_meetings, "step": self.step, "group": str(ranks),
-                "group_ranks": list(ranks), "op": "all_reduce", "num_ranks": len(ranks), "enqueue_ns": self.now[rank],
-                "arrival_ns": self.now[rank], "end_ns": end, "wait_ns": last - self.now[rank],
-                "wait_start_ns": self.now[rank], "wait_end_ns": end})
+                "group_ranks": text_of(ranks), "op": "all_reduce", "num_ranks": len(ranks),
+                "enqueue_ns": self.now[rank], "arrival_ns": self.now[rank], "end_ns": end,
+                "wait_ns": last - self.now[rank], "wait_start_ns": self.now[rank], "wait_end_ns": end})
             self._until(rank, end)
         self.num_meetings += 1
 
@@ -77,7 +78,7 @@ class Job:
                                      (target, "recv", asked, max(sent, asked) + self.transfer_ns)):
             self.rows.append({
                 "rank": rank, "collective": self.num_meetings, "step": self.step, "group": "pipe", "op": op,
-                "group_ranks": [source, target], "num_ranks": 2, "enqueue_ns": start, "arrival_ns": start,
+                "group_ranks": text_of([source, target]), "num_ranks": 2, "enqueue_ns": start, "arrival_ns": start,
                 "end_ns": end, "wait_ns": None, "wait_start_ns": start, "wait_end_ns": end})
             self._until(rank, end)
         self.num_meetings += 1

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from distprof.contract.group_ranks import text_of
 from distprof.contract.tables import COLLECTIVES, TAGS, TableRow
 from distprof.recording.communication.collective_call import CollectiveCall
 
-NAMES = tuple(column.name for column in COLLECTIVES.columns if column not in TAGS)
+OF_GROUP = ("group_ranks", "group_size")
+NAMES = tuple(column.name for column in COLLECTIVES.columns if column not in TAGS and column.name not in OF_GROUP)
 
 
 def collective_rows(calls: Iterable[CollectiveCall]) -> list[TableRow]:
     """One row per call."""
-    return [{name: getattr(call, name) for name in NAMES} | _ends(call) for call in calls]
+    texts = dict[int, str]()  # the calls of a group share its list, which may have thousands of ranks
+    return [{name: getattr(call, name) for name in NAMES} | _group(call.group_ranks, texts) | _ends(call)
+            for call in calls]
+
+
+def _group(ranks: Sequence[int], texts: dict[int, str]) -> TableRow:
+    text = texts.get(id(ranks))
+    if text is None:
+        text = texts[id(ranks)] = text_of(ranks)
+    return {"group_ranks": text, "group_size": len(ranks)}
 
 
 def _ends(call: CollectiveCall) -> TableRow:

@@ -11,9 +11,7 @@ import polars as pl
 
 from distprof.merge.chrome.drawing.drawn import PROCESS, ArrowEnd
 from distprof.merge.chrome.drawing.rank_drawing import Row
-from distprof.merge.run.group_ranks import COLUMN
 from distprof.merge.spill.parts import Parts
-from distprof.units import spans
 
 KEY = ("group", "group_description")
 ORDER = ("rank", "arrival_ns", "collective", "row")
@@ -33,7 +31,6 @@ class RankRows:
         """
         self._rows, self._ends, self._part_of = rows, ends, part_of
         self._held: tuple[int, dict[int, pl.DataFrame], dict[int, pl.DataFrame]] | None = None
-        self._shown_ranks = dict[str, str]()
 
     def settle(self, note: Callable[[pl.DataFrame], None]) -> int:
         """Gives rows their threads, when all are there.
@@ -69,13 +66,9 @@ class RankRows:
             in ends.sort("number").select("row", "number", "at_ns", "is_start").iter_rows()]
         return self._as_texts(rows), sorted(arrows, key=lambda arrow: arrow[0])
 
-    def _as_texts(self, rows: pl.DataFrame) -> pl.DataFrame:
-        known = rows[COLUMN].unique().drop_nulls()
-        for text in known.cast(pl.String).to_list():
-            if text not in self._shown_ranks:
-                self._shown_ranks[text] = spans(sorted(map(int, text.split(","))))
-        return rows.with_columns(pl.col(pl.Categorical).cast(pl.String)).with_columns(
-            pl.col(COLUMN).replace_strict(self._shown_ranks, default=None, return_dtype=pl.String)).select(Row._fields)
+    @staticmethod
+    def _as_texts(rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.with_columns(pl.col(pl.Categorical).cast(pl.String)).select(Row._fields)
 
 
 def _by_rank(rows: pl.DataFrame) -> dict[int, pl.DataFrame]:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distprof.contract.collective_ops import WAITING_FOR_ALL
+from distprof.contract.group_ranks import ranks_of
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.run.open_run import open_run
 from support.simulator.engine import Moved, Simulation
@@ -50,7 +51,7 @@ def test_every_collective_is_found_and_costs_what_it_cost(tmp_path, name, lanes)
     assert len(rows) == len(truth) and rows["complete"].all()
     numbers: dict[object, int] = {}
     for row in rows.with_columns(pl.col("group_ranks").cast(pl.String)).iter_rows(named=True):
-        group = tuple(map(int, row["group_ranks"].split(",")))
+        group = ranks_of(row["group_ranks"])
         key, one, members = truth[row["rank"], row["enqueue_ns"], row["op"], group]
         assert numbers.setdefault(key, row["collective"]) == row["collective"]
         last = max(other.began_ns for other in members)

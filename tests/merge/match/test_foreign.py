@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from distprof.contract.group_ranks import text_of
 from distprof.contract.problems import MatchingInferred
 from distprof.merge.cost.bandwidth import bandwidths
 from distprof.merge.cost.matrix import bytes_between
@@ -134,7 +135,7 @@ def test_labels_that_kernels_carry(tmp_path):
     assert len(rows) == 8 and set(rows["matched_by"]) == {"id"} and rows["complete"].all()
     one = rows.row(0, named=True)
     assert (one["op"], one["group"], one["group_description"], one["group_ranks"]) == (
-        "all_gather", "5", "mesh_tp", ",".join(map(str, of)))
+        "all_gather", "5", "mesh_tp", text_of(of))
     assert (one["dtype"], one["num_elements"], one["size_bytes"], one["group_sequence"]) == ("bfloat16", 6, 12, 3)
     assert one["comms_id"] == str(2**64 - 59) and one["timed_by"] == "timeline"
     assert one["enqueue_ns"] == (EPOCH_US + 20) * 1000 and one["start_ns"] == (EPOCH_US + 1000) * 1000

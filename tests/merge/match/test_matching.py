@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.contract.group_ranks import ranks_of
 from distprof.merge.cost.coverage import group_coverage
 from distprof.merge.match.matching import ALONE, MATCHED, match
 from support.comm_rows import SCHEMA, call, frame, matched, numbered
@@ -189,7 +190,7 @@ def test_groups_that_overlap_or_share_a_name_stay_apart():
     found = matched(*rows, world_size=4)
     assert found["complete"].all() and found["collective"].n_unique() == 5
     for _, one in found.group_by("collective"):
-        assert sorted(one["rank"]) == list(map(int, one["group_ranks"][0].split(",")))
+        assert sorted(one["rank"]) == list(ranks_of(one["group_ranks"][0]))
 
 
 def test_of_unknown_groups_all_ranks_make_it_complete():

@@ -14,6 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from distprof.contract.paths import FORMAT
 from distprof.merge.commands.merge import merge
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof
 
@@ -95,8 +96,8 @@ def test_ranks_that_disagree_on_sizes_are_refused(run):
 
 def test_a_format_of_the_future_is_refused(run):
     for file in run.glob("rank*/rank.json"):
-        edit(file, format=2)
-    fails(run, "found format 2", "newer distprof")
+        edit(file, format=FORMAT + 1)
+    fails(run, f"found format {FORMAT + 1}", "newer distprof")
 
 
 @pytest.mark.parametrize("file", ["run.json", "rank00002/rank.json"])

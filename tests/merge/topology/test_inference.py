@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distprof.contract.group_ranks import text_of
 from distprof.contract.tables import COLLECTIVES, PARAMETERS
 from distprof.merge.run.tables import empty
 from distprof.merge.topology.chains import chains_of
@@ -47,7 +48,8 @@ class Job:
 
     def call(self, rank: int, op: str, *, peer: int | None = None, group: list[int] | None = None,
              inside: bool = True) -> None:
-        self.calls.append({"rank": rank, "op": op, "peer": peer, "group_ranks": group or [*self.where], "step": 3,
+        self.calls.append({"rank": rank, "op": op, "peer": peer, "step": 3,
+                           "group_ranks": text_of(group or [*self.where]),
                            "enqueue_ns": len(self.calls), "module_path": "layers" if inside else None,
                            "phase": "forward" if inside else None})
 

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from distprof.contract.group_ranks import text_of
 from distprof.contract.paths import RANK_JSON, rank_folder
 from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import COLLECTIVES, EVENTS, STEPS
@@ -214,8 +215,9 @@ class DeviceJob:
             num_steps=self.steps, passes={"trace": self.steps}, files=files)))
 
     def _collectives(self, moved: Sequence[Moved]) -> Mapping[str, pa.Array]:
-        number, everybody = len(moved), pa.array([list(range(self.num_ranks))], pa.list_(pa.int64()))
+        number = len(moved)
         texts = {"group": "0", "group_description": "default_pg", "dtype": "float32",
+                 "group_ranks": text_of(range(self.num_ranks)),
                  "timed_by": "timeline", "phase": "backward"}
         times = {"enqueue_ns": "called_ns", "start_ns": "began_ns", "end_ns": "ended_ns"}
         return {
@@ -223,7 +225,7 @@ class DeviceJob:
             "group_sequence": integers(range(number)), "size_bytes": integers([1 << 26] * number),
             "num_elements": integers([1 << 24] * number), "asynchronous": pa.array([True] * number),
             "op": pa.array([one.op for one in moved], pa.string()),
-            "group_ranks": everybody.take(integers([0] * number)),
+            "group_size": integers([self.num_ranks] * number),
             **{name: pa.array([text] * number, pa.string()) for name, text in texts.items()},
             **{name: integers([BEGAN_NS + getattr(one, of) for one in moved]) for name, of in times.items()}}
 

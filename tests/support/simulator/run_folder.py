@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
+from distprof.contract.group_ranks import text_of
 from distprof.contract.mesh import MODEL_PARALLEL
 from distprof.contract.parquet import schema_of
 from distprof.contract.paths import RANK_JSON, rank_folder
@@ -147,7 +148,8 @@ def _groups(moved: Sequence[Moved]) -> Columns:
         taken[group, is_pair] += 1
     distinct = {"group": pa.array([str(group) for group in known], pa.string()),
                 "group_description": pa.array([f"group of {len(group)}" for group in known], pa.string()),
-                "group_ranks": pa.array([list(group) for group in known], pa.list_(pa.int64()))}
+                "group_ranks": pa.array([text_of(group) for group in known], pa.string()),
+                "group_size": integers([len(group) for group in known])}
     return {"sequence": integers(ours), "group_sequence": integers(of_torch),
             **{name: column.take(integers(groups)) for name, column in distinct.items()}}
 
