@@ -42,7 +42,7 @@ DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, Unic
 """What reading a damaged table raises; polars panics at some."""
 FILES_AT_ONCE = 16
 """More take less time and more memory."""
-WRITTEN_AT_ONCE, OF_ROW = 1 << 20, pl.lit(8)
+WRITTEN_AT_ONCE, OF_ROW = 1 << 19, pl.lit(8)
 """Values that are written at once; so many of a row, and the sizes of its splits, of which there may be thousands."""
 OP_KEYS = ("op", "phase", "dtype", "counted", "view")
 """Columns of operators that totals tell apart."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-ROOM = 1 << 16
-"""Rows that are held before they go to files: some 20 MB of collectives."""
+ROOM = 1 << 15
+"""Rows that are held before they go to files: some 10 MB of collectives."""
 
 
 class Parts:

@@ -23,7 +23,7 @@ from distprof.merge.layout.windows import Windows
 from distprof.merge.spill.parts import Parts
 
 TEXTS = tuple(name for name in Row._fields if name not in ("title", "lane"))
-PART_ROWS = 1 << 17
+PART_ROWS = 1 << 16
 """Rows of ranks that are held at once while these are written."""
 
 
