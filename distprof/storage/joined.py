@@ -13,25 +13,29 @@ long piece behind it, and the first part of that piece's writer is left out: bot
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from distprof.ending import held
-from distprof.errors import OutputError, StorageError, UsageError
 from distprof.storage.backend import backend_of
-from distprof.storage.faults import RemoteError
-from distprof.storage.uploading import LEAST_BYTES, Upload, abort, begin, complete, put_part, told_of
+from distprof.storage.uploading import (
+    LEAST_BYTES,
+    Upload,
+    abort,
+    begin,
+    complete,
+    put_part,
+    told_by_worker,
+    told_of,
+)
 from distprof.storage.writable import MOST_PARTS, PART_BYTES
 
 END_PARTS = 100
 """Numbers that are kept for what comes behind the pieces."""
 LEAST_NUMBERS = 3
 """Of a piece: for the owner, for its begin, for its rest."""
-KEYS = "workers write there themselves: are keys and AWS_ENDPOINT_URL in their environment? docs/cluster.md says more"
 MOST_PIECES = (MOST_PARTS - END_PARTS) // LEAST_NUMBERS
 
 
@@ -79,7 +83,7 @@ class Share:
             return None
         lengths, tags, before = _lengths(size, self.most), dict[int, str](), self.between
         file.seek(0)
-        with _told_here(self.shown):
+        with told_by_worker(self.shown):
             for number, length in enumerate(lengths, self.number):
                 tags[number] = put_part(self.upload, number, before + file.read(length))
                 before = b""
@@ -94,17 +98,6 @@ def _lengths(size: int, most: int) -> list[int]:
     rest = size - LEAST_BYTES
     count = min(most - 1, -(-rest // PART_BYTES))
     return [LEAST_BYTES, *(rest * (at + 1) // count - rest * at // count for at in range(count))]
-
-
-@contextmanager
-def _told_here(shown: str) -> Iterator[None]:
-    """Errors say which host they are of: a worker has keys of its own."""
-    try:
-        yield
-    except (RemoteError, StorageError, UsageError) as error:
-        reason = error.strerror if isinstance(error, RemoteError) else error.args[0]
-        raise OutputError(f"cannot write {shown} from a worker on {socket.gethostname()}: {reason}",
-                          hint=KEYS) from error
 
 
 class Joined:

@@ -15,6 +15,7 @@ more than 10,000: who has smaller pieces puts some together.
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -22,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from distprof.errors import OutputError
+from distprof.errors import OutputError, StorageError, UsageError
 from distprof.storage import writable
 from distprof.storage.backend import backend_of
 from distprof.storage.faults import Kind, RemoteError, fault_of
@@ -34,6 +35,7 @@ LEAST_BYTES = 5 << 20
 """Of a part that is not the last one."""
 AT_ONCE = 4
 WRITING = "may these keys write there? docs/object-storage.md lists the rights; --out chooses another place"
+KEYS = "workers write there themselves: are keys and AWS_ENDPOINT_URL in their environment? docs/cluster.md says more"
 Moved = Callable[[int], None]
 """Is called with bytes that have arrived."""
 
@@ -153,3 +155,18 @@ def told_of(place: str) -> Iterator[None]:
     except RemoteError as error:
         denied = fault_of(error).kind is Kind.DENIED
         raise OutputError(f"cannot write {place}: {error.strerror}", hint=WRITING if denied else error.hint) from error
+
+
+@contextmanager
+def told_by_worker(place: str) -> Iterator[None]:
+    """What is written inside goes to that place; errors say which host they are of: a worker has keys of its own.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    try:
+        yield
+    except (RemoteError, StorageError, UsageError) as error:
+        reason = error.strerror if isinstance(error, RemoteError) else error.args[0]
+        raise OutputError(f"cannot write {place} from a worker on {socket.gethostname()}: {reason}",
+                          hint=KEYS) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -21,6 +21,9 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.scan.engine import Interner
 from distprof.merge.scan.repair import repaired
 from distprof.merge.scan.scanned_columns import NONE
+
+if TYPE_CHECKING:
+    from distprof.storage.objects import Objects, Place
 
 ROWS_PER_GROUP = 1 << 16
 MANY = 8
@@ -121,18 +124,28 @@ def _decoded(text: bytes) -> str:
 class EventTables:
     """Writes a folder with a table a rank."""
 
-    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans) -> None:
-        self._folder = folder / MERGED_EVENTS.file
+    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans, objects: Objects | None = None) -> None:
+        """Writes to the folder; where `objects` are given, workers put the tables there."""
+        self._folder, self._objects = folder / MERGED_EVENTS.file, objects
 
     def begin(self) -> None:
-        self._folder.mkdir()
+        if self._objects is None:
+            self._folder.mkdir()
         self._work = make_work_folder(self._folder.parent)
 
     def rank_writer(self, plan: RankPlan) -> EventTable:
-        return EventTable(self._folder / f"rank{plan.rank:05d}.parquet", self._work)
+        return EventTable(self._folder.parent / self._name(plan), self._work, self._place(plan))
 
     def add(self, plan: RankPlan, counts: RankCounts) -> None:
-        """The table is whole already."""
+        """The table is whole already; elsewhere it has to be made to be there."""
+        if self._objects is not None and (tags := counts.objects.get(self._name(plan))) is not None:
+            self._objects.add(self._name(plan), tags)
+
+    def _name(self, plan: RankPlan) -> str:
+        return f"{self._folder.name}/rank{plan.rank:05d}.parquet"
+
+    def _place(self, plan: RankPlan) -> Place | None:
+        return None if self._objects is None else self._objects.place(self._name(plan))
 
     def end(self, counts: Sequence[RankCounts]) -> None:
         """All tables are."""
@@ -143,10 +156,11 @@ class EventTable:
 
     integers, texts = tuple(INTEGERS.values()), tuple(TEXTS.values())
 
-    def __init__(self, path: Path, work: Path) -> None:
-        self._path, self._work = path, work
+    def __init__(self, path: Path, work: Path, place: Place | None = None) -> None:
+        self._path, self._work, self._place = path, work, place
 
     def begin(self, events: RankEvents) -> None:
+        self._counts = events.counts
         scanner, steps, plan, threads = events.scanner, events.steps, events.plan, events.threads
         self._schema = schema_of(MERGED_EVENTS, plan.table_metadata)
         self._attempt = Attempt(self._path, self._work)
@@ -199,7 +213,7 @@ class EventTable:
         if self._num_rows:
             self._flush()
         self._file.close()
-        self._attempt.keep()
+        keep_table(self._attempt, self._place, self._counts)
 
     def close(self) -> None:
         try:
@@ -238,6 +252,14 @@ class EventTable:
         place = np.searchsorted(starts, start_ns, "right") - 1
         inside = (place >= 0) & (start_ns < ends[np.maximum(place, 0)])
         return np.where(inside, numbers[np.maximum(place, 0)], NONE)
+
+
+def keep_table(attempt: Attempt, place: Place | None, counts: RankCounts) -> None:
+    """Gives a file that is whole its name, or puts it elsewhere and says so in the counts."""
+    if place is None:
+        attempt.keep()
+    else:
+        counts.objects = {**counts.objects, place.name: place.put(attempt.file)}
 
 
 def _open(file: IO[bytes], schema: Any) -> Any:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distprof.merge.chrome.rank_plans import Plans, RankPlan
     from distprof.merge.clock.model import Clock
     from distprof.merge.run.run_model import Run
-    from distprof.storage.joined import Joined
+    from distprof.storage.by_workers import ByWorkers
 
 
 class RankWriter(Protocol):
@@ -71,24 +71,25 @@ class Format:
     """What it is, in the help of `--format`."""
     files: tuple[str, ...]
     """Files and folders that it writes; first the one that a user opens."""
-    outputs: Callable[[Joined | None], Sequence[Callable[[Path, Run, Clock, Plans], Output]]]
+    outputs: Callable[[ByWorkers | None], Sequence[Callable[[Path, Run, Clock, Plans], Output]]]
     """Imports their classes, which takes a while. Each is made of the folder that takes in the files, the run, its
-    clock, and what is decided of its ranks. Given is the object that its first file becomes, where workers put that
-    together elsewhere."""
+    clock, and what is decided of its ranks. Given is what workers write elsewhere themselves."""
     chooses_events: bool = True
     """False where files are taken as they are, so that no events can be left out."""
-    can_be_joined: bool = False
-    """Whether workers can put its first file together elsewhere."""
+    by_workers: bool = False
+    """Whether workers can write its files elsewhere themselves."""
 
 
-def _chrome(joined: Joined | None) -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
+def _chrome(by_workers: ByWorkers | None) -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
     from distprof.merge.chrome.chrome_json import ChromeJson
     from distprof.merge.chrome.events_table import EventTables
 
-    return partial(ChromeJson, joined=joined), EventTables
+    if by_workers is None:
+        return ChromeJson, EventTables
+    return partial(ChromeJson, joined=by_workers.joined), partial(EventTables, objects=by_workers.objects)
 
 
-def _perfetto_tar(_: Joined | None) -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
+def _perfetto_tar(_: ByWorkers | None) -> Sequence[Callable[[Path, Run, Clock, Plans], Output]]:
     from distprof.merge.chrome.perfetto_tar import PerfettoTar
 
     return (PerfettoTar,)
@@ -96,7 +97,7 @@ def _perfetto_tar(_: Joined | None) -> Sequence[Callable[[Path, Run, Clock, Plan
 
 FORMATS = {
     "chrome": Format(what="one Chrome trace", files=(TRACE_JSON, MERGED_EVENTS.file), outputs=_chrome,
-                     can_be_joined=True),
+                     by_workers=True),
     "perfetto-tar": Format(what="an archive of the ranks' own files for Perfetto 58", files=(TRACE_TAR,),
                            outputs=_perfetto_tar, chooses_events=False),
 }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from distprof.merge.cost.collective_pieces import CollectivePieces
-    from distprof.storage.joined import Joined
+    from distprof.storage.by_workers import ByWorkers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
                  options: MergeOptions, progress: Progress = lambda _: None, *,
                  collectives: CollectivePieces | None = None, steps: pl.DataFrame | None = None,
                  allocations: pl.DataFrame | None = None,
-                 chain: Chain | None = None, joined: Joined | None = None) -> MergedTrace:
+                 chain: Chain | None = None, by_workers: ByWorkers | None = None) -> MergedTrace:
     """Writes the merged trace of ranks, and their events as tables.
 
     Args:
@@ -74,18 +74,19 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
         steps: `STEPS` of the ranks, where they recorded some.
         allocations: `allocations_of` of the ranks, to be drawn.
         chain: The longest chains of steps, to be drawn.
-        joined: What the trace becomes, where workers put it together elsewhere; else it is written to the folder.
+        by_workers: What workers write elsewhere themselves; else all is written to the folder.
 
     Raises:
         UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
     """
     plans = plan_ranks(run, clock, read, options, collectives, steps, allocations, chain)
     form = FORMATS[options.format]
-    outputs: list[Output] = [new(folder, run, clock, plans) for new in form.outputs(joined)]
+    outputs: list[Output] = [new(folder, run, clock, plans) for new in form.outputs(by_workers)]
+    joined, objects = (None, None) if by_workers is None else (by_workers.joined, by_workers.objects)
     if options.operators:
         from distprof.merge.chrome.operators_table import OperatorTables
 
-        outputs.append(OperatorTables(folder, run, clock, plans))
+        outputs.append(OperatorTables(folder, run, clock, plans, objects))
     for output in outputs:
         output.begin()
     # not in a list: a writer that is done holds the room of its rank, and goes away
@@ -96,7 +97,7 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     for plan, one in giving_back(zip(plans.ranks, reading.in_order(write_rank, work, wants_spares), strict=True)):
         for output in outputs:
             output.add(plan, one)
-        counts.append(replace(one, metadata={}, parts=None))  # outputs have what they need of it
+        counts.append(replace(one, metadata={}, parts=None, objects={}))  # outputs have what they need of it
         progress(0.3 + 0.7 * len(counts) / len(plans.ranks))
     for output in outputs:
         output.end(counts)

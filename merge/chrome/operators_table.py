@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from distprof.contract.merged_tables import MERGED_OPERATORS
 from distprof.contract.parquet import schema_of
 from distprof.contract.tables import OPS
+from distprof.merge.chrome.events_table import keep_table
 from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
 from distprof.merge.chrome.work_folder import Attempt, make_work_folder
@@ -26,25 +27,40 @@ from distprof.merge.operators.shapes.costs import UNKNOWN, WANTED
 from distprof.merge.operators.source import ABOUT, Source
 from distprof.merge.run.run_model import Run
 
+if TYPE_CHECKING:
+    from distprof.storage.objects import Objects, Place
+
 
 class OperatorTables:
     """Writes a folder with a table a rank. It has all of a timeline, whatever is chosen for the merged trace."""
 
-    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans) -> None:
+    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans,
+                 objects: Objects | None = None) -> None:
+        """Writes to the folder; where `objects` are given, workers put the tables there."""
+        self._objects = objects
         self._folder = folder / MERGED_OPERATORS.file
         self._by_shapes = not any(rank.has(OPS) for rank in run.ranks)
         self._runs = [str(path.resolve()) for path in run.paths]
 
     def begin(self) -> None:
-        self._folder.mkdir()
+        if self._objects is None:
+            self._folder.mkdir()
         self._work = make_work_folder(self._folder.parent)
 
     def rank_writer(self, plan: RankPlan) -> OperatorTable:
-        path = self._folder / f"rank{plan.rank:05d}.parquet"
-        return OperatorTable(path, self._work, runs=self._runs, by_shapes=self._by_shapes)
+        return OperatorTable(self._folder.parent / self._name(plan), self._work, self._place(plan), runs=self._runs,
+                             by_shapes=self._by_shapes)
 
     def add(self, plan: RankPlan, counts: RankCounts) -> None:
-        """The table is whole already."""
+        """The table is whole already; elsewhere it has to be made to be there."""
+        if self._objects is not None and (tags := counts.objects.get(self._name(plan))) is not None:
+            self._objects.add(self._name(plan), tags)
+
+    def _name(self, plan: RankPlan) -> str:
+        return f"{self._folder.name}/rank{plan.rank:05d}.parquet"
+
+    def _place(self, plan: RankPlan) -> Place | None:
+        return None if self._objects is None else self._objects.place(self._name(plan))
 
     def end(self, counts: Sequence[RankCounts]) -> None:
         """All tables are."""
@@ -57,11 +73,13 @@ class OperatorTable:
     texts = (*(key for name, key in TEXTS.items() if name != "shapes"), *WANTED)
     """The others are columns of the table of events."""
 
-    def __init__(self, path: Path, work: Path, *, runs: Sequence[str], by_shapes: bool) -> None:
-        self._path, self._work, self._runs, self._by_shapes = path, work, runs, by_shapes
+    def __init__(self, path: Path, work: Path, place: Place | None = None, *, runs: Sequence[str],
+                 by_shapes: bool) -> None:
+        self._path, self._work, self._place = path, work, place
+        self._runs, self._by_shapes = runs, by_shapes
 
     def begin(self, events: RankEvents) -> None:
-        self._plan, self._changes = events.plan, ChangesRead()
+        self._plan, self._changes, self._counts = events.plan, ChangesRead(), events.counts
         self._parts = TimelineParts(events.scanner, Wanted(texts=WANTED))
 
     def add(self, events: DecidedEvents) -> None:
@@ -85,7 +103,7 @@ class OperatorTable:
             pq.write_table(table, attempt.file, compression="lz4",
                            write_statistics=False,  # a rank's table is read as a whole
                            use_dictionary=[field.name for field in schema if pa.types.is_dictionary(field.type)])
-            attempt.keep()
+            keep_table(attempt, self._place, self._counts)
 
     def close(self) -> None:
         """The file is closed."""

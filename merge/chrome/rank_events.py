@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,8 @@ class RankCounts:
     """Top-level keys of the rank's file except the events."""
     parts: Parts | None = None
     """What the worker has uploaded of the rank's trace, where it does so itself."""
+    objects: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """Files of the rank that it has uploaded, likewise: their parts, by name."""
 
     @property
     def num_repaired(self) -> int:

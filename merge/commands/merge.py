@@ -31,7 +31,7 @@ from distprof.storage.places import remote
 from distprof.terminal import say
 
 if TYPE_CHECKING:
-    from distprof.storage.joined import Joined
+    from distprof.storage.by_workers import ByWorkers
     from distprof.storage.remote_path import RemotePath
 
 EVERYTHING = MergeOptions()
@@ -67,15 +67,16 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         raise DataError(f"expected a run that distprof recorded in {run.path} for --answer, found traces of another "
                         "program", hint="without --answer they are merged")
     merged = out if out is not None else beside(paths)
-    elsewhere, joined = remote(merged), None
+    elsewhere, by_workers = remote(merged), None
     if elsewhere is None:
         merged = free(merged, paths, force=force)
         place = written_whole(merged)
     else:
         from distprof.merge.commands.remote_merge import free_elsewhere, uploaded_whole
 
-        joined = _joined(run, elsewhere, options, workers)
-        place = uploaded_whole(free_elsewhere(elsewhere, paths, force=force), paths, force=force, joined=joined)
+        by_workers = _by_workers(run, elsewhere, options, workers)
+        place = uploaded_whole(free_elsewhere(elsewhere, paths, force=force), paths, force=force,
+                               by_workers=by_workers)
     if not is_compiled():
         say(SLOW)
     with (place as folder,
@@ -85,19 +86,22 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
           nullcontext() if workers == BUILT_IN else reading_in(reading.pool)):
         from distprof.merge.commands import merge_files as writing  # takes a while, and the first pass runs meanwhile
 
-        written = writing.write_merge(unpacked, reading, folder, options, progress, joined)
+        written = writing.write_merge(unpacked, reading, folder, options, progress, by_workers)
     fail_if_incomplete(written.problems, strict=strict)
     return writing.answer_text(written) if brief else writing.summary_text(written, merged)
 
 
-def _joined(run: Run, merged: RemotePath, options: MergeOptions, workers: Workers) -> Joined | None:
-    """The trace, where workers of a cluster upload what they write; those on this machine gain nothing by it."""
+def _by_workers(run: Run, merged: RemotePath, options: MergeOptions, workers: Workers) -> ByWorkers | None:
+    """What workers of a cluster upload themselves; those on this machine gain nothing by it."""
+    from distprof.storage.by_workers import ByWorkers
     from distprof.storage.joined import Joined
+    from distprof.storage.objects import Objects
 
     url = f"{merged.url}/{TRACE_JSON}"
-    if workers.scheduler is None or not FORMATS[options.format].can_be_joined or not Joined.takes(url, len(run.ranks)):
+    if workers.scheduler is None or not FORMATS[options.format].by_workers or not Joined.takes(url, 0):
         return None
-    return Joined(url, str(merged))
+    joined = Joined(url, str(merged)) if Joined.takes(url, len(run.ranks)) else None
+    return ByWorkers(joined=joined, joined_name=TRACE_JSON, objects=Objects(merged.url, str(merged)))
 
 
 @contextmanager

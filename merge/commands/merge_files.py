@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from distprof.merge.run.tables import RecordedTables
-    from distprof.storage.joined import Joined
+    from distprof.storage.by_workers import ByWorkers
 
 ROWS = ".rows"
 """Folder for collectives while there are too many of them to be held."""
@@ -57,7 +57,7 @@ class MergeResult:
 
 
 def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOptions, progress: Progress,
-                joined: Joined | None = None) -> MergeResult:
+                by_workers: ByWorkers | None = None) -> MergeResult:
     """Fills a folder, without the trace where workers put that together elsewhere.
 
     Raises:
@@ -67,13 +67,13 @@ def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOpti
     rows = folder / ROWS
     rows.mkdir()
     try:
-        return _written(run, reading, folder, rows, options, progress, joined)
+        return _written(run, reading, folder, rows, options, progress, by_workers)
     finally:
         shutil.rmtree(rows, ignore_errors=True)
 
 
 def _written(run: Run, reading: RankSurveys, folder: Path, rows: Path, options: MergeOptions, progress: Progress,
-             joined: Joined | None) -> MergeResult:
+             by_workers: ByWorkers | None) -> MergeResult:
     tables: RecordedTables | None = None
     found = measured_run(run, options.align, collectives=run.kind == "distprof" or bool(options.collectives)
                          or options.critical_path, folder=rows)
@@ -94,7 +94,7 @@ def _written(run: Run, reading: RankSurveys, folder: Path, rows: Path, options: 
             found.run, found.clock, read.ranks, reading, folder, options, progress,
             collectives=None if options.collectives is False else found.pieces,
             steps=tables.steps if tables is not None else None, allocations=_allocations(found.run, options),
-            chain=chain, joined=joined)
+            chain=chain, by_workers=by_workers)
         found = found.noting(trace.problems)
     elif tables is None:
         reasons = "; ".join(sentences(found.run.problems))

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from distprof.contract.paths import SUMMARY_JSON, TRACE_JSON
+from distprof.contract.paths import SUMMARY_JSON
 from distprof.ending import note
 from distprof.errors import OutputError
 from distprof.files import told
 from distprof.merge.commands.merge_folder import DAY_S, OURS, earlier, others
 from distprof.storage.backend import backend_of
+from distprof.storage.by_workers import ByWorkers
 from distprof.storage.claims import NAME, Claim
-from distprof.storage.joined import Joined
 from distprof.storage.listing import LISTINGS
 from distprof.storage.remote_path import RemotePath
 from distprof.storage.uploading import put_folder, told_of
@@ -46,14 +46,14 @@ def free_elsewhere(merged: RemotePath, paths: Sequence[Path], *, force: bool) ->
 
 @contextmanager
 def uploaded_whole(merged: RemotePath, paths: Sequence[Path], *, force: bool,
-                   joined: Joined | None = None) -> Iterator[Path]:
+                   by_workers: ByWorkers | None = None) -> Iterator[Path]:
     """A temporary folder on this machine to write to, which is uploaded when all went well.
 
     Args:
         merged: Where to.
         paths: Of the traces.
         force: Replace an earlier merge.
-        joined: The trace, where workers put that together.
+        by_workers: What workers put there themselves.
 
     Raises:
         OutputError: It cannot be written, somebody else writes there, or has written there meanwhile.
@@ -69,10 +69,10 @@ def uploaded_whole(merged: RemotePath, paths: Sequence[Path], *, force: bool,
             claim.check()
             _look_again(merged, paths, force=force)
             with told_of(str(merged)):
-                _replace(merged, folder, joined)
+                _replace(merged, folder, by_workers)
         finally:
-            if joined is not None:
-                joined.abort()
+            if by_workers is not None:
+                by_workers.abort()
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -91,15 +91,15 @@ def _look_again(merged: RemotePath, paths: Sequence[Path], *, force: bool) -> No
     free_elsewhere(merged, paths, force=force)
 
 
-def _replace(merged: RemotePath, folder: Path, joined: Joined | None) -> None:
+def _replace(merged: RemotePath, folder: Path, by_workers: ByWorkers | None) -> None:
     """From the first removal to the last object there is no merge, neither the earlier one nor this one."""
     backend = backend_of(merged.url)
     before = [name for name in LISTINGS.of(merged.url)[0].below(LISTINGS.of(merged.url)[1]) if name != NAME]
     if SUMMARY_JSON in before:
         backend.remove([f"{merged.url}/{SUMMARY_JSON}"])
     there = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
-    if joined is not None and joined.is_begun:
-        there.add(TRACE_JSON)
+    if by_workers is not None:
+        there |= by_workers.names
     backend.remove([f"{merged.url}/{name}" for name in before if name not in there and name != SUMMARY_JSON])
     put_folder(folder, merged.url, last=(SUMMARY_JSON,),
-               before_last=joined.complete if joined is not None else lambda: None)
+               before_last=by_workers.complete if by_workers is not None else lambda: None)
