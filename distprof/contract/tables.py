@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from distprof.contract.mesh import MODEL_PARALLEL
@@ -37,6 +37,10 @@ class Table:
     def names(self) -> list[str]:
         """Column names in file order."""
         return [column.name for column in self.columns]
+
+    def only(self, *names: str) -> Table:
+        """The same with these columns alone, in file order."""
+        return replace(self, columns=tuple(column for column in self.columns if column.name in names))
 
 
 def int64(name: str, doc: str, *, nullable: bool = False) -> Column:

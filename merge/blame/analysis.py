@@ -18,7 +18,7 @@ from distprof.merge.blame.culprits import Basis, Blind, Cause, Culprit
 from distprof.merge.blame.excess import excess_of
 from distprof.merge.blame.peers import peers_of
 from distprof.merge.blame.processors import CrowdedHost, Processors
-from distprof.merge.blame.timed_modules import timed_cause
+from distprof.merge.blame.timed_modules import TIMED, timed_cause
 from distprof.merge.blame.verdicts import UNTOLD, Verdicts
 from distprof.merge.clock.model import Clock
 from distprof.merge.program.job import Job
@@ -97,7 +97,7 @@ def analysis_of(run: Run, clock: Clock, did: RunProgram, job: Job) -> Analysis:
 
 def _by_timers(run: Run, found: Sequence[Culprit]) -> list[Culprit]:
     """With modules as causes where timers of modules show them."""
-    modules = read_table(run, MODULES).rows if any(one.certain for one in found) else None
+    modules = read_table(run, MODULES.only(*TIMED)).rows if any(one.certain for one in found) else None
     if modules is None:
         return list(found)
     return [replace(one, causes=[cause]) if one.certain and (not one.causes or one.causes[0].kind in VAGUE) and (

@@ -11,6 +11,8 @@ OF_IT = 0.5
 ALMOST = 0.7
 """Part of the largest excess from which on a module inside is named in place of the one around it."""
 PHASES = {"forward": "fwd_time_ns", "backward": "bwd_time_ns"}
+TIMED = ("rank", "module_path", "depth", *PHASES.values())
+"""Columns of `MODULES` that tell it."""
 
 
 def timed_cause(modules: pl.DataFrame, rank: int, gain_ns: float) -> Cause | None:
@@ -19,7 +21,7 @@ def timed_cause(modules: pl.DataFrame, rank: int, gain_ns: float) -> Cause | Non
     A rank that waits for others inside a module takes longer, too: so do those it is compared with, and more so.
 
     Args:
-        modules: `MODULES` of all ranks.
+        modules: `TIMED` of all ranks.
         rank: It delays others.
         gain_ns: By how much a step would be shorter without that.
     """

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.paths import MERGED, RUN_JSON
-from distprof.contract.tables import COMPILATIONS, EVENTS, MODULES, STEPS
+from distprof.contract.tables import COMPILATIONS, EVENTS, STEPS
 from distprof.errors import DataError
 from distprof.merge.clock.common_times import on_common_clock
 from distprof.merge.commands.stats import stats
@@ -24,7 +24,7 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.scanned_tables import scan_table
 from distprof.merge.run.tables import read_table, readable
-from distprof.merge.totals.modules import reduce_modules
+from distprof.merge.totals.module_sums import read_modules
 from distprof.merge.waits.run_waits import run_waits
 from distprof.storage.places import place
 from distprof.terminal import quoted
@@ -114,8 +114,7 @@ class RunFrames:
         Raises:
             DataError: distprof did not record it.
         """
-        run = self._recorded("modules")
-        return reduce_modules(run, read_table(run, MODULES).rows)
+        return read_modules(self._recorded("modules")).rows
 
     def steps(self) -> pl.DataFrame:
         """Steps of all ranks: the columns of `merged/steps.parquet`.

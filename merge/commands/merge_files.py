@@ -35,7 +35,7 @@ from distprof.units import counted, size
 if TYPE_CHECKING:
     import polars as pl
 
-    from distprof.merge.run.tables import RecordedTables
+    from distprof.merge.totals.recorded_tables import RecordedTables
     from distprof.storage.by_workers import ByWorkers
 
 ROWS = ".rows"
@@ -80,7 +80,7 @@ def _written(run: Run, reading: RankSurveys, folder: Path, rows: Path, options: 
     if run.kind == "traces":
         _write_no_rows(run, folder)  # while the first pass runs
     else:
-        from distprof.merge.run.tables import read_tables
+        from distprof.merge.totals.recorded_tables import read_tables
 
         tables = read_tables(run)
     read = reading.read(lambda done: progress(0.3 * done))

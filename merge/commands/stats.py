@@ -11,7 +11,6 @@ from typing import Any
 
 from distprof.contract.problems import Problem, from_json
 from distprof.contract.summary import SUMMARY_KEYS
-from distprof.contract.tables import MODULES
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.measured_run import measured_run
@@ -19,10 +18,11 @@ from distprof.merge.levels.all_tables import tables_tell
 from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
 from distprof.merge.run.open_run import NO_SIZES, open_run
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import read_table, read_tables
 from distprof.merge.text import stats as stats_text
 from distprof.merge.totals.level_totals import level_modules, level_totals
-from distprof.merge.totals.modules import module_dicts, module_rows, reduce_modules
+from distprof.merge.totals.module_sums import read_modules
+from distprof.merge.totals.modules import module_dicts, module_rows
+from distprof.merge.totals.recorded_tables import read_tables
 from distprof.merge.totals.summary import reduce
 from distprof.reporters.page import Page
 from distprof.reporters.tree_report import TreeReport
@@ -73,8 +73,7 @@ def stats_by_module(path: Path, *more: Path, view: TreeView, as_json: bool = Fal
     _refuse_traces(summary["kind"], path, "modules")
     if modules is None:
         assert run is not None
-        modules = level_modules(run) if run.summaries is not None else reduce_modules(
-            run, read_table(run, MODULES).rows)
+        modules = level_modules(run) if run.summaries is not None else read_modules(run).rows
     fail_if_incomplete(from_json(Problem, summary["problems"]), strict=strict)
     rows = module_rows(modules)
     if as_json:

@@ -29,9 +29,8 @@ from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.run.merged import is_merge, origin_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import RecordedTables, read_tables
 from distprof.merge.totals.description import problems_of, without_tables
-from distprof.merge.totals.modules import reduce_modules
+from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
 from distprof.merge.totals.summary import reduce
 
 NO_COLLECTIVES = RankCollectives(**{one.name: np.empty(0, np.int64) for one in fields(RankCollectives)})
@@ -71,10 +70,10 @@ class Observed:
             return without_tables(self.run, self.measured.clock)
         return reduce(replace(self.measured, collectives=None), self.tables, peak=self.peak)[0]
 
-    @cached_property
+    @property
     def modules(self) -> pl.DataFrame:
         """`MERGED_MODULES`; no rows for traces of other programs."""
-        return pl.DataFrame() if self.tables is None else reduce_modules(self.run, self.tables.modules)
+        return pl.DataFrame() if self.tables is None else self.tables.modules
 
     @property
     def has_module_table(self) -> bool:

@@ -54,8 +54,8 @@ def modules_in(run: Observed) -> list[Module]:
     if run.tables is None:
         return []
     own: dict[str, dict[str, str]] = defaultdict(dict)
-    parameters = run.tables.parameters.filter(pl.col("rank") == pl.col("rank").min().over("module_path"))
-    for path, name, shape in parameters.select("module_path", "name", "shape").iter_rows():
+    held = run.tables.parameters.sums.filter(pl.col("rank") == pl.col("rank").min().over("module_path"))
+    for path, name, shape in held.select("module_path", "name", "shape").iter_rows():
         own[path][name] = shape
     found: dict[str, Module] = {}
     for one in run.modules.sort("stage", maintain_order=True).iter_rows(named=True):

@@ -11,7 +11,7 @@ from distprof.contract.problems import Problem
 from distprof.contract.tables import COLLECTIVES
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import CATEGORIES, Loaded, read_batches, read_table
+from distprof.merge.run.tables import CATEGORIES, Loaded, pieces, read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ def recorded_rows(run: Run) -> RankRows:
 
 def recorded_batches(run: Run) -> Iterator[RankRows]:
     """The same of a few ranks at a time."""
-    return map(_of, read_batches(run, COLLECTIVES, coded, CATEGORIES))
+    return map(_of, pieces(run, COLLECTIVES, coded, CATEGORIES))
 
 
 def _of(found: Loaded) -> RankRows:

@@ -95,8 +95,7 @@ def _of_ranks(table: pl.DataFrame, sources: Sources, sample: Sample) -> dict[str
     """Times of the same rows on some ranks; null where a rank does not have the module."""
     stages = {rank.number: (rank.coordinates or {}).get("pp", 0) for rank in sources.run.ranks}
     keys = table.select("stage", "module_path")
-    mine = sources.modules_of_ranks.filter(pl.col("rank").is_in(sample.in_detail)).select(
-        "rank", "module_path", *OF_RANK)
+    mine = sources.modules_of(sample.in_detail, ("module_path", *OF_RANK))
     found = dict[str, dict[str, list[Any]]]()
     for (rank,), rows in mine.partition_by("rank", as_dict=True, maintain_order=True).items():
         named = rows.with_columns(stage=pl.lit(stages[rank], pl.Int64))

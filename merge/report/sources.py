@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,10 +30,10 @@ from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge
 from distprof.merge.run.merged import is_merge, origin_of
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.tables import Loaded, RecordedTables, read_table, read_tables
+from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.totals.findings import EVERYTHING, Findings, findings
 from distprof.merge.totals.level_totals import LevelTotals, level_modules, level_totals
-from distprof.merge.totals.modules import reduce_modules
+from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
 from distprof.merge.totals.summary import reduce
 from distprof.merge.waits.run_waits import RunWaits, TracedWaits, run_waits, waits_within, windows_of
 
@@ -171,12 +171,13 @@ class Sources:
         found = None if self.given.sizes else modules_of_merge(self.paths)
         if found is not None:
             return found
-        return reduce_modules(self.opened, self.tables.modules) if self.level is None else level_modules(self.opened)
+        return self.tables.modules if self.level is None else level_modules(self.opened)
 
-    @cached_property
-    def modules_of_ranks(self) -> pl.DataFrame:
-        """`MODULES` of every rank."""
-        return read_table(self.opened, MODULES).rows
+    def modules_of(self, ranks: Collection[int], columns: Sequence[str]) -> pl.DataFrame:
+        """These columns of `MODULES` of some ranks, `rank` among them."""
+        run = self.opened if self.level is not None else self.opened.of_tables(ranks)
+        return read_table(run, MODULES.only("rank", *columns),
+                          lambda rows: rows.filter(pl.col("rank").is_in(list(ranks)))).rows
 
     @property
     def operators(self) -> RunOperators:

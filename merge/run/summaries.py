@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,14 @@ class Joined:
     """Arrays; texts as numbers, -1 for null."""
     texts: Mapping[str, Sequence[str]]
     """Column of texts -> what its numbers stand for."""
+
+    def pieces(self, num_rows: int) -> Iterator[Joined]:
+        """Some ranks each, of about so many rows together; one piece where there are none."""
+        begins = np.flatnonzero(np.diff(self.rank, prepend=-1))
+        starts = [*begins[np.diff(begins // num_rows, prepend=-1) > 0].tolist()] or [0]
+        for start, end in pairwise([*starts, len(self.rank)]):
+            yield replace(self, rank=self.rank[start:end],
+                          columns={name: values[start:end] for name, values in self.columns.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

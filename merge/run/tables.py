@@ -17,8 +17,8 @@ import polars as pl
 
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
-from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS, Table
-from distprof.merge.run.group_ranks import as_written_now
+from distprof.contract.tables import STEPS, Table
+from distprof.merge.run.group_ranks import COLUMN, as_written_now
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summaries import JOINED, Summaries
 from distprof.merge.run.summary_tables import frame_of
@@ -28,6 +28,7 @@ from distprof.threads import thread_pool
 
 SPLITS = "split_bytes"
 Types = Mapping[str, pl.DataType]
+Prepared = Callable[[pl.DataFrame], pl.DataFrame]
 TYPES: dict[str, pl.DataType] = {
     "int64": pl.Int64(),
     "float64": pl.Float64(),
@@ -38,15 +39,16 @@ TYPES: dict[str, pl.DataType] = {
 }
 CATEGORIES: Types = TYPES | {"category": pl.Categorical()}
 """Of tables whose texts stay as they are written: once each."""
+NAMES: Types = {**CATEGORIES, "string": pl.Categorical()}
+"""Of tables whose names are those of other ranks, too: all texts once each."""
 DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError)
 """What reading a damaged table raises; polars panics at some."""
 FILES_AT_ONCE = 16
 """More take less time and more memory."""
 WRITTEN_AT_ONCE, OF_ROW = 1 << 19, pl.lit(8)
 """Values that are written at once; so many of a row, and the sizes of its splits, of which there may be thousands."""
-OP_KEYS = ("op", "phase", "dtype", "counted", "view")
-"""Columns of operators that totals tell apart."""
-OP_SUMS = ("calls", "macs", "flops", "recompute_macs", "io_bytes")
+ROWS_AT_ONCE = 1 << 17
+"""Of summaries that become frames at once."""
 AT_ONCE = 2
 """While some are prepared, others are read."""
 
@@ -63,81 +65,49 @@ class Loaded:
     """Files that are damaged; the others are read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedTables:
-    """The tables that totals are made of; each is read once a command and passed on."""
-
-    steps: pl.DataFrame
-    ops: pl.DataFrame
-    """`OPS` without modules and shapes: a row for each rank and `OP_KEYS`, with the sums `OP_SUMS`."""
-    modules: pl.DataFrame
-    parameters: pl.DataFrame
-    problems: Sequence[Unreadable]
-
-
-def read_tables(run: Run, steps: Loaded | None = None, *, parameters: Loaded | None = None) -> RecordedTables:
-    """Reads the tables of all ranks.
-
-    Args:
-        run: The run.
-        steps: Its `STEPS`, where they were read already.
-        parameters: Likewise its `PARAMETERS`.
-    """
-    ops, modules = read_table(run, OPS, _op_sums), read_table(run, MODULES)
-    parameters = parameters or read_table(run, PARAMETERS)
-    steps = steps or read_table(run, STEPS)
-    return RecordedTables(
-        steps=steps.rows, ops=ops.rows, modules=modules.rows, parameters=parameters.rows,
-        problems=[problem for one in (ops, steps, modules, parameters) for problem in one.problems])
-
-
-def _op_sums(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of modules and shapes are most of what ranks recorded of their operators."""
-    return rows.group_by("rank", *OP_KEYS, maintain_order=True).agg(pl.col(OP_SUMS).sum())
-
-
-def read_table(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows,
-               types: Types = TYPES) -> Loaded:
+def read_table(run: Run, table: Table, prepared: Prepared = lambda rows: rows, types: Types = TYPES) -> Loaded:
     """The rows of every rank that has the table; `prepared` makes them smaller before all are there.
 
     Of a run that was opened by its summaries, the tables that these have are theirs.
     """
-    if run.summaries is not None and table.file in JOINED:
-        return _of_summaries(run, run.summaries, table, prepared, types)
-    parts = list(read_batches(run, table, prepared, types))
+    parts = list(pieces(run, table, prepared, types))
     return Loaded(rows=pl.concat([prepared(empty(table, types)), *(part.rows for part in parts)], rechunk=True),
                   ranks=[rank for part in parts for rank in part.ranks],
                   problems=[problem for part in parts for problem in part.problems])
 
 
-def read_batches(run: Run, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows,
-                 types: Types = TYPES) -> Iterator[Loaded]:
-    """The same of a few ranks at a time, in their order, from the files of the ranks; `AT_ONCE` are read ahead."""
+def pieces(run: Run, table: Table, prepared: Prepared = lambda rows: rows, types: Types = TYPES) -> Iterator[Loaded]:
+    """The same in pieces of some ranks each, in the order of ranks: few of them are held while they are added up.
+
+    The rows of summaries come first, then those of ranks that have none.
+    """
+    if run.summaries is not None and table.file in JOINED:
+        yield from _of_summaries(run, run.summaries, table, prepared, types)
+        run = run.of_tables({rank.number for rank in run.without_summary})
+
     def load(first: int) -> Loaded:
         some = _loaded(run.ranks[first:first + FILES_AT_ONCE], table, types)
         return replace(some, rows=prepared(some.rows))
 
     with thread_pool(AT_ONCE) as executor:
-        begun = deque[Future[Loaded]]()
+        coming = deque[Future[Loaded]]()
         for first in range(0, len(run.ranks), FILES_AT_ONCE):
-            begun.append(executor.submit(load, first))
-            if len(begun) > AT_ONCE:
-                yield begun.popleft().result()
-        while begun:
-            yield begun.popleft().result()
+            coming.append(executor.submit(load, first))
+            if len(coming) > AT_ONCE:  # who adds pieces up may be slower than the reading of them
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
 
 
-def _of_summaries(run: Run, summaries: Summaries, table: Table, prepared: Callable[[pl.DataFrame], pl.DataFrame],
-                  types: Types) -> Loaded:
-    """Rows of summaries, and of the tables of ranks that have none."""
-    own = read_table(run.of_tables({rank.number for rank in run.without_summary}), table, prepared, types)
-    joined = summaries.tables[table.file]
-    rows = frame_of(joined, table, mp_size=run.mp_size, dp_size=run.dp_size)
-    if types is not TYPES:
-        rows = rows.cast({column.name: types[column.type] for column in table.columns})
-    rows = prepared(rows)
-    return Loaded(rows=pl.concat([rows, own.rows]) if len(own.rows) else rows, ranks=[*summaries.frames, *own.ranks],
-                  problems=own.problems)
+def _of_summaries(run: Run, summaries: Summaries, table: Table, prepared: Prepared, types: Types) -> Iterator[Loaded]:
+    """Rows of summaries, which lie in memory and become frames in pieces; each rank is in one of them."""
+    joined, ranks = summaries.tables[table.file], list(summaries.frames)
+    for some in joined.pieces(ROWS_AT_ONCE):
+        rows = frame_of(some, table, mp_size=run.mp_size, dp_size=run.dp_size)
+        if types is not TYPES:
+            rows = rows.cast({column.name: types[column.type] for column in table.columns})
+        yield Loaded(rows=prepared(rows), ranks=ranks, problems=[])
+        ranks = []
 
 
 def _loaded(ranks: Sequence[Rank], table: Table, types: Types) -> Loaded:
@@ -165,7 +135,7 @@ def _frame(rank: Rank, table: Table, types: Types, problems: list[Unreadable]) -
     try:
         if rank.has(table):
             return _columns([rank.folder / table.file], table, types)
-        return _steps_of_the_dead(rank, problems) if table is STEPS else None
+        return _steps_of_the_dead(rank, problems) if table.file == STEPS.file else None
     except DAMAGE as error:
         problems.append(unreadable(rank, table.file if rank.has(table) else STEP_LINES, error))
         return None
@@ -178,10 +148,13 @@ def unreadable(rank: Rank, file: str, error: BaseException) -> Unreadable:
 
 def _columns(paths: list[Path], table: Table, types: Types) -> pl.DataFrame:
     """Columns that an older version did not write yet are null, where they may be."""
-    found = as_written_now(pl.read_parquet([readable(path) for path in paths], glob=False))
+    found = pl.scan_parquet([readable(path) for path in paths], glob=False)
+    if found.collect_schema().get(COLUMN) == pl.List:
+        found = as_written_now(found.collect()).lazy()
+    there = set(found.collect_schema().names())
     return found.select(
-        (pl.lit(None) if column.nullable and column.name not in found.columns else pl.col(column.name))
-        .cast(types[column.type]).alias(column.name) for column in table.columns)
+        (pl.lit(None) if column.nullable and column.name not in there else pl.col(column.name))
+        .cast(types[column.type]).alias(column.name) for column in table.columns).collect()
 
 
 def readable(path: Path) -> Any:
@@ -242,12 +215,12 @@ def write(folder: Path, table: Table, frames: pl.DataFrame | Iterable[pl.DataFra
 
     columns = [pl.col(column.name).cast(CATEGORIES[column.type]) for column in table.columns]
     given = (frames,) if isinstance(frames, pl.DataFrame) else frames
-    pieces = _pieces(given, OF_ROW + (pl.col(SPLITS).list.len().fill_null(0) if SPLITS in table.names() else 0))
+    written = _written_together(given, OF_ROW + (pl.col(SPLITS).list.len().fill_null(0) if SPLITS in table.names() else 0))
     write_pieces(folder, table, (
-        piece.select(columns).to_arrow(compat_level=pl.CompatLevel.oldest()) for piece in pieces), metadata)
+        piece.select(columns).to_arrow(compat_level=pl.CompatLevel.oldest()) for piece in written), metadata)
 
 
-def _pieces(frames: Iterable[pl.DataFrame], values: pl.Expr) -> Iterator[pl.DataFrame]:
+def _written_together(frames: Iterable[pl.DataFrame], values: pl.Expr) -> Iterator[pl.DataFrame]:
     """The same rows, as many at a time as have `WRITTEN_AT_ONCE` values."""
     held, piece, seen = list[pl.DataFrame](), 0, 0
     for frame in frames:

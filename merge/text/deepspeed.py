@@ -9,9 +9,11 @@ from typing import Any
 
 import polars as pl
 
+from distprof.contract.tables import MODULES
 from distprof.errors import DataError
 from distprof.merge.run.open_run import open_run
-from distprof.merge.run.tables import read_tables
+from distprof.merge.run.tables import read_table
+from distprof.merge.totals.recorded_tables import read_tables
 from distprof.merge.totals.totals import model_totals, per_rank
 from distprof.reporters.deepspeed_layout import (
     JobSizes,
@@ -87,7 +89,8 @@ def deepspeed_text(path: Path, *, profile_step: int = 1, module_depth: int = -1,
     run = open_run(path)
     tables = read_tables(run)
     rank = run.ranks[0].number
-    rows = tables.modules.filter((pl.col("rank") == rank) & ~pl.col("module_path").str.contains(":")).to_dicts()
+    modules = read_table(run.of_tables({rank}), MODULES).rows
+    rows = modules.filter(~pl.col("module_path").str.contains(":")).to_dicts()
     if not rows or rows[0]["fwd_macs"] is None:
         raise DataError(f"expected a counted step of rank {rank} in {path}, found none",
                         hint="the script must run more steps than profile_step")

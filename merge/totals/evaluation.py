@@ -9,7 +9,7 @@ import polars as pl
 
 from distprof.contract.tables import EVALUATION
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import RecordedTables
+from distprof.merge.totals.recorded_tables import RecordedTables
 
 
 def steps_found(run: Run) -> dict[str, Any] | None:
@@ -26,15 +26,15 @@ def evaluation(tables: RecordedTables) -> dict[str, Any] | None:
         `calls` of root modules a step, over all steps in which modules were listened to; `flops` a step of the count
         pass; `time_ns` a step of the time pass. Null where no such step was recorded.
     """
-    steps = tables.steps
+    steps, operators = tables.steps, tables.operators
     seen = steps.filter(pl.col("evaluation_calls").is_not_null())
-    counted = tables.ops.filter(pl.col("phase") == EVALUATION)
+    counted = operators.of_ops.filter(pl.col("phase") == EVALUATION)
     if not seen["evaluation_calls"].sum() and counted.is_empty():
         return None
-    num_ranks = max(tables.ops["rank"].n_unique(), 1)
+    num_ranks = max(len(operators.of_ranks), 1)
     timed = steps.filter(pl.col("pass") == "time")
     return {
         "calls": seen["evaluation_calls"].mean(),
-        "flops": float(counted["flops"].sum()) / num_ranks if len(tables.ops) else None,
+        "flops": float(counted["flops"].sum()) / num_ranks if len(operators.of_ranks) else None,
         "time_ns": timed["evaluation_ns"].fill_null(0).mean(),
     }

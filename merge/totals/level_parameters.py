@@ -18,25 +18,40 @@ def place_of(rank: Rank) -> Place:
     return tuple((axis, at) for axis, at in (rank.coordinates or {}).items() if axis not in DATA_PARALLEL)
 
 
-def sums_over_replicas(run: Run, parameters: pl.DataFrame) -> pl.DataFrame | None:
-    """`parameters` with `params` and `stored_params` added up over all ranks of the same place.
+class Replicas:
+    """What ranks hold for which one of the same place stands, whose table is read."""
 
-    Args:
-        run: Opened by its summaries.
-        parameters: `PARAMETERS` of a rank of each place.
+    def __init__(self, run: Run) -> None:
+        """Of a run that was opened by its summaries."""
+        assert run.summaries is not None
+        self._digests, self._peers = run.summaries.parameters, defaultdict[Place, list[int]](list)
+        for rank in run.ranks:
+            self._peers[place_of(rank)].append(rank.number)
+        self._places = {rank.number: place_of(rank) for rank in run.ranks}
 
-    Returns:
-        None where a rank holds other parameters than the one that stands for it, or it is not known what lies on it.
-    """
-    assert run.summaries is not None
-    digests, by_place = run.summaries.parameters, defaultdict[Place, list[Rank]](list)
-    for rank in run.ranks:
-        by_place[place_of(rank)].append(rank)
-    places = {rank.number: place_of(rank) for rank in run.ranks}
-    found = list[pl.DataFrame]()
-    for (number,), rows in parameters.partition_by("rank", as_dict=True, maintain_order=True).items():
-        peers, own = by_place.pop(places[int(number)], []), digests.get(int(number))
-        known = [digests[rank.number] for rank in peers if rank.number in digests]
+    @property
+    def are_all_there(self) -> bool:
+        """True once a rank of each place was looked at."""
+        return not self._peers
+
+    def summed(self, parameters: pl.DataFrame) -> pl.DataFrame | None:
+        """Rows of `PARAMETERS` with `params` and `stored_params` added up over all ranks of the same place.
+
+        Args:
+            parameters: Of some ranks, one of each place.
+
+        Returns:
+            None where a rank holds other parameters than the one that stands for it, or it is not known what lies on
+            it.
+        """
+        each = parameters.partition_by("rank", as_dict=True, maintain_order=True).items()
+        found = [self._of_place(int(number), rows) for (number,), rows in each]
+        whole = [rows for rows in found if rows is not None]
+        return pl.concat([parameters.clear(), *whole]) if len(whole) == len(found) else None
+
+    def _of_place(self, number: int, rows: pl.DataFrame) -> pl.DataFrame | None:
+        peers, own = self._peers.pop(self._places[number], []), self._digests.get(number)
+        known = [self._digests[rank] for rank in peers if rank in self._digests]
         if own is None or len(known) < len(peers) or any(one.names_hash != own.names_hash for one in known):
             return None
         if any(not one.stored and one.stored_params != one.params for one in known):
@@ -47,5 +62,4 @@ def sums_over_replicas(run: Run, parameters: pl.DataFrame) -> pl.DataFrame | Non
             if len(held) != len(stored):
                 return None
             stored += held
-        found.append(rows.with_columns(pl.Series("params", params), pl.Series("stored_params", stored)))
-    return pl.concat(found) if found and not by_place else None
+        return rows.with_columns(pl.Series("params", params), pl.Series("stored_params", stored))

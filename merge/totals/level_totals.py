@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.problems import ReadSummaries
-from distprof.contract.tables import MODULES, PARAMETERS, STEPS
+from distprof.contract.tables import MODULES, STEPS
 from distprof.merge.blame.analysis import Analysis
 from distprof.merge.blame.of_summaries import analysis_of_summaries
 from distprof.merge.cost.measured_run import MeasuredRun
@@ -18,8 +18,9 @@ from distprof.merge.levels.level_run import LevelRun, level_run
 from distprof.merge.levels.representatives import of_places
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import Loaded, RecordedTables, read_table, read_tables
-from distprof.merge.totals.modules import reduce_modules
+from distprof.merge.run.tables import Loaded, read_table
+from distprof.merge.totals.module_sums import read_modules
+from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
 from distprof.merge.totals.summary import reduce
 
 
@@ -57,7 +58,7 @@ def level_totals(run: Run, steps: Loaded | None = None) -> LevelTotals:
         steps: Its `STEPS`, where they were read already.
     """
     chosen = {rank.number for rank in of_places(run)}
-    tables = read_tables(run, steps, parameters=read_table(run.of_tables(chosen), PARAMETERS))
+    tables = read_tables(run, steps, holders=run.of_tables(chosen))
     level = level_run(run, tables.steps)
     analysis = analysis_of_summaries(level)
     again = () if analysis.basis is None else analysis.basis.tables
@@ -94,13 +95,12 @@ def level_modules(run: Run) -> pl.DataFrame:
 
     The columns of `MERGED_MODULES`; `num_ranks` says over how many.
     """
-    known = reduce_modules(run, read_table(run, MODULES).rows)
+    known = read_modules(run).rows
     assert run.summaries is not None
     if not run.summaries.cut_modules:
         return known
     chosen = {rank.number for rank in of_places(run)}
-    some = read_table(run.of_tables(chosen), MODULES).rows
-    of_some = reduce_modules(run, some)
+    of_some = read_modules(run.of_tables(chosen)).rows
     keys = ["stage", "module_path"]
     # a module that is in the summaries of some ranks only is known by those in which it takes long
     most = known.group_by("stage").agg(pl.col("num_ranks").max().alias("most"))

@@ -8,19 +8,8 @@ from distprof.contract.summary import MfuBasis, PeakUsed
 from distprof.merge.run.run_model import Rank, Run
 from distprof.peaks.published import peak
 
-MODEL_PHASES = ("forward", "backward")
-"""Recomputation is no work of the model."""
 
-
-def model_flops(ops: pl.DataFrame) -> pl.DataFrame:
-    """FLOPs of the model a step: `rank`, `dtype` (null where it is unknown), `convolution`, `flops`."""
-    kind = pl.col("op").cast(pl.String).str.contains("conv").alias("convolution")
-    flops = pl.col("flops") - 2 * pl.col("recompute_macs")  # fused attention repeats its scores in backward
-    work = ops.filter(pl.col("phase").is_in(MODEL_PHASES) & (pl.col("flops") > 0))
-    return work.group_by("rank", "dtype", kind).agg(flops.sum().alias("flops"))
-
-
-def utilisation(run: Run, ops: pl.DataFrame, step_ns: float | None,
+def utilisation(run: Run, flops: pl.DataFrame, step_ns: float | None,
                 given: float | None) -> tuple[float | None, MfuBasis]:
     """Mean over ranks of the least time for the model's FLOPs / mean step time.
 
@@ -29,14 +18,13 @@ def utilisation(run: Run, ops: pl.DataFrame, step_ns: float | None,
 
     Args:
         run: Its ranks recorded their device and whether TF32 is allowed.
-        ops: The ops table of all ranks.
+        flops: Those of the model, as `OperatorSums` has them.
         step_ns: Mean step of the time pass.
         given: Peak FLOP/s of each rank's device; the table of devices is asked where it is None.
 
     Returns:
         MFU, None where it is unknown; and what it rests on, or why it is unknown.
     """
-    flops = model_flops(ops)
     if step_ns is None or flops.is_empty():
         return None, MfuBasis(code="no_step")
     if given is not None:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import polars as pl
 
-from distprof.contract.mesh import DATA_PARALLEL, MODEL_PARALLEL
-from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.totals.level_parameters import sums_over_replicas
-
-KEY = ("stage", "module_path", "name")
-REPLICATING = (*DATA_PARALLEL, "cp")
-"""Axes along which ranks hold the same parameters."""
-assert {*REPLICATING, "pp", "ep", "tp"} == {*DATA_PARALLEL, *MODEL_PARALLEL}
+from distprof.merge.run.run_model import Run
+from distprof.merge.totals.held_parameters import KEY, HeldParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,42 +23,26 @@ class ModelParams:
     how many of them a token goes to."""
 
 
-def model_params(run: Run, parameters: pl.DataFrame) -> ModelParams | None:
+def model_params(run: Run, held: HeldParameters) -> ModelParams | None:
     """Adds up parameters of all ranks.
 
     Args:
-        run: Its ranks and their places.
-        parameters: `PARAMETERS` of all ranks; of a run that was opened by its summaries, of one of each place.
+        run: Its sizes.
+        held: What its ranks hold.
 
     Returns:
         None where a rank has none.
     """
-    held: pl.DataFrame | None = parameters
-    if run.summaries is not None:
-        held = None if run.missing else sums_over_replicas(run, parameters)
-    if held is None or (run.summaries is None and parameters["rank"].n_unique() < run.world_size):
+    if not held.is_whole or (run.summaries is None and held.num_ranks < run.world_size):
         return None
-    rows = parameters.join(_places(run), on="rank")
-    sizes = _without_ties(rows.filter("is_first_replica")).group_by(KEY).agg(
+    texts = pl.col("module_path", "name", "shape").cast(pl.String)
+    sizes = _without_ties(held.first_replica.with_columns(texts)).group_by(KEY).agg(
         pl.coalesce(pl.col("whole_params").max(), _different(), pl.col("params").max()).alias("unique"),
         pl.col("active_ratio").max())
     active = (sizes["unique"] * sizes["active_ratio"].fill_null(1.0)).sum()
     has_experts = sizes["active_ratio"].count() > 0
-    stored = _stored(held.join(_places(run), on="rank"), run.dp_size)
-    return ModelParams(unique=int(sizes["unique"].sum()), stored=stored, active=round(active) if has_experts else None)
-
-
-def _places(run: Run) -> pl.DataFrame:
-    # of summaries, there is one rank of each place on the other axes
-    replicating = REPLICATING if run.summaries is None else tuple(set(REPLICATING) - set(DATA_PARALLEL))
-    return pl.DataFrame([(rank.number, (rank.coordinates or {}).get("pp", 0), _is_first(rank, replicating))
-                         for rank in run.ranks],
-                        schema={"rank": pl.Int64, "stage": pl.Int64, "is_first_replica": pl.Boolean}, orient="row")
-
-
-def _is_first(rank: Rank, replicating: Iterable[str]) -> bool:
-    coordinates = rank.coordinates or {}
-    return not any(coordinates.get(axis, 0) for axis in replicating)
+    return ModelParams(unique=int(sizes["unique"].sum()), stored=_stored(held.sums, run.dp_size),
+                       active=round(active) if has_experts else None)
 
 
 def _different() -> pl.Expr:
@@ -81,9 +58,8 @@ def _without_ties(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(~trained | first)
 
 
-def _stored(rows: pl.DataFrame, dp_size: int) -> int:
+def _stored(sums: pl.DataFrame, dp_size: int) -> int:
     """Sum over ranks, divided by the number of ranks that hold the same part."""
-    sums = rows.group_by(KEY).agg(pl.col("params").sum(), pl.col("stored_params").sum()).filter(
-        pl.col("stored_params") > 0)
-    shards = (sums["params"] / sums["stored_params"]).round().clip(1, dp_size)
-    return round(float((sums["stored_params"] * shards / dp_size).sum()))
+    there = sums.filter(pl.col("stored_params") > 0)
+    shards = (there["params"] / there["stored_params"]).round().clip(1, dp_size)
+    return round(float((there["stored_params"] * shards / dp_size).sum()))

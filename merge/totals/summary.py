@@ -15,13 +15,13 @@ from distprof.merge.blame.analysis import Analysis, analyse
 from distprof.merge.cost.measured_run import MeasuredRun
 from distprof.merge.levels.all_tables import are_few
 from distprof.merge.run.run_model import Run
-from distprof.merge.run.tables import RecordedTables
 from distprof.merge.totals.description import described
 from distprof.merge.totals.evaluation import evaluation, steps_found
 from distprof.merge.totals.mfu import utilisation
-from distprof.merge.totals.modules import reduce_modules
+from distprof.merge.totals.operator_sums import FLOPS_OF_PHASE, OperatorSums
 from distprof.merge.totals.pipeline import pipeline_of
-from distprof.merge.totals.totals import FLOPS_OF_PHASE, model_totals, per_rank, spread
+from distprof.merge.totals.recorded_tables import RecordedTables
+from distprof.merge.totals.totals import model_totals, per_rank, spread
 
 TOP_MODULES = 50
 """Modules that summary.json lists; all are in modules.parquet."""
@@ -42,18 +42,17 @@ def reduce(found: MeasuredRun, tables: RecordedTables, *, peak: float | None = N
         analysis: Of its communication, where that was made already.
     """
     communicated, damaged = _communicated(found, tables, analysis)
-    found, ops = found.noting(damaged), tables.ops
-    run = found.run
+    found = found.noting(damaged)
+    run, modules = found.run, tables.modules
     ranks = per_rank(run, tables)
-    modules = reduce_modules(run, tables.modules)
-    coverage, uncounted = _coverage(ops)
+    coverage, uncounted = _coverage(tables.operators)
     about = described(run, found.clock)
     values = {
         **about,
         "remarks": [*about["remarks"], *msgspec.to_builtins(_unsteady(tables.steps))],
         "per_gpu": {name: spread(ranks, name) for name in (*QUANTITIES, *TIMES)},
         "model": model_totals(run, ranks, tables.parameters),
-        "step": _step(run, ranks, ops, peak),
+        "step": _step(run, ranks, tables.operators, peak),
         "evaluation": evaluation(tables),
         "slowest_rank": _slowest(ranks),
         "communication": communicated,
@@ -82,7 +81,7 @@ def _unsteady(steps: pl.DataFrame) -> list[StepsUneven]:
     return [StepsUneven(ratio=longest / median)]
 
 
-def _step(run: Run, ranks: pl.DataFrame, ops: pl.DataFrame, peak: float | None) -> dict[str, Any]:
+def _step(run: Run, ranks: pl.DataFrame, operators: OperatorSums, peak: float | None) -> dict[str, Any]:
     """The mean step of the time pass, and rates of the whole job."""
     mean: dict[str, Any] = {name: ranks[name].mean() for name in (*TIMES, *FLOPS_OF_PHASE, "samples")}
     time_ns = mean["step_ns"]
@@ -90,7 +89,7 @@ def _step(run: Run, ranks: pl.DataFrame, ops: pl.DataFrame, peak: float | None) 
     uncounted = any(isinstance(one, RecordedLightly) and not one.parts_counted for one in run.remarks)
     known = time_ns and None not in flops and not uncounted
     samples = mean["samples"] * _num_batches(run) if mean["samples"] and run.topology_certain else None
-    mfu, basis = utilisation(run, ops, time_ns, peak)
+    mfu, basis = utilisation(run, operators.model_flops, time_ns, peak)
     return {
         "time_ns": time_ns,
         **{name: mean[name] for name in TIMES if name != "step_ns"},
@@ -131,11 +130,11 @@ def _top_modules(modules: pl.DataFrame) -> list[dict[str, Any]]:
     return modules.sort(by, descending=True).head(TOP_MODULES).select(columns).to_dicts()
 
 
-def _coverage(ops: pl.DataFrame) -> tuple[float | None, list[dict[str, Any]]]:
+def _coverage(operators: OperatorSums) -> tuple[float | None, list[dict[str, Any]]]:
     """Share of the bytes that are moved by known ops, and the unknown ops, per step of a rank."""
-    work = ops.filter(~pl.col("view"))
+    work = operators.of_ops.filter(~pl.col("view"))
     total = float(work["io_bytes"].sum())
-    num_ranks = max(work["rank"].n_unique(), 1)
+    num_ranks = max(operators.num_working, 1)
     uncounted = (
         work.filter(~pl.col("counted")).group_by("op")
         .agg(pl.col("calls").sum() / num_ranks, pl.col("io_bytes").sum() / num_ranks)

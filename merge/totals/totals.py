@@ -14,26 +14,24 @@ from distprof.contract.mesh import part_of
 from distprof.contract.problems import RecordedLightly
 from distprof.contract.summary import QUANTITIES, TIMES
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.tables import RecordedTables
 from distprof.merge.totals.description import SPREAD
+from distprof.merge.totals.held_parameters import HeldParameters
+from distprof.merge.totals.operator_sums import FLOPS_OF_PHASE
 from distprof.merge.totals.parameters import model_params
+from distprof.merge.totals.recorded_tables import RecordedTables
 
 PARAMS = ("params", "stored_params", "unique_params")
-FLOPS_OF_PHASE = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
 Spread = dict[str, float | int | None]
 
 
 def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
     """One row per rank: `rank`, every quantity, every time; null where the rank did not record it."""
-    flops = [pl.col("flops").filter(pl.col("phase") == phase).sum().alias(name)
-             for name, phase in FLOPS_OF_PHASE.items()]
-    macs = pl.col("macs").filter(pl.col("phase") == "forward").sum().alias("fwd_macs")
     times = [pl.col(column).mean().alias(name) for name, column in TIMES.items()]
     timed = tables.steps.filter(pl.col("pass") == "time").group_by("rank").agg(*times, pl.col("samples").mean())
     found = (
         pl.DataFrame([_params(rank) for rank in run.ranks],
                      schema=dict.fromkeys(("rank", *PARAMS, "stage"), pl.Int64))
-        .join(tables.ops.group_by("rank").agg(*flops, macs), on="rank", how="left")
+        .join(tables.operators.of_ranks, on="rank", how="left")
         .join(timed, on="rank", how="left")
         .sort("rank")
     )
@@ -70,13 +68,13 @@ def as_whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def model_totals(run: Run, ranks: pl.DataFrame, parameters: pl.DataFrame) -> dict[str, float | int | None]:
+def model_totals(run: Run, ranks: pl.DataFrame, parameters: HeldParameters) -> dict[str, float | int | None]:
     """mp_size x the mean over ranks for each quantity, and parameters without replicas.
 
     Args:
         run: Its sizes.
         ranks: See `per_rank`.
-        parameters: `PARAMETERS` of all ranks.
+        parameters: What ranks hold.
     """
     means = {quantity: ranks[quantity].mean() for quantity in QUANTITIES}
     if any(isinstance(one, RecordedLightly) and not one.parts_counted for one in run.remarks):

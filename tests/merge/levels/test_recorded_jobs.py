@@ -9,10 +9,9 @@ from distprof.merge.cost.choice import Choice
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.run import recorded
 from distprof.merge.run.open_run import open_run
-from distprof.merge.run.tables import read_tables
 from distprof.merge.totals.findings import findings_of
 from distprof.merge.totals.level_totals import level_modules, level_totals
-from distprof.merge.totals.modules import reduce_modules
+from distprof.merge.totals.recorded_tables import read_tables
 from distprof.merge.totals.summary import reduce
 
 RESTS_ON_CALLS = ("communication", "clock", "remarks", "read")
@@ -43,7 +42,7 @@ def test_totals(opened):
 
 def test_modules(opened):
     by_summaries, exact = opened
-    assert level_modules(by_summaries).equals(reduce_modules(exact, read_tables(exact).modules))
+    assert level_modules(by_summaries).equals(read_tables(exact).modules)
 
 
 def test_calls(run, opened):

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from distprof.contract.tables import MODULES
 from distprof.merge.operators.grouping import grouped
 from distprof.merge.operators.operator_rows import SCHEMA
 from distprof.merge.operators.run_operators import run_operators
 from distprof.merge.run.open_run import open_run
-from distprof.merge.run.tables import read_tables
+from distprof.merge.run.tables import read_table
 from support.jobs import called, distprof
 from support.kineto_files import DLRM, needs_shared
 
@@ -41,7 +42,7 @@ def test_flops_of_modules_are_those_of_the_table_of_modules(tp):
     found = run_operators(run).rows.filter(pl.col("phase") == "forward", pl.col("rank") == 1)
     steps = found["step"].n_unique()
     each = dict(found.group_by("module_path").agg(pl.col("flops").sum() / steps).iter_rows())
-    modules = read_tables(run).modules.filter(pl.col("rank") == 1)
+    modules = read_table(run, MODULES).rows.filter(pl.col("rank") == 1)
     for path, flops in modules.select("module_path", "fwd_flops").iter_rows():
         inside = [value for name, value in each.items() if name is not None
                   and (not path or name == path or name.startswith(f"{path}."))]

@@ -9,10 +9,14 @@ import polars as pl
 import pytest
 
 from distprof.contract.rank_json import ParamCount, RankJson
-from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS
+from distprof.contract.tables import OPS, STEPS
 from distprof.merge.run.recorded import _lightly
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.tables import RecordedTables, empty
+from distprof.merge.run.tables import empty
+from distprof.merge.totals.held_parameters import Holding
+from distprof.merge.totals.module_sums import ModuleSums
+from distprof.merge.totals.operator_sums import operator_sums
+from distprof.merge.totals.recorded_tables import RecordedTables
 from distprof.merge.totals.totals import model_totals, per_rank
 
 FLOPS = {0: 10, 1: 30}
@@ -28,8 +32,8 @@ def made(full: Sequence[int], topology: Mapping[str, int] = {"pp": 2, "dp": 2}) 
               ranks=ranks, missing=[], remarks=tuple(_lightly(about)))
     ops = [{"rank": rank, "phase": "forward", "flops": float(FLOPS[rank // 2]), "macs": 1.0} for rank in full]
     rows = pl.concat([empty(OPS), pl.DataFrame(ops)], how="diagonal_relaxed")
-    return run, RecordedTables(steps=empty(STEPS), ops=rows, modules=empty(MODULES), parameters=empty(PARAMETERS),
-                               problems=[])
+    return run, RecordedTables(steps=empty(STEPS), operators=operator_sums(rows), modules=ModuleSums(run).frame(),
+                               parameters=Holding(run).held(), problems=[])
 
 
 @pytest.mark.parametrize(("full", "flops"), [([0, 2], 40), ([1, 3], 40), ([0, 1, 2], 40), ([0], None), ([2, 3], None)])

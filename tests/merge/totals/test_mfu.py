@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from distprof.merge.totals.mfu import model_flops
+from distprof.merge.totals.operator_sums import model_flops
 from distprof.process.identity import tf32
 from support.jobs import distprof
 from support.recording import train

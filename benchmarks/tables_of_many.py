@@ -1,0 +1,160 @@
+"""Measures what reading the tables of many ranks of a large model costs, and how memory grows with the ranks.
+
+    python benchmarks/tables_of_many.py [RANKS ...] [--modules N] [--in FOLDER] [--record]
+
+Ranks are made up: each has the tables that totals are made of, with as many modules and parameters, times and values of
+its own. Each number of ranks is read by a process of its own, which opens the run, reads and reduces its tables. Memory
+is its largest resident set (VmHWM). `--record` puts the table into RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from distprof.contract import rank_json
+from distprof.contract.parquet import write_table
+from distprof.contract.paths import RANK_JSON, RUN_JSON, rank_folder
+from distprof.contract.rank_json import ParamCount, RankJson, RunJson
+from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS, TIME_COLUMNS, Table
+from distprof.merge.run.open_run import open_run
+from distprof.merge.totals.recorded_tables import read_tables
+from distprof.merge.totals.totals import model_totals, per_rank
+
+RESULTS = Path(__file__).parent / "RESULTS.md"
+HEADING = "## tables_of_many.py"
+HEAD = ("ranks", "modules a rank", "s to open", "s to read tables", "VmHWM MB")
+PASSES = ("wait", "count", "time", "time", "time", *("trace",) * 4, *("arrivals",) * 4)
+NOW_NS = 1_700_000_000_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Data parallel ranks of one model."""
+
+    num_ranks: int
+    num_modules: int
+
+    def write(self, run: Path) -> None:
+        """All of them, and run.json."""
+        run.mkdir(parents=True)
+        rank_json.write(run / RUN_JSON, RunJson(run_id="made-up", world_size=self.num_ranks, start_ns=NOW_NS))
+        alike = {table: self._rows(table) for table in (MODULES, OPS, PARAMETERS, STEPS)}
+        for rank in range(self.num_ranks):
+            self._write_rank(run / rank_folder(rank), rank, alike)
+
+    def _write_rank(self, folder: Path, rank: int, alike: dict[Table, pl.DataFrame]) -> None:
+        folder.mkdir()
+        rank_json.write(folder / RANK_JSON, RankJson(
+            run_id="made-up", status="complete", rank=rank, local_rank=rank % 8, world_size=self.num_ranks,
+            host=f"host{rank // 8}", topology={"dp": self.num_ranks}, coordinates={"dp": rank}, mp_size=1,
+            dp_size=self.num_ranks, topology_source="made up", topology_basis="mesh", num_steps=len(PASSES),
+            params=ParamCount(params=2**20, stored_params=2**20, unique_params=2**20), device_name="NVIDIA H100 80GB HBM3"))
+        chance, times = np.random.default_rng(rank), [column.name for column in TIME_COLUMNS]
+        tags = {"rank": rank, "mp_size": 1, "dp_size": self.num_ranks}
+        for table, rows in alike.items():
+            if table is MODULES:
+                drawn = chance.lognormal(14, 1, (len(rows), len(times)))
+                rows = rows.with_columns(pl.Series(name, drawn[:, at]) for at, name in enumerate(times))
+            write_table(folder, table, rows.to_dicts(), tags=tags, metadata={"distprof.format": "1"})
+
+    def _rows(self, table: Table) -> pl.DataFrame:
+        """What all ranks have alike, without the columns of tags."""
+        paths = [f"model.layers.{number // 10}.block{number % 10}.projection" for number in range(self.num_modules)]
+        if table is MODULES:
+            return pl.DataFrame({
+                "module_path": ["", *paths[1:]], "class_name": "Linear", "depth": 4, "dtype": "bfloat16",
+                **dict.fromkeys(("params", "own_params", "stored_params", "trainable_params"), 2**20),
+                **dict.fromkeys(("param_bytes", "buffers", "buffer_bytes"), 2**21), "calls": 4.0,
+                **dict.fromkeys(("fwd_macs", "fwd_flops", "bwd_flops"), 2**40), "recompute_flops": 0,
+                "evaluation_flops": 0})
+        if table is PARAMETERS:
+            return pl.DataFrame({
+                "module_path": paths, "name": "weight", "shape": "[1024, 1024]", "dtype": "bfloat16",
+                "params": 2**20, "stored_params": 2**20, "trainable": True,
+                "checksum": np.arange(self.num_modules) * 7919 + 1})
+        if table is OPS:
+            return pl.DataFrame([{
+                "module_path": path, "op": f"aten::op{number % 40}", "phase": phase, "shapes": "[[1024, 1024]]",
+                "dtype": "bfloat16", "calls": 1.0, "macs": 2.0**40, "flops": 2.0**41, "causal_macs": 0.0,
+                "recompute_macs": 0.0, "elements": 0.0, "estimate_flops": 0.0, "io_bytes": 1e6, "read_bytes": 6e5,
+                "write_bytes": 4e5, "kind": "contraction", "counted": number % 40 > 1, "view": False}
+                for number, path in enumerate(paths) for phase in ("forward", "backward")])
+        begin = [NOW_NS + 10**9 * step for step in range(len(PASSES))]
+        return pl.DataFrame({
+            "step": range(len(PASSES)), "pass": PASSES, "start_ns": begin, "end_ns": [at + 10**9 for at in begin],
+            "duration_ns": 10**9, "before_forward_ns": 10**7, "fwd_ns": 3 * 10**8, "bwd_ns": 6 * 10**8,
+            "optimizer_ns": 9 * 10**7, "evaluation_ns": None, "forward_calls": 1, "evaluation_calls": 0, "samples": 8,
+            "cpu_ns": 10**9, "switched_out": 3, "run_queue_ns": 10**5})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of reading the tables of a run."""
+
+    open_s: float
+    read_s: float
+    peak_bytes: int
+
+
+def cost(run: Path) -> Cost:
+    """In a process of its own."""
+    done = subprocess.run([sys.executable, __file__, "--read", run], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return Cost(**json.loads(done.stdout))
+
+
+def read(run: Path) -> Cost:
+    """Opens a run, reads and reduces its tables, in this process."""
+    begin = time.perf_counter()
+    opened = open_run(run)
+    middle = time.perf_counter()
+    tables = read_tables(opened)
+    totals = model_totals(opened, per_rank(opened, tables), tables.parameters)
+    assert totals["unique_params"] and not tables.problems
+    end = time.perf_counter()
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return Cost(open_s=middle - begin, read_s=end - middle, peak_bytes=int(status["VmHWM"].split()[0]) << 10)
+
+
+def table(rows: list[tuple[Ranks, Cost]]) -> str:
+    """Markdown."""
+    lines = [" | ".join(HEAD), " | ".join("-" * len(HEAD))]
+    lines += [f"{ranks.num_ranks:,} | {ranks.num_modules:,} | {found.open_s:.2f} | {found.read_s:.2f} | "
+              f"{found.peak_bytes / 1e6:.0f}" for ranks, found in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ranks", nargs="*", type=int, default=[64, 512, 2048])
+    parser.add_argument("--modules", type=int, default=1000)
+    parser.add_argument("--in", dest="folder", type=Path)
+    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.read is not None:
+        found = read(args.read)
+        print(json.dumps({"open_s": found.open_s, "read_s": found.read_s, "peak_bytes": found.peak_bytes}))
+        return
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        rows = list[tuple[Ranks, Cost]]()
+        for number in args.ranks:
+            ranks = Ranks(num_ranks=number, num_modules=args.modules)
+            ranks.write(Path(folder) / str(number))
+            rows.append((ranks, cost(Path(folder) / str(number))))
+        print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

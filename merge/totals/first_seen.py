@@ -1,0 +1,48 @@
+"""Numbers things by their keys in the order in which they were first seen, while ranks are read one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+
+class FirstSeen:
+    """Things that several ranks have; what is added up of them lies in arrays, at their numbers."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = list(keys)
+        self._rows = pl.DataFrame()
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """One of each, with the other columns as they were first seen."""
+        return self._rows
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._rows)
+
+    def numbers(self, frame: pl.DataFrame) -> NDArray[np.int64]:
+        """The number of each row; those that are new get the next ones."""
+        if not self._rows.width:
+            self._rows = frame.clear()
+        found = self._found(frame)
+        if found.null_count():
+            new = frame.filter(found.is_null()).unique(self._keys, keep="first", maintain_order=True)
+            self._rows = pl.concat([self._rows, new], rechunk=True)
+            found = self._found(frame)
+        return found.to_numpy().astype(np.int64)
+
+    def _found(self, frame: pl.DataFrame) -> pl.Series:
+        known = self._rows.select(self._keys).with_row_index("number")
+        keys = frame.select(self._keys)
+        return keys.join(known, on=self._keys, how="left", nulls_equal=True, maintain_order="left")["number"]
+
+    def grown(self, values: NDArray[Any], fill: float = 0) -> NDArray[Any]:
+        """An array with a row for each, those that it lacks filled."""
+        more = len(self) - len(values)
+        return np.concatenate([values, np.full((more, *values.shape[1:]), fill, values.dtype)]) if more else values

@@ -1,0 +1,48 @@
+"""The tables of all ranks as totals need them: rows of steps, and sums of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from distprof.contract.problems import Unreadable
+from distprof.contract.tables import STEPS
+from distprof.merge.run.run_model import Run
+from distprof.merge.run.tables import Loaded, read_table
+from distprof.merge.totals.held_parameters import HeldParameters, read_parameters
+from distprof.merge.totals.module_sums import read_modules
+from distprof.merge.totals.operator_sums import OperatorSums, read_operators
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTables:
+    """The tables that totals are made of; each is read once a command and passed on.
+
+    Of a rank there are its steps and a few numbers; the rest takes as much memory as that of one model.
+    """
+
+    steps: pl.DataFrame
+    operators: OperatorSums
+    modules: pl.DataFrame
+    """`MERGED_MODULES`."""
+    parameters: HeldParameters
+    problems: Sequence[Unreadable]
+
+
+def read_tables(run: Run, steps: Loaded | None = None, *, holders: Run | None = None) -> RecordedTables:
+    """Reads the tables of all ranks.
+
+    Args:
+        run: The run.
+        steps: Its `STEPS`, where they were read already.
+        holders: The run with the ranks whose `PARAMETERS` are read; None: all.
+    """
+    operators, of_ops = read_operators(run)
+    modules = read_modules(run)
+    parameters, of_parameters = read_parameters(run, holders)
+    steps = steps or read_table(run, STEPS)
+    return RecordedTables(
+        steps=steps.rows, operators=operators, modules=modules.rows, parameters=parameters,
+        problems=[problem for one in (of_ops, steps, modules, of_parameters) for problem in one.problems])
