@@ -1,10 +1,10 @@
 """Measures what reading the tables of many ranks of a large model costs, and how memory grows with the ranks.
 
-    python benchmarks/tables_of_many.py [RANKS ...] [--modules N] [--in FOLDER] [--record]
+    python benchmarks/tables_of_many.py [RANKS ...] [--modules N] [--in FOLDER]
 
 Ranks are made up: each has the tables that totals are made of, with as many modules and parameters, times and values of
 its own. Each number of ranks is read by a process of its own, which opens the run, reads and reduces its tables. Memory
-is its largest resident set (VmHWM). `--record` puts the table into RESULTS.md.
+is its largest resident set (VmHWM).
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.totals.recorded_tables import read_tables
 from distprof.merge.totals.totals import model_totals, per_rank
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
-HEADING = "## tables_of_many.py"
 HEAD = ("ranks", "modules a rank", "s to open", "s to read tables", "VmHWM MB")
 PASSES = ("wait", "count", "time", "time", "time", *("trace",) * 4, *("arrivals",) * 4)
 NOW_NS = 1_700_000_000_000_000_000
@@ -48,7 +46,12 @@ class Ranks:
         """All of them, and run.json."""
         run.mkdir(parents=True)
         rank_json.write(run / RUN_JSON, RunJson(run_id="made-up", world_size=self.num_ranks, start_ns=NOW_NS))
-        alike = {table: self._rows(table) for table in (MODULES, OPS, PARAMETERS, STEPS)}
+        tags = {"rank": 0, "mp_size": 1, "dp_size": self.num_ranks}
+        for table in (MODULES, OPS, PARAMETERS, STEPS):
+            write_table(run, table, self._rows(table).to_dicts(), tags=tags, metadata={"distprof.format": "1"})
+        alike = {table: pl.read_parquet(run / table.file) for table in (MODULES, OPS, PARAMETERS, STEPS)}
+        for table in alike:
+            (run / table.file).unlink()
         for rank in range(self.num_ranks):
             self._write_rank(run / rank_folder(rank), rank, alike)
 
@@ -58,14 +61,16 @@ class Ranks:
             run_id="made-up", status="complete", rank=rank, local_rank=rank % 8, world_size=self.num_ranks,
             host=f"host{rank // 8}", topology={"dp": self.num_ranks}, coordinates={"dp": rank}, mp_size=1,
             dp_size=self.num_ranks, topology_source="made up", topology_basis="mesh", num_steps=len(PASSES),
-            params=ParamCount(params=2**20, stored_params=2**20, unique_params=2**20), device_name="NVIDIA H100 80GB HBM3"))
-        chance, times = np.random.default_rng(rank), [column.name for column in TIME_COLUMNS]
-        tags = {"rank": rank, "mp_size": 1, "dp_size": self.num_ranks}
+            params=ParamCount(params=2**20, stored_params=2**20, unique_params=2**20),
+            device_name="NVIDIA H100 80GB HBM3"))
         for table, rows in alike.items():
-            if table is MODULES:
-                drawn = chance.lognormal(14, 1, (len(rows), len(times)))
-                rows = rows.with_columns(pl.Series(name, drawn[:, at]) for at, name in enumerate(times))
-            write_table(folder, table, rows.to_dicts(), tags=tags, metadata={"distprof.format": "1"})
+            own = self._times(rank) if table is MODULES else []
+            rows.with_columns(*own, rank=pl.lit(rank, pl.Int64)).write_parquet(folder / table.file)
+
+    def _times(self, rank: int) -> list[pl.Series]:
+        """Of each module on a rank."""
+        drawn = np.random.default_rng(rank).lognormal(14, 1, (len(TIME_COLUMNS), self.num_modules))
+        return [pl.Series(column.name, times) for column, times in zip(TIME_COLUMNS, drawn, strict=True)]
 
     def _rows(self, table: Table) -> pl.DataFrame:
         """What all ranks have alike, without the columns of tags."""

@@ -87,7 +87,7 @@ def pieces(run: Run, table: Table, prepared: Prepared = lambda rows: rows, types
 
     def load(first: int) -> Loaded:
         some = _loaded(run.ranks[first:first + FILES_AT_ONCE], table, types)
-        return replace(some, rows=prepared(some.rows))
+        return replace(some, rows=prepared(some.rows).rechunk())  # a chunk a file takes more than its few rows
 
     with thread_pool(AT_ONCE) as executor:
         coming = deque[Future[Loaded]]()

@@ -21,8 +21,9 @@ REPLICATING = (*DATA_PARALLEL, "cp")
 """Axes along which ranks hold the same parameters."""
 assert {*REPLICATING, "pp", "ep", "tp"} == {*DATA_PARALLEL, *MODEL_PARALLEL}
 SUMS = ("params", "stored_params")
-_NEEDED = PARAMETERS.only("rank", "module_path", "name", "shape", *SUMS, "whole_params", "trainable", "checksum",
-                          "active_ratio")
+TOLD = ("shape", "params", "whole_params", "trainable", "checksum", "active_ratio")
+"""What is kept of a parameter of the first replica."""
+_NEEDED = PARAMETERS.only("rank", *KEY, *SUMS, *TOLD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +72,7 @@ class Holding:
         """Rows of `PARAMETERS`, of some ranks one after the other."""
         self._num_ranks += rows["rank"].n_unique()
         placed = rows.join(self._places, on="rank", maintain_order="left")
-        kept = placed.filter("is_first_replica").drop("rank", "stored_params", "is_first_replica")
-        self._first.append(kept.unique(maintain_order=True))
+        self._first.append(placed.filter("is_first_replica").select(*KEY, *TOLD).unique(maintain_order=True))
         numbers = self._known.numbers(placed.select(*KEY, "rank", "shape"))
         self._sums = self._known.grown(self._sums)
         added = placed if self._replicas is None else self._replicas.summed(placed)

@@ -48,7 +48,7 @@ class _OfSome:
 def read_operators(run: Run) -> tuple[OperatorSums, Loaded]:
     """The sums; and which ranks have operators, without rows."""
     ranks, problems, adding = list[int](), list[Any](), Adding()
-    for piece in pieces(run, _NEEDED, _of_a_rank):
+    for piece in pieces(run, _NEEDED, of_a_rank):
         adding.add(piece.rows)
         ranks += piece.ranks
         problems += piece.problems
@@ -58,11 +58,11 @@ def read_operators(run: Run) -> tuple[OperatorSums, Loaded]:
 def operator_sums(ops: pl.DataFrame) -> OperatorSums:
     """Of rows of `OPS` that are in memory."""
     adding = Adding()
-    adding.add(_of_a_rank(ops))
+    adding.add(of_a_rank(ops))
     return adding.sums()
 
 
-def _of_a_rank(rows: pl.DataFrame) -> pl.DataFrame:
+def of_a_rank(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows of modules and shapes are most of what ranks recorded of their operators."""
     return rows.group_by("rank", *KEYS, maintain_order=True).agg(pl.col(SUMS).sum())
 
@@ -74,7 +74,7 @@ class Adding:
         self._parts: list[_OfSome] = []
         self._ops = FirstSeen(KEYS)
         self._sums = np.zeros((0, len(SUMS)))
-        self.add(_of_a_rank(empty(_NEEDED)))
+        self.add(of_a_rank(empty(_NEEDED)))
 
     def add(self, rows: pl.DataFrame) -> None:
         """Operators of some ranks; all rows of a rank together."""

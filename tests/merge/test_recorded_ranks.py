@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -20,8 +17,8 @@ from distprof.merge.commands.critical_path import CriticalView, critical_paths
 from distprof.merge.run import tables
 from distprof.merge.run.scanned_tables import scan_table
 from support.drawn_rows import collective, frame
-from support.jobs import clean_environ, distprof
-from support.many_ranks import write_run
+from support.jobs import distprof
+from support.many_ranks import peak_bytes, write_run
 
 
 @pytest.fixture
@@ -31,16 +28,6 @@ def of_many_ranks(tmp_path, sharded):
         write_run(sharded, tmp_path / f"of{num_ranks}", num_ranks)
         return tmp_path / f"of{num_ranks}"
     return make
-
-
-def peak_bytes(*words: object) -> int:
-    """The largest resident set of a command."""
-    process = subprocess.Popen([sys.executable, "-m", "distprof", *map(str, words)], stdout=subprocess.DEVNULL,
-                               env=clean_environ())
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_maxrss * 1024
 
 
 @pytest.mark.parametrize(("splits", "groups"), [(None, [8, 8, 8, 8, 4]), ([1] * 8, [4] * 9)])

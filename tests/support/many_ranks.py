@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
-from support.jobs import ROOT
+from support.jobs import ROOT, clean_environ
 
 BENCHMARKS = str(ROOT / "benchmarks")
 if BENCHMARKS not in sys.path:  # its files import each other by name
@@ -15,10 +17,11 @@ from made_up_ranks import PASSES, Recorded  # noqa: E402
 from many_ranks import StageSketches, summary_of, write  # noqa: E402
 from pipelined_job import NONE, PipelinedJob, Plant  # noqa: E402
 from scaled_run import write_run  # noqa: E402
+from tables_of_many import Ranks  # noqa: E402
 
 __all__ = [
-    "FEW_STEPS", "NONE", "PASSES", "PipelinedJob", "Plant", "Recorded", "StageSketches", "made_up_rank", "summary_of",
-    "write", "write_run",
+    "FEW_STEPS", "NONE", "PASSES", "PipelinedJob", "Plant", "Ranks", "Recorded", "StageSketches", "made_up_rank",
+    "peak_bytes", "summary_of", "write", "write_run",
 ]
 
 FEW_STEPS = ("wait", "count", "time", "time", *("trace",) * 3, *("arrivals",) * 4)
@@ -31,3 +34,13 @@ def made_up_rank(run: Path, *, rank: int = 5, job: PipelinedJob | None = None) -
     for stages in job.steps(len(FEW_STEPS)):
         recorded.add(stages)
     return recorded, recorded.write_rank(run, rank)
+
+
+def peak_bytes(*words: object) -> int:
+    """The largest resident set of a command."""
+    process = subprocess.Popen([sys.executable, "-m", "distprof", *map(str, words)], stdout=subprocess.DEVNULL,
+                               env=clean_environ())
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_maxrss * 1024
