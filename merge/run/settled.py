@@ -13,8 +13,8 @@ from distprof.contract.tables import COLLECTIVES, MODULES, PARAMETERS, Table
 from distprof.merge.run.group_ranks import as_written_now
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.summary_evidence import evidence_of_summaries, has_exchanged
-from distprof.merge.run.tables import DAMAGE, empty, read_table, readable
-from distprof.merge.topology.evidence import CALLS, STATISTICS, TELLING, Evidence, evidence_of
+from distprof.merge.run.tables import DAMAGE, empty, pieces, readable
+from distprof.merge.topology.evidence import CALLS, HELD, STATISTICS, TELLING, Evidence, evidence_of
 from distprof.merge.topology.inference import Inferred, inferred
 from distprof.process.topology import Topology, from_sizes
 
@@ -71,9 +71,7 @@ def _evidence(run: Run) -> Evidence | None:
     has_seen = all(any(rank.recorded.passes.get(name) for name in SHOWING) for rank in run.ranks if rank.recorded)
     if run.summaries is not None:
         return evidence_of_summaries(run.summaries, world_size=run.world_size, has_seen=has_seen)
-    parameters = read_table(run, PARAMETERS).rows
-    if parameters.is_empty():
-        return None
+    parameters = (piece.rows for piece in pieces(run, PARAMETERS.only(*HELD)))
     modules = _read(run.ranks, MODULES, ("module_path", "class_name"), pl.col("class_name").is_in(STATISTICS))
     return evidence_of(parameters, _exchanged(run.ranks) if has_seen else None, world_size=run.world_size,
                        statistics=modules["module_path"].unique().to_list())

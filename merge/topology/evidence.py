@@ -18,6 +18,8 @@ CALLS: dict[str, pl.DataType] = {
     "rank": pl.Int64(), "step": pl.Int64(), "op": pl.String(), "group_ranks": pl.String(), "peer": pl.Int64(),
     "module_path": pl.String(), "phase": pl.String(), "enqueue_ns": pl.Int64()}
 """Columns of `COLLECTIVES` that are looked at."""
+HELD = ("rank", "module_path", "name", "checksum")
+"""Columns of `PARAMETERS` that are looked at."""
 FORWARD = ("forward", "recompute")
 _INSIDE = pl.col("phase").is_in(FORWARD) & pl.col("module_path").is_not_null() & pl.col("op").is_in(
     [*SHARED_WORK, "all_to_all"])
@@ -59,12 +61,12 @@ class Evidence:
         return len({self.names[rank] for rank in ranks}) == 1
 
 
-def evidence_of(parameters: pl.DataFrame, collectives: pl.DataFrame | None, *, world_size: int,
+def evidence_of(parameters: Iterable[pl.DataFrame], collectives: pl.DataFrame | None, *, world_size: int,
                 statistics: Iterable[str] = ()) -> Evidence | None:
     """Reads the evidence from tables of all ranks.
 
     Args:
-        parameters: `PARAMETERS`.
+        parameters: `HELD` of `PARAMETERS`, in pieces of some ranks, by their numbers.
         collectives: `COLLECTIVES` of the steps that are to be looked at; None where no step was recorded with them.
         world_size: Number of ranks.
         statistics: Paths of modules of the classes in `STATISTICS`.
@@ -72,26 +74,30 @@ def evidence_of(parameters: pl.DataFrame, collectives: pl.DataFrame | None, *, w
     Returns:
         None where ranks are missing, or where values that could be compared are: shards say nothing.
     """
-    comparable = parameters.filter(pl.col("checksum").is_not_null())
-    if comparable["rank"].n_unique() < world_size:
+    names, values = _held(parameters)
+    if len(names) < world_size:
         return None
-    key = pl.struct("module_path", "name").hash()
-    by_rank = comparable.group_by("rank", maintain_order=True).agg(
-        key.sort().alias("names"), pl.struct("module_path", "name", "checksum").hash().sort().alias("values"))
-    names, values = ({rank: tuple(found) for rank, found in by_rank.select("rank", column).iter_rows()}
-                     for column in ("names", "values"))
     calls = collectives if collectives is not None else pl.DataFrame(schema=CALLS)
     inside = calls.filter(_INSIDE & ~pl.col("module_path").is_in(list(statistics)))
     messages = calls.filter(pl.col("op").is_in(POINT_TO_POINT) & pl.col("peer").is_not_null())
     return Evidence(
-        world_size=world_size, names=_numbered(names), values=_numbered(values), links=_links(messages),
+        world_size=world_size, names=names, values=values, links=_links(messages),
         senders=_senders(messages), exchanges=_groups(inside.filter(pl.col("op") == "all_to_all")),
         joins=_groups(inside.filter(pl.col("op").is_in(SHARED_WORK))), saw_communication=collectives is not None)
 
 
-def _numbered(found: Mapping[int, object]) -> dict[int, int]:
-    numbers: dict[object, int] = {}
-    return {rank: numbers.setdefault(value, len(numbers)) for rank, value in sorted(found.items())}
+def _held(parameters: Iterable[pl.DataFrame]) -> tuple[dict[int, int], dict[int, int]]:
+    """`names` and `values` of `Evidence`; what many ranks hold alike is there once."""
+    found: dict[str, dict[int, int]] = {"names": {}, "values": {}}
+    known: dict[str, dict[bytes, int]] = {"names": {}, "values": {}}
+    key = pl.struct("module_path", "name").hash()
+    for piece in parameters:
+        by_rank = piece.filter(pl.col("checksum").is_not_null()).group_by("rank", maintain_order=True).agg(
+            key.sort().alias("names"), pl.struct("module_path", "name", "checksum").hash().sort().alias("values"))
+        for column, numbers in known.items():
+            for rank, hashes in zip(by_rank["rank"], by_rank[column], strict=True):
+                found[column][rank] = numbers.setdefault(hashes.to_numpy().tobytes(), len(numbers))
+    return found["names"], found["values"]
 
 
 def _links(messages: pl.DataFrame) -> frozenset[Group]:

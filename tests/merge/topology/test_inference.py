@@ -73,7 +73,7 @@ class Job:
             "peer": pl.Int64, "module_path": pl.String, "phase": pl.String})], how="diagonal")
 
     def found(self, **more: object) -> object:
-        evidence = evidence_of(self.parameters(), self.collectives(), world_size=len(self.where), **more)
+        evidence = evidence_of([self.parameters()], self.collectives(), world_size=len(self.where), **more)
         return inferred(evidence)
 
 
@@ -135,10 +135,10 @@ def test_ranks_that_hold_different_parameters_and_never_meet_are_doubted():
     apart = job(2, tp=2)
     parameters = apart.parameters()
     quiet = pl.concat([empty(COLLECTIVES), job(2).collectives()])
-    assert inferred(evidence_of(parameters, quiet, world_size=2)) == "parameters_differ"
-    assert inferred(evidence_of(parameters, None, world_size=2)) == "not_recorded"
-    assert inferred(evidence_of(job(2).parameters(), None, world_size=2)) == "not_recorded"
-    replicas = inferred(evidence_of(job(2).parameters(), empty(COLLECTIVES), world_size=2))
+    assert inferred(evidence_of([parameters], quiet, world_size=2)) == "parameters_differ"
+    assert inferred(evidence_of([parameters], None, world_size=2)) == "not_recorded"
+    assert inferred(evidence_of([job(2).parameters()], None, world_size=2)) == "not_recorded"
+    replicas = inferred(evidence_of([job(2).parameters()], empty(COLLECTIVES), world_size=2))
     assert isinstance(replicas, Inferred) and replicas.sizes == {"dp": 2}, "inference needs no communication"
 
 
@@ -147,16 +147,16 @@ def test_what_fits_no_mesh_is_doubted():
     for rank in (1, 2, 3):  # a parameter server: all send to one
         server.call(rank, "send", peer=0, inside=False)
     parameters = server.parameters().with_columns(pl.col("checksum") + pl.col("rank"))
-    assert inferred(evidence_of(parameters, server.collectives(), world_size=4)) == "no_mesh"
+    assert inferred(evidence_of([parameters], server.collectives(), world_size=4)) == "no_mesh"
     uneven = job(4)
     for rank in (0, 1, 2):
         uneven.call(rank, "all_reduce", group=[0, 1, 2])
-    assert inferred(evidence_of(parameters, uneven.collectives(), world_size=4)) == "no_mesh"
+    assert inferred(evidence_of([parameters], uneven.collectives(), world_size=4)) == "no_mesh"
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_nothing_is_judged_where_ranks_are_missing_or_values_say_nothing(ranks):
     parameters = job(4).parameters().filter(pl.col("rank") < ranks)
-    assert evidence_of(parameters, empty(COLLECTIVES), world_size=4) is None
-    assert evidence_of(parameters.with_columns(checksum=pl.lit(None, pl.Int64)), empty(COLLECTIVES),
+    assert evidence_of([parameters], empty(COLLECTIVES), world_size=4) is None
+    assert evidence_of([parameters.with_columns(checksum=pl.lit(None, pl.Int64))], empty(COLLECTIVES),
                        world_size=ranks) is None
