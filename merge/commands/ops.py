@@ -14,7 +14,7 @@ from distprof.contract.problems import Problem
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.table_files import as_csv, write_parquet
-from distprof.merge.operators.grouping import columns_of, grouped_parts
+from distprof.merge.operators.grouping import columns_of, grouped_sums
 from distprof.merge.operators.merged_operators import run_of_merge
 from distprof.merge.operators.rank_share import Asked
 from distprof.merge.operators.run_operators import run_operators
@@ -77,7 +77,7 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
     check(selection, found.ranks, found.all("steps"), found.all("phases"))
     problems: list[Problem] = [*run.problems, *found.problems]
     fail_if_incomplete(problems, strict=strict)
-    table = _within(grouped_parts(found.rows, view.by, sort=view.sort), selection)
+    table = _within(grouped_sums(found.sums, sort=view.sort), selection)
     if view.parquet is not None:
         write_parquet(table, view.parquet)
     if view.form == "json":

@@ -8,15 +8,13 @@ from difflib import get_close_matches
 import polars as pl
 
 from distprof.errors import UsageError
-from distprof.merge.operators.amounts import COSTS, MEMORY
+from distprof.merge.operators.added_up import BY, KEYS, added_up
+from distprof.merge.operators.amounts import MEMORY
 from distprof.merge.operators.limits import LATENCY_RATIO
 from distprof.merge.operators.operator_rows import as_texts
+from distprof.merge.operators.run_sums import RunSums
 from distprof.merge.operators.spread import spread
 
-BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name", "shape": "shapes",
-      "dtype": "dtypes", "phase": "phase", "rank": "rank", "stream": "stream", "step": "step", "stack": "stack"}
-"""What `--by` takes -> column."""
-KEYS = tuple(BY.values())
 NUMBERS = ("calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns", "mean_ns", "min_ns", "max_ns", "std_ns",
            "share", "cumulative_share", "flops", "bytes", "flops_per_second", "bytes_per_second", "flops_per_byte",
            "roofline_ratio", *MEMORY, "num_ranks", "slowest_rank", "slowest_ratio", "slowest_p_value")
@@ -32,16 +30,15 @@ TORCH_SORTS = {
     "count": "calls", **{f"{device}_memory_usage": "kept_bytes" for device in ("cpu", "cuda", "device")},
     **{f"self_{device}_memory_usage": "self_kept_bytes" for device in ("cpu", "cuda", "device")}}
 """Names of torch's `key_averages().table(sort_by=...)` -> ours."""
-SUMS = ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns", "squared_ns", "duration_ns", "compute_ns",
-        "memory_ns", "least_ns")
-"""Of parts: what rows have, and what follows from each of them."""
 SORTS = ("self", *NUMBERS, *TORCH_SORTS)
 """What `--sort` takes; self: self time, on devices where anything ran on one."""
 
 
 def grouped(rows: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.DataFrame:
-    """`grouped_parts` of rows of `run_operators` that are not added up yet."""
-    return grouped_parts(added_up(rows, columns_of(by)), by, sort=sort)
+    """`grouped_sums` of rows of `run_operators` that are not added up yet."""
+    sums = RunSums(columns_of(by))
+    sums.add(added_up(rows, sums.keys))
+    return grouped_sums(sums, sort=sort)
 
 
 def columns_of(by: Sequence[str]) -> list[str]:
@@ -53,12 +50,11 @@ def columns_of(by: Sequence[str]) -> list[str]:
     return [BY[_known(one, tuple(BY), "--by")] for one in dict.fromkeys(by)]
 
 
-def grouped_parts(parts: pl.DataFrame, by: Sequence[str], *, sort: str = "self") -> pl.DataFrame:
-    """Adds rows up.
+def grouped_sums(sums: RunSums, *, sort: str = "self") -> pl.DataFrame:
+    """The groups of a run as a table.
 
     Args:
-        parts: Rows of ranks, as `added_up` gives them for these columns.
-        by: Names of `BY`; the others are grouped away.
+        sums: Those of all ranks.
         sort: A name of `SORTS`; largest first.
 
     Returns:
@@ -68,65 +64,21 @@ def grouped_parts(parts: pl.DataFrame, by: Sequence[str], *, sort: str = "self")
     Raises:
         UsageError: There is no such name.
     """
-    keys, column = columns_of(by), _known(sort, SORTS, "--sort")
-    busy = "self_device_ns" if parts["self_device_ns"].sum() else "self_host_ns"
+    column, groups = _known(sort, SORTS, "--sort"), sums.groups.with_row_index("group")
+    busy = "self_device_ns" if groups["self_device_ns"].sum() else "self_host_ns"
     worked = busy.removeprefix("self_").removesuffix("_ns")
-    away = [name for name in KEYS if name not in keys]
-    found = parts.group_by(keys, maintain_order=True).agg(
-        *(pl.col(name).sum() for name in SUMS),
-        *(_sum_of_known(name) for name in (*COSTS, *MEMORY)),
-        pl.col("min_ns").min(), pl.col("max_ns").max(), num_ranks=pl.col("rank").n_unique(),
-        **{name: pl.col(f"{name}_on_{worked}").sum() for name in ("counted_ns", "limited_ns")},
-        **{name: pl.when((pl.col(name).n_unique() == 1) & ~_mixed(name).any()).then(pl.col(name).first())
-           for name in away})
-    found = _derived(found, busy).join(spread(parts, keys, busy), on=keys, how="left", nulls_equal=True,
-                                       maintain_order="left")
+    timed = {name: pl.col(f"{name}_on_{worked}") for name in ("counted_ns", "limited_ns")}
+    found = _derived(groups.with_columns(**timed).join(sums.real_sums(), on="group", maintain_order="left"))
+    found = found.join(spread(sums, busy), on="group", how="left", maintain_order="left")
     order = {"self": busy, **TORCH_SORTS}.get(column, column)
-    kept = [name for name in (*KEYS, *NUMBERS, "bound") if name in found.columns]
-    found = found.select(*dict.fromkeys((*kept, order))).sort(order, descending=True, nulls_last=True,
-                                                              maintain_order=True)
+    found = found.sort(order, descending=True, nulls_last=True, maintain_order=True)
     total = found[busy].sum()
     share = (pl.col(busy) / total) if total else pl.lit(None, pl.Float64)
     return as_texts(found.with_columns(share=share).with_columns(cumulative_share=pl.col("share").cum_sum()).select(
         *KEYS, *NUMBERS, "bound"))
 
 
-def added_up(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Adds up rows of a rank and step that share `keys`: all that `grouped_parts` of these takes.
-
-    Args:
-        rows: Of `run_operators`, of all ranks or of some.
-        keys: Columns, of `KEYS`.
-
-    Returns:
-        `KEYS`, null where they are not the same for all; sums.
-    """
-    apart = [*dict.fromkeys((*keys, "rank", "step"))]
-    counted, limited = (pl.col(name).is_not_null() for name in ("flops", "compute_ns"))
-    duration = pl.when(pl.col("host_ns") > 0).then("host_ns").otherwise("device_ns")
-    away = [name for name in KEYS if name not in apart]
-    return rows.group_by(apart, maintain_order=True).agg(
-        *(pl.col(name).sum() for name in SUMS if name in rows.columns),
-        *(_sum_of_known(name) for name in (*COSTS, *MEMORY)),
-        pl.col("min_ns").min(), pl.col("max_ns").max(), duration_ns=duration.sum(),
-        least_ns=pl.max_horizontal("compute_ns", "memory_ns").sum(),
-        **{f"{what}_ns_on_{worked}": pl.col(f"{worked}_ns").filter(has).sum()
-           for what, has in (("counted", counted), ("limited", limited)) for worked in ("host", "device")},
-        **{name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()) for name in away},
-        **{_mixed(name).meta.output_name(): pl.col(name).n_unique() > 1 for name in away},
-    ).with_columns(pl.lit(value=False).alias(_mixed(name).meta.output_name()) for name in ("rank", "step"))
-
-
-def _sum_of_known(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
-
-
-def _mixed(name: str) -> pl.Expr:
-    """Whether rows with several values of a column were added up."""
-    return pl.col(f"mixed {name}")
-
-
-def _derived(found: pl.DataFrame, busy: str) -> pl.DataFrame:
+def _derived(found: pl.DataFrame) -> pl.DataFrame:
     mean = pl.col("duration_ns") / pl.col("calls")
     seconds = pl.when(pl.col("counted_ns") > 0).then(pl.col("counted_ns") / 1e9)
     return found.with_columns(

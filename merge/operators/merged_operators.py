@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from distprof.contract.merged_tables import MERGED_OPERATORS
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.errors import DataError
 from distprof.merge.operators.operator_rows import SCHEMA, RankOperators
-from distprof.merge.operators.rank_share import RankShare, ShareMaker
+from distprof.merge.operators.rank_share import Kept, RankShare, ShareMaker
 from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.merge.operators.source import ABOUT, Source
 from distprof.merge.run.run_model import Rank, Run
@@ -53,31 +53,34 @@ def run_of_merge(path: Path, *more: Path) -> Opened:
     return Opened(paths=tuple(runs), merge=path)
 
 
-def merged_operators(run: Run, folder: Path | None, makers: Sequence[ShareMaker], *,
-                     by_shapes: bool) -> list[RankShare] | None:
-    """Those of all ranks with a timeline; None where a merge does not have them as the timelines are now.
+def merged_operators(run: Run, folder: Path | None, makers: Sequence[ShareMaker],
+                     take: Callable[[RankShare, Kept], None], *, by_shapes: bool) -> bool:
+    """Finds those of all ranks with a timeline.
 
     Args:
         run: Whose ranks are asked for.
         folder: The merge; None: that of the run.
         makers: Of its ranks that have a timeline.
+        take: Gets what was found of each rank.
         by_shapes: Whether FLOPs are from shapes.
+
+    Returns:
+        False where a merge does not have them as the timelines are now; `take` may have got some of the ranks.
     """
     if folder is None and run.more:
-        return None
+        return False
     files = (folder or run.path / MERGED) / MERGED_OPERATORS.file
     if not files.is_dir():
-        return None
-    found = list[RankShare]()
+        return False
     for maker in makers:
         try:
             one = _read(files / f"rank{maker.rank.number:05d}.parquet", maker.rank, by_shapes=by_shapes)
         except _DAMAGE:
-            return None
+            return False
         if one is None:
-            return None
-        found.append(maker.of(*one))
-    return found or None
+            return False
+        take(*maker.of(*one))
+    return bool(makers)
 
 
 def _read(path: Path, rank: Rank, *, by_shapes: bool) -> Operators | None:

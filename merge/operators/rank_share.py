@@ -7,15 +7,19 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from distprof.contract.tables import OPS
+from distprof.merge.operators.added_up import AddedUp, added_up
 from distprof.merge.operators.counted import with_counts
-from distprof.merge.operators.grouping import added_up
 from distprof.merge.operators.limits import with_limits
 from distprof.merge.operators.operator_rows import RankOperators
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.merge.run.run_model import Rank
+from distprof.merge.run.tables import rank_table
 
 Rates = tuple[float | None, float | None]
+Kept = pl.DataFrame | AddedUp
+"""`rank_operators` with `flops`, `bytes`, `compute_ns` and `memory_ns`; or what was asked for of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,18 +30,16 @@ class Asked:
     keys: Sequence[str]
     """What rows are kept apart by, besides rank and step."""
 
-    def of(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def of(self, rows: pl.DataFrame) -> AddedUp:
         """Added up."""
         return added_up(selected(rows, self.selection), self.keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankShare:
-    """Of a rank with a timeline."""
+    """What stays of a rank with a timeline, besides its rows."""
 
     rank: int
-    rows: pl.DataFrame
-    """`rank_operators` with `flops`, `bytes`, `compute_ns` and `memory_ns`, or of these what was asked for."""
     by_shapes: ShapeCoverage | None
     num_bad: int
     """Slices that were left out."""
@@ -56,8 +58,8 @@ class ShareMaker:
     """Makes it; can be pickled."""
 
     rank: Rank
-    ops: pl.DataFrame | None
-    """`OPS` of the rank; None where it was not counted."""
+    is_counted: bool
+    """Whether the rank has rows of `OPS`. They are read where they are needed: those of all ranks take gigabytes."""
     windows: Sequence[tuple[int, int, int]] | None
     """Start, end and number of the steps in its timeline; None where its own marks show them."""
     rates: Rates
@@ -65,16 +67,17 @@ class ShareMaker:
     asked: Asked | None
     """None: all rows."""
 
-    def of(self, found: RankOperators, num_bad: int) -> RankShare:
+    def of(self, found: RankOperators, num_bad: int) -> tuple[RankShare, Kept]:
         """Takes what was read of the rank."""
         rows, number, coverage = found.rows, self.rank.number, None
-        if self.ops is not None:
-            rows, coverage = with_counts(rows, self.ops, pl.DataFrame(
+        ops = rank_table(self.rank, OPS) if self.is_counted else None
+        if ops is not None:
+            rows, coverage = with_counts(rows, ops, pl.DataFrame(
                 {"rank": [number], "steps": [len(self.windows or ())]}))
         rows = with_limits(rows, [self.rank], self.rates)
         steps, phases = (rows[name].drop_nulls().unique().sort().to_list() for name in ("step", "phase"))
-        return RankShare(
-            rank=number, rows=rows if self.asked is None else self.asked.of(rows), by_shapes=found.by_shapes,
-            num_bad=num_bad, flops=0.0 if coverage is None else coverage.flops,
+        share = RankShare(
+            rank=number, by_shapes=found.by_shapes, num_bad=num_bad, flops=0.0 if coverage is None else coverage.flops,
             calls=0.0 if coverage is None else coverage.calls,
             num_rows=len(rows), steps=steps, phases=phases, has_stacks=not rows["stack"].is_null().all())
+        return share, rows if self.asked is None else self.asked.of(rows)

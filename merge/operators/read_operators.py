@@ -10,7 +10,7 @@ from distprof.errors import DataError
 from distprof.freed_memory import give_back
 from distprof.merge.operators.memory_changes import ChangesRead
 from distprof.merge.operators.rank_operators import rank_operators
-from distprof.merge.operators.rank_share import RankShare, ShareMaker
+from distprof.merge.operators.rank_share import Kept, RankShare, ShareMaker
 from distprof.merge.operators.rank_timeline import RankTimeline, Wanted, read_timeline
 from distprof.merge.operators.shapes.costs import WANTED
 from distprof.merge.run.each_rank import for_each_rank
@@ -25,7 +25,8 @@ Take = Callable[[Rank, Any], None]
 
 
 def read_operators(makers: Sequence[ShareMaker], *, by_shapes: bool, num_frames: int = 0,
-                   beside: Beside | None = None, take: Take = lambda *_: None) -> Iterator[RankShare | Unreadable]:
+                   beside: Beside | None = None, take: Take = lambda *_: None) -> (
+        Iterator[tuple[RankShare, Kept] | Unreadable]):
     """Reads timelines.
 
     Args:
@@ -45,8 +46,8 @@ def read_operators(makers: Sequence[ShareMaker], *, by_shapes: bool, num_frames:
 
     found, num_rows = for_each_rank("read", _read, ranks, arguments, threads=AT_ONCE), 0
     for rank, (one, other) in zip(ranks, found, strict=True):
-        if isinstance(one, RankShare):
-            num_rows += one.num_rows
+        if not isinstance(one, Unreadable):
+            num_rows += one[0].num_rows
             if beside is not None:
                 take(rank, other)
         yield one
@@ -55,7 +56,8 @@ def read_operators(makers: Sequence[ShareMaker], *, by_shapes: bool, num_frames:
 
 
 def _read(rank: Rank, maker: ShareMaker, by_shapes: bool, num_frames: int,  # noqa: FBT001 (it is mapped)
-          beside: Callable[[RankTimeline], Any] | None) -> tuple[RankShare | Unreadable, Any]:
+          beside: Callable[[RankTimeline], Any] | None) -> (
+        tuple[tuple[RankShare, Kept] | Unreadable, Any]):
     memory, wanted = ChangesRead(), Wanted(python=num_frames > 0, texts=WANTED if by_shapes else ())
     try:
         timeline = read_timeline(rank, memory, wanted)

@@ -13,9 +13,11 @@ import polars as pl
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import OPS, STEPS
 from distprof.errors import DataError
+from distprof.merge.operators.added_up import AddedUp
 from distprof.merge.operators.counted import Coverage
 from distprof.merge.operators.merged_operators import merged_operators
-from distprof.merge.operators.rank_share import Asked, RankShare, Rates, ShareMaker
+from distprof.merge.operators.rank_share import Asked, Kept, RankShare, Rates, ShareMaker
+from distprof.merge.operators.run_sums import RunSums
 from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
@@ -31,14 +33,18 @@ class RunOperators:
 
     shares: Sequence[RankShare]
     """Of ranks with a timeline."""
+    sums: RunSums
+    """What was asked for; nothing where all rows were."""
+    parts: Sequence[pl.DataFrame]
+    """All rows of each rank; none where less was asked for."""
     coverage: Coverage | None
     """None where no FLOPs were counted."""
     problems: Sequence[Unreadable]
 
     @cached_property
     def rows(self) -> pl.DataFrame:
-        """What was asked for, of all ranks; see `RankShare`."""
-        return pl.concat([one.rows for one in self.shares])
+        """Those of all ranks, where no part of them was asked for; see `Kept`."""
+        return pl.concat(self.parts)
 
     @property
     def ranks(self) -> list[int]:
@@ -73,7 +79,8 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
         num_frames: Functions of Python in `stack`; 0 leaves it null.
         merge: A merge of the run that is elsewhere.
         steps: Its `STEPS`, where they were read already.
-        asked: What of the rows is needed; all of a thousand ranks take gigabytes.
+        asked: What of the rows is needed: ranks are added up as they come. None: all rows, which take gigabytes
+            of a thousand ranks.
         beside: What else is done with timelines that are read, where they are read: see `read_operators`.
         take: Gets what that returned.
 
@@ -81,38 +88,58 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
         DataError: No rank has one.
     """
     run = with_timelines(run)
-    ops = None if run.kind == "traces" else read_table(run, OPS)
+    ops = None if run.kind == "traces" else read_table(run, OPS, _totals)
     steps = None if ops is None else steps or read_table(run, STEPS)
     makers = [*_makers([rank for rank in run.ranks if rank.trace is not None], ops, steps, rates, asked)]
     problems = [problem for table in (ops, steps) if table is not None for problem in table.problems]
-    by_shapes = ops is None or ops.rows.is_empty()
-    found = merged_operators(run, merge, makers, by_shapes=by_shapes) if not num_frames else None
-    if found is None:
+    by_shapes, found = ops is None or ops.rows.is_empty(), _Gathering(asked)
+    if num_frames or not merged_operators(run, merge, makers, found.take, by_shapes=by_shapes):
         from distprof.merge.operators.read_operators import read_operators  # takes a while
 
-        found = list[RankShare]()
+        found = _Gathering(asked)
         for one in read_operators(makers, by_shapes=by_shapes, num_frames=num_frames, beside=beside, take=take):
-            if isinstance(one, RankShare):
-                found.append(one)
-            else:
+            if isinstance(one, Unreadable):
                 problems.append(one)
-    if not found:
+            else:
+                found.take(*one)
+    if not found.shares:
         raise DataError(f"expected a timeline in {run.path}, found none",
                         hint="--steps trace=6 records one, and so does memory=3" if ops is not None else None)
-    return RunOperators(shares=found, problems=problems, coverage=_coverage(found, ops))
+    return RunOperators(shares=found.shares, sums=found.sums, parts=found.parts, problems=problems,
+                        coverage=_coverage(found.shares, ops))
+
+
+class _Gathering:
+    """Takes ranks as they come."""
+
+    def __init__(self, asked: Asked | None) -> None:
+        self.shares, self.parts = list[RankShare](), list[pl.DataFrame]()
+        self.sums = RunSums(() if asked is None else asked.keys)
+
+    def take(self, share: RankShare, kept: Kept) -> None:
+        self.shares.append(share)
+        if isinstance(kept, AddedUp):
+            self.sums.add(kept)
+        else:
+            self.parts.append(kept)
+
+
+def _totals(rows: pl.DataFrame) -> pl.DataFrame:
+    """All that is needed of `OPS` of all ranks at once; each rank is joined with its own rows where it is read."""
+    return rows.group_by("rank", maintain_order=True).agg(pl.col("flops", "calls").sum())
 
 
 def _makers(ranks: Sequence[Rank], ops: Loaded | None, steps: Loaded | None, rates: Rates,
             asked: Asked | None) -> Iterator[ShareMaker]:
     if ops is None or steps is None:
-        yield from (ShareMaker(rank=rank, ops=None, windows=None, rates=rates, asked=asked) for rank in ranks)
+        yield from (ShareMaker(rank=rank, is_counted=False, windows=None, rates=rates, asked=asked) for rank in ranks)
         return
-    counted, stepped = ({int(key[0]): rows for key, rows in table.rows.partition_by("rank", as_dict=True).items()}
-                        for table in (ops, steps))
+    counted, timed = set(ops.rows["rank"].to_list()), steps.rows.select("rank", "pass", "start_ns", "end_ns", "step")
+    of_rank = {int(key[0]): rows for key, rows in timed.partition_by("rank", as_dict=True).items()}
     for rank in ranks:
-        timed = steps_of_timeline(stepped[rank.number], rank) if rank.number in stepped else steps.rows.clear()
-        yield ShareMaker(rank=rank, ops=counted.get(rank.number), rates=rates, asked=asked,
-                         windows=list(timed.select("start_ns", "end_ns", "step").iter_rows()))
+        rows = steps_of_timeline(of_rank.get(rank.number, timed.clear()), rank)
+        yield ShareMaker(rank=rank, is_counted=rank.number in counted, rates=rates, asked=asked,
+                         windows=list(rows.select("start_ns", "end_ns", "step").iter_rows()))
 
 
 def _coverage(found: Sequence[RankShare], ops: Loaded | None) -> Coverage | None:

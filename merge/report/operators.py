@@ -9,7 +9,7 @@ import polars as pl
 
 from distprof.contract.summary import MfuBasis
 from distprof.errors import DataError
-from distprof.merge.operators.grouping import grouped_parts
+from distprof.merge.operators.grouping import grouped_sums
 from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.sampling import Sample
 from distprof.merge.report.sources import OPERATORS_BY, Sources
@@ -34,14 +34,14 @@ def operators(sources: Sources, sample: Sample) -> dict[str, Any]:
         found = sources.operators
     except DataError as error:
         raise AbsentError("no timeline was recorded", remedy="--steps trace=6 records one") from error
-    table = grouped_parts(found.rows, OPERATORS_BY)
+    table = grouped_sums(found.sums)
     if len(table) > MOST_ROWS:
         sample.left_out.append(f"{counted(MOST_ROWS, 'row')} of {len(table)} of operators are shown: those with most "
                                "self time")
     data = ops_data(sources.in_detail, found, table.head(MOST_ROWS))
     return {"by": list(OPERATORS_BY), "ranks": data["ranks"], "steps": data["steps"], "columns": list(COLUMNS),
             "rows": [[row[name] for name in COLUMNS] for row in data["ops"]],
-            "totals": data["totals"], "coverage": data["coverage"], **_rates(sources, found.rows)}
+            "totals": data["totals"], "coverage": data["coverage"], **_rates(sources, found.sums.groups)}
 
 
 def _rates(sources: Sources, chosen: pl.DataFrame) -> dict[str, Any]:

@@ -131,6 +131,11 @@ def empty(table: Table, types: Types = TYPES) -> pl.DataFrame:
     return pl.DataFrame(schema={column.name: types[column.type] for column in table.columns})
 
 
+def rank_table(rank: Rank, table: Table) -> pl.DataFrame | None:
+    """The table of one rank; None where it has none that can be read."""
+    return _frame(rank, table, TYPES, [])
+
+
 def _frame(rank: Rank, table: Table, types: Types, problems: list[Unreadable]) -> pl.DataFrame | None:
     try:
         if rank.has(table):

@@ -11,7 +11,7 @@ import polars as pl
 
 from distprof.contract.problems import Problem
 from distprof.merge.blame.culprits import SURE
-from distprof.merge.operators.grouping import BY
+from distprof.merge.operators.added_up import BY
 from distprof.merge.operators.run_operators import RunOperators
 from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.merge.run.run_model import Run
@@ -41,7 +41,7 @@ class OperatorsShown:
     run: Run
     found: RunOperators
     table: pl.DataFrame
-    """`grouped_parts` of what was found."""
+    """`grouped_sums` of what was found."""
     by: Sequence[str]
     """Each once."""
     top: int | None
@@ -73,10 +73,9 @@ def render(shown: OperatorsShown, page: Page, *, markdown: bool = False) -> str:
 
 
 def _head(shown: OperatorsShown, page: Page) -> None:
-    steps = shown.found.rows["step"].drop_nulls().unique().sort().to_list()
-    ranks = shown.found.rows["rank"].unique().sort().to_list()
+    steps, ranks, groups = shown.found.sums.steps, shown.found.sums.ranks, shown.found.sums.groups
     of_steps = f" x {counted(len(steps), 'step')} ({spans(steps)})" if steps else ""
-    on_host, on_device = (int(shown.found.rows[name].sum()) for name in ("self_host_ns", "self_device_ns"))
+    on_host, on_device = (int(groups[name].sum()) for name in ("self_host_ns", "self_device_ns"))
     on_devices = f", {duration(on_device)} on devices" if on_device else ""
     of = f"{len(ranks)} of {counted(len(shown.run.ranks), 'rank')}" if shown.run.light_ranks else counted(
         len(ranks), "rank")
@@ -106,7 +105,7 @@ def _table(shown: OperatorsShown) -> tuple[list[str], list[list[str]]]:
     keys = [BY[one] for one in shown.by]
     columns = [name for name in COLUMNS if table[name].null_count() < len(table) and not _is_nothing(name, table)]
     header = [*shown.by, *(COLUMNS[name][0] for name in columns)]
-    several = shown.found.rows["rank"].n_unique() > 1 and "rank" not in keys
+    several = len(shown.found.sums.ranks) > 1 and "rank" not in keys
     rows = [[*(_key(key, row[key]) for key in keys), *(COLUMNS[name][1](row[name]) for name in columns),
              *([_slowest(row)] if several else [])] for row in table.iter_rows(named=True)]
     return [*header, *(["slowest rank"] if several else [])], rows

@@ -7,7 +7,8 @@ from typing import Any
 import polars as pl
 
 from distprof.contract.paths import FORMAT
-from distprof.merge.operators.grouping import KEYS, NUMBERS
+from distprof.merge.operators.added_up import KEYS
+from distprof.merge.operators.grouping import NUMBERS
 from distprof.merge.operators.run_operators import RunOperators
 from distprof.merge.run.run_model import Run
 
@@ -18,13 +19,13 @@ def ops_data(run: Run, found: RunOperators, table: pl.DataFrame) -> dict[str, An
     Args:
         run: The run.
         found: Its operators, those that were asked for.
-        table: `grouped_parts` of these, as far as it is shown.
+        table: `grouped_sums` of these, as far as it is shown.
     """
-    chosen = found.rows
+    chosen = found.sums.groups
     totals = {name: int(chosen[name].sum()) for name in ("calls", "self_host_ns", "self_device_ns")}
     return {
         "format": FORMAT, "kind": "ops", "ranks": list(found.ranks), "world_size": run.world_size,
-        "steps": chosen["step"].drop_nulls().unique().sort().to_list(),
+        "steps": found.sums.steps,
         "coverage": _coverage(found),
         "totals": {**totals, **{name: None if chosen[name].is_null().all() else int(chosen[name].sum())
                                 for name in ("flops", "bytes")}},
