@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from distprof.merge.operators.amounts import COSTS, MEMORY
+from distprof.merge.operators.real_sums import sums_of
 
 BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name", "shape": "shapes",
       "dtype": "dtypes", "phase": "phase", "rank": "rank", "stream": "stream", "step": "step", "stack": "stack"}
@@ -16,7 +17,7 @@ KEYS = tuple(BY.values())
 WHOLE = ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns", "duration_ns")
 """Sums of integers, which are the same in whatever order they are added."""
 REAL = ("squared_ns", "compute_ns", "memory_ns", "least_ns")
-"""Sums of others, which are not: they are added when all are there."""
+"""Sums of others, which are not."""
 BUSY = ("self_host_ns", "self_device_ns")
 WORKED = tuple(f"{what}_ns_on_{where}" for what in ("counted", "limited") for where in ("host", "device"))
 """Time of the calls whose FLOPs are known, and of those whose least time is."""
@@ -31,8 +32,7 @@ class AddedUp:
     """A row for all that share the keys, in the order of their first rows: `KEYS`, null where they are not the same
     for all; whether they are; sums; `num_ranks`."""
     in_steps: pl.DataFrame
-    """A row for each group, rank and step: `IN_STEP`, `BUSY`, and those of `REAL` that are not 0 everywhere; types are
-    as small as the numbers allow."""
+    """A row for each group, rank and step: `IN_STEP`, and `BUSY` in types as small as the numbers allow."""
 
 
 def added_up(rows: pl.DataFrame, keys: Sequence[str]) -> AddedUp:
@@ -51,13 +51,14 @@ def added_up(rows: pl.DataFrame, keys: Sequence[str]) -> AddedUp:
     groups = rows.group_by(keys, maintain_order=True).agg(
         *_sums(), num_ranks=pl.col("rank").n_unique().cast(pl.Int64),
         **{name: _only(name) for name in away}, **{mixed(name): pl.col(name).n_unique() > 1 for name in away})
-    in_steps = rows.with_columns(group=numbers_of(rows, groups, keys)).group_by(IN_STEP, maintain_order=True).agg(
-        pl.col(*BUSY, *REAL).sum())
-    return AddedUp(groups=groups, in_steps=small(in_steps))
+    numbers = numbers_of(rows, groups, keys)
+    real = {name: sums_of(numbers.to_numpy(), rows[name].fill_null(0.0).to_numpy(), len(groups)) for name in REAL}
+    in_steps = rows.with_columns(group=numbers).group_by(IN_STEP, maintain_order=True).agg(pl.col(*BUSY).sum())
+    return AddedUp(groups=groups.with_columns(**real), in_steps=small(in_steps))
 
 
 def joined(several: Sequence[pl.DataFrame], keys: Sequence[str]) -> pl.DataFrame:
-    """Adds up `groups` of different ranks; those of the first keep their places."""
+    """Adds up `groups` of different ranks, but for `REAL`; those of the first keep their places."""
     away = _away(keys)
     return pl.concat(several).group_by(keys, maintain_order=True).agg(
         *_sums(), pl.col("num_ranks").sum(),
@@ -72,9 +73,8 @@ def numbers_of(rows: pl.DataFrame, groups: pl.DataFrame, keys: Sequence[str]) ->
 
 
 def small(in_steps: pl.DataFrame) -> pl.DataFrame:
-    """Without columns of zeros, of which devices and rates that nobody knows leave some, in the smallest types."""
-    there = [name for name in in_steps.columns if name not in REAL or (in_steps[name] != 0).any()]
-    return in_steps.select(one if one.dtype.is_float() else one.shrink_dtype() for one in in_steps.select(there))
+    """In the smallest types that hold its numbers: there is one for all that a job did."""
+    return in_steps.select(one.shrink_dtype() for one in in_steps)
 
 
 def mixed(name: str) -> str:

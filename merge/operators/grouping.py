@@ -68,8 +68,8 @@ def grouped_sums(sums: RunSums, *, sort: str = "self") -> pl.DataFrame:
     busy = "self_device_ns" if groups["self_device_ns"].sum() else "self_host_ns"
     worked = busy.removeprefix("self_").removesuffix("_ns")
     timed = {name: pl.col(f"{name}_on_{worked}") for name in ("counted_ns", "limited_ns")}
-    found = _derived(groups.with_columns(**timed).join(sums.real_sums(), on="group", maintain_order="left"))
-    found = found.join(spread(sums, busy), on="group", how="left", maintain_order="left")
+    found = _derived(groups.with_columns(**timed)).join(
+        spread(sums, busy), on="group", how="left", maintain_order="left")
     order = {"self": busy, **TORCH_SORTS}.get(column, column)
     found = found.sort(order, descending=True, nulls_last=True, maintain_order=True)
     total = found[busy].sum()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from distprof.merge.operators.added_up import REAL, AddedUp, joined, numbers_of, small
+from distprof.merge.operators.real_sums import RealSums
 
 AT_ONCE = 16
 """Ranks that are added in one go: polars takes some time each time."""
@@ -15,8 +16,8 @@ AT_ONCE = 16
 class RunSums:
     """Takes what was added up of each rank.
 
-    Of a group, a row stays. Of each rank only its time in a group and step does, which medians of ranks, chance, and
-    sums of real numbers are made of, in some bytes: rows of a thousand ranks would take a gigabyte.
+    Of a group, a row stays. Of each rank only its time in a group and step does, in some bytes: medians over ranks, and
+    how likely a rank is slow by chance, need them all.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -25,6 +26,7 @@ class RunSums:
         self._waiting = list[AddedUp]()
         self._groups = list[pl.DataFrame]()
         self._in_steps = list[pl.DataFrame]()
+        self._real = RealSums(REAL)
 
     def add(self, found: AddedUp) -> None:
         """Takes ranks that were not taken yet."""
@@ -36,7 +38,7 @@ class RunSums:
     def groups(self) -> pl.DataFrame:
         """`AddedUp.groups` of all ranks."""
         self._take()
-        return self._groups[0]
+        return self._groups[0].with_columns(**{name: pl.Series(values) for name, values in self._real.done().items()})
 
     @property
     def ranks(self) -> list[int]:
@@ -53,13 +55,6 @@ class RunSums:
         return pl.concat([part.select(
             pl.col("group").cast(pl.UInt32), pl.col("rank", "step", name).cast(pl.Int64)) for part in self._parts()])
 
-    def real_sums(self) -> pl.DataFrame:
-        """`REAL` of each group. How they are rounded depends on what is added to what, not on who read it when."""
-        parts = self._parts()
-        return pl.concat([pl.concat([part.select(
-            pl.col("group").cast(pl.UInt32), pl.col(name) if name in part.columns else pl.lit(0.0).alias(name),
-        ) for part in parts]).group_by("group", maintain_order=True).agg(pl.col(name).sum()) for name in REAL], how="align")
-
     def _parts(self) -> list[pl.DataFrame]:
         self._take()
         return self._in_steps
@@ -73,11 +68,11 @@ class RunSums:
         if not waiting:
             return
         come = pl.concat([one.groups for one in waiting])
-        self._groups = [joined([*self._groups, come], self.keys)]
+        self._groups = [joined([*self._groups, come.drop(REAL)], self.keys)]
+        self._real.grow(len(self._groups[0]))
         numbers, start, parts = numbers_of(come, self._groups[0], self.keys), 0, list[pl.DataFrame]()
         for one in waiting:
             own, start = numbers[start:start + len(one.groups)], start + len(one.groups)
+            self._real.add(own.to_numpy(), {name: one.groups[name].to_numpy() for name in REAL})
             parts.append(one.in_steps.with_columns(group=own.gather(one.in_steps["group"])))
-        together = pl.concat(parts, how="diagonal_relaxed")
-        self._in_steps.append(small(together.with_columns(pl.col(name).fill_null(0.0) for name in REAL
-                                                          if name in together.columns)))
+        self._in_steps.append(small(pl.concat(parts, how="vertical_relaxed")))
