@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
@@ -50,10 +50,13 @@ class RunSums:
         """In which there is any row."""
         return self._all("step")
 
-    def busy(self, name: str) -> pl.DataFrame:
-        """A row for each group, rank and step, with its time: `group`, `rank`, `step`, and `name`, one of `BUSY`."""
-        return pl.concat([part.select(
-            pl.col("group").cast(pl.UInt32), pl.col("rank", "step", name).cast(pl.Int64)) for part in self._parts()])
+    def busy(self, name: str) -> Iterator[pl.DataFrame]:
+        """A row for each group, rank and step, with its time: `group`, `rank`, `step`, and `name`, one of `BUSY`.
+
+        Ranks come a few at a time: rows of all take many times what they are held in.
+        """
+        for part in self._parts():
+            yield part.select(pl.col("group").cast(pl.UInt32), pl.col("rank", "step", name).cast(pl.Int64))
 
     def _parts(self) -> list[pl.DataFrame]:
         self._take()
@@ -75,4 +78,4 @@ class RunSums:
             own, start = numbers[start:start + len(one.groups)], start + len(one.groups)
             self._real.add(own.to_numpy(), {name: one.groups[name].to_numpy() for name in REAL})
             parts.append(one.in_steps.with_columns(group=own.gather(one.in_steps["group"])))
-        self._in_steps.append(small(pl.concat(parts, how="vertical_relaxed")))
+        self._in_steps.append(small(pl.concat(parts, how="vertical_relaxed").rechunk()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,25 +34,33 @@ def spread(sums: RunSums, busy: str) -> pl.DataFrame:
     ranks = sums.ranks
     if "rank" in sums.keys or len(ranks) < 2:
         return pl.DataFrame(schema={"group": pl.UInt32(), **NAMES})
-    in_steps = sums.busy(busy)
-    each, median = in_steps.group_by("group", "rank").agg(pl.col(busy).sum()).sort("rank"), pl.col(busy).median()
-    found = each.group_by("group").agg(
+    each, median = _added(sums.busy(busy), ["group", "rank"], pl.col(busy).sum()), pl.col(busy).median()
+    found = each.sort("rank").group_by("group").agg(
         slowest_rank=pl.when(pl.len() > 1).then(pl.col("rank").get(pl.col(busy).arg_max())),
         slowest_ratio=pl.when((pl.len() > 1) & (median > 0)).then(pl.col(busy).max() / median))
-    return found.join(_significance(in_steps, pl.Series(ranks), busy), on="group", how="left")
+    return found.join(_significance(sums, pl.Series(ranks), busy), on="group", how="left")
 
 
-def _significance(in_steps: pl.DataFrame, ranks: pl.Series, busy: str) -> pl.DataFrame:
-    timed = in_steps.filter(pl.col("step").is_not_null())
-    common = timed.group_by("step").agg(pl.col("rank").n_unique()).filter(pl.col("rank") == len(ranks))["step"].sort()
+def _added(parts: Iterable[pl.DataFrame], keys: Sequence[str], what: pl.Expr) -> pl.DataFrame:
+    """Of each part: `what` of the rows that share keys."""
+    return pl.concat([part.group_by(keys).agg(what) for part in parts])
+
+
+def _significance(sums: RunSums, ranks: pl.Series, busy: str) -> pl.DataFrame:
+    def timed() -> Iterator[pl.DataFrame]:
+        return (part.filter(pl.col("step").is_not_null()) for part in sums.busy(busy))
+
+    of_steps = _added(timed(), ["step"], pl.col("rank").n_unique().cast(pl.Int64)).group_by("step").sum()
+    common = of_steps.filter(pl.col("rank") == len(ranks))["step"].sort()
     size = max(len(ranks) * len(common) * DEALT, 1)
-    groups = timed.group_by("group", maintain_order=True).agg(pl.col(busy).sum()).sort(
-        busy, descending=True, maintain_order=True)["group"].head(min(max(MOST_NUMBERS // size, 1), MOST_GROUPS))
+    largest = _added(timed(), ["group"], pl.col(busy).sum()).group_by("group").sum().sort(
+        busy, "group", descending=[True, False])
+    groups = largest.head(min(max(MOST_NUMBERS // size, 1), MOST_GROUPS)).select("group")
     work = np.zeros((len(ranks), len(common), len(groups)))
-    own = timed.join(groups.to_frame().with_row_index("column"), on="group").filter(
-        pl.col("step").is_in(common.implode()))
-    place = (ranks.search_sorted(own["rank"]), common.search_sorted(own["step"]), own["column"])
-    work[tuple(one.to_numpy() for one in place)] = own[busy].to_numpy()
+    for part in timed():
+        own = part.join(groups.with_row_index("column"), on="group").filter(pl.col("step").is_in(common.implode()))
+        place = (ranks.search_sorted(own["rank"]), common.search_sorted(own["step"]), own["column"])
+        work[tuple(one.to_numpy() for one in place)] = own[busy].to_numpy()
     found: Any = chances(work - np.median(work, axis=0)) if len(groups) else None
     values = pl.Series("slowest_p_value", found, pl.Float64()) if found is not None else pl.lit(None, pl.Float64())
-    return groups.to_frame().with_columns(slowest_p_value=values)
+    return groups.with_columns(slowest_p_value=values)
