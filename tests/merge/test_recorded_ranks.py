@@ -88,8 +88,10 @@ def _merged(run: Path) -> Path:
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize(("command", "bytes_a_rank"), [("merge", 400_000), ("comms", 200_000), ("ops", 120_000)])
+@pytest.mark.parametrize(("command", "bytes_a_rank"), [("merge", 400_000), ("comms", 200_000), ("ops", 100_000)])
 def test_memory_grows_with_collectives_not_with_events(of_many_ranks, command, bytes_a_rank):
-    """Where the events of all ranks are held it is 510,000, 330,000 and 1,230,000 bytes a rank."""
+    """Where the events of all ranks are held it is 510,000, 330,000 and 1,230,000 bytes a rank; 258,000 of `ops` where
+    the rows of its operators are.
+    """
     few, many = (peak_bytes(command, of_many_ranks(count)) for count in (8, 264))
     assert many - few < 256 * bytes_a_rank
