@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -44,26 +44,30 @@ def added_up(rows: pl.DataFrame, keys: Sequence[str]) -> AddedUp:
     """
     counted, limited = (pl.col(name).is_not_null() for name in ("flops", "compute_ns"))
     duration = pl.when(pl.col("host_ns") > 0).then("host_ns").otherwise("device_ns")
-    away = _away(keys)
     rows = rows.with_columns(duration_ns=duration, least_ns=pl.max_horizontal("compute_ns", "memory_ns"), **{
         f"{what}_ns_on_{where}": pl.when(has).then(f"{where}_ns") for what, has in (
             ("counted", counted), ("limited", limited)) for where in ("host", "device")})
-    groups = rows.group_by(keys, maintain_order=True).agg(
-        *_sums(), num_ranks=pl.col("rank").n_unique().cast(pl.Int64),
-        **{name: _only(name) for name in away}, **{mixed(name): pl.col(name).n_unique() > 1 for name in away})
+    several = {name: pl.col(name).n_unique() > 1 for name in _away(keys)}
+    groups = _grouped(rows, keys, several, num_ranks=pl.col("rank").n_unique().cast(pl.Int64))
     numbers = numbers_of(rows, groups, keys)
     real = {name: sums_of(numbers.to_numpy(), rows[name].fill_null(0.0).to_numpy(), len(groups)) for name in REAL}
     in_steps = rows.with_columns(group=numbers).group_by(IN_STEP, maintain_order=True).agg(pl.col(*BUSY).sum())
     return AddedUp(groups=groups.with_columns(**real), in_steps=small(in_steps))
 
 
-def joined(several: Sequence[pl.DataFrame], keys: Sequence[str]) -> pl.DataFrame:
+def joined(groups: Sequence[pl.DataFrame], keys: Sequence[str]) -> pl.DataFrame:
     """Adds up `groups` of different ranks, but for `REAL`; those of the first keep their places."""
-    away = _away(keys)
-    return pl.concat(several).group_by(keys, maintain_order=True).agg(
-        *_sums(), pl.col("num_ranks").sum(),
-        **{name: pl.when(~pl.col(mixed(name)).any()).then(_only(name)) for name in away},
-        **{mixed(name): (pl.col(name).n_unique() > 1) | pl.col(mixed(name)).any() for name in away})
+    several = {name: (pl.col(name).n_unique() > 1) | pl.col(mixed(name)).any() for name in _away(keys)}
+    return _grouped(pl.concat(groups), keys, several, num_ranks=pl.col("num_ranks").sum())
+
+
+def _grouped(rows: pl.DataFrame, keys: Sequence[str], several: Mapping[str, pl.Expr], num_ranks: pl.Expr) -> (
+        pl.DataFrame):
+    """A row for all that share the keys; `several`: whether rows have several values of a column."""
+    found = rows.group_by(keys, maintain_order=True).agg(
+        *_sums(), num_ranks=num_ranks, **{name: pl.col(name).first() for name in several},
+        **{mixed(name): condition for name, condition in several.items()})
+    return found.with_columns(pl.when(~pl.col(mixed(name))).then(name).alias(name) for name in several)
 
 
 def numbers_of(rows: pl.DataFrame, groups: pl.DataFrame, keys: Sequence[str]) -> pl.Series:
@@ -89,8 +93,3 @@ def _away(keys: Sequence[str]) -> list[str]:
 def _sums() -> list[pl.Expr]:
     return [pl.col(*WHOLE, *WORKED).sum(), pl.col("min_ns").min(), pl.col("max_ns").max(), *(
         pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in (*COSTS, *MEMORY))]
-
-
-def _only(name: str) -> pl.Expr:
-    """The value of a column, null where rows have several."""
-    return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())

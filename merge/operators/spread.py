@@ -26,17 +26,17 @@ def spread(sums: RunSums, busy: str) -> pl.DataFrame:
         busy: The column of self time.
 
     Returns:
-        `group`, its place; `slowest_rank` has most self time, `slowest_ratio` is that of the median rank's, null of one
-        rank; `slowest_p_value`: how likely some rank would be as slow in some group if all were equal. Null without
-        three steps that all ranks have, and for groups that take little of the time. No rows where there is nothing to
-        compare.
+        `group`, its place; `slowest_rank` has most self time, the first of several; `slowest_ratio` is that of the
+        median rank's, null of one rank; `slowest_p_value`: how likely some rank would be as slow in some group if all
+        were equal. Null without three steps that all ranks have, and for groups that take little of the time. No rows
+        where there is nothing to compare.
     """
     ranks = sums.ranks
     if "rank" in sums.keys or len(ranks) < 2:
         return pl.DataFrame(schema={"group": pl.UInt32(), **NAMES})
     each, median = _added(sums.busy(busy), ["group", "rank"], pl.col(busy).sum()), pl.col(busy).median()
-    found = each.sort("rank").group_by("group").agg(
-        slowest_rank=pl.when(pl.len() > 1).then(pl.col("rank").get(pl.col(busy).arg_max())),
+    found = each.group_by("group").agg(
+        slowest_rank=pl.when(pl.len() > 1).then(pl.col("rank").filter(pl.col(busy) == pl.col(busy).max()).min()),
         slowest_ratio=pl.when((pl.len() > 1) & (median > 0)).then(pl.col(busy).max() / median))
     return found.join(_significance(sums, pl.Series(ranks), busy), on="group", how="left")
 

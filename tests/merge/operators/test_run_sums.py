@@ -29,8 +29,9 @@ rates = st.none() | st.floats(0, 1e12)
 def rows(draw):
     """A row of a rank."""
     found = {"op": draw(st.sampled_from("abc")), "shapes": draw(st.sampled_from([None, "[[2]]", "[[3]]"])),
-             "module_path": draw(st.sampled_from([None, "", "layers.0"])), "step": draw(st.sampled_from([None, 0, 1, 7])),
-             "type": "operator", "calls": draw(st.integers(1, 9)), "compute_ns": draw(rates), "memory_ns": draw(rates)}
+             "module_path": draw(st.sampled_from([None, "", "layers.0"])), "type": "operator",
+             "step": draw(st.sampled_from([None, 0, 1, 7])),
+             "calls": draw(st.integers(1, 9)), "compute_ns": draw(rates), "memory_ns": draw(rates)}
     found |= {name: draw(times) for name in ("self_host_ns", "host_ns", "min_ns", "max_ns")}
     found |= {name: draw(st.just(0) | times) for name in ("self_device_ns", "device_ns")}
     return found | {name: draw(st.none() | times) for name in MAYBE} | {"squared_ns": float(draw(times)) ** 2}
