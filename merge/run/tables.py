@@ -220,7 +220,8 @@ def write(folder: Path, table: Table, frames: pl.DataFrame | Iterable[pl.DataFra
 
     columns = [pl.col(column.name).cast(CATEGORIES[column.type]) for column in table.columns]
     given = (frames,) if isinstance(frames, pl.DataFrame) else frames
-    written = _written_together(given, OF_ROW + (pl.col(SPLITS).list.len().fill_null(0) if SPLITS in table.names() else 0))
+    splits = pl.col(SPLITS).list.len().fill_null(0) if SPLITS in table.names() else pl.lit(0)
+    written = _written_together(given, OF_ROW + splits)
     write_pieces(folder, table, (
         piece.select(columns).to_arrow(compat_level=pl.CompatLevel.oldest()) for piece in written), metadata)
 
