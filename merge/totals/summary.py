@@ -154,8 +154,8 @@ def communication(measured: MeasuredRun, steps: pl.DataFrame | None, analysis: A
         analysis: Of it, where that was made already.
 
     Returns:
-        `communication` of `summary.json`, None without collectives, and where it was not made already and timelines
-        are too long to look at; and timelines that are damaged.
+        `communication` of `summary.json`, None without collectives, and where it was not made already and tables or
+        timelines are too long to look at; and timelines that are damaged.
     """
     run, pieces = measured.run, measured.pieces
     if pieces is None or not pieces.num_rows or (analysis is None and not are_few(run)):
