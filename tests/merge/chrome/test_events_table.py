@@ -42,7 +42,8 @@ def test_rows_are_what_events_say(scans, rows_per_group, ascii_only, tmp_path_fa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(events, "ROWS_PER_GROUP", rows_per_group)
         table = EventTable(path, path.parent)
-        table.begin(SimpleNamespace(scanner=scanner, plan=plan, threads=[("1", "2", "")], steps=((), (), ())))
+        table.begin(SimpleNamespace(scanner=scanner, plan=plan, counts=None, threads=[("1", "2", "")],
+                                    steps=((), (), ())))
         for scan in scans:
             text = b",".join(json.dumps({**event, "pid": 1, "tid": 2}, ensure_ascii=ascii_only).encode()
                              for event in scan) + b"]"
