@@ -54,7 +54,7 @@ class MeasuredRun:
 
 
 def measured_run(run: Run, align: Align = "auto", *, collectives: bool = True, folder: Path | None = None,
-                 held_rows: int = HELD_ROWS) -> MeasuredRun:
+                 held_rows: int | None = None) -> MeasuredRun:
     """Reads and matches the collectives of a run at most once.
 
     Args:
@@ -64,12 +64,13 @@ def measured_run(run: Run, align: Align = "auto", *, collectives: bool = True, f
             takes it.
         folder: For files; with it collectives of more than `held_rows` rows are not held, but given in `parts`. Where
             clocks are not joined by samples they are: all of them say how far these are apart.
-        held_rows: Rows of collectives that are in memory at once.
+        held_rows: Rows of collectives that are in memory at once; `HELD_ROWS` where it is not told.
     """
     recorded = recorded_clock(run)
-    if folder is not None and collectives and (num_rows := num_collectives(run)) > held_rows and recorded.aligned and (
-            align in ("auto", "samples")):
-        return _in_parts(run, recorded, num_rows, folder, held_rows)
+    if folder is not None and collectives and recorded.aligned and align in ("auto", "samples"):
+        in_parts = _in_parts(run, recorded, folder, held_rows or HELD_ROWS)
+        if in_parts is not None:
+            return in_parts
     if not collectives and not needs_collectives(run, recorded, align):
         return MeasuredRun(run=run, clock=choose_clock(run, recorded, align, None), collectives=None)
     from distprof.merge.cost.collectives import measured_collectives  # with polars, which takes a while to import
@@ -84,7 +85,11 @@ def measured_run(run: Run, align: Align = "auto", *, collectives: bool = True, f
                        collectives=measured_collectives(matched.rows, clock, hosts_of(run)))
 
 
-def _in_parts(run: Run, clock: Clock, num_rows: int, folder: Path, held_rows: int) -> MeasuredRun:
+def _in_parts(run: Run, clock: Clock, folder: Path, held_rows: int) -> MeasuredRun | None:
+    """None where there are few rows, or none that can be read."""
+    num_rows = num_collectives(run)
+    if num_rows <= held_rows:
+        return None
     from distprof.merge.cost.measured_parts import measured_parts
     from distprof.merge.match.matched_parts import RowParts
     from distprof.merge.match.rank_rows import recorded_batches
@@ -93,6 +98,8 @@ def _in_parts(run: Run, clock: Clock, num_rows: int, folder: Path, held_rows: in
     for batch in recorded_batches(run):
         rows.add(batch.rows, batch.ranks)
         run = run.noting(batch.problems)
+    if not len(rows):
+        return None
     parts, check = measured_parts(rows, clock, hosts_of(run), folder)
     return MeasuredRun(run=run, clock=replace(clock, check=check), collectives=None, parts=parts)
 

@@ -37,6 +37,9 @@ class RowParts:
         """Of parts with one large group."""
         self._ranks = list[int]()
 
+    def __len__(self) -> int:
+        return len(self._parts)
+
     def add(self, rows: pl.DataFrame, ranks: Iterable[int]) -> None:
         """Takes in all rows of some ranks, as in `RankRows`; of ranks without rows it is known that they have none."""
         self._ranks += ranks

@@ -13,7 +13,10 @@ from polars.testing import assert_frame_equal
 from distprof.contract.merged_tables import MERGED_COLLECTIVES
 from distprof.errors import DataError
 from distprof.merge.activity import timelines
+from distprof.merge.chrome.drawing import collectives
 from distprof.merge.commands.critical_path import CriticalView, critical_paths
+from distprof.merge.commands.merge import merge
+from distprof.merge.cost import measured_parts, measured_run
 from distprof.merge.run import tables
 from distprof.merge.run.scanned_tables import scan_table
 from support.drawn_rows import collective, frame
@@ -66,6 +69,25 @@ def test_every_rank_is_merged_with_its_collectives(of_many_ranks):
     each = pl.read_parquet(run / "rank00003" / "collectives.parquet")
     assert merged["rank"].value_counts()["count"].to_list() == [len(each)] * 6
     assert merged["complete"].all() and merged["num_ranks"].unique().to_list() == [6]
+
+
+@pytest.mark.parametrize("damage", ["none", "one", "all"])
+def test_a_merge_in_parts_writes_the_same_bytes(of_many_ranks, tmp_path, monkeypatch, damage):
+    run = of_many_ranks(5)
+    for rank in {"none": (), "one": (3,), "all": range(5)}[damage]:
+        (run / f"rank{rank:05}" / "collectives.parquet").write_bytes(b"PAR1 no table PAR1")
+    merge(run, out=tmp_path / "whole")
+    monkeypatch.setattr(measured_run, "HELD_ROWS", 20)
+    monkeypatch.setattr(collectives, "PART_ROWS", 20)
+    seen = list[int]()
+    measured = measured_parts.measured_parts
+    monkeypatch.setattr(measured_parts, "measured_parts", lambda rows, *more: (seen.append(len(rows)),
+                                                                               measured(rows, *more))[1])
+    merge(run, out=tmp_path / "parts")
+    assert [*map(bool, seen)] == [True] * (damage != "all")
+    whole, parts = ({str(path.relative_to(tmp_path / name)): path.read_bytes() for path in sorted(
+        (tmp_path / name).rglob("*")) if path.is_file()} for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys() and {name for name in whole if whole[name] != parts[name]} == set()
 
 
 def test_timelines_that_are_not_held_are_read_again(of_many_ranks, monkeypatch):
