@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from distprof.errors import UsageError
 from distprof.storage.faults import CHANGED, NUMBERS, Kind, RemoteError
 from distprof.storage.retrying import persistently
 from distprof.storage.writable import Writable
 
 Result = TypeVar("Result")
-EXTRAS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "ssh": "sshfs", "sftp": "sshfs",
-          "abfs": "adlfs", "az": "adlfs"}
-"""Scheme -> the package that reads it."""
-OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    # tries are ours alone: those of botocore and s3fs would multiply with them, and say nothing
-    "s3": {"config_kwargs": {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": 64}},
-}
 _SETTING_UP = threading.Lock()
+_KNOWN: dict[tuple[str, str], Backend] = {}
+"""By scheme and what follows it, as far as that chooses the client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +41,12 @@ class Backend(Writable):
 
     def __init__(self, scheme: str, filesystem: Any) -> None:
         self.scheme = scheme
-        self.filesystem = filesystem
+        self._filesystem = filesystem
+
+    @property
+    def filesystem(self) -> Any:
+        """Of fsspec."""
+        return self._filesystem
 
     def key(self, url: str) -> str:
         """What fsspec calls the object of a URL."""
@@ -59,20 +57,23 @@ class Backend(Writable):
         """All objects at and below a URL, by what follows it; "" is the object itself. Nothing where nothing is."""
         root = self.key(url)
 
-        def find() -> dict[str, Any]:
+        def find() -> Mapping[str, Any]:
             try:
                 self.filesystem.invalidate_cache()
-                if self._is_file(root):
-                    return {root: self.filesystem.info(root)}
-                found: dict[str, Any] = self.filesystem.find(root, detail=True)
+                return self._found(root)
             except (FileNotFoundError, NotADirectoryError) as error:
                 if "bucket" in str(error).lower():
                     raise
                 return {}
-            return found
 
-        found = persistently(url, find)
-        return dict(self._named(root, found))
+        return dict(self._named(root, persistently(url, find)))
+
+    def _found(self, root: str) -> Mapping[str, Any]:
+        """What fsspec says of all objects at and below a key, by their keys."""
+        if self._is_file(root):
+            return {root: self.filesystem.info(root)}
+        found: Mapping[str, Any] = self.filesystem.find(root, detail=True)
+        return found
 
     def _is_file(self, root: str) -> bool:
         """True where that has to be asked first: listing a page of the web means reading it."""
@@ -164,42 +165,15 @@ def backend_of(url: str) -> Backend:
     Raises:
         UsageError: No such URLs can be read, or not with what is installed.
     """
-    scheme, _, rest = url.partition("://")
+    from distprof.storage.schemes import made, reached
+
+    scheme, host = reached(url)
     with _SETTING_UP:
-        return _backend(scheme, rest.partition("/")[0] if scheme not in ("s3", "s3a", "gs", "gcs") else "")
-
-
-@cache
-def _backend(scheme: str, host: str) -> Backend:
-    from fsspec.core import url_to_fs  # takes a while, and local runs need none of it
-
-    url = f"{scheme}://{host}/" if host else f"{scheme}://"
-    options = dict(OPTIONS.get("s3" if scheme == "s3a" else scheme, {}))
-    try:
-        filesystem, _ = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
-    except ImportError as error:
-        package = EXTRAS.get(scheme)
-        raise UsageError(f"expected a package that reads {scheme}:// URLs, found none: {error}",
-                         hint=f"pip install {'distprof[s3]' if package == 's3fs' else package}" if package else
-                         "docs/object-storage.md lists packages") from error
-    except ValueError as error:
-        raise UsageError(f"expected a URL like s3://bucket/run, found {scheme}://: {error}",
-                         hint="docs/object-storage.md lists what can be read") from error
-    return _kind_of(scheme)(scheme, filesystem)
+        if (scheme, host) not in _KNOWN:
+            _KNOWN[scheme, host] = made(scheme, host)
+        return _KNOWN[scheme, host]
 
 
 def forget_clients() -> None:
     """What was set in the environment meanwhile holds for the next client."""
-    _backend.cache_clear()
-
-
-def _kind_of(scheme: str) -> Callable[[str, Any], Backend]:
-    if scheme in ("s3", "s3a"):
-        from distprof.storage.s3 import S3
-
-        return S3
-    if scheme in ("http", "https"):
-        from distprof.storage.web import Web
-
-        return Web
-    return Backend
+    _KNOWN.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distprof.storage.joined import Joined
-from distprof.storage.objects import Objects
+from distprof.storage.whole_objects import WholeObjects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class ByWorkers:
     joined: Joined | None
     """The object that pieces of all are put together to; None where these are too many."""
     joined_name: str
-    objects: Objects
+    objects: WholeObjects
 
     @property
     def names(self) -> set[str]:

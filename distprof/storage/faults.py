@@ -13,6 +13,8 @@ from distprof.errors import StorageError
 KEYS = "are the keys there and not expired? docs/object-storage.md says where each storage looks for them"
 RIGHTS = "may these keys read and list there? docs/object-storage.md lists the rights"
 NETWORK = "is the network up and the endpoint right? the same command goes on, once it answers"
+HOST = ("is it the right host? `ssh` to it once asks, and notes its key in ~/.ssh/known_hosts; where the key has "
+        "changed, ask who runs the host")
 CHANGED = "is something still writing there? run the command again"
 BUSY_STATUS = frozenset((408, 425, 429, 500, 502, 503, 504))
 BUSY_CODES = frozenset(("SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "Throttling",
@@ -27,8 +29,11 @@ NETWORK_ERRORS = frozenset((
     "FSTimeoutError", "ServerTimeoutError", "ClientConnectionError", "ClientConnectorError", "ClientOSError",
     "ClientPayloadError", "ServerDisconnectedError", "ConnectionClosedError", "EndpointConnectionError",
     "ReadTimeoutError", "ConnectTimeoutError", "HTTPClientError", "IncompleteReadError", "IncompleteRead",
-    "ResponseStreamingError", "ResponseParserError", "ContentLengthError", "SSHException", "ConnectionLost",
+    "ResponseStreamingError", "ResponseParserError", "ContentLengthError", "ConnectionLost", "SFTPConnectionLost",
+    "SFTPNoConnection", "ChannelOpenError", "ServiceRequestError", "ServiceResponseError",
 ))
+DENIALS = frozenset(("SFTPPermissionDenied", "SFTPWriteProtect"))
+ABSENCES = frozenset(("SFTPNoSuchFile", "SFTPNoSuchPath"))
 
 
 class Kind(Enum):
@@ -79,17 +84,19 @@ def fault_of(error: BaseException) -> Fault:
     said = f"{status} {code}".strip() if status and not code.startswith(str(status)) else code
     if code == "PreconditionFailed" or status == 412 or "FileExpired" in names:
         return Fault(Kind.REPLACED, "it was replaced while it was read", CHANGED)
+    if "HostKeyNotVerifiable" in names:
+        return Fault(Kind.REFUSED, f"its host key is not known ({_words(error)})", HOST)
     if code in KEY_CODES or status == 401 or names & KEY_ERRORS:
         return Fault(Kind.REFUSED, f"the keys were refused ({said or _words(error)})", KEYS)
     if status in BUSY_STATUS or code in BUSY_CODES:
         return Fault(Kind.AGAIN, f"it answers {said}", NETWORK)
     if names & NETWORK_ERRORS or any(isinstance(one, TimeoutError | ConnectionError) for one in _chain(error)):
         return Fault(Kind.AGAIN, f"the connection failed ({_words(error)})", NETWORK)
-    if status == 403 or isinstance(error, PermissionError):
+    if status == 403 or isinstance(error, PermissionError) or names & DENIALS or _is_forbidden(error):
         return Fault(Kind.DENIED, f"access was denied ({said or _words(error)})", RIGHTS)
-    if code == "NoSuchBucket":
+    if code in ("NoSuchBucket", "ContainerNotFound"):
         return Fault(Kind.MISSING, "there is no such bucket", "is its name right, and the endpoint?")
-    if status == 404 or isinstance(error, FileNotFoundError):
+    if status == 404 or isinstance(error, FileNotFoundError) or names & ABSENCES:
         return Fault(Kind.MISSING, "it is not there (any more)", "was it removed meanwhile?")
     return Fault(Kind.OTHER, said or _words(error), "`distprof --debug ...` shows where")
 
@@ -126,6 +133,11 @@ def _answer(error: BaseException) -> tuple[str, int]:
             if isinstance(status := getattr(one, name, None), int) and 100 <= status < 600:
                 return "", status
     return "", 0
+
+
+def _is_forbidden(error: BaseException) -> bool:
+    """An answer 403 for which gcsfs has no class."""
+    return type(error) is OSError and str(error).startswith("Forbidden: ")
 
 
 def _words(error: BaseException) -> str:

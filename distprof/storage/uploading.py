@@ -81,10 +81,13 @@ def abort(upload: Upload) -> None:
 
 
 def put_file(file: Path, url: str, moved: Moved = lambda _: None) -> None:
-    """Writes a file, a large one in parts side by side."""
-    size = file.stat().st_size
-    if size <= writable.PART_BYTES:
-        backend_of(url).put(url, file.read_bytes())
+    """Writes a file; a large one in parts side by side, where the storage puts them together."""
+    size, backend = file.stat().st_size, backend_of(url)
+    if size <= writable.PART_BYTES or not backend.has_parts:
+        if size <= writable.PART_BYTES:
+            backend.put(url, file.read_bytes())
+        else:
+            backend.put_whole(url, file)
         moved(size)
         return
     upload = begin(url)

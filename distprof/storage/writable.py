@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from distprof.storage.retrying import persistently
@@ -23,9 +24,13 @@ def part_bytes(size: int) -> int:
 class Writable:
     """What `Backend` can write, by what every filesystem of fsspec has."""
 
-    filesystem: Any
     has_parts = False
     """Whether the storage itself puts parts together."""
+
+    @property
+    def filesystem(self) -> Any:
+        """Of fsspec."""
+        raise NotImplementedError
 
     def key(self, url: str) -> str:
         """What fsspec calls the object of a URL."""
@@ -49,11 +54,22 @@ class Writable:
         return persistently(url, lambda: self._put(self.key(url), content, only_new=only_new))
 
     def _put(self, key: str, content: bytes, *, only_new: bool) -> bool:
-        self.filesystem.makedirs(self.filesystem._parent(key), exist_ok=True)
+        self._make_folder_of(key)
         if only_new and self.filesystem.exists(key):
             return False
         self.filesystem.pipe_file(key, content)
         return True
+
+    def put_whole(self, url: str, file: Path) -> None:
+        """Writes a file of any length by what the package has for that; tried again, it begins anew."""
+        def put() -> None:
+            self._make_folder_of(self.key(url))
+            self.filesystem.put_file(os.fspath(file), self.key(url))
+
+        persistently(url, put)
+
+    def _make_folder_of(self, key: str) -> None:
+        self.filesystem.makedirs(self.filesystem._parent(key), exist_ok=True)
 
     def remove(self, urls: Sequence[str]) -> None:
         """Removes objects, as far as they are there."""

@@ -23,7 +23,7 @@ from distprof.merge.scan.repair import repaired
 from distprof.merge.scan.scanned_columns import NONE
 
 if TYPE_CHECKING:
-    from distprof.storage.objects import Objects, Place
+    from distprof.storage.whole_objects import WholeObjects, Place
 
 ROWS_PER_GROUP = 1 << 16
 MANY = 8
@@ -124,7 +124,7 @@ def _decoded(text: bytes) -> str:
 class EventTables:
     """Writes a folder with a table a rank."""
 
-    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans, objects: Objects | None = None) -> None:
+    def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans, objects: WholeObjects | None = None) -> None:
         """Writes to the folder; where `objects` are given, workers put the tables there."""
         self._folder, self._objects = folder / MERGED_EVENTS.file, objects
 

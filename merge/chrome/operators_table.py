@@ -28,14 +28,14 @@ from distprof.merge.operators.source import ABOUT, Source
 from distprof.merge.run.run_model import Run
 
 if TYPE_CHECKING:
-    from distprof.storage.objects import Objects, Place
+    from distprof.storage.whole_objects import WholeObjects, Place
 
 
 class OperatorTables:
     """Writes a folder with a table a rank. It has all of a timeline, whatever is chosen for the merged trace."""
 
     def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans,
-                 objects: Objects | None = None) -> None:
+                 objects: WholeObjects | None = None) -> None:
         """Writes to the folder; where `objects` are given, workers put the tables there."""
         self._objects = objects
         self._folder = folder / MERGED_OPERATORS.file

@@ -95,13 +95,13 @@ def _by_workers(run: Run, merged: RemotePath, options: MergeOptions, workers: Wo
     """What workers of a cluster upload themselves; those on this machine gain nothing by it."""
     from distprof.storage.by_workers import ByWorkers
     from distprof.storage.joined import Joined
-    from distprof.storage.objects import Objects
+    from distprof.storage.whole_objects import WholeObjects
 
     url = f"{merged.url}/{TRACE_JSON}"
     if workers.scheduler is None or not FORMATS[options.format].by_workers or not Joined.takes(url, 0):
         return None
     joined = Joined(url, str(merged)) if Joined.takes(url, len(run.ranks)) else None
-    return ByWorkers(joined=joined, joined_name=TRACE_JSON, objects=Objects(merged.url, str(merged)))
+    return ByWorkers(joined=joined, joined_name=TRACE_JSON, objects=WholeObjects(merged.url, str(merged)))
 
 
 @contextmanager

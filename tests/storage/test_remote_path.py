@@ -16,6 +16,7 @@ from threading import Thread
 import pytest
 
 from distprof.storage import stream
+from distprof.storage.backend import forget_clients
 from distprof.storage.places import place, real, remote
 from distprof.storage.walking import walk
 from support.faulty_proxy import FaultyProxy, faulty_proxy
@@ -155,9 +156,13 @@ def test_a_password_is_not_shown() -> None:
 @pytest.mark.parametrize(("url", "words"), [
     ("nothing://x/y", "distprof: expected a URL like s3://bucket/run, found nothing://"),
     ("gs://x/y", "distprof: expected a package that reads gs:// URLs, found none"),
+    ("ssh://x/y", "distprof: expected a package that reads ssh:// URLs, found none"),
     ("s3://", "distprof: expected a URL like s3://bucket/run, found s3://"),
 ])
-def test_urls_that_cannot_be_read_are_said_in_a_line(url: str, words: str) -> None:
+def test_urls_that_cannot_be_read_are_said_in_a_line(url: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("gcsfs", "sshfs"):
+        monkeypatch.setitem(sys.modules, package, None)  # as if it was not installed
+    forget_clients()
     done = called("stats", url)
     assert done.returncode in (1, 2)
     assert done.stderr.startswith(words), done.stderr

@@ -1,4 +1,4 @@
-"""Objects that are put by others are there when their owner says so, all of them or none."""
+"""WholeObjects that are put by others are there when their owner says so, all of them or none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from distprof.errors import OutputError
 from distprof.storage import writable
-from distprof.storage.objects import Objects
+from distprof.storage.whole_objects import WholeObjects
 from support.faulty_proxy import answers, faulty_proxy
 from support.s3_server import use
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 def test_they_are_there_when_their_owner_says_so(bucket, server, monkeypatch):
     monkeypatch.setattr(writable, "PART_BYTES", 5 * MIB)
     contents = {"a/one": b"x" * (12 * MIB), "a/two": b"", "three": b"abc"}
-    objects = Objects(f"{bucket}/m", "there")
+    objects = WholeObjects(f"{bucket}/m", "there")
     for name, content in contents.items():
         place = pickle.loads(pickle.dumps(objects.place(name)))
         place.put(io.BytesIO(b"z" * (17 * MIB)))  # by a worker that was taken for dead
@@ -33,7 +33,7 @@ def test_they_are_there_when_their_owner_says_so(bucket, server, monkeypatch):
 
 
 def test_nothing_is_left_of_those_that_are_given_up(bucket, server):
-    objects = Objects(f"{bucket}/m", "there")
+    objects = WholeObjects(f"{bucket}/m", "there")
     for name in ("one", "two"):
         objects.add(name, objects.place(name).put(io.BytesIO(b"abc")))
     objects.place("three")
@@ -47,4 +47,4 @@ def test_an_owner_that_may_not_write_is_told(bucket, server, monkeypatch):
         use(monkeypatch, server, proxy.address)
         proxy.add(answers(403, "AccessDenied"), method="POST", path=r".*uploads.*")
         with pytest.raises(OutputError, match="cannot write there: access was denied"):
-            Objects(f"{bucket}/m", "there").place("one")
+            WholeObjects(f"{bucket}/m", "there").place("one")

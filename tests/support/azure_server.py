@@ -1,0 +1,43 @@
+"""Azurite, Microsoft's emulator of Azure's blobs, in a process of its own, on this machine alone.
+
+    npm install --global azurite      (186 MB with all that it needs)
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from support.missing import missing
+
+PROGRAM = "azurite-blob"
+ACCOUNT, KEY = "devstoreaccount1", (  # of everyone, as its documentation says
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==")
+
+
+def why_not() -> str:
+    """What is missing on this machine; '' where nothing is."""
+    program = "" if shutil.which(PROGRAM) else f"{PROGRAM}: not installed (npm: azurite)"
+    return "; ".join(filter(None, (missing("adlfs"), program)))
+
+
+def connection(address: str, key: str = KEY) -> str:
+    """What tells clients where it is, in AZURE_STORAGE_CONNECTION_STRING."""
+    return (f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};"
+            f"BlobEndpoint={address}/{ACCOUNT};")
+
+
+@contextmanager
+def azure_server() -> Iterator[str]:
+    """Starts one; its address."""
+    command = [shutil.which(PROGRAM) or PROGRAM, "--blobHost", "127.0.0.1", "--blobPort", "0", "--inMemoryPersistence",
+               "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            words = next(line for line in process.stdout if "successfully listens on" in line).split()
+            yield words[-1]
+        finally:
+            process.kill()

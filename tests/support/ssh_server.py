@@ -1,0 +1,132 @@
+"""OpenSSH's server in a folder, for whoever runs the tests: with keys and a home of its own, on this machine alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from getpass import getuser
+from pathlib import Path
+
+from support.jobs import PATIENCE_S
+
+PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+CONF = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+StrictModes no
+UsePAM no
+PidFile none
+PermitRootLogin yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+Subsystem sftp internal-sftp{more}
+"""
+
+
+def why_not() -> str:
+    """What is missing on this machine; '' where nothing is."""
+    if shutil.which("sshd", path=PATH) is None or shutil.which("ssh-keygen") is None:
+        return "sshd: not installed (Debian: openssh-server)"
+    if os.geteuid() == 0 and subprocess.run([*_before(), "true"], capture_output=True, check=False).returncode:
+        return "sshd: root may not make mount namespaces here"
+    return ""
+
+
+def _before() -> Sequence[str]:
+    """For root sshd wants a folder in /run, which is made where only it sees it."""
+    apart = 'mount -t tmpfs none /run && mkdir -m 755 /run/sshd && exec "$@"'
+    return ("unshare", "--mount", "sh", "-c", apart, "--") if os.geteuid() == 0 else ()
+
+
+@dataclass
+class SshServer:
+    """A server that runs."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def home(self) -> Path:
+        """Of a user whom the server lets in."""
+        return self.folder / "home"
+
+    @property
+    def host(self) -> str:
+        """With the port, as in a URL."""
+        return f"{getuser()}@127.0.0.1:{self.port}"
+
+    def environ(self) -> dict[str, str]:
+        """What makes a client that user."""
+        return {"HOME": str(self.home), "SSH_AUTH_SOCK": ""}
+
+    def start(self, *, more: str = "") -> None:
+        """Starts it, with options of the SFTP server."""
+        conf = self.folder / "conf"
+        conf.write_text(CONF.format(port=self.port, folder=self.folder, more=more and f" {more}"))
+        command = [*_before(), shutil.which("sshd", path=PATH) or "sshd", "-D", "-E", self.folder / "log", "-f", conf]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL, start_new_session=True)
+        until = time.monotonic() + PATIENCE_S
+        while not _answers(self.port):
+            assert self.process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """With all connections."""
+        if self.process is not None:
+            for pid in reversed(_tree(self.process.pid)):
+                os.kill(pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+
+@contextmanager
+def ssh_server(folder: Path, *, more: str = "") -> Iterator[SshServer]:
+    """Makes keys and starts one; it ends behind the block."""
+    (folder / "home" / ".ssh").mkdir(parents=True)
+    for key in (folder / "host_key", folder / "home" / ".ssh" / "id_ed25519"):
+        make_key(key)
+    shutil.copy(folder / "home" / ".ssh" / "id_ed25519.pub", folder / "authorized_keys")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = SshServer(folder, port)
+    kind, key = (folder / "host_key.pub").read_text().split()[:2]
+    (server.home / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{port} {kind} {key}\n")
+    try:
+        server.start(more=more)
+        yield server
+    finally:
+        server.kill()
+
+
+def make_key(file: Path) -> None:
+    """A new pair of keys, in the place of an earlier one."""
+    file.unlink(missing_ok=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as asked:
+        asked.settimeout(10)
+        return asked.connect_ex(("127.0.0.1", port)) == 0 and asked.recv(4) == b"SSH-"
+
+
+def _tree(pid: int) -> list[int]:
+    """A process and all below it: connections have processes of their own."""
+    try:
+        children = [int(child) for task in Path(f"/proc/{pid}/task").iterdir()
+                    for child in (task / "children").read_text().split()]
+    except FileNotFoundError:
+        return []
+    return [pid, *(one for child in children for one in _tree(child))]
