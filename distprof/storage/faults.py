@@ -23,7 +23,7 @@ KEY_CODES = frozenset(("ExpiredToken", "ExpiredTokenException", "InvalidAccessKe
                        "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed", "InvalidClientTokenId"))
 KEY_ERRORS = frozenset(("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound",
                         "TokenRetrievalError", "UnauthorizedSSOTokenError", "RefreshError", "DefaultCredentialsError",
-                        "AuthenticationException", "PermissionDenied"))
+                        "AuthenticationException", "PermissionDenied", "ClientAuthenticationError"))
 """Names of classes: which libraries there are, depends on the scheme."""
 NETWORK_ERRORS = frozenset((
     "FSTimeoutError", "ServerTimeoutError", "ClientConnectionError", "ClientConnectorError", "ClientOSError",
@@ -129,6 +129,9 @@ def _answer(error: BaseException) -> tuple[str, int]:
         if isinstance(response, dict) and "Error" in response:  # botocore
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             return str(response["Error"].get("Code", "")), int(status or 0)
+        if isinstance(status := getattr(one, "status_code", None), int):  # of Azure
+            code = getattr(one, "error_code", None) or ""
+            return str(getattr(code, "value", code)), status
         for name in ("status", "code"):  # aiohttp, gcsfs
             if isinstance(status := getattr(one, name, None), int) and 100 <= status < 600:
                 return "", status

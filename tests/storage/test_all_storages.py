@@ -14,7 +14,8 @@ from distprof.storage.claims import NAME, Claim
 from distprof.storage.places import place
 from distprof.storage.uploading import put_file
 from distprof.storage.writable import PART_BYTES
-from support.jobs import called
+from support.azure_server import KEY
+from support.jobs import EXAMPLES, ROOT, called, distprof
 from support.rank_traces import slice_of, write_run
 from support.storages import KINDS, Storage, use
 
@@ -146,3 +147,27 @@ def test_nothing_there_is_said_in_a_line(storage: Storage) -> None:
     assert done.returncode == 1
     line, = done.stderr.splitlines()
     assert "found nothing at" in line and "  hint: " in line
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("server", [
+    "ssh", pytest.param("gs", marks=pytest.mark.stress), pytest.param("abfs", marks=pytest.mark.stress)], indirect=True)
+def test_a_job_is_uploaded_while_it_runs(storage: Storage, tmp_path: Path) -> None:
+    done = distprof("run", "--out", f"{storage.url}/job", "--nproc-per-node", 1, "--steps",
+                    "wait=1,count=0,time=1,trace=1,arrivals=0", EXAMPLES / "train_ddp.py", "--steps", 4, cwd=tmp_path,
+                    **{"PYTHONPATH": str(ROOT), **storage.environ})
+    assert done.returncode == 0, done.stderr
+    assert f"uploaded to {storage.url}/job; " in done.stderr
+    here, = (tmp_path / "runs").iterdir()
+    names = {file.relative_to(here).as_posix() for file in here.rglob("*")
+             if file.is_file() and not any(part.startswith(".") for part in file.relative_to(here).parts)}
+    assert names == {name for name in storage.objects(f"{storage.url}/job") if not name.endswith(".upload.json")}
+    assert called("stats", f"{storage.url}/job").returncode == 0
+
+
+@pytest.mark.parametrize("server", ["abfs"], indirect=True)
+def test_a_wrong_key_of_azure_is_said(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, {name: words.replace(KEY, "A" * 86 + "==") for name, words in storage.environ.items()})
+    assert called("stats", f"{storage.url}/run").stderr == (
+        f"distprof: cannot read or write {storage.url}/run: access was denied (403 AuthorizationFailure)  hint: may these "
+        "keys read and list there? docs/object-storage.md lists the rights\n")

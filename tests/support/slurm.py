@@ -38,7 +38,7 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
-NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus}
+NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=4096
 PartitionName=all Nodes=localhost Default=YES OverSubscribe=FORCE:4
 """
 
