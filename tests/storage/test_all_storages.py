@@ -169,5 +169,5 @@ def test_a_job_is_uploaded_while_it_runs(storage: Storage, tmp_path: Path) -> No
 def test_a_wrong_key_of_azure_is_said(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, {name: words.replace(KEY, "A" * 86 + "==") for name, words in storage.environ.items()})
     assert called("stats", f"{storage.url}/run").stderr == (
-        f"distprof: cannot read or write {storage.url}/run: access was denied (403 AuthorizationFailure)  hint: may these "
-        "keys read and list there? docs/object-storage.md lists the rights\n")
+        f"distprof: cannot read or write {storage.url}/run: access was denied (403 AuthorizationFailure)  hint: may "
+        "these keys read and list there? docs/object-storage.md lists the rights\n")
