@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from getpass import getuser
 from pathlib import Path
@@ -85,9 +85,13 @@ class SshServer:
     def kill(self) -> None:
         """With all connections."""
         if self.process is not None:
-            for pid in reversed(_tree(self.process.pid)):
+            _, *connections = tree = _tree(self.process.pid)
+            for pid in reversed(tree):
                 os.kill(pid, signal.SIGKILL)
             self.process.wait()
+            for pid in connections:  # they became ours, where tests adopt orphans
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
             self.process = None
 
 
