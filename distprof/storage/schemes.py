@@ -13,7 +13,7 @@ from distprof.errors import StorageError, UsageError
 from distprof.storage import ssh
 from distprof.storage.backend import Backend
 from distprof.storage.faults import KEYS
-from distprof.storage.whole_objects import WholeObjects
+from distprof.storage.objects import Objects
 from distprof.storage.s3 import S3
 from distprof.storage.web import Web
 
@@ -41,8 +41,8 @@ _S3 = Scheme(kind=S3, package="s3fs", install="distprof[s3]", is_for_all_hosts=T
     **UNCACHED,
     # tries are ours alone: those of botocore and s3fs would multiply with them, and say nothing
     "config_kwargs": {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": 64}})
-_GS = Scheme(kind=WholeObjects, package="gcsfs", install="distprof[gs]", logger="gcsfs", is_for_all_hosts=True)
-_AZURE = Scheme(kind=WholeObjects, package="adlfs", install="distprof[azure]", logger="azure")
+_GS = Scheme(kind=Objects, package="gcsfs", install="distprof[gs]", logger="gcsfs", is_for_all_hosts=True)
+_AZURE = Scheme(kind=Objects, package="adlfs", install="distprof[azure]", logger="azure")
 _SSH = Scheme(package="sshfs", install="distprof[ssh]", logger="asyncssh", options=ssh.OPTIONS)
 _WEB = Scheme(kind=Web, package="aiohttp", install="aiohttp")
 SCHEMES: Mapping[str, Scheme] = {

@@ -28,7 +28,7 @@ from distprof.merge.operators.source import ABOUT, Source
 from distprof.merge.run.run_model import Run
 
 if TYPE_CHECKING:
-    from distprof.storage.whole_objects import WholeObjects, Place
+    from distprof.storage.whole_objects import Place, WholeObjects
 
 
 class OperatorTables:

@@ -1,4 +1,4 @@
-"""WholeObjects that are put by others are there when their owner says so, all of them or none."""
+"""Objects that are put by others are there when their owner says so, all of them or none."""
 
 from __future__ import annotations
 
