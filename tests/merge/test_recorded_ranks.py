@@ -21,7 +21,8 @@ from distprof.merge.run import tables
 from distprof.merge.run.scanned_tables import scan_table
 from support.drawn_rows import collective, frame
 from support.jobs import distprof
-from support.many_ranks import peak_bytes, write_run
+from support.many_ranks import write_run
+from support.peak_memory import peak_bytes
 
 
 @pytest.fixture

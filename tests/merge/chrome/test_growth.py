@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +10,7 @@ import pytest
 
 from distprof.merge.chrome.options import MergeOptions, NumberRanges
 from distprof.merge.commands.merge import merge
+from support.peak_memory import peak_bytes
 
 pytestmark = pytest.mark.stress
 
@@ -101,15 +99,6 @@ def test_four_times_as_much_takes_at_most_six_times_as_long(tmp_path, kind, coun
     assert many < 6 * few
 
 
-def peak_bytes(folder: Path) -> int:
-    """The largest resident set of a merge."""
-    process = subprocess.Popen([sys.executable, "-m", "distprof", "merge", str(folder)], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_maxrss * 1024
-
-
 def test_memory_does_not_grow_with_the_slices(tmp_path):
-    few, many = (peak_bytes(write(tmp_path / str(count), slices(count))) for count in (1_500_000, 6_000_000))
+    few, many = (peak_bytes("merge", write(tmp_path / str(count), slices(count))) for count in (1_500_000, 6_000_000))
     assert many < few + 30_000_000

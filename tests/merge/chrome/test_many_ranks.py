@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from distprof.merge.chrome.work_folder import WORK
 from distprof.merge.commands.merge import EVERYTHING, merge
 from distprof.merge.run.open_run import open_run
 from support.jobs import clean_environ
+from support.peak_memory import peak_bytes
 from support.rank_traces import slice_of, strict
 
 
@@ -82,16 +82,7 @@ def test_files_are_opened_one_after_the_other(tmp_path):
     assert not [path for path in (traces / "merged").iterdir() if path.name.startswith(".")]
 
 
-def peak_bytes(folder: Path) -> int:
-    """The largest resident set of a merge."""
-    process = subprocess.Popen([sys.executable, "-m", "distprof", "merge", str(folder)], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_maxrss * 1024
-
-
 @pytest.mark.stress
 def test_memory_does_not_grow_with_the_ranks(tmp_path):
-    few, many = (peak_bytes(write_traces(tmp_path / str(count), [*range(count)], 5000)) for count in (8, 512))
+    few, many = (peak_bytes("merge", write_traces(tmp_path / str(count), [*range(count)], 5000)) for count in (8, 512))
     assert many < few + 60_000_000

@@ -11,7 +11,8 @@ from distprof.contract.tables import MODULES
 from distprof.merge.run import recorded, tables
 from distprof.merge.run.open_run import open_run
 from distprof.merge.totals.recorded_tables import RecordedTables, read_tables
-from support.many_ranks import FEW_STEPS, PipelinedJob, Ranks, peak_bytes, write
+from support.many_ranks import FEW_STEPS, PipelinedJob, Ranks, write
+from support.peak_memory import peak_bytes
 
 
 def frames(found: RecordedTables) -> list[pl.DataFrame]:
