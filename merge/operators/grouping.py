@@ -8,12 +8,12 @@ from difflib import get_close_matches
 import polars as pl
 
 from distprof.errors import UsageError
-from distprof.merge.operators.added_up import BY, KEYS, added_up
 from distprof.merge.operators.amounts import MEMORY
 from distprof.merge.operators.limits import LATENCY_RATIO
 from distprof.merge.operators.operator_rows import as_texts
-from distprof.merge.operators.run_sums import RunSums
 from distprof.merge.operators.spread import spread
+from distprof.merge.operators.sums.added_up import BY, KEYS, added_up
+from distprof.merge.operators.sums.run_sums import RunSums
 
 NUMBERS = ("calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns", "mean_ns", "min_ns", "max_ns", "std_ns",
            "share", "cumulative_share", "flops", "bytes", "flops_per_second", "bytes_per_second", "flops_per_byte",

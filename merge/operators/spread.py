@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from distprof.merge.chance.significance import chances
-from distprof.merge.operators.run_sums import RunSums
+from distprof.merge.operators.sums.run_sums import RunSums
 
 MOST_NUMBERS = 10_000_000
 """Numbers that are dealt out to ranks to tell chance: of many ranks and steps, those of fewer groups."""

@@ -11,9 +11,9 @@ import polars as pl
 
 from distprof.contract.problems import Problem
 from distprof.merge.blame.culprits import SURE
-from distprof.merge.operators.added_up import BY
 from distprof.merge.operators.run_operators import RunOperators
 from distprof.merge.operators.shapes.coverage import ShapeCoverage
+from distprof.merge.operators.sums.added_up import BY
 from distprof.merge.run.run_model import Run
 from distprof.merge.text.culprits import chance_words
 from distprof.merge.text.problems import show_problems

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import distprof
-from distprof.merge.operators.added_up import KEYS
 from distprof.merge.operators.grouping import NUMBERS
+from distprof.merge.operators.sums.added_up import KEYS
 from support.jobs import called
 from support.made_up_traces import folder, op
 

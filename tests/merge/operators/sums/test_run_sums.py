@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distprof.merge.operators import run_sums
-from distprof.merge.operators.added_up import BY, added_up
 from distprof.merge.operators.grouping import grouped, grouped_sums
 from distprof.merge.operators.operator_rows import SCHEMA
-from distprof.merge.operators.run_sums import RunSums
+from distprof.merge.operators.sums import run_sums
+from distprof.merge.operators.sums.added_up import BY, added_up
+from distprof.merge.operators.sums.run_sums import RunSums
 
 TYPES = {**SCHEMA, "compute_ns": pl.Float64(), "memory_ns": pl.Float64()}
 AMOUNTS = ("calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns")

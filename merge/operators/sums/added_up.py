@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from distprof.merge.operators.amounts import COSTS, MEMORY
-from distprof.merge.operators.real_sums import sums_of
+from distprof.merge.operators.sums.real_sums import sums_of
 
 BY = {"op": "op", "type": "type", "module": "module_path", "class": "class_name", "shape": "shapes",
       "dtype": "dtypes", "phase": "phase", "rank": "rank", "stream": "stream", "step": "step", "stack": "stack"}

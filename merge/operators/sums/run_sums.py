@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from distprof.merge.operators.added_up import REAL, AddedUp, joined, numbers_of, small
-from distprof.merge.operators.real_sums import RealSums
+from distprof.merge.operators.sums.added_up import REAL, AddedUp, joined, numbers_of, small
+from distprof.merge.operators.sums.real_sums import RealSums
 
 AT_ONCE = 16
 """Ranks that are added in one go: polars takes some time each time."""
