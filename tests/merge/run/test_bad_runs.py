@@ -102,8 +102,8 @@ def test_a_format_of_the_future_is_refused(run):
 
 @pytest.mark.parametrize("file", ["run.json", "rank00002/rank.json"])
 def test_one_file_of_a_format_of_the_future_is_said(run, file):
-    edit(run / file, format=2)
-    said(run, "found format 2")
+    edit(run / file, format=FORMAT + 1)
+    said(run, f"found format {FORMAT + 1}")
 
 
 def said(run: Path, *words: str) -> None:
