@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,10 @@ from support.slurm import slurm, why_not
 
 # workers of pytest share the processors; torch reads this when it is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# a shell ignores Ctrl-C for what it starts in the background, and processes that the tests start would inherit that
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # the same examples in every run, and no limit of time: what fails here fails everywhere; `make stress` looks for more
 settings.register_profile("check", deadline=None, derandomize=True, database=None, max_examples=20,
