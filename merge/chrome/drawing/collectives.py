@@ -58,8 +58,8 @@ class Drawing:
 
     def of_rank(self, rank: int) -> RankDrawing:
         """What is drawn of a rank."""
-        rows, arrows = self.rows.of_rank(rank)
-        return RankDrawing(rows=rows, arrows=arrows, min_duration_ns=self.wanted[rank].min_duration_ns,
+        rows, ends = self.rows.of_rank(rank)
+        return RankDrawing(rows=rows, ends=ends, min_duration_ns=self.wanted[rank].min_duration_ns,
                            more=self.chains.get(rank, ()))
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from distprof.merge.chrome.drawing.drawn import ArrowEnd, DrawnCollective, DrawnSlice
+
+NO_ENDS = pl.DataFrame(schema={"place": pl.UInt32, "number": pl.Int64, "at_ns": pl.Int64, "is_start": pl.Boolean})
+"""No arrow begins or ends."""
 
 
 class Row(NamedTuple):
@@ -75,22 +79,27 @@ class RankDrawing:
 
     rows: pl.DataFrame
     """The columns of `Row`, by arrival; no categories."""
-    arrows: Sequence[tuple[int, ArrowEnd]] = ()
-    """Ends of arrows, each with its place in `rows`."""
+    ends: pl.DataFrame
+    """Of arrows: `number` and `at_ns` of each, `is_start`, and its `place` in `rows`, by which they are in order. A
+    rank that is always late has as many as all others have."""
     min_duration_ns: int = 0
     """Shorter parts are left out."""
     more: Sequence[DrawnCollective] = ()
     """What is drawn behind them."""
 
     def __iter__(self) -> Iterator[DrawnCollective]:
-        arrows: dict[int, list[ArrowEnd]] = defaultdict(list)
-        for place, end in self.arrows:
-            arrows[place].append(end)
-        for place, row in enumerate(map(Row._make, self.rows.iter_rows())):
+        for arrows, row in zip(self._arrows(), map(Row._make, self.rows.iter_rows()), strict=True):
             yield DrawnCollective(
                 thread=row.thread, slice=DrawnSlice(row.name, row.arrival_ns, row.left_ns), args=_args(row),
-                parts=tuple(_parts(row, self.min_duration_ns)), arrows=tuple(arrows.get(place, ())))
+                parts=tuple(_parts(row, self.min_duration_ns)), arrows=arrows)
         yield from self.more
+
+    def _arrows(self) -> Iterator[tuple[ArrowEnd, ...]]:
+        """Of each row."""
+        ends = self.ends.select("is_start", "number", "at_ns").iter_rows()
+        for count in np.bincount(self.ends["place"].to_numpy(), minlength=len(self.rows)).tolist():
+            yield tuple(ArrowEnd("s" if is_start else "f", number, at_ns)
+                        for is_start, number, at_ns in islice(ends, count))
 
 
 def _parts(row: Row, min_duration_ns: int) -> Iterator[DrawnSlice]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import polars as pl
 
-from distprof.merge.chrome.drawing.drawn import PROCESS, ArrowEnd
-from distprof.merge.chrome.drawing.rank_drawing import Row
+from distprof.merge.chrome.drawing.drawn import PROCESS
+from distprof.merge.chrome.drawing.rank_drawing import NO_ENDS, Row
 from distprof.merge.spill.parts import Parts
 
 KEY = ("group", "group_description")
@@ -51,24 +51,25 @@ class RankRows:
             self._rows.add(pl.concat(threaded), part)
         return most
 
-    def of_rank(self, rank: int) -> tuple[pl.DataFrame, list[tuple[int, ArrowEnd]]]:
-        """What a `RankDrawing` has of a rank: the columns of `Row`, and ends of arrows with their places in them."""
+    def of_rank(self, rank: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """`rows` and `ends` of a `RankDrawing`."""
         part = self._part_of(rank)
         if self._held is None or self._held[0] != part:
             self._held = None  # before the next is read
             self._held = part, _by_rank(self._rows.read(part)), _by_rank(self._ends.read(part))
         rows, ends = (side.get(rank) for side in self._held[1:])
         if rows is None:
-            return pl.DataFrame(schema=dict.fromkeys(Row._fields, pl.Null)), []
-        places = {row: place for place, row in enumerate(rows["row"].to_list())}
-        arrows = [] if ends is None else [
-            (places[row], ArrowEnd("s" if is_start else "f", number, at_ns)) for row, number, at_ns, is_start
-            in ends.sort("number").select("row", "number", "at_ns", "is_start").iter_rows()]
-        return self._as_texts(rows), sorted(arrows, key=lambda arrow: arrow[0])
+            return pl.DataFrame(schema=dict.fromkeys(Row._fields, pl.Null)), NO_ENDS
+        return self._as_texts(rows), NO_ENDS if ends is None else _in_place(ends, rows)
 
     @staticmethod
     def _as_texts(rows: pl.DataFrame) -> pl.DataFrame:
         return rows.with_columns(pl.col(pl.Categorical).cast(pl.String)).select(Row._fields)
+
+
+def _in_place(ends: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    places = rows.select("row").with_row_index("place")
+    return ends.join(places, on="row", how="inner").select(NO_ENDS.columns).sort("place", "number")
 
 
 def _by_rank(rows: pl.DataFrame) -> dict[int, pl.DataFrame]:
