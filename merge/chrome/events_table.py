@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ import pyarrow as pa
 from distprof.contract.merged_tables import EVENT_ARGS, MERGED_EVENTS
 from distprof.contract.parquet import schema_of
 from distprof.contract.tables import Column
-from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
+from distprof.merge.chrome.rank_events import DecidedEvents, RankEvents
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
-from distprof.merge.chrome.work_folder import Attempt, make_work_folder
+from distprof.merge.chrome.rank_tables import RankTables, keep_table
+from distprof.merge.chrome.work_folder import Attempt
 from distprof.merge.clock.model import Clock
 from distprof.merge.run.run_model import Run
 from distprof.merge.scan.engine import Interner
@@ -121,34 +122,15 @@ def _decoded(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-class EventTables:
+class EventTables(RankTables):
     """Writes a folder with a table a rank."""
 
     def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans, objects: WholeObjects | None = None) -> None:
         """Writes to the folder; where `objects` are given, workers put the tables there."""
-        self._folder, self._objects = folder / MERGED_EVENTS.file, objects
-
-    def begin(self) -> None:
-        if self._objects is None:
-            self._folder.mkdir()
-        self._work = make_work_folder(self._folder.parent)
+        super().__init__(folder, MERGED_EVENTS.file, objects)
 
     def rank_writer(self, plan: RankPlan) -> EventTable:
-        return EventTable(self._folder.parent / self._name(plan), self._work, self._place(plan))
-
-    def add(self, plan: RankPlan, counts: RankCounts) -> None:
-        """The table is whole already; elsewhere it has to be made to be there."""
-        if self._objects is not None and (tags := counts.objects.get(self._name(plan))) is not None:
-            self._objects.add(self._name(plan), tags)
-
-    def _name(self, plan: RankPlan) -> str:
-        return f"{self._folder.name}/rank{plan.rank:05d}.parquet"
-
-    def _place(self, plan: RankPlan) -> Place | None:
-        return None if self._objects is None else self._objects.place(self._name(plan))
-
-    def end(self, counts: Sequence[RankCounts]) -> None:
-        """All tables are."""
+        return EventTable(*self.where(plan))
 
 
 class EventTable:
@@ -252,14 +234,6 @@ class EventTable:
         place = np.searchsorted(starts, start_ns, "right") - 1
         inside = (place >= 0) & (start_ns < ends[np.maximum(place, 0)])
         return np.where(inside, numbers[np.maximum(place, 0)], NONE)
-
-
-def keep_table(attempt: Attempt, place: Place | None, counts: RankCounts) -> None:
-    """Gives a file that is whole its name, or puts it elsewhere and says so in the counts."""
-    if place is None:
-        attempt.keep()
-    else:
-        counts.objects = {**counts.objects, place.name: place.put(attempt.file)}
 
 
 def _open(file: IO[bytes], schema: Any) -> Any:

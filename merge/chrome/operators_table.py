@@ -15,10 +15,10 @@ import pyarrow as pa
 from distprof.contract.merged_tables import MERGED_OPERATORS
 from distprof.contract.parquet import schema_of
 from distprof.contract.tables import OPS
-from distprof.merge.chrome.events_table import keep_table
-from distprof.merge.chrome.rank_events import DecidedEvents, RankCounts, RankEvents
+from distprof.merge.chrome.rank_events import DecidedEvents, RankEvents
 from distprof.merge.chrome.rank_plans import Plans, RankPlan
-from distprof.merge.chrome.work_folder import Attempt, make_work_folder
+from distprof.merge.chrome.rank_tables import RankTables, keep_table
+from distprof.merge.chrome.work_folder import Attempt
 from distprof.merge.clock.model import Clock
 from distprof.merge.operators.grouped_calls import GroupedCalls, grouped_calls
 from distprof.merge.operators.memory_changes import ChangesRead
@@ -31,39 +31,18 @@ if TYPE_CHECKING:
     from distprof.storage.whole_objects import Place, WholeObjects
 
 
-class OperatorTables:
+class OperatorTables(RankTables):
     """Writes a folder with a table a rank. It has all of a timeline, whatever is chosen for the merged trace."""
 
     def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans,
                  objects: WholeObjects | None = None) -> None:
         """Writes to the folder; where `objects` are given, workers put the tables there."""
-        self._objects = objects
-        self._folder = folder / MERGED_OPERATORS.file
+        super().__init__(folder, MERGED_OPERATORS.file, objects)
         self._by_shapes = not any(rank.has(OPS) for rank in run.ranks)
         self._runs = [str(path.resolve()) for path in run.paths]
 
-    def begin(self) -> None:
-        if self._objects is None:
-            self._folder.mkdir()
-        self._work = make_work_folder(self._folder.parent)
-
     def rank_writer(self, plan: RankPlan) -> OperatorTable:
-        return OperatorTable(self._folder.parent / self._name(plan), self._work, self._place(plan), runs=self._runs,
-                             by_shapes=self._by_shapes)
-
-    def add(self, plan: RankPlan, counts: RankCounts) -> None:
-        """The table is whole already; elsewhere it has to be made to be there."""
-        if self._objects is not None and (tags := counts.objects.get(self._name(plan))) is not None:
-            self._objects.add(self._name(plan), tags)
-
-    def _name(self, plan: RankPlan) -> str:
-        return f"{self._folder.name}/rank{plan.rank:05d}.parquet"
-
-    def _place(self, plan: RankPlan) -> Place | None:
-        return None if self._objects is None else self._objects.place(self._name(plan))
-
-    def end(self, counts: Sequence[RankCounts]) -> None:
-        """All tables are."""
+        return OperatorTable(*self.where(plan), runs=self._runs, by_shapes=self._by_shapes)
 
 
 class OperatorTable:
