@@ -75,6 +75,10 @@ def made(scheme: str, host: str) -> Backend:
         return about.kind(scheme, _filesystem(scheme, host, about))
     except ImportError as error:
         raise _missing(scheme, about, error) from error
+    except OSError as error:
+        first = next(iter(str(error).splitlines()), "")  # of hdfs: every place where Java was looked for
+        raise StorageError(f"cannot reach {scheme}://{host}: {first}",
+                           hint="docs/object-storage.md lists what each storage needs") from error
     except ValueError as error:
         if about is _AZURE:
             raise StorageError(f"cannot reach {scheme}://{host}: {error}", hint=KEYS) from error

@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from distprof.storage.backend import Backend, Entry
+from distprof.storage.faults import Kind, fault_of
 
 
 class Web(Backend):
     """One host."""
 
     def _is_file(self, root: str) -> bool:
-        about = self.filesystem.info(root)
+        try:
+            about = self.filesystem.info(root)
+        except FileNotFoundError as error:  # which fsspec makes of everything that goes wrong
+            if error.__cause__ is None or fault_of(error.__cause__).kind is Kind.MISSING:
+                raise
+            raise error.__cause__ from None
         return not str(about.get("mimetype", "")).startswith(("text/html", "application/xhtml"))
 
     def _get(self, key: str, start: int, end: int, entry: Entry) -> Any:

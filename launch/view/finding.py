@@ -55,7 +55,8 @@ def _culprit(trace: MergedTrace, number: int) -> Culprit:
                         hint=f"distprof merge --force {quoted(trace.run)}") from error
     certain = [one for one in every if one.certain]
     if not certain:
-        why = next(lines_of_summary(communication, summary["ranks"]), None) if communication else None
+        why = next(lines_of_summary(communication, summary["ranks"],
+                                    missing=summary["missing_ranks"]), None) if communication else None
         raise DataError(f"expected a late rank for --finding, found none: {why or 'no communication was recorded'}",
                         hint=f"distprof comms {quoted(trace.run)}")
     if number > len(certain):

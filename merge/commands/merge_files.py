@@ -181,7 +181,7 @@ def _late(summary: dict[str, Any]) -> list[str]:
         return []
     from distprof.merge.text.culprits import lines_of_summary
 
-    return list(lines_of_summary(found, summary["ranks"]))
+    return list(lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"]))
 
 
 def answer_text(written: MergeResult) -> str:

@@ -37,7 +37,7 @@ def blame(sources: Sources) -> dict[str, Any]:
         "basis": None if analysis.basis is None else asdict(analysis.basis),
         "lines": [line.strip() for line in culprit_lines(
             analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded, basis=analysis.basis,
-            passes=analysis.passes)] if known else [
+            passes=analysis.passes, missing=found.run.missing)] if known else [
             "no rank is called late: the collectives have no steps"]}
 
 

@@ -41,7 +41,7 @@ def _communication(summary: Mapping[str, Any]) -> Iterator[str]:
     yield exposed(found) or "exposed communication unknown: no rank has steps and a timeline"
     if found["pipeline"] is not None:
         yield bubble(found["pipeline"])
-    lines = list(lines_of_summary(found, summary["ranks"], num_causes=1))
+    lines = list(lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"], num_causes=1))
     yield from lines[:LATE] if len(lines) <= LATE else (*lines[:LATE - 1], "  distprof comms says more about it")
 
 

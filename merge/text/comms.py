@@ -44,7 +44,8 @@ def summarise(found: Findings, page: Page) -> None:
         _steps(found, page)
         _culprits(found, found.analysis, page)
     elif found.communication is not None:
-        for line in lines_of_summary(found.communication, [rank.number for rank in found.run.ranks]):
+        for line in lines_of_summary(found.communication, [rank.number for rank in found.run.ranks],
+                                     missing=found.run.missing):
             page.line(line)
         page.line()
     for line in doubts(found):
@@ -160,7 +161,7 @@ def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
     if found.steps or found.collectives.is_empty():
         ranks = [rank.number for rank in found.run.ranks]
         for line in culprit_lines(analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded,
-                                  basis=analysis.basis):
+                                  basis=analysis.basis, missing=found.run.missing):
             page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
         for line in exact_hint(analysis.blind, 0 if found.run.summaries is None else len(found.run.summaries.frames)):
             page.line(line)

@@ -36,7 +36,7 @@ _UNSEEN: Mapping[Blind, str] = {
 
 def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | None = None, *,
                   crowded: Sequence[CrowdedHost] = (), basis: Basis | None = None, num_causes: int = CAUSES,
-                  passes: Sequence[str] = ()) -> Iterator[str]:
+                  passes: Sequence[str] = (), missing: Sequence[int] = ()) -> Iterator[str]:
     """Lines of each culprit: whom it delays, by how much and why, and what mending it would gain; or why none is named.
 
     Args:
@@ -47,6 +47,7 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
         basis: What culprits rest on, where that is not the tables of all ranks.
         num_causes: Causes that are listed of each.
         passes: Passes whose steps their times are of, to be named where steps of another pass are shown as well.
+        missing: Ranks of the job that are not there.
     """
     certain = [one for one in culprits if one.certain]
     for one in certain:
@@ -60,12 +61,18 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
     if blind is not None:
         yield unseen(blind)
     elif not culprits:
-        yield "no rank delays the others" + ("" if basis is None else f", {basis_words(basis)}")
+        yield _nobody(missing) + ("" if basis is None else f", {basis_words(basis)}")
     else:
         yield from _doubt(next((one for one in culprits if one.is_due_to_turns), culprits[0]))
         if basis is not None:
             yield f"  {basis_words(basis)}"
     yield from _crowded(crowded)
+
+
+def _nobody(missing: Sequence[int]) -> str:
+    if not missing:
+        return "no rank delays the others"
+    return f"no rank that is here delays the others; whether {rank_list(missing)} did is unknown"
 
 
 def _crowded(hosts: Sequence[CrowdedHost]) -> Iterator[str]:
@@ -114,12 +121,12 @@ def exact_hint(blind: Blind | None, num_summaries: int) -> Iterator[str]:
 
 
 def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *,
-                     num_causes: int = CAUSES) -> Iterator[str]:
-    """The same from `communication` and `ranks` of `summary.json`."""
+                     missing: Sequence[int] = (), num_causes: int = CAUSES) -> Iterator[str]:
+    """The same from `communication`, `ranks` and `missing_ranks` of `summary.json`."""
     return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), ranks, communication["blind"],
                          crowded=msgspec.convert(communication.get("crowded", []), list[CrowdedHost]),
                          basis=msgspec.convert(communication.get("basis"), Basis | None),
-                         num_causes=num_causes, passes=communication.get("passes") or ())
+                         num_causes=num_causes, passes=communication.get("passes") or (), missing=missing)
 
 
 def _doubt(one: Culprit) -> Iterator[str]:

@@ -208,7 +208,7 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
         page.line(line)
     if found["pipeline"] is not None:
         page.line(bubble(found["pipeline"]))
-    for line in (*lines_of_summary(found, summary["ranks"]), *exact_hint(
+    for line in (*lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"]), *exact_hint(
             found["blind"], summary.get("read", {}).get("summaries", 0))):
         page.line(line)
     page.line()

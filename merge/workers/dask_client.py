@@ -17,6 +17,7 @@ try:
         import distributed
         from dask.utils import parse_timedelta
         from distributed import get_worker
+        from distributed.comm import get_address_host_port
         from distributed.scheduler import KilledWorker
 except ImportError as error:
     raise UsageError("expected dask.distributed for --scheduler, found none",
@@ -71,6 +72,8 @@ def connected(address: str) -> Any:
     """
     patience = patience_s()
     try:
+        if not address.startswith(("inproc:", "ucx:")):
+            _check_port(address)  # dask would try one without a port for as long as a scheduler may take
         client = distributed.Client(address, timeout=patience, set_as_default=False, name="distprof")
     except (OSError, TimeoutError) as error:
         raise gone(address, f"none in {patience:g} s") from error
@@ -84,6 +87,12 @@ def connected(address: str) -> Any:
         client.close(timeout=CLOSING_S)
         raise told from error
     return client
+
+
+def _check_port(address: str) -> None:
+    port = get_address_host_port(address)[1]
+    if not 0 < int(port) < 1 << 16:
+        raise ValueError(f"no port has the number {port}")
 
 
 class _Gathered(Future[Any]):

@@ -162,12 +162,14 @@ def test_a_password_is_not_shown() -> None:
     ("nothing://x/y", "distprof: expected a URL like s3://bucket/run, found nothing://"),
     ("gs://x/y", "distprof: expected a package that reads gs:// URLs, found none"),
     ("ssh://x/y", "distprof: expected a package that reads ssh:// URLs, found none"),
+    ("hdfs://x/y", "distprof: cannot reach hdfs://x: Unable to load lib"),  # Java, or Hadoop's library
+    ("https://127.0.0.1:1/x", "distprof: cannot reach https://127.0.0.1:1/x: the connection failed"),
     ("s3://", "distprof: expected a URL like s3://bucket/run, found s3://"),
 ])
 def test_urls_that_cannot_be_read_are_said_in_a_line(url: str, words: str) -> None:
     # in a process of its own: fsspec keeps the classes of packages that it has once imported
     done = subprocess.run([sys.executable, "-c", WITHOUT_PACKAGES, "stats", url], capture_output=True, text=True,
-                          env=clean_environ(), check=False)
+                          env=clean_environ() | {"DISTPROF_STORAGE_PATIENCE": "0.5"}, check=False)
     assert done.returncode in (1, 2)
     assert done.stderr.startswith(words), done.stderr
     assert len(done.stderr.splitlines()) == 1

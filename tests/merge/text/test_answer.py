@@ -29,8 +29,8 @@ def late(rank: int) -> dict[str, Any]:
 def summary(**changed: Any) -> dict[str, Any]:
     communication = {"steps": [7, 8, 9], "pipeline": None, "waiting_ratio": 0.2, "moving_ratio": 0.05, "culprits": [],
                      "blind": None}
-    return {"world_size": 4, "ranks": [0, 1, 2, 3], "topology": {"dp": 2, "tp": 2}, "step": STEP, "problems": [],
-            "remarks": [],
+    return {"world_size": 4, "ranks": [0, 1, 2, 3], "missing_ranks": [], "topology": {"dp": 2, "tp": 2}, "step": STEP,
+            "problems": [], "remarks": [],
             "communication": communication | changed.pop("communication", {})} | changed
 
 

@@ -194,6 +194,7 @@ def test_nobody_is_called_late_without_being_sure():
     assert told(culprit(p_value=None, gain_error_ns=None, excess_ns=[1.0] * 2))[0] == (
         "no rank stands out: 2 steps were looked at, and it takes 3 to tell habit from chance")
     assert told() == ["no rank delays the others"]
+    assert told(missing=[2]) == ["no rank that is here delays the others; whether rank 2 did is unknown"]
 
 
 @pytest.mark.parametrize(("blind", "words"), [

@@ -175,9 +175,12 @@ def test_no_scheduler(run, tmp_path):
         run, tmp_path / "merged", "tcp://127.0.0.1:1")
 
 
-def test_no_address(run, tmp_path):
-    assert "expected an address for --scheduler, found 'tcp://host:port'" in refused(
-        run, tmp_path / "merged", "tcp://host:port")
+@pytest.mark.parametrize(("address", "why"), [
+    ("tcp://host:port", ""), ("127.0.0.1", "missing port"), ("tcp://127.0.0.1:99999", "no port has the number"),
+    ("http://127.0.0.1:80", "unknown address scheme")])
+def test_no_address(run, tmp_path, address, why):
+    said = refused(run, tmp_path / "merged", address)
+    assert f"expected an address for --scheduler, found '{address}'" in said and why in said
 
 
 def test_no_workers(run, tmp_path, own_cluster):
