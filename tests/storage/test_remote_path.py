@@ -8,10 +8,12 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePath
 from threading import Thread
+from typing import BinaryIO
 
 import pytest
 
@@ -175,19 +177,26 @@ def test_urls_that_cannot_be_read_are_said_in_a_line(url: str, words: str) -> No
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.fixture
-def web(tmp_path: Path) -> Iterator[str]:
-    """URL of a folder that a server of the web shows; it sends whole files alone."""
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
+@contextmanager
+def served(handler: type[SimpleHTTPRequestHandler], folder: Path) -> Iterator[str]:
+    """URL of a folder that a server of the web shows."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    """A server that sends whole files alone."""
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+    with served(Quiet, tmp_path) as url:
+        yield url
 
 
 def test_a_run_on_the_web_is_read(web: str, tmp_path: Path) -> None:
@@ -198,6 +207,29 @@ def test_a_run_on_the_web_is_read(web: str, tmp_path: Path) -> None:
         assert there.returncode == here.returncode == 0, there.stderr
     assert (tmp_path / "a/trace.json.gz").read_bytes() == (tmp_path / "b/trace.json.gz").read_bytes()
     assert called("stats", f"{web}/no run").returncode == 1
+
+
+@pytest.mark.parametrize(("status", "times", "words"), [
+    (403, 99, "access was denied (403"), (404, 99, "found nothing at"), (503, 2, ""), (503, 99, "it answers 503")])
+def test_what_a_server_of_the_web_answers_is_said(
+        status: int, times: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 a few times is waited for; one that does not end is said, as is what a server refuses."""
+    write_run(tmp_path / "run", [slice_of("op", 10, 5)], [slice_of("op", 10, 5)])
+    left = [status] * times
+
+    class Refusing(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+        def send_head(self) -> io.BytesIO | BinaryIO | None:
+            if not left:
+                return super().send_head()
+            self.send_error(left.pop())
+            return None
+
+    monkeypatch.setenv("DISTPROF_STORAGE_PATIENCE", "5" if not words else "0.5")
+    with served(Refusing, tmp_path) as url:
+        done = called("stats", f"{url}/run")
+    assert done.returncode == bool(words) and words in done.stderr, done.stderr
 
 
 def test_runs_in_memory_and_by_file_urls_are_read(tmp_path: Path) -> None:

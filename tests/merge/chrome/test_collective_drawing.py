@@ -63,6 +63,20 @@ def test_a_collective_has_a_waiting_and_a_moving_part_and_arrows_from_the_last()
     assert [arrow.phase for arrow in mine.arrows] == ["f"] and short.arrows == ()
 
 
+@given(late=st.lists(st.integers(0, 3), min_size=1, max_size=40))
+def test_arrows_lead_from_whoever_was_late_to_all_others_of_the_same_collective(late):
+    """Whether one rank is late each time, as those of a slow host are, or another one each time."""
+    rows = [collective(number, {rank: (100.0 * number + (50 if rank == last else rank), 100.0 * number + 90)
+                                for rank in range(4)}) for number, last in enumerate(late)]
+    found = draw_collectives(held(*rows), clock_of(4), ALL, origin_ns=0)
+    drawn = {rank: list(found.of_rank(rank)) for rank in range(4)}
+    for number, last in enumerate(late):
+        ends = {rank: [(arrow.phase, arrow.number) for arrow in mine[number].arrows] for rank, mine in drawn.items()}
+        into = [ends[rank] for rank in range(4) if rank != last]
+        assert [[phase for phase, _ in each] for each in into] == [["f"]] * 3
+        assert ends[last] == sorted(("s", arrow) for ((_, arrow),) in into)
+
+
 def test_counters_say_how_many_wait_and_what_moves():
     found = draw_collectives(held(collective(3, FOUR)), clock_of(4), ALL, origin_ns=0)
     assert list(chain.from_iterable(found.counters)) == [
