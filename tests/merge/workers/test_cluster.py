@@ -136,9 +136,10 @@ def test_commands_that_read_traces_say_the_same(run, traces, cluster, words):
             assert done.stdout == alone.stdout
 
 
-def test_work_has_readable_names(cluster):
-    asked = subprocess.run([sys.executable, "-c", NAMES, cluster.address], capture_output=True, text=True, check=False,
-                           env=clean_environ() | QUIET)
+def test_work_has_readable_names(cluster, tmp_path):
+    os.mkfifo(tmp_path / "goes-on")
+    asked = subprocess.run([sys.executable, "-c", NAMES, cluster.address, tmp_path / "goes-on"], capture_output=True,
+                           text=True, check=False, env=clean_environ() | QUIET)
     assert asked.returncode == 0, asked.stderr
     key, prefix = asked.stdout.strip().split("|")
     assert key.startswith("survey-rank 12 ") and prefix == "survey"
@@ -146,15 +147,21 @@ def test_work_has_readable_names(cluster):
 
 NAMES = """
 import sys, time, distributed
+from pathlib import Path
 from distprof.merge.workers.dask_pool import DaskPool
 
+goes_on = Path(sys.argv[2])
 pool = DaskPool(sys.argv[1], None, [])
-task = pool.submit("survey rank 12", time.sleep, 2)
+task = pool.submit("survey rank 12", Path.read_text, goes_on)
+found = []
 with distributed.Client(sys.argv[1], set_as_default=False) as client:
-    found = client.run_on_scheduler(lambda dask_scheduler: [
-        (key, one.prefix.name) for key, one in dask_scheduler.tasks.items()])
+    while not found:
+        time.sleep(0.05)
+        found = client.run_on_scheduler(lambda dask_scheduler: [
+            (key, one.prefix.name) for key, one in dask_scheduler.tasks.items()])
 print(*found[0], sep="|")
-pool.result(task)
+goes_on.write_text("now")
+assert pool.result(task) == "now"
 pool.close()
 """
 
