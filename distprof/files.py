@@ -55,7 +55,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     Where the path is a URL, the temporary one is on this machine, and what was written is uploaded.
     """
     if (elsewhere := remote(path)) is not None:
-        from distprof.storage.uploading import put_written
+        from distprof.storage.writing.uploading import put_written
 
         put_written(elsewhere, write)
         return

@@ -15,10 +15,10 @@ import click
 from distprof import __version__
 from distprof.errors import DistprofError, Ended, UsageError
 from distprof.launch import commands
+from distprof.launch.display.standard_streams import close_standard_output, open_standard_streams, tell_errors_once
 from distprof.launch.guarded import Outcome, run_guarded
 from distprof.launch.limits import is_limited, reached
 from distprof.launch.next_commands import command_names
-from distprof.launch.standard_streams import close_standard_output, open_standard_streams, tell_errors_once
 from distprof.terminal import say, show
 
 ORDER = ("run", "merge", "report", "view", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",

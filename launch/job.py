@@ -21,6 +21,7 @@ from distprof.contract.paths import RANK_JSON
 from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError, Ended, OutputError, UsageError
 from distprof.launch.deepspeed_config import REPORTED, FlopsProfilerSection, logger_notes, read_section
+from distprof.launch.display.job_progress import progress_shown
 from distprof.launch.job_arguments import (
     axis_sizes,
     is_one_node,
@@ -31,7 +32,6 @@ from distprof.launch.job_arguments import (
     world_size,
 )
 from distprof.launch.job_end import finish
-from distprof.launch.job_progress import progress_shown
 from distprof.launch.upload.job_upload import JobUpload, check_target
 from distprof.process import flight_recorder
 from distprof.process.topology import from_sizes

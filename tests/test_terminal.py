@@ -124,12 +124,12 @@ PAST = {
     "distprof/compat/deepspeed/profile_text.py": "prints in the user's program what DeepSpeed prints",
     "distprof/compat/deepspeed/profiler.py": "the same",
     "launch/cli.py": "flushes",
-    "launch/standard_streams.py": "opens and flushes",
+    "launch/display/standard_streams.py": "opens and flushes",
     "launch/guarded.py": "hands on what a child printed through the edge",
     "launch/upload/uploader.py": "hands its outcome to the launcher, by a pipe",
-    "launch/progress.py": "the progress bar, whose words are fixed",
+    "launch/display/progress.py": "the progress bar, whose words are fixed",
     "launch/model/call.py": "turns what the user's model prints to standard error",
-    "merge/execution/drawing.py": "takes what graphviz prints, and prints none of it",
+    "merge/execution/formats/drawing.py": "takes what graphviz prints, and prints none of it",
     "merge/scan/compiled/build.py": "runs while distprof is being installed",
 }
 """Files that have to do with the streams, and why they may."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from distprof.storage.faults import CHANGED, NUMBERS, Kind, RemoteError
 from distprof.storage.retrying import persistently
-from distprof.storage.writable import Writable
+from distprof.storage.writing.writable import Writable
 
 Result = TypeVar("Result")
 _SETTING_UP = threading.Lock()
@@ -165,7 +165,7 @@ def backend_of(url: str) -> Backend:
     Raises:
         UsageError: No such URLs can be read, or not with what is installed.
     """
-    from distprof.storage.schemes import made, reached
+    from distprof.storage.kinds.schemes import made, reached
 
     scheme, host = reached(url)
     with _SETTING_UP:

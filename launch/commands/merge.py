@@ -9,6 +9,7 @@ import click
 
 from distprof.contract.mesh import GIVEN_AXES
 from distprof.ending import ended_by_signals
+from distprof.launch.display.progress import progress_bar
 from distprof.launch.options import (
     ATTEMPT,
     PLACE,
@@ -19,7 +20,6 @@ from distprof.launch.options import (
     mesh_sizes,
     worker_options,
 )
-from distprof.launch.progress import progress_bar
 from distprof.merge.chrome.formats import FORMATS
 from distprof.sizes import num_bytes
 from distprof.terminal import show
@@ -85,7 +85,7 @@ def merge(runs: tuple[Path, ...], *, out: Path | None, rank_pattern: str | None,
     reuse_memory()
     from distprof.merge.commands.merge import merge as merge_run
     from distprof.merge.run.attempts import of_attempt
-    from distprof.merge.run.ranking import Naming
+    from distprof.merge.run.traces.ranking import Naming
 
     runs = of_attempt(runs, attempt)
     naming = Naming(pattern=rank_pattern, in_order=ranks_in_order)

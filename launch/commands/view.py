@@ -8,8 +8,8 @@ import click
 
 from distprof.errors import UsageError
 from distprof.launch.completion import run_directories
+from distprof.launch.display.progress import progress_bar
 from distprof.launch.options import PLACE
-from distprof.launch.progress import progress_bar
 from distprof.launch.run_paths import checked
 
 

@@ -12,7 +12,7 @@ import msgspec
 from distprof.contract.paths import FORMAT
 from distprof.launch.upload.parts import Part
 from distprof.storage.backend import Backend, Entry, backend_of
-from distprof.storage.uploading import Moved, put_file
+from distprof.storage.writing.uploading import Moved, put_file
 
 MANIFEST = ".upload.json"
 """Beside the files of a part, there: their sizes and SHA-256."""

@@ -12,7 +12,7 @@ from distprof.launch.upload.part_upload import Uploaded, upload_part
 from distprof.launch.upload.parts import Part, parts_of
 from distprof.storage.faults import RemoteError
 from distprof.storage.listing import LISTINGS
-from distprof.storage.uploading import Moved
+from distprof.storage.writing.uploading import Moved
 from distprof.threads import thread_pool
 
 RIGHTS = "may these keys write there? docs/object-storage.md lists the rights"

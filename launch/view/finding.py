@@ -15,7 +15,7 @@ from distprof.launch.view.place import Place, slice_sql, sql_text
 from distprof.launch.view.steps import TracedSteps
 from distprof.merge.activity.markers import DATA, OPTIMIZER
 from distprof.merge.blame.culprits import Cause, Culprit
-from distprof.merge.text.culprits import culprit_lines, lines_of_summary
+from distprof.merge.text.communication.culprits import culprit_lines, lines_of_summary
 from distprof.terminal import quoted
 
 

@@ -72,7 +72,7 @@ def merged_trace(run: Path, merge: Callable[[Path], None]) -> MergedTrace:
 def _is_merge(folder: Path) -> bool:
     if not (folder / SUMMARY_JSON).is_file():
         return False
-    from distprof.merge.run.discovery import is_recorded  # takes a while
+    from distprof.merge.run.traces.discovery import is_recorded  # takes a while
 
     return not is_recorded(folder)
 

@@ -28,7 +28,7 @@ from distprof.merge.scan.repair import BACKSLASH_LAST, repaired
 if TYPE_CHECKING:
     from distprof.merge.chrome.drawing.collectives import Drawing
     from distprof.merge.chrome.drawing.memory import MemoryCounters
-    from distprof.storage.joined import Joined, Share
+    from distprof.storage.writing.joined import Joined, Share
 
 HEAD = b'{"displayTimeUnit":"ms","traceEvents":[\n'
 BETWEEN = b",\n"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distprof.merge.chrome.rank_plans import Plans, RankPlan
     from distprof.merge.clock.model import Clock
     from distprof.merge.run.run_model import Run
-    from distprof.storage.by_workers import ByWorkers
+    from distprof.storage.writing.by_workers import ByWorkers
 
 
 class RankWriter(Protocol):

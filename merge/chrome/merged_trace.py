@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from distprof.merge.cost.collective_pieces import CollectivePieces
-    from distprof.storage.by_workers import ByWorkers
+    from distprof.storage.writing.by_workers import ByWorkers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

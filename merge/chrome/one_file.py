@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from distprof.storage.joined import Parts
+    from distprof.storage.writing.joined import Parts
 
 
 class OneFile:

@@ -20,15 +20,15 @@ from distprof.merge.chrome.rank_plans import Plans, RankPlan
 from distprof.merge.chrome.rank_tables import RankTables, keep_table
 from distprof.merge.chrome.work_folder import Attempt
 from distprof.merge.clock.model import Clock
-from distprof.merge.operators.grouped_calls import GroupedCalls, grouped_calls
-from distprof.merge.operators.memory_changes import ChangesRead
-from distprof.merge.operators.rank_timeline import TEXTS, TimelineParts, Wanted
 from distprof.merge.operators.shapes.costs import UNKNOWN, WANTED
 from distprof.merge.operators.source import ABOUT, Source
+from distprof.merge.operators.timeline.grouped_calls import GroupedCalls, grouped_calls
+from distprof.merge.operators.timeline.memory_changes import ChangesRead
+from distprof.merge.operators.timeline.rank_timeline import TEXTS, TimelineParts, Wanted
 from distprof.merge.run.run_model import Run
 
 if TYPE_CHECKING:
-    from distprof.storage.whole_objects import Place, WholeObjects
+    from distprof.storage.writing.whole_objects import Place, WholeObjects
 
 
 class OperatorTables(RankTables):

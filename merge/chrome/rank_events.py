@@ -19,7 +19,7 @@ from distprof.merge.scan.event_phases import BEGIN, FLOWS, META, PAIRED, SLICE
 from distprof.merge.scan.scanned_columns import NONE, Text
 
 if TYPE_CHECKING:
-    from distprof.storage.joined import Parts
+    from distprof.storage.writing.joined import Parts
 
 SENTENCES = {
     "num_left_out": ("event", "left out, as the options say"),

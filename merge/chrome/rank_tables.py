@@ -11,7 +11,7 @@ from distprof.merge.chrome.rank_plans import RankPlan
 from distprof.merge.chrome.work_folder import Attempt, make_work_folder
 
 if TYPE_CHECKING:
-    from distprof.storage.whole_objects import Place, WholeObjects
+    from distprof.storage.writing.whole_objects import Place, WholeObjects
 
 
 class RankTables:

@@ -13,7 +13,7 @@ from distprof.merge.critical.critical_path import critical_path
 from distprof.merge.critical.replayable import chosen_steps, open_replayable
 from distprof.merge.run.open_run import NO_SIZES
 from distprof.merge.text.critical import CriticalShown, render
-from distprof.merge.text.critical_json import critical_data
+from distprof.merge.text.documents.critical_json import critical_data
 from distprof.merge.totals.description import problems_of
 from distprof.reporters.page import Page
 

@@ -13,10 +13,10 @@ from distprof.contract.paths import FORMAT
 from distprof.contract.problems import Problem, RanksMissing
 from distprof.errors import DataError
 from distprof.merge.blame.hang import Hangs, hangs
-from distprof.merge.run.discovery import discover, is_recorded
 from distprof.merge.run.flight_recorder import dump_files, read_dumps
 from distprof.merge.run.merged import is_merge
-from distprof.merge.text.hang import hang_lines
+from distprof.merge.run.traces.discovery import discover, is_recorded
+from distprof.merge.text.communication.hang import hang_lines
 from distprof.merge.text.phrases import rank_list
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page

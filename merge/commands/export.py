@@ -15,11 +15,12 @@ from distprof.files import told
 from distprof.merge.clock.model import UNSHIFTED, Clock
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.cost.measured_run import measured_run
-from distprof.merge.execution.chakra_export import sizes_of, write_chakra
-from distprof.merge.execution.chakra_nodes import ExportContext, Target, Written, chakra_nodes
-from distprof.merge.execution.comm_replay import replay_input, write_replay
-from distprof.merge.execution.drawing import write_graph
-from distprof.merge.execution.linked_json import write_linked
+from distprof.merge.execution.dependencies.stream_waits import num_blind
+from distprof.merge.execution.formats.chakra_export import sizes_of, write_chakra
+from distprof.merge.execution.formats.chakra_nodes import ExportContext, Target, Written, chakra_nodes
+from distprof.merge.execution.formats.comm_replay import replay_input, write_replay
+from distprof.merge.execution.formats.drawing import write_graph
+from distprof.merge.execution.formats.linked_json import write_linked
 from distprof.merge.execution.rank_execution import (
     Groups,
     RankExecution,
@@ -29,7 +30,6 @@ from distprof.merge.execution.rank_execution import (
     with_groups,
 )
 from distprof.merge.execution.sources import Sources, sources_of
-from distprof.merge.execution.stream_waits import num_blind
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.text.export import Exported, ExportShown, render

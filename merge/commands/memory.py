@@ -18,8 +18,8 @@ from distprof.merge.memory.grouping import grouped, longest_unused
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.run.open_run import open_run
 from distprof.merge.snapshot.find_snapshots import find_snapshots
+from distprof.merge.text.documents.memory_json import memory_data
 from distprof.merge.text.memory import MemoryShown, render
-from distprof.merge.text.memory_json import memory_data
 from distprof.reporters.page import Page
 from distprof.units import spans
 

@@ -20,9 +20,9 @@ from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.merge_folder import beside, free, written_whole
 from distprof.merge.run.each_rank import reading_in
 from distprof.merge.run.open_run import NO_SIZES, open_run
-from distprof.merge.run.ranking import Naming
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.timelines import with_timelines
+from distprof.merge.run.traces.ranking import Naming
 from distprof.merge.scan.archives import unpack
 from distprof.merge.scan.engine import PLAIN, is_compiled
 from distprof.merge.workers.choice import BUILT_IN, Workers
@@ -31,8 +31,8 @@ from distprof.storage.places import remote
 from distprof.terminal import say
 
 if TYPE_CHECKING:
-    from distprof.storage.by_workers import ByWorkers
     from distprof.storage.remote_path import RemotePath
+    from distprof.storage.writing.by_workers import ByWorkers
 
 EVERYTHING = MergeOptions()
 SLOW = ("merging with the plain Python engine, many times slower than the compiled one  hint: install a C "
@@ -93,9 +93,9 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
 
 def _by_workers(run: Run, merged: RemotePath, options: MergeOptions, workers: Workers) -> ByWorkers | None:
     """What workers of a cluster upload themselves; those on this machine gain nothing by it."""
-    from distprof.storage.by_workers import ByWorkers
-    from distprof.storage.joined import Joined
-    from distprof.storage.whole_objects import WholeObjects
+    from distprof.storage.writing.by_workers import ByWorkers
+    from distprof.storage.writing.joined import Joined
+    from distprof.storage.writing.whole_objects import WholeObjects
 
     url = f"{merged.url}/{TRACE_JSON}"
     if workers.scheduler is None or not FORMATS[options.format].by_workers or not Joined.takes(url, 0):

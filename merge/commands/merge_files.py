@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from distprof.merge.totals.recorded_tables import RecordedTables
-    from distprof.storage.by_workers import ByWorkers
+    from distprof.storage.writing.by_workers import ByWorkers
 
 ROWS = ".rows"
 """Folder for collectives while there are too many of them to be held."""
@@ -179,7 +179,7 @@ def _late(summary: dict[str, Any]) -> list[str]:
     found = summary["communication"]
     if found is None or not any(one["certain"] for one in found["culprits"]):
         return []
-    from distprof.merge.text.culprits import lines_of_summary
+    from distprof.merge.text.communication.culprits import lines_of_summary
 
     return list(lines_of_summary(found, summary["ranks"], missing=summary["missing_ranks"]))
 

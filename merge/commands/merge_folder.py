@@ -17,7 +17,7 @@ from distprof.ending import held, note
 from distprof.errors import LIMITS, OutputError, UsageError
 from distprof.files import hint_of, sync
 from distprof.merge.chrome.formats import FORMATS
-from distprof.merge.run.discovery import is_recorded
+from distprof.merge.run.traces.discovery import is_recorded
 
 OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, MERGED_STEPS.file, REPORT_HTML,
                   MERGED_OPERATORS.file,

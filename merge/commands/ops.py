@@ -20,8 +20,8 @@ from distprof.merge.operators.rank_share import Asked
 from distprof.merge.operators.run_operators import run_operators
 from distprof.merge.operators.selection import Selection, check, check_words
 from distprof.merge.run.open_run import open_run
+from distprof.merge.text.documents.ops_json import ops_data
 from distprof.merge.text.ops import OperatorsShown, render
-from distprof.merge.text.ops_json import ops_data
 from distprof.reporters.page import Page
 
 

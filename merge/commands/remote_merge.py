@@ -16,11 +16,11 @@ from distprof.errors import OutputError
 from distprof.files import told
 from distprof.merge.commands.merge_folder import DAY_S, OURS, earlier, others
 from distprof.storage.backend import backend_of
-from distprof.storage.by_workers import ByWorkers
-from distprof.storage.claims import NAME, Claim
 from distprof.storage.listing import LISTINGS
 from distprof.storage.remote_path import RemotePath
-from distprof.storage.uploading import put_folder, told_of
+from distprof.storage.writing.by_workers import ByWorkers
+from distprof.storage.writing.claims import NAME, Claim
+from distprof.storage.writing.uploading import put_folder, told_of
 
 PREFIX = "distprof-merge-"
 

@@ -12,8 +12,8 @@ from distprof.errors import OutputError, UsageError
 from distprof.files import told, write_whole
 from distprof.merge.report.document import document
 from distprof.merge.report.sources import MEASURED, Given
-from distprof.merge.run.discovery import is_recorded
 from distprof.merge.run.merged import is_merge
+from distprof.merge.run.traces.discovery import is_recorded
 
 GENERATOR = b'<meta name="generator" content="distprof">'
 HEAD_BYTES = 2000

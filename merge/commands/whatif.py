@@ -13,7 +13,7 @@ import polars as pl
 from distprof.errors import UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.critical.replayable import Replayable, chosen_steps, open_replayable
-from distprof.merge.execution.first_uses import uses_of
+from distprof.merge.execution.dependencies.first_uses import uses_of
 from distprof.merge.run.open_run import NO_SIZES
 from distprof.merge.text.whatif import WhatIfShown, render
 from distprof.merge.totals.description import described, problems_of

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from distprof.merge.activity.markers import COMMUNICATION
-from distprof.merge.operators.nesting import Nesting
+from distprof.merge.operators.timeline.nesting import Nesting
 
 
 class OperatorsAt:

@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS
+from distprof.merge.execution.dependencies.order_dependencies import next_of_thread
+from distprof.merge.execution.dependencies.storage_dependencies import Use
 from distprof.merge.execution.issued_with import with_what_was_given
 from distprof.merge.execution.node_table import READS, WRITES
-from distprof.merge.execution.order_dependencies import next_of_thread
 from distprof.merge.execution.rank_graph import RankGraph
-from distprof.merge.execution.storage_dependencies import Use
 
 ISSUING = ("c10d::", "_c10d_functional::")
 """How operators begin that issue communication."""

@@ -9,8 +9,8 @@ import polars as pl
 
 from distprof.contract.collective_ops import POINT_TO_POINT
 from distprof.contract.group_ranks import ranks_of
+from distprof.merge.execution.dependencies.tensor_uses import tensors_in, values_of
 from distprof.merge.execution.rank_graph import RankGraph
-from distprof.merge.execution.tensor_uses import tensors_in, values_of
 from distprof.merge.match.backend_names import item_bytes
 
 PARAMETERS = "record_param_comms"

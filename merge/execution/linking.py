@@ -9,7 +9,7 @@ import numpy as np
 
 from distprof.merge.execution.node_table import NodeTable
 from distprof.merge.match.sequence_alignment import align
-from distprof.merge.operators.rank_timeline import ANNOTATION, OPERATOR, RankTimeline
+from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, OPERATOR, RankTimeline
 from distprof.merge.scan.scanned_columns import NONE
 
 ROOTS = ("[pytorch|profiler|execution_trace|", "[pytorch|profiler|execution_graph|")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from distprof.merge.execution.dependencies.tensor_uses import uses_of
 from distprof.merge.execution.nodes import Node, NodeFile, node_of
-from distprof.merge.execution.tensor_uses import uses_of
 from distprof.merge.scan.trace_file import TraceFile
 
 READS, WRITES = 1, 2

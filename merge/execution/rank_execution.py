@@ -15,15 +15,15 @@ from distprof.merge.execution.communication import (
     communication_dependencies,
     tensor_uses,
 )
-from distprof.merge.execution.edges import Edges, edges
+from distprof.merge.execution.dependencies.edges import Edges, edges
+from distprof.merge.execution.dependencies.order_dependencies import order_dependencies
+from distprof.merge.execution.dependencies.storage_dependencies import storage_dependencies
+from distprof.merge.execution.dependencies.stream_waits import DEVICE, StreamWaitEvents
 from distprof.merge.execution.linking import FUNCTION, STREAM
 from distprof.merge.execution.node_table import read_table
-from distprof.merge.execution.order_dependencies import order_dependencies
 from distprof.merge.execution.rank_graph import RankGraph, rank_graph
-from distprof.merge.execution.storage_dependencies import storage_dependencies
-from distprof.merge.execution.stream_waits import DEVICE, StreamWaitEvents
-from distprof.merge.operators.rank_timeline import Wanted, read_timeline
 from distprof.merge.operators.shapes.costs import WANTED
+from distprof.merge.operators.timeline.rank_timeline import Wanted, read_timeline
 from distprof.merge.run.run_model import Rank
 
 Groups = Mapping[tuple[int, ...], int]

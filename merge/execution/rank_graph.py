@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from distprof.errors import DataError
+from distprof.merge.execution.dependencies.stream_waits import StreamWaits
 from distprof.merge.execution.linking import Links, is_call, linked
 from distprof.merge.execution.node_table import NodeTable
-from distprof.merge.execution.stream_waits import StreamWaits
-from distprof.merge.operators.device_times import launchers
-from distprof.merge.operators.nesting import Nesting
-from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
+from distprof.merge.operators.timeline.device_times import launchers
+from distprof.merge.operators.timeline.nesting import Nesting
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
 
 DEVICE_THREADS = 1 << 32
 """Threads from here on are streams of devices, and threads of nodes without a slice from twice of it on."""

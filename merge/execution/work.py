@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from distprof.merge.execution.rank_graph import RankGraph
-from distprof.merge.operators.grouped_calls import slice_costs
-from distprof.merge.operators.nesting import Nesting
-from distprof.merge.operators.rank_timeline import NUM_HOST
+from distprof.merge.operators.timeline.grouped_calls import slice_costs
+from distprof.merge.operators.timeline.nesting import Nesting
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST
 
 
 def work_of(graph: RankGraph) -> Mapping[int, tuple[int, int | None]]:

@@ -23,7 +23,7 @@ from distprof.contract.rank_summary import (
     RankGroup,
 )
 from distprof.freed_memory import uncollected
-from distprof.merge.run.summaries import ColumnJoin, Summaries
+from distprof.merge.run.summaries.summaries import ColumnJoin, Summaries
 
 CELLS = {name: kind for name, kind in CELL_COLUMNS.items() if name != "in_ns"}
 """Columns of cells that are joined."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distprof.merge.run.trace_identity import TraceIdentity, identity_of
+from distprof.merge.run.traces.trace_identity import TraceIdentity, identity_of
 from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
 from distprof.merge.scan.chunk_reader import ChunkReader
 from distprof.merge.scan.engine import ENGINE, Interner, Scanner

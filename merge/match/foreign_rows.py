@@ -29,7 +29,7 @@ from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import TYPES
-from distprof.merge.run.trace_identity import Group
+from distprof.merge.run.traces.trace_identity import Group
 
 LANE = "lane"
 """Column beside those of the contract: kernels of one communicator, where nothing names it, are on one stream."""

@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 
 from distprof.merge.memory.origins import outer_of, place_at
-from distprof.merge.operators.memory_changes import innermost
-from distprof.merge.operators.memory_events import MemoryEvents
-from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.places import PHASES, places_of
-from distprof.merge.operators.rank_timeline import NUM_HOST, RankTimeline
 from distprof.merge.operators.shapes.tensors import strict
+from distprof.merge.operators.timeline.memory_changes import innermost
+from distprof.merge.operators.timeline.memory_events import MemoryEvents
+from distprof.merge.operators.timeline.nesting import Nesting
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RankTimeline
 
 BACKWARD = "backward"
 SCHEMA = {

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from distprof.merge.activity.markers import AUTOGRAD, COMMUNICATION, MODULE
-from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.places import Places
-from distprof.merge.operators.rank_timeline import ANNOTATION, OPERATOR, RankTimeline
+from distprof.merge.operators.timeline.nesting import Nesting
+from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, OPERATOR, RankTimeline
 
 BUFFERS = (*COMMUNICATION, "FSDP::all_gather", "FSDP::post_backward_reduce")
 """Beginnings of names of slices in which buffers of collectives are made."""

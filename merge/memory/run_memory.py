@@ -13,8 +13,8 @@ from distprof.contract.tables import TENSORS, USES
 from distprof.errors import DataError
 from distprof.merge.memory.allocations import HELD, SCHEMA, USED, allocations_of
 from distprof.merge.memory.peak import Peak, peaks_of
-from distprof.merge.operators.memory_events import MemoryEvents
-from distprof.merge.operators.rank_timeline import RankTimeline, read_timeline
+from distprof.merge.operators.timeline.memory_events import MemoryEvents
+from distprof.merge.operators.timeline.rank_timeline import RankTimeline, read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import read_table
 from distprof.merge.scan.trace_file import TraceFile

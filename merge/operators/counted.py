@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from distprof.merge.operators.rank_timeline import OPERATOR, TYPES
 from distprof.merge.operators.shapes.tensors import tensors_of
+from distprof.merge.operators.timeline.rank_timeline import OPERATOR, TYPES
 
 _KEYS = ("rank", "module_path", "op", "phase", "tensors")
 """What a timed call and a counted one share."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from distprof.contract.tables import CLOSURE_SLICE, EVALUATION, EVALUATION_SLICE
 from distprof.merge.activity.markers import AUTOGRAD, DATA, MODULE, OPTIMIZER, STEP
-from distprof.merge.operators.nesting import Nesting
-from distprof.merge.operators.rank_timeline import ANNOTATION, OPERATOR, RankTimeline
+from distprof.merge.operators.timeline.nesting import Nesting
+from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, OPERATOR, RankTimeline
 from distprof.merge.scan.scanned_columns import NONE
 
 PHASES = (None, "forward", "backward", "recompute", "optimizer", EVALUATION, "data")

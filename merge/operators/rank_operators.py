@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 
 from distprof.merge.operators.amounts import COSTS, MEMORY
-from distprof.merge.operators.grouped_calls import grouped_calls
-from distprof.merge.operators.memory_changes import MemoryChanges
 from distprof.merge.operators.operator_rows import KEYS, SCHEMA, RankOperators
-from distprof.merge.operators.rank_timeline import RankTimeline
 from distprof.merge.operators.shapes.costs import UNKNOWN
+from distprof.merge.operators.timeline.grouped_calls import grouped_calls
+from distprof.merge.operators.timeline.memory_changes import MemoryChanges
+from distprof.merge.operators.timeline.rank_timeline import RankTimeline
 
 
 def rank_operators(rank: int, timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, *,

@@ -8,11 +8,11 @@ from typing import Any
 from distprof.contract.problems import Unreadable
 from distprof.errors import DataError
 from distprof.freed_memory import give_back
-from distprof.merge.operators.memory_changes import ChangesRead
 from distprof.merge.operators.rank_operators import rank_operators
 from distprof.merge.operators.rank_share import Kept, RankShare, ShareMaker
-from distprof.merge.operators.rank_timeline import RankTimeline, Wanted, read_timeline
 from distprof.merge.operators.shapes.costs import WANTED
+from distprof.merge.operators.timeline.memory_changes import ChangesRead
+from distprof.merge.operators.timeline.rank_timeline import RankTimeline, Wanted, read_timeline
 from distprof.merge.run.each_rank import for_each_rank
 from distprof.merge.run.run_model import Rank
 

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 import polars as pl
 
 from distprof.errors import UsageError
-from distprof.merge.operators.rank_timeline import NUM_HOST, PYTHON, TYPES
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, PYTHON, TYPES
 
 DEFAULT_TYPES = ("operator", "runtime")
 ASKED = tuple(name for number, name in enumerate(TYPES) if number != PYTHON)

@@ -10,9 +10,9 @@ import msgspec
 from distprof.contract.problems import RankFailed
 from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.sources import Sources
-from distprof.merge.text.comms_json import culprit_data
-from distprof.merge.text.culprits import culprit_lines, lines_of, unseen
-from distprof.merge.text.hang import hang_lines
+from distprof.merge.text.communication.culprits import culprit_lines, lines_of, unseen
+from distprof.merge.text.communication.hang import hang_lines
+from distprof.merge.text.documents.comms_json import culprit_data
 
 
 def blame(sources: Sources) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from distprof.merge.activity.activities import OF_MODULES
 from distprof.merge.report.finding import Finding
 from distprof.merge.report.resource_findings import bandwidth, compilations, data_loading, host_waits, memory_imbalance
 from distprof.merge.report.sources import Sources
-from distprof.merge.text.comms import dead_lines, mismatch_lines
-from distprof.merge.text.culprits import NEEDED
+from distprof.merge.text.communication.comms import dead_lines, mismatch_lines
+from distprof.merge.text.communication.culprits import NEEDED
 from distprof.merge.text.problems import sentence
 from distprof.merge.text.stats import NO_MFU, bubble, mfu
 from distprof.terminal import quoted_all

@@ -13,7 +13,7 @@ from distprof.merge.operators.grouping import grouped_sums
 from distprof.merge.report.absent import AbsentError
 from distprof.merge.report.sampling import Sample
 from distprof.merge.report.sources import OPERATORS_BY, Sources
-from distprof.merge.text.ops_json import ops_data
+from distprof.merge.text.documents.ops_json import ops_data
 from distprof.merge.text.stats import mfu, peak_words
 from distprof.peaks.published import device_peaks
 from distprof.units import counted

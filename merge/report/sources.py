@@ -21,9 +21,9 @@ from distprof.merge.levels.representatives import has_folder, of_places, standin
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.operators.grouping import columns_of
 from distprof.merge.operators.rank_share import Asked
-from distprof.merge.operators.rank_timeline import RankTimeline
 from distprof.merge.operators.run_operators import RunOperators, run_operators
 from distprof.merge.operators.selection import Selection
+from distprof.merge.operators.timeline.rank_timeline import RankTimeline
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram, run_program
 from distprof.merge.run.earlier_merge import modules_of_merge, summary_of_merge

@@ -14,9 +14,9 @@ from distprof.contract.paths import MERGED, RANK_JSON, SUMMARY_JSON
 from distprof.contract.problems import Problem, from_json
 from distprof.contract.summary import CLOCK_KEYS, STEP_KEYS, SUMMARY_KEYS
 from distprof.errors import DataError
-from distprof.merge.run.discovery import is_recorded, trace_times
 from distprof.merge.run.merged import joined_with
 from distprof.merge.run.tables import DAMAGE, readable
+from distprof.merge.run.traces.discovery import is_recorded, trace_times
 from distprof.storage.places import real
 
 

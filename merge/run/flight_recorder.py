@@ -20,7 +20,7 @@ from distprof.contract.paths import FORMAT, MERGED
 from distprof.contract.problems import Unreadable
 from distprof.contract.rank_json import MOST_RANKS
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
-from distprof.merge.run.rank_from_name import natural
+from distprof.merge.run.traces.rank_from_name import natural
 from distprof.storage.walking import walk
 
 LEVELS = 1

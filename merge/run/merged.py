@@ -16,10 +16,10 @@ from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.contract.problems import MergeAlone, Problem, Remark, from_json
 from distprof.contract.summary import CLOCK_KEYS
 from distprof.errors import DataError
-from distprof.merge.run.discovery import is_recorded
 from distprof.merge.run.group_ranks import coded
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import DAMAGE, readable
+from distprof.merge.run.traces.discovery import is_recorded
 from distprof.storage.places import place
 
 

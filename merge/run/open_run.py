@@ -7,13 +7,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from distprof.errors import DataError
-from distprof.merge.run.discovery import is_recorded
-from distprof.merge.run.open_traces import run_of_traces
-from distprof.merge.run.ranking import Naming
 from distprof.merge.run.recorded import recorded_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.settled import settled
-from distprof.merge.run.summaries import JOINED
+from distprof.merge.run.summaries.summaries import JOINED
+from distprof.merge.run.traces.discovery import is_recorded
+from distprof.merge.run.traces.open_traces import run_of_traces
+from distprof.merge.run.traces.ranking import Naming
 
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
 

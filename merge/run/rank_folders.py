@@ -16,7 +16,7 @@ from distprof.contract.problems import FolderLeftOut, Problem, Unreadable
 from distprof.contract.rank_json import RankJson, read
 from distprof.errors import DataError, FormatError
 from distprof.merge.run.launches import Launch
-from distprof.merge.run.summaries import Summaries
+from distprof.merge.run.summaries.summaries import Summaries
 from distprof.storage.ahead import ahead
 from distprof.storage.places import remote
 

@@ -35,7 +35,7 @@ from distprof.merge.run.launches import check_one_run, joined, launch_in
 from distprof.merge.run.rank_folders import RankFolder, agreeing, folders_in, rank_folders
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.steps_found import unsure
-from distprof.merge.run.summaries import JOINED, MANY_RANKS, Summaries, read_summaries
+from distprof.merge.run.summaries.summaries import JOINED, MANY_RANKS, Summaries, read_summaries
 from distprof.merge.scan.trace_file import TraceFile
 from distprof.storage.places import real
 from distprof.summaries.host_file import files_of

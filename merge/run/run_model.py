@@ -11,7 +11,7 @@ from distprof.contract.mesh import AXES
 from distprof.contract.problems import Problem, Remark
 from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import Table
-from distprof.merge.run.summaries import Summaries
+from distprof.merge.run.summaries.summaries import Summaries
 from distprof.merge.scan.trace_file import TraceFile
 
 

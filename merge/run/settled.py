@@ -12,7 +12,7 @@ from distprof.contract.problems import TopologyUncertain
 from distprof.contract.tables import COLLECTIVES, MODULES, PARAMETERS, Table
 from distprof.merge.run.group_ranks import as_written_now
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.summary_evidence import evidence_of_summaries, has_exchanged
+from distprof.merge.run.summaries.evidence import evidence_of_summaries, has_exchanged
 from distprof.merge.run.tables import DAMAGE, empty, pieces, readable
 from distprof.merge.topology.evidence import CALLS, HELD, STATISTICS, TELLING, Evidence, evidence_of
 from distprof.merge.topology.inference import Inferred, inferred

@@ -20,8 +20,8 @@ from distprof.contract.problems import Unreadable
 from distprof.contract.tables import STEPS, Table
 from distprof.merge.run.group_ranks import COLUMN, as_written_now
 from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.summaries import JOINED, Summaries
-from distprof.merge.run.summary_tables import frame_of
+from distprof.merge.run.summaries.frames import frame_of
+from distprof.merge.run.summaries.summaries import JOINED, Summaries
 from distprof.storage.ahead import ahead
 from distprof.storage.places import remote
 from distprof.threads import thread_pool

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from distprof.contract.paths import MERGED
 from distprof.errors import DataError
-from distprof.merge.run.discovery import LEVELS, first_few, is_recorded, trace_times
-from distprof.merge.run.rank_from_name import natural, rank_in
+from distprof.merge.run.traces.discovery import LEVELS, first_few, is_recorded, trace_times
+from distprof.merge.run.traces.rank_from_name import natural, rank_in
 
 SUFFIXES = (".pickle", ".pkl")
 PICKLE = b"\x80"

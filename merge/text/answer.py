@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from distprof.contract.problems import Problem, from_json
-from distprof.merge.text.culprits import lines_of_summary
+from distprof.merge.text.communication.culprits import lines_of_summary
 from distprof.merge.text.problems import sentences
 from distprof.merge.text.stats import bubble, exposed, lightly, mesh, mfu, rates
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distprof.contract.problems import Problem, Remark
-from distprof.merge.execution.chakra_nodes import Written
+from distprof.merge.execution.formats.chakra_nodes import Written
 from distprof.merge.execution.linking import Links
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page

@@ -15,7 +15,7 @@ from distprof.merge.operators.run_operators import RunOperators
 from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.merge.operators.sums.added_up import BY
 from distprof.merge.run.run_model import Run
-from distprof.merge.text.culprits import chance_words
+from distprof.merge.text.communication.culprits import chance_words
 from distprof.merge.text.problems import show_problems
 from distprof.reporters.page import Page
 from distprof.terminal import Shown, quoted_all, visible

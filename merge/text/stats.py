@@ -11,7 +11,7 @@ import msgspec
 from distprof.contract.paths import SUMMARY_JSON
 from distprof.contract.problems import Problem, RecordedLightly, Remark, from_json
 from distprof.contract.summary import MfuBasis, PeakUsed
-from distprof.merge.text.culprits import exact_hint, lines_of_summary
+from distprof.merge.text.communication.culprits import exact_hint, lines_of_summary
 from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import show_problems
 from distprof.merge.text.steps import evaluation_line, step_line

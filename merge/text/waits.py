@@ -11,9 +11,9 @@ import polars as pl
 
 from distprof.contract.problems import Problem
 from distprof.merge.run.run_model import Run
+from distprof.merge.text.communication.queues import show_queues
 from distprof.merge.text.compilations import show_compilations
 from distprof.merge.text.problems import show_problems
-from distprof.merge.text.queues import show_queues
 from distprof.merge.text.script_lines import cut, module_name, short_names
 from distprof.merge.waits.run_waits import RunWaits
 from distprof.reporters.page import Page

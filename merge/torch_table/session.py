@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from distprof.merge.operators.memory_changes import ChangesRead, MemoryChanges
-from distprof.merge.operators.rank_timeline import OPERATOR, RankTimeline, Wanted, read_timeline
+from distprof.merge.operators.timeline.memory_changes import ChangesRead, MemoryChanges
+from distprof.merge.operators.timeline.rank_timeline import OPERATOR, RankTimeline, Wanted, read_timeline
 from distprof.merge.run.run_model import Rank
 from distprof.merge.scan.engine import Scanner
 from distprof.merge.scan.scanned_columns import NONE

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from distprof.merge.activity.markers import AUTOGRAD
-from distprof.merge.operators.nesting import Nesting
-from distprof.merge.operators.rank_timeline import OPERATOR, PYTHON, RUNTIME, RankTimeline
+from distprof.merge.operators.timeline.nesting import Nesting
+from distprof.merge.operators.timeline.rank_timeline import OPERATOR, PYTHON, RUNTIME, RankTimeline
 from distprof.merge.scan.scanned_columns import NONE
 from distprof.merge.torch_table.session import FORWARD_THREAD, PYTHON_ID, PYTHON_PARENT, STACK
 

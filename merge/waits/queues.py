@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.merge.operators.device_times import joined
-from distprof.merge.operators.grouped_calls import marked_steps
-from distprof.merge.operators.rank_timeline import NUM_HOST, RUNTIME, RankTimeline
+from distprof.merge.operators.timeline.device_times import joined
+from distprof.merge.operators.timeline.grouped_calls import marked_steps
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, RUNTIME, RankTimeline
 
 QUEUE = {name: pl.Int64() for name in ("rank", "step", "commands", "delay_ns", "longest_ns", "queued_ns", "deepest",
                                        "idle_ns", "span_ns", "unsent")}

@@ -13,7 +13,7 @@ from distprof.contract.passes import SYNC
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import COMPILATIONS, STEPS, WAITS
 from distprof.errors import DataError
-from distprof.merge.operators.rank_timeline import RankTimeline, read_timeline
+from distprof.merge.operators.timeline.rank_timeline import RankTimeline, read_timeline
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.run.timelines import steps_of_timeline, with_timelines

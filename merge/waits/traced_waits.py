@@ -10,10 +10,10 @@ import polars as pl
 
 from distprof.contract.tables import COMPILE_SLICE_END, WAIT_SLICE, WAITS
 from distprof.merge.activity.markers import AUTOGRAD
-from distprof.merge.operators.grouped_calls import steps_of
-from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.places import PHASES, Places, places_of
-from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
+from distprof.merge.operators.timeline.grouped_calls import steps_of
+from distprof.merge.operators.timeline.nesting import Nesting
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
 from distprof.merge.run.tables import TYPES
 
 SCHEMA = {column.name: TYPES[column.type] for column in WAITS.columns if column.name not in ("mp_size", "dp_size")}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from distprof.merge.execution.first_uses import UNKNOWN, UNUSED, FirstUses
+from distprof.merge.execution.dependencies.first_uses import UNKNOWN, UNUSED, FirstUses
 from distprof.merge.match.sequence_alignment import align
 from distprof.merge.program.job import Job
 from distprof.merge.program.run_program import RunProgram

@@ -12,7 +12,7 @@ import polars as pl
 
 from distprof.errors import DataError
 from distprof.merge.blame.verdicts import REPLAY
-from distprof.merge.execution.first_uses import FirstUses
+from distprof.merge.execution.dependencies.first_uses import FirstUses
 from distprof.merge.program.job import Job
 from distprof.merge.program.pieces import work_of
 from distprof.merge.program.run_program import RunProgram

@@ -34,7 +34,7 @@ from distprof.merge.clock.by_collectives import synchronising
 from distprof.merge.cost.collectives import measured_collectives
 from distprof.merge.cost.matrix import bytes_between
 from distprof.merge.match.backend_names import op_of
-from distprof.merge.text.timeline import time_axis, bars
+from distprof.merge.text.communication.timeline import time_axis, bars
 from distprof.recording.communication.gloo_times import gloo_names
 from distprof.recording.communication.labels import OP_OF_C10D
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import distprof
-from distprof.merge.run.summaries import read_summaries
+from distprof.merge.run.summaries.summaries import read_summaries
 from distprof.summaries import host_file
 from distprof.summaries.host_file import files_of, frames_in, summary_of
 from distprof.summaries.maker import summarise

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from distprof.storage.claims import NAME, Claim
 from distprof.storage.places import place
-from distprof.storage.uploading import put_file
-from distprof.storage.writable import PART_BYTES
+from distprof.storage.writing.claims import NAME, Claim
+from distprof.storage.writing.uploading import put_file
+from distprof.storage.writing.writable import PART_BYTES
 from support.azure_server import KEY
 from support.jobs import EXAMPLES, ROOT, called, distprof
 from support.rank_traces import slice_of, write_run

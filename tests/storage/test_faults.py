@@ -188,7 +188,7 @@ def test_a_read_only_bucket_is_noticed_before_the_work(run: str, proxy: FaultyPr
 
 def test_half_an_upload_of_parts_is_aborted(run: str, proxy: FaultyProxy, server: S3Server, bucket: str,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distprof.storage.writable.PART_BYTES", 1 << 13)
+    monkeypatch.setattr("distprof.storage.writing.writable.PART_BYTES", 1 << 13)
     proxy.add(answers(403, "AccessDenied"), method="PUT", path=".*partNumber=2.*")
     assert "access was denied" in _one_line(called("merge", run, "--out", f"{bucket}/m"))
     assert proxy.num_seen("PUT", ".*partNumber.*") > 1

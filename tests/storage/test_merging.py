@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from distprof.storage import claims
-from distprof.storage.uploading import begin, put_part
+from distprof.storage.writing import claims
+from distprof.storage.writing.uploading import begin, put_part
 from support.faulty_proxy import faulty_proxy, waits
 from support.jobs import PATIENCE_S, called, clean_environ
 from support.rank_traces import slice_of, write_run

@@ -244,7 +244,7 @@ def test_runs_in_memory_and_by_file_urls_are_read(tmp_path: Path) -> None:
 
 def test_many_objects_are_listed_side_by_side_each_once(server: S3Server, bucket: str, proxy: FaultyProxy,
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distprof.storage.s3_listing.SIDE_BY_SIDE", 8)
+    monkeypatch.setattr("distprof.storage.kinds.s3_listing.SIDE_BY_SIDE", 8)
     names = {"run.json", "rank", "r/x", "rank/y", "merged/summary.json", "rank00000x/z",
              *(f"rank{rank:05d}/{name}" for rank in range(60) for name in ("rank.json", "a b", *map(str, range(20))))}
     client = server.client()

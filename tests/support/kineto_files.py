@@ -10,8 +10,8 @@ import pytest
 
 from distprof.errors import DataError
 from distprof.merge.run.open_run import open_run
-from distprof.merge.run.ranking import Naming
 from distprof.merge.run.run_model import Run
+from distprof.merge.run.traces.ranking import Naming
 from support.jobs import ROOT
 
 DLRM = ROOT.parent / "shared" / "traces" / "dlrm8"

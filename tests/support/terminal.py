@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pyte
 
-from distprof.launch.status_row import OTHERS
+from distprof.launch.display.status_row import OTHERS
 from support.jobs import clean_environ
 
 ROWS, COLUMNS = 24, 100

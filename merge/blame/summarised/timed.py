@@ -10,7 +10,7 @@ import polars as pl
 
 from distprof.merge.blame.causes import MOST_OF
 from distprof.merge.blame.summarised.arrays import Peers
-from distprof.merge.run.summaries import Joined
+from distprof.merge.run.summaries.summaries import Joined
 
 PARTS = {"data": "before_forward_ns", "optimizer": "optimizer_ns"}
 SIDES = {"forward": "fwd_time_ns", "backward": "bwd_time_ns", "recompute": "recompute_time_ns"}

@@ -14,7 +14,7 @@ from distprof.merge.chrome.rank_plans import RankPlan
 from distprof.merge.clock.model import RankClock
 from distprof.merge.layout.windows import Windows
 from distprof.merge.memory.peak import allocated_after
-from distprof.merge.operators.memory_events import MemoryEvents
+from distprof.merge.operators.timeline.memory_events import MemoryEvents
 from distprof.units import size
 
 ARGS = {"size_bytes": "bytes", "category": "category", "module_path": "module", "op": "made by", "phase": "phase",

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.one_key import one_key
-from distprof.merge.operators.rank_timeline import OPERATOR, STRIDES, VALUES, RankTimeline
 from distprof.merge.operators.shapes.coverage import ShapeCoverage
+from distprof.merge.operators.timeline.nesting import Nesting
+from distprof.merge.operators.timeline.rank_timeline import OPERATOR, STRIDES, VALUES, RankTimeline
 from distprof.shape_formulas.traced_bytes import TRAFFIC
 from distprof.shape_formulas.traced_cost import FORMULAS, TracedCost, has_no_flops, is_whole, traced_cost
 

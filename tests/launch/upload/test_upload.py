@@ -86,7 +86,7 @@ def test_what_is_there_is_not_moved_again(run: Path, server: S3Server, bucket: s
 def test_files_of_a_rank_that_was_cut_off_are_not_moved_again(run: Path, server: S3Server, bucket: str,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no manifest yet is known by its etag, an object of several parts as well."""
-    monkeypatch.setattr("distprof.storage.writable.PART_BYTES", 1 << 23)
+    monkeypatch.setattr("distprof.storage.writing.writable.PART_BYTES", 1 << 23)
     (run / "rank00001" / "trace.json.gz").write_bytes(os.urandom((1 << 23) + 5))
     with faulty_proxy(server.address) as proxy:
         use(monkeypatch, server, proxy.address)

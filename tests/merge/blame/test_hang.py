@@ -14,7 +14,7 @@ import pytest
 from distprof.contract.paths import STUCK_JSON
 from distprof.contract.stuck import OpenCall, StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.merge.blame.hang import hangs, hangs_of
-from distprof.merge.text.hang import hang_lines
+from distprof.merge.text.communication.hang import hang_lines
 from support.drawn_rows import run_of
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, wait_for
 

@@ -10,7 +10,7 @@ import pytest
 from distprof.merge.activity.activities import Activity
 from distprof.merge.blame.culprits import Culprit
 from distprof.merge.blame.processors import CrowdedHost
-from distprof.merge.text.culprits import culprit_lines
+from distprof.merge.text.communication.culprits import culprit_lines
 from support.simulated_job import Job
 
 DATA, MLP, REST = Activity("data"), Activity("forward", "layers.1.mlp"), Activity("backward", "layers.0")

@@ -28,7 +28,7 @@ from distprof.merge.levels.level_run import level_run
 from distprof.merge.report.sources import Sources
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
-from distprof.merge.text.culprits import culprit_lines
+from distprof.merge.text.communication.culprits import culprit_lines
 from distprof.merge.totals.findings import EVERYTHING, findings_of
 from distprof.summaries.host_file import append
 from distprof.summaries.maker import summarise

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from distprof.contract.rank_summary import SUMMARIES, Arrivals, PackedTable
 from distprof.contract.tables import STEPS
 from distprof.merge.levels.joined_arrivals import joined_arrivals
-from distprof.merge.run.summaries import read_summaries
+from distprof.merge.run.summaries.summaries import read_summaries
 from distprof.summaries import host_file
 from distprof.summaries.host_file import append, files_of, frames_in, packed_frame
 from distprof.summaries.maker import summarise

@@ -16,15 +16,22 @@ from distprof.compat.megengine.analysis.torch_types import dtype_of, type_of
 from distprof.contract.tables import OPS, STEPS
 from distprof.errors import DataError
 from distprof.merge.operators.counted import Coverage, with_counts
-from distprof.merge.operators.grouped_calls import slice_costs
-from distprof.merge.operators.nesting import Nesting
 from distprof.merge.operators.operator_rows import RankOperators, as_texts
 from distprof.merge.operators.rank_operators import rank_operators
-from distprof.merge.operators.rank_timeline import NUM_HOST, OPERATOR, TYPES, RankTimeline, Wanted, read_timeline
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.shapes.costs import WANTED
 from distprof.merge.operators.shapes.coverage import ShapeCoverage
 from distprof.merge.operators.shapes.tensors import tensors_of
+from distprof.merge.operators.timeline.grouped_calls import slice_costs
+from distprof.merge.operators.timeline.nesting import Nesting
+from distprof.merge.operators.timeline.rank_timeline import (
+    NUM_HOST,
+    OPERATOR,
+    TYPES,
+    RankTimeline,
+    Wanted,
+    read_timeline,
+)
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import read_table

@@ -1,0 +1,1 @@
+"""What each kind of storage does in its own way, and which URLs are whose."""

@@ -1,0 +1,138 @@
+"""S3 and what speaks its protocol: each request names the etag that was listed, so that one object is read as one."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from distprof.storage.backend import Backend, Entry
+from distprof.storage.faults import RemoteError
+from distprof.storage.kinds.s3_listing import listed
+from distprof.storage.retrying import persistently
+from distprof.storage.writing import writable
+
+
+class S3(Backend):
+    """Buckets. Each request that writes carries a checksum, which botocore makes and S3 compares."""
+
+    has_parts = True
+
+    def __init__(self, scheme: str, filesystem: Any) -> None:
+        super().__init__(scheme, filesystem)
+        filesystem.retries = 1  # see OPTIONS
+
+    def holds(self, file: Path, entry: Entry) -> bool:
+        """By the etag, which is made of MD5 sums unless the bucket encrypts with keys of its own."""
+        return entry.tag.strip('"') == etag_of(file)
+
+    def entries(self, url: str) -> dict[str, Entry]:
+        """By fewer requests, and more at a time, than `find` makes."""
+        key = self.key(url)
+        _, name, _ = self.filesystem.split_path(key)
+        prefix = f"{name}/" if name else ""
+        found = {one["Key"]: {**one, "size": one["Size"]} for one in listed(
+            lambda **options: self._asked(url, "list_objects_v2", Key=None, **options), prefix)}
+        if not found and name:
+            return self._alone(url)
+        return dict(self._named(name, found))
+
+    def _alone(self, url: str) -> dict[str, Entry]:
+        """The object that a URL is; nothing where it is none."""
+        try:
+            return {"": self.info(url)}
+        except RemoteError as error:
+            if error.errno == errno.ENOENT:
+                return {}
+            raise
+
+    def check(self, url: str, entry: Entry) -> None:
+        """Nothing: each read has asked for the etag."""
+
+    def _get(self, key: str, start: int, end: int, entry: Entry) -> Any:
+        return self._done(self._read, key, start, end, entry.tag)
+
+    async def _read(self, key: str, start: int, end: int, tag: str) -> bytes:
+        same = {"IfMatch": tag} if tag else {}
+        response = await self._call("get_object", key, Range=f"bytes={start}-{end - 1}", **same)
+        body = response["Body"]
+        try:
+            content: bytes = await body.read()
+        finally:
+            body.close()
+        return content
+
+    def _put(self, key: str, content: bytes, *, only_new: bool) -> bool:
+        try:
+            self._done(self._call, "put_object", key, Body=content, **({"IfNoneMatch": "*"} if only_new else {}))
+        except Exception as error:
+            if only_new and _is_there(error):
+                return False
+            raise
+        return True
+
+    def _remove(self, key: str) -> None:
+        self._done(self._call, "delete_object", key)
+
+    def begin_parts(self, url: str) -> str:
+        return str(self._asked(url, "create_multipart_upload")["UploadId"])
+
+    def put_part(self, url: str, upload: str, number: int, content: bytes) -> str:
+        return str(self._asked(url, "upload_part", UploadId=upload, PartNumber=number, Body=content)["ETag"])
+
+    def complete_parts(self, url: str, upload: str, tags: Mapping[int, str]) -> None:
+        parts = [{"PartNumber": number, "ETag": tags[number]} for number in sorted(tags)]
+        self._asked(url, "complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": parts})
+
+    def abort_parts(self, url: str, upload: str) -> None:
+        self._asked(url, "abort_multipart_upload", UploadId=upload)
+
+    def abort_left(self, url: str) -> int:
+        left = self.uploads_left(url)
+        for name, upload in left:
+            bucket = self.key(url).partition("/")[0]
+            self.abort_parts(f"{self.scheme}://{bucket}/{name}", upload)
+        return len(left)
+
+    def uploads_left(self, url: str) -> list[tuple[str, str]]:
+        """Key in its bucket and id of what was begun at or below a URL and is not complete."""
+        _, name, _ = self.filesystem.split_path(self.key(url))
+        found = self._asked(url, "list_multipart_uploads", Prefix=name, Key=None).get("Uploads", [])
+        return [(one["Key"], one["UploadId"]) for one in found
+                if one["Key"] == name or one["Key"].startswith(f"{name}/")]
+
+    def _asked(self, url: str, method: str, **options: Any) -> Any:
+        return persistently(url, lambda: self._done(self._call, method, self.key(url), **options))
+
+    async def _call(self, method: str, key: str, **options: Any) -> Any:
+        bucket, name, _ = self.filesystem.split_path(key)
+        given = {"Bucket": bucket, "Key": name, **options}
+        return await self.filesystem._call_s3(
+            method, **{option: value for option, value in given.items() if value is not None})
+
+    def _done(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        from fsspec.asyn import sync
+
+        return sync(self.filesystem.loop, call, *arguments, **options)
+
+
+def etag_of(file: Path) -> str:
+    """What S3 calls the content of a file that `put_file` wrote."""
+    size = file.stat().st_size
+    sums = []
+    with file.open("rb") as source:
+        while content := source.read(writable.part_bytes(size)):
+            sums.append(hashlib.md5(content, usedforsecurity=False))
+    if size <= writable.PART_BYTES:
+        return sums[0].hexdigest() if sums else hashlib.md5(b"", usedforsecurity=False).hexdigest()
+    whole = hashlib.md5(b"".join(one.digest() for one in sums), usedforsecurity=False)
+    return f"{whole.hexdigest()}-{len(sums)}"
+
+
+def _is_there(error: BaseException) -> bool:
+    """True where an object was not written because there is one."""
+    from distprof.storage.faults import Kind, fault_of
+
+    return isinstance(error, FileExistsError) or fault_of(error).kind is Kind.REPLACED

@@ -1,0 +1,108 @@
+"""Which package and which class reads the URLs of a scheme."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from distprof.errors import StorageError, UsageError
+from distprof.storage.backend import Backend
+from distprof.storage.faults import KEYS
+from distprof.storage.kinds import ssh
+from distprof.storage.kinds.objects import Objects
+from distprof.storage.kinds.s3 import S3
+from distprof.storage.kinds.web import Web
+
+UNCACHED: Mapping[str, Any] = MappingProxyType({"use_listings_cache": False})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """What reads the URLs of a scheme."""
+
+    kind: Callable[[str, Any], Backend] = Backend
+    package: str = ""
+    """That is imported; "" where nothing tells which."""
+    install: str = ""
+    """What pip takes."""
+    logger: str = ""
+    """Prints tracebacks of errors that are said in a line."""
+    options: Mapping[str, Any] = field(default_factory=lambda: UNCACHED)
+    """For fsspec; what a user has configured there comes first."""
+    is_for_all_hosts: bool = False
+    """Whether one client reaches all, whatever follows the scheme."""
+
+
+_S3 = Scheme(kind=S3, package="s3fs", install="distprof[s3]", is_for_all_hosts=True, options={
+    **UNCACHED,
+    # tries are ours alone: those of botocore and s3fs would multiply with them, and say nothing
+    "config_kwargs": {"retries": {"mode": "standard", "total_max_attempts": 1}, "max_pool_connections": 64}})
+_GS = Scheme(kind=Objects, package="gcsfs", install="distprof[gs]", logger="gcsfs", is_for_all_hosts=True)
+_AZURE = Scheme(kind=Objects, package="adlfs", install="distprof[azure]", logger="azure")
+_SSH = Scheme(package="sshfs", install="distprof[ssh]", logger="asyncssh", options=ssh.OPTIONS)
+_WEB = Scheme(kind=Web, package="aiohttp", install="aiohttp")
+SCHEMES: Mapping[str, Scheme] = {
+    "s3": _S3, "s3a": _S3, "gs": _GS, "gcs": _GS, "abfs": _AZURE, "abfss": _AZURE, "az": _AZURE,
+    "ssh": _SSH, "sftp": _SSH, "http": _WEB, "https": _WEB,
+}
+"""Those of which more is known than fsspec says."""
+
+
+def reached(url: str) -> tuple[str, str]:
+    """Scheme of a URL, and the host as far as it chooses a client."""
+    scheme, _, rest = url.partition("://")
+    return scheme, "" if SCHEMES.get(scheme, Scheme()).is_for_all_hosts else rest.partition("/")[0]
+
+
+def made(scheme: str, host: str) -> Backend:
+    """A client. It connects with its first request, or does so here.
+
+    Raises:
+        UsageError: No such URLs can be read, or not with what is installed.
+        StorageError: There are no keys.
+    """
+    about = SCHEMES.get(scheme, Scheme())
+    if about.logger:
+        logging.getLogger(about.logger).addHandler(logging.NullHandler())  # else Python prints what nobody handles
+    if about is _SSH:
+        _imported(scheme, about)
+        return ssh.Ssh(scheme, lambda: _filesystem(scheme, host, about))
+    try:
+        return about.kind(scheme, _filesystem(scheme, host, about))
+    except ImportError as error:
+        raise _missing(scheme, about, error) from error
+    except OSError as error:
+        first = next(iter(str(error).splitlines()), "")  # of hdfs: every place where Java was looked for
+        raise StorageError(f"cannot reach {scheme}://{host}: {first}",
+                           hint="docs/object-storage.md lists what each storage needs") from error
+    except ValueError as error:
+        if about is _AZURE:
+            raise StorageError(f"cannot reach {scheme}://{host}: {error}", hint=KEYS) from error
+        raise UsageError(f"expected a URL like s3://bucket/run, found {scheme}://: {error}",
+                         hint="docs/object-storage.md lists what can be read") from error
+
+
+def _filesystem(scheme: str, host: str, about: Scheme) -> Any:
+    from fsspec.config import conf
+    from fsspec.core import url_to_fs  # takes a while, and local runs need none of it
+
+    options = {name: value for name, value in about.options.items() if name not in conf.get(scheme, {})}
+    url = f"{scheme}://{host}/" if host else f"{scheme}://"
+    return url_to_fs(url, skip_instance_cache=True, **options)[0]
+
+
+def _imported(scheme: str, about: Scheme) -> None:
+    """Without sshfs, fsspec would take paramiko, by a class of its own that trusts any host."""
+    try:
+        import_module(about.package)
+    except ImportError as error:
+        raise _missing(scheme, about, error) from error
+
+
+def _missing(scheme: str, about: Scheme, error: ImportError) -> UsageError:
+    hint = f"pip install '{about.install}'" if about.install else "docs/object-storage.md lists packages"
+    return UsageError(f"expected a package that reads {scheme}:// URLs, found none: {error}", hint=hint)

@@ -1,0 +1,147 @@
+"""Accounts that SSH reaches: folders are real there, and what is written gets its name when it is whole.
+
+sshfs makes the connection, and asyncssh talks SFTP over it. What sshfs itself does with files is not used: it reads
+them whole where a part is asked for, and writes them in place.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from distprof.storage.backend import Backend, Entry
+from distprof.storage.kinds.sftp_listing import entry_of, listed
+from distprof.storage.retrying import persistently
+
+OPTIONS: Mapping[str, Any] = {
+    "known_hosts": (),  # sshfs would take any host for the right one; this is ~/.ssh/known_hosts
+    "connect_timeout": 30, "keepalive_interval": 15, "keepalive_count_max": 3,  # a host that is gone says nothing
+    "sftp_client_kwargs": {"path_errors": "surrogateescape"},
+}
+
+
+class Ssh(Backend):
+    """One account of one host. A connection that broke is made again with the next request.
+
+    Args:
+        scheme: Of its URLs.
+        connect: Makes the filesystem of fsspec, which connects.
+    """
+
+    def __init__(self, scheme: str, connect: Callable[[], Any]) -> None:
+        super().__init__(scheme, None)
+        self._connect = connect
+        self._connecting = threading.Lock()
+
+    @property
+    def filesystem(self) -> Any:
+        """Connected."""
+        with self._connecting:
+            if self._filesystem is None or self._filesystem.client.is_closed():
+                self._filesystem = self._connect()
+            return self._filesystem
+
+    def key(self, url: str) -> str:
+        """A path from the root of the host; no character of it means anything else."""
+        return posixpath.normpath("/" + url.partition("://")[2].partition("/")[2])
+
+    def entries(self, url: str) -> dict[str, Entry]:
+        """Links are followed; a folder that may not be listed is an error."""
+        found: dict[str, Entry] = persistently(url, lambda: self._done(listed, self.key(url)))
+        return found
+
+    def info(self, url: str) -> Entry:
+        async def ask(sftp: Any) -> Entry:
+            return entry_of(await sftp.stat(self.key(url)))
+
+        found: Entry = persistently(url, lambda: self._done(ask))
+        return found
+
+    def put_whole(self, url: str, file: Path) -> None:
+        async def write(sftp: Any, there: str) -> None:
+            await sftp.put(os.fspath(file), there)
+
+        persistently(url, lambda: self._done(self._placed, self.key(url), write))
+
+    def _get(self, key: str, start: int, end: int, entry: Entry) -> Any:
+        async def read(sftp: Any) -> bytes:
+            async with sftp.open(key, "rb") as file:
+                content: bytes = await file.read(end - start, start)
+            return content
+
+        return self._done(read)
+
+    def _put(self, key: str, content: bytes, *, only_new: bool) -> bool:
+        async def write(sftp: Any, there: str) -> None:
+            async with sftp.open(there, "wb") as file:
+                await file.write(content)
+
+        return bool(self._done(self._placed, key, write, only_new=only_new))
+
+    async def _placed(self, sftp: Any, key: str, write: Callable[..., Any], *, only_new: bool = False) -> bool:
+        """Writes beside a name, then takes the name; False where that is to be new and is not."""
+        folder, name = posixpath.split(key)
+        beside = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp"
+        try:
+            await _with_folder(sftp, folder, lambda: write(sftp, beside))
+            return await _renamed(sftp, beside, key, only_new=only_new)
+        except BaseException:
+            with suppress(Exception):
+                await sftp.unlink(beside)
+            raise
+
+    def _remove(self, key: str) -> None:
+        async def remove(sftp: Any) -> None:
+            from asyncssh import SFTPNoSuchFile
+
+            with suppress(SFTPNoSuchFile):
+                await sftp.unlink(key)
+
+        self._done(remove)
+
+    def _done(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        from fsspec.asyn import sync
+
+        filesystem = self.filesystem
+
+        async def call() -> Any:
+            async with filesystem._pool.get() as sftp:
+                return await work(sftp, *arguments, **options)
+
+        return sync(filesystem.loop, call)
+
+
+async def _with_folder(sftp: Any, folder: str, write: Callable[[], Any]) -> None:
+    """Writes, and makes the folder for it where there is none."""
+    from asyncssh import SFTPNoSuchFile
+
+    try:
+        await write()
+    except SFTPNoSuchFile:
+        await sftp.makedirs(folder, exist_ok=True)
+        await write()
+
+
+async def _renamed(sftp: Any, old: str, new: str, *, only_new: bool) -> bool:
+    """Whether the name was taken; the server sees to it that two do not take a new one."""
+    from asyncssh import SFTPFailure, SFTPFileAlreadyExists, SFTPOpUnsupported
+
+    if not only_new:
+        with suppress(SFTPOpUnsupported):
+            await sftp.posix_rename(old, new)
+            return True
+        await sftp.unlink(new)
+    try:
+        await sftp.rename(old, new)
+    except (SFTPFailure, SFTPFileAlreadyExists):  # the older protocol has no words for it
+        if not only_new or not await sftp.lexists(new):
+            raise
+        await sftp.unlink(old)
+        return False
+    return True

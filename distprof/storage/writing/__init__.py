@@ -1,0 +1,1 @@
+"""What is written to a storage: whole objects, folders, and what several processes write together."""

@@ -1,0 +1,175 @@
+"""Writes files and folders to a URL; an object is there whole or not at all.
+
+For an object that several processes write together: `begin`, `put_part` in each of them, `complete` in one. An `Upload`
+and its tags can be sent to other processes and hosts. S3 takes no part below `LEAST_BYTES`, the last one apart, and no
+more than 10,000: who has smaller pieces puts some together.
+
+    upload = begin("s3://bucket/run/merged/trace.json.gz")
+    try:
+        tags = {1: put_part(upload, 1, first_bytes), 2: put_part(upload, 2, Path("second_bytes"))}
+        complete(upload, tags)
+    except BaseException:
+        abort(upload)
+        raise
+"""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from distprof.errors import OutputError, StorageError, UsageError
+from distprof.storage.backend import backend_of
+from distprof.storage.faults import Kind, RemoteError, fault_of
+from distprof.storage.listing import LISTINGS
+from distprof.storage.remote_path import RemotePath
+from distprof.storage.stream import requests
+from distprof.storage.writing import writable
+
+LEAST_BYTES = 5 << 20
+"""Of a part that is not the last one."""
+AT_ONCE = 4
+WRITING = "may these keys write there? docs/object-storage.md lists the rights; --out chooses another place"
+KEYS = "workers write there themselves: are keys and AWS_ENDPOINT_URL in their environment? docs/cluster.md says more"
+Moved = Callable[[int], None]
+"""Is called with bytes that have arrived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """An object that is written in parts."""
+
+    url: str
+    id: str
+
+
+def begin(url: str) -> Upload:
+    """Begins an object of parts. Nothing is seen of it before it is complete."""
+    return Upload(url=url, id=backend_of(url).begin_parts(url))
+
+
+def put_part(upload: Upload, number: int, content: bytes | Path) -> str:
+    """Writes a part, or writes it anew.
+
+    Args:
+        upload: Of which object.
+        number: From 1 on; parts are put together in the order of their numbers, which may have gaps.
+        content: Its bytes, or a file that holds them.
+
+    Returns:
+        What `complete` is to be told of it.
+    """
+    found = content.read_bytes() if isinstance(content, Path) else content
+    return backend_of(upload.url).put_part(upload.url, upload.id, number, found)
+
+
+def complete(upload: Upload, tags: Mapping[int, str]) -> None:
+    """Puts the parts together: the object is there, in the place of an earlier one."""
+    backend_of(upload.url).complete_parts(upload.url, upload.id, tags)
+    LISTINGS.forget(upload.url)
+
+
+def abort(upload: Upload) -> None:
+    """Removes the parts of an object that will not be complete. Never fails: who calls it has an error already."""
+    with suppress(Exception):
+        backend_of(upload.url).abort_parts(upload.url, upload.id)
+
+
+def put_file(file: Path, url: str, moved: Moved = lambda _: None) -> None:
+    """Writes a file; a large one in parts side by side, where the storage puts them together."""
+    size, backend = file.stat().st_size, backend_of(url)
+    if size <= writable.PART_BYTES or not backend.has_parts:
+        if size <= writable.PART_BYTES:
+            backend.put(url, file.read_bytes())
+        else:
+            backend.put_whole(url, file)
+        moved(size)
+        return
+    upload = begin(url)
+    try:
+        complete(upload, _parts(file, upload, writable.part_bytes(size), moved))
+    except BaseException:
+        abort(upload)
+        raise
+
+
+def _parts(file: Path, upload: Upload, part_bytes: int, moved: Moved) -> dict[int, str]:
+    """Writes all parts; so many are in memory as are on their way."""
+    coming, tags = dict[int, Future[str]](), dict[int, str]()
+    with file.open("rb") as source:
+        number = 0
+        while content := source.read(part_bytes):
+            number += 1
+            coming[number] = requests().submit(put_part, upload, number, content)
+            moved(len(content))
+            if len(coming) == AT_ONCE:
+                first = min(coming)
+                tags[first] = coming.pop(first).result()
+    return tags | {number: one.result() for number, one in coming.items()}
+
+
+def put_written(path: RemotePath, write: Callable[[Path], object]) -> None:
+    """Calls `write` with a temporary path on this machine, and uploads what it wrote."""
+    with tempfile.TemporaryDirectory(prefix="distprof-") as folder:
+        temporary = Path(folder) / path.name
+        write(temporary)
+        with told_of(str(path)):
+            put_file(temporary, path.url)
+    LISTINGS.forget(path.url)
+
+
+def put_folder(folder: Path, url: str, *, last: Sequence[str] = (), before_last: Callable[[], object] = lambda: None,
+               moved: Moved = lambda _: None) -> None:
+    """Writes all files of a folder; hidden ones are left out.
+
+    Args:
+        folder: Here.
+        url: There.
+        last: Names of files that make it complete: written behind all others, in this order.
+        before_last: Is called before them.
+        moved: Is called with bytes that have arrived.
+    """
+    found = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
+    names = [name for name in found if name not in last and not any(part.startswith(".") for part in name.split("/"))]
+    for name in names:
+        put_file(found[name], f"{url}/{name}", moved)
+    before_last()
+    for name in last:
+        if name in found:
+            put_file(found[name], f"{url}/{name}", moved)
+    LISTINGS.forget(url)
+
+
+@contextmanager
+def told_of(place: str) -> Iterator[None]:
+    """What is written inside goes to that place.
+
+    Raises:
+        OutputError: It may not be written.
+        StorageError: The storage does not answer, or refuses the keys.
+    """
+    try:
+        yield
+    except RemoteError as error:
+        denied = fault_of(error).kind is Kind.DENIED
+        raise OutputError(f"cannot write {place}: {error.strerror}", hint=WRITING if denied else error.hint) from error
+
+
+@contextmanager
+def told_by_worker(place: str) -> Iterator[None]:
+    """What is written inside goes to that place; errors say which host they are of: a worker has keys of its own.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    try:
+        yield
+    except (RemoteError, StorageError, UsageError) as error:
+        reason = error.strerror if isinstance(error, RemoteError) else error.args[0]
+        raise OutputError(f"cannot write {place} from a worker on {socket.gethostname()}: {reason}",
+                          hint=KEYS) from error

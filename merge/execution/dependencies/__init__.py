@@ -1,0 +1,1 @@
+"""What needed what: dependencies between the calls of a rank."""

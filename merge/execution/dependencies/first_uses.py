@@ -1,0 +1,113 @@
+"""The first call of a rank that uses what was communicated, by the storages in its execution trace."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from distprof.contract.collective_ops import COLLECTIVE_OPS
+from distprof.errors import DataError
+from distprof.merge.execution.communication import BACKENDS, Communication
+from distprof.merge.execution.dependencies.storage_dependencies import uses_at
+from distprof.merge.execution.node_table import WRITES
+from distprof.merge.execution.rank_execution import rank_calls
+from distprof.merge.execution.rank_graph import RankGraph
+from distprof.merge.execution.sources import sources_of
+from distprof.merge.operators.timeline.rank_timeline import OPERATOR
+from distprof.merge.run.run_model import Run
+
+WAITING = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
+"""Operators that wait for communication, and do nothing else with what it brings."""
+UNKNOWN, UNUSED = -2, -1
+"""The tensors of communication are not known; no later call has them."""
+Places = Mapping[int, Sequence[int]]
+"""Storage -> calls that use it, ascending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstUses:
+    """Of a rank, in the order in which its communication was issued."""
+
+    ops: list[str]
+    """Name of the operation."""
+    call: Any
+    """Number in `calls` of the first that uses its tensors, `UNUSED` or `UNKNOWN`."""
+    calls: list[str]
+    """Operators that the timeline shows, in the order in which they began."""
+
+
+def first_uses(graph: RankGraph, found: Communication) -> FirstUses:
+    """Finds them.
+
+    No use is later than it is said to be: a call that only makes a view counts, and so does one of another tensor that
+    has got the memory of one that is gone.
+
+    Args:
+        graph: The calls of the rank.
+        found: The communication in it.
+    """
+    begun = found.rows.select(pl.coalesce("enqueue_ns", "start_ns").fill_null(0)).to_series().to_numpy()
+    order = np.argsort(begun, kind="stable").tolist()
+    shown = np.flatnonzero((graph.type == OPERATOR) & (graph.slice >= 0))
+    users = _users(graph, found)
+    place = np.array([_first(graph, found, row, *users) for row in order], np.int64)
+    # a use that the timeline does not show is no earlier than the call before it
+    number = np.maximum(np.searchsorted(shown, place, "right") - 1, 0)
+    return FirstUses(ops=[str(op) for op in found.rows["op"].gather(order)],
+                     call=np.where(place < 0, place, number),
+                     calls=[graph.names[name] for name in graph.name[shown].tolist()])
+
+
+def uses_of(run: Run) -> dict[int, FirstUses]:
+    """Those of the ranks of a run that have an execution trace.
+
+    Raises:
+        DataError: None has, or one cannot be read.
+    """
+    sources = sources_of(run)
+    ranks = [one for one in sources.ranks if one.execution_trace is not None]
+    if not ranks:
+        raise DataError(f"expected execution traces in {run.path}, found none: who uses what was communicated is not "
+                        "known", hint="distprof run --execution-trace records them")
+    return {one.number: first_uses(*rank_calls(one, sources.rows.filter(pl.col("rank") == one.number), None))
+            for one in ranks}
+
+
+def _users(graph: RankGraph, found: Communication) -> tuple[Places, Places]:
+    """Who uses each storage, and who writes it; without the work of backends and what waits for it."""
+    apart = np.array([name in WAITING or name.startswith(BACKENDS) for name in graph.names] or [False], bool)
+    places = np.flatnonzero(~graph.on_device & (graph.node >= 0) & ~apart[graph.name])
+    using, writing = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    for place in places[~np.isin(places, found.place)].tolist():
+        for storage, kind, _ in uses_at(graph, place):
+            using[storage].append(place)
+            if kind & WRITES:
+                writing[storage].append(place)
+    return using, writing
+
+
+def _first(graph: RankGraph, found: Communication, row: int, using: Places, writing: Places) -> int:
+    op, issuer, place = found.rows["op"][row], int(found.issued_by[row]), int(found.place[row])
+    if issuer < 0 or op not in COLLECTIVE_OPS or not COLLECTIVE_OPS[op].has_data:
+        return UNKNOWN
+    until = int(graph.inside_until[issuer])
+    storages = _storages(graph, {*range(issuer, until + 1), *([place] if place >= 0 else [])})
+    # what is sent may be read before it has left
+    after = [_after(writing if op == "send" else using, storage, until) for storage in storages]
+    return min((one for one in after if one >= 0), default=UNUSED) if storages else UNKNOWN
+
+
+def _storages(graph: RankGraph, places: Iterable[int]) -> set[int]:
+    return {storage for place in places for storage, _, _ in uses_at(graph, place)}
+
+
+def _after(places: Places, storage: int, until: int) -> int:
+    mine = places.get(storage, ())
+    at = bisect_right(mine, until)
+    return mine[at] if at < len(mine) else -1

@@ -1,0 +1,112 @@
+"""Who needs whose data: calls that read a storage after one that wrote it, views and changes in place included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distprof.merge.execution.dependencies.edges import EdgeList
+from distprof.merge.execution.node_table import READS, WRITES
+from distprof.merge.execution.rank_graph import RankGraph
+
+Use = tuple[int, int, bool]
+"""Number of the storage, `READS` or `WRITES` or both, whether it is on a device."""
+
+
+class _Open(NamedTuple):
+    """A call that has not ended yet."""
+
+    place: int
+    end_ns: int
+    read: dict[int, int]
+    """Storage -> who wrote it, of what this call needs."""
+    written: list[int]
+
+
+def storage_dependencies(graph: RankGraph, uses: Mapping[int, Sequence[Use]]) -> tuple[Any, Any]:
+    """Goes through the calls in the order in which they began.
+
+    A call needs the last call that wrote what it uses and had ended when it began, as a whole: all that lies in it.
+    What the call around it needs already is not noted again. On a device the kernels of both are meant.
+
+    Args:
+        graph: The calls; those without a node of an execution trace have no tensors.
+        uses: In place of the node's own uses, by place.
+    """
+    found, state = EdgeList(), _State(graph)
+    kernels = _kernels(graph)
+    host = np.flatnonzero(~graph.on_device)
+    for place in host.tolist():
+        around = state.advance(place)
+        read: dict[int, int] = {}
+        written: list[int] = []
+        for storage, kind, on_device in uses[place] if place in uses else uses_at(graph, place):
+            writer = state.writer.get(storage)
+            if writer is not None and kind & READS:  # what is only written is new
+                read[storage] = writer
+                if around is None or around.read.get(storage) != writer:
+                    _add(found, graph, kernels, (place, writer), on_device=on_device)
+            if kind & WRITES:
+                written.append(storage)
+        state.begin(place, read, written)
+    return found.arrays()
+
+
+def uses_at(graph: RankGraph, place: int) -> Iterator[Use]:
+    """What the node of a call uses."""
+    node, table = int(graph.node[place]), graph.table
+    if node < 0 or table is None:
+        return
+    for at in range(int(table.use_begin[node]), int(table.use_begin[node + 1])):
+        yield int(table.use_storage[at]), int(table.use_kind[at]), bool(table.use_on_device[at])
+
+
+class _State:
+    """Calls that are running on each thread, and who wrote each storage last."""
+
+    def __init__(self, graph: RankGraph) -> None:
+        self.writer: dict[int, int] = {}
+        self._graph = graph
+        self._threads: dict[int, list[_Open]] = {}
+
+    def advance(self, place: int) -> _Open | None:
+        """Ends the calls that are over when a call begins; returns the one around it."""
+        graph = self._graph
+        own, start, parent = int(graph.thread[place]), int(graph.start_ns[place]), int(graph.parent[place])
+        for thread, stack in self._threads.items():
+            while stack and (stack[-1].place != parent if thread == own else stack[-1].end_ns <= start):
+                ended = stack.pop()
+                self.writer.update(dict.fromkeys(ended.written, ended.place))
+        around = self._threads.get(own)
+        return around[-1] if around else None
+
+    def begin(self, place: int, read: dict[int, int], written: list[int]) -> None:
+        """Notes a call that runs now."""
+        graph = self._graph
+        end_ns = int(graph.start_ns[place] + graph.duration_ns[place])
+        self._threads.setdefault(int(graph.thread[place]), []).append(_Open(place, end_ns, read, written))
+
+
+def _kernels(graph: RankGraph) -> tuple[Any, Any]:
+    """First and last kernel of each call and of what lies in it; -1 for none."""
+    first, last = np.full(len(graph.name), -1, np.int64), np.full(len(graph.name), -1, np.int64)
+    device = np.flatnonzero(graph.on_device)
+    first[device] = last[device] = device
+    for place in range(len(graph.name) - 1, -1, -1):
+        above = graph.parent[place]
+        if above >= 0 and first[place] >= 0:
+            first[above] = first[place] if first[above] < 0 else min(first[above], first[place])
+            last[above] = max(last[above], last[place])
+    return first, last
+
+
+def _add(found: EdgeList, graph: RankGraph, kernels: tuple[Any, Any], pair: tuple[int, int], *,
+         on_device: bool) -> None:
+    place, writer = pair
+    first, last = kernels
+    if on_device and last[writer] >= 0:
+        found.add(int(first[place]) if first[place] >= 0 else place, int(last[writer]))
+    else:
+        found.add(place, int(graph.inside_until[writer]))

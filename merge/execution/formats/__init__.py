@@ -1,0 +1,1 @@
+"""The formats that execution traces are exported in."""

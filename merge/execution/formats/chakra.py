@@ -1,0 +1,96 @@
+"""Messages of Chakra's execution trace schema (schema/protobuf/et_def.proto of github.com/mlcommons/chakra, proto3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from distprof.merge.execution.formats.protobuf import bytes_field, number_field, numbers_field, text_field
+
+
+class NodeType(IntEnum):
+    """What a node is."""
+
+    METADATA = 1
+    MEM_LOAD = 2
+    MEM_STORE = 3
+    COMP = 4
+    COMM_SEND = 5
+    COMM_RECV = 6
+    COMM_COLL = 7
+
+
+VERSION = "1.1.1-chakra.0.0.4"
+"""Of the schema of the values that nodes have."""
+COMM_TYPES = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "gather": 3, "scatter": 4, "broadcast": 5, "all_to_all": 6,
+              "reduce_scatter": 7, "barrier": 9}
+"""Op of our tables -> CollectiveCommType, which travels as the attribute `comm_type`. 8 is a reduce_scatter that
+torch does not have."""
+ATTRIBUTE_FIELDS = {"int32": 7, "int64": 9, "uint64": 13, "bool": 27, "string": 29}
+"""Type of an attribute -> its field in AttributeProto."""
+Attribute = tuple[str, str, int | str | bool]
+"""Name, type and value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """Inputs or outputs as texts."""
+
+    values: str = "[]"
+    shapes: str = "[]"
+    types: str = "[]"
+
+    def message(self) -> bytes:
+        """As IOInfo."""
+        return text_field(1, self.values) + text_field(2, self.shapes) + text_field(3, self.types)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChakraNode:
+    """A node; ids are numbers above 0."""
+
+    id: int
+    name: str
+    type: NodeType
+    control: Iterable[int] = ()
+    """Ids of nodes around it."""
+    data: Sequence[int] = ()
+    """Ids of nodes that must be over before."""
+    start_us: int = 0
+    duration_us: int = 0
+    inputs: Values = Values()
+    outputs: Values = Values()
+    attributes: Iterable[Attribute] = ()
+
+    def message(self) -> bytes:
+        """As Node."""
+        return b"".join((
+            number_field(1, self.id), text_field(2, self.name), number_field(3, self.type),
+            numbers_field(4, self.control), numbers_field(5, self.data),
+            number_field(6, self.start_us), number_field(7, self.duration_us),
+            bytes_field(8, self.inputs.message()), bytes_field(9, self.outputs.message()),
+            *(bytes_field(10, _attribute(*one)) for one in self.attributes)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalMetadata:
+    """What stands before the nodes."""
+
+    version: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def message(self) -> bytes:
+        """As GlobalMetadata."""
+        return text_field(1, self.version) + b"".join(
+            bytes_field(2, _attribute(name, "string", value)) for name, value in self.attributes.items())
+
+
+def _attribute(name: str, kind: str, value: int | str | bool) -> bytes:  # noqa: FBT001 (a value like others)
+    number = ATTRIBUTE_FIELDS[kind]
+    return text_field(1, name) + (text_field(number, value) if isinstance(value, str) else number_field(number, value))
+
+
+def rounded_us(ns: int) -> int:
+    """Nanoseconds as microseconds; never 0 for what took time, which simulators would leave out."""
+    return max(round(ns / 1000), 1) if ns > 0 else 0

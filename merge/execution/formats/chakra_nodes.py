@@ -1,0 +1,172 @@
+"""The nodes of Chakra's schema from what ran on a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from distprof.contract.group_ranks import ranks_of
+from distprof.merge.execution.formats.chakra import COMM_TYPES, Attribute, ChakraNode, NodeType, Values, rounded_us
+from distprof.merge.execution.linking import STREAM
+from distprof.merge.execution.nodes import Node
+from distprof.merge.execution.nodes import Values as RecordedValues
+from distprof.merge.execution.rank_execution import Groups, RankExecution
+from distprof.merge.execution.rank_graph import RankGraph
+from distprof.merge.execution.work import work_of
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST
+
+Target = Literal["astra-sim", "replay"]
+"""Who is to read it: to ASTRA-sim communication is never the work of a processor."""
+GROUPS_ID = 1
+FIRST_ID = 2
+GROUPS_NAME = "## process_group:init ##"
+COMM_NODES = {"send": NodeType.COMM_SEND, "recv": NodeType.COMM_RECV}
+
+
+@dataclass(slots=True)
+class Written:
+    """What was written for a rank."""
+
+    nodes: int = 0
+    communication: int = 0
+    without_type: int = 0
+    """Communication of an op that the schema does not have, or whose other side is not known; written as COMP."""
+    without_group: int = 0
+    """Communication whose process group is not known."""
+    untimed: int = 0
+    """Calls without a slice."""
+    dependencies: int | None = 0
+    """None where whoever reads the file finds them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportContext:
+    """What is the same for all ranks."""
+
+    target: Target
+    groups: Groups
+    sizes: Mapping[int, int]
+    """Number of the collective -> its bytes, the same on all ranks."""
+
+
+def chakra_nodes(execution: RankExecution, context: ExportContext, to_common: Any, written: Written) -> (
+        Iterator[ChakraNode]):
+    """The nodes of a rank, in the order in which they began; notes what was written."""
+    graph, found = execution.graph, execution.communication
+    yield _groups_node(context.groups)
+    row_of = {place: row for row, place in enumerate(found.place.tolist()) if place >= 0}
+    start, work = _start_us(graph, to_common), work_of(graph)
+    for place in range(len(graph.name)):
+        row = row_of.get(place)
+        comm = _communication(execution, row, context, written) if row is not None else None
+        node = _node(execution, place, context, comm, None if comm else work.get(place), int(start[place]))
+        written.nodes += 1
+        written.dependencies = (written.dependencies or 0) + len(node.data)
+        written.untimed += int(graph.slice[place] < 0)
+        yield node
+
+
+def _node(execution: RankExecution, place: int, context: ExportContext,
+          comm: tuple[NodeType, Sequence[Attribute]] | None, work: tuple[int, int | None] | None,
+          start_us: int) -> ChakraNode:
+    graph, parent = execution.graph, int(execution.graph.parent[place])
+    kind, attributes = comm or (NodeType.COMP, [])
+    recorded = graph.table.texts.node(int(graph.node[place])) if graph.table and graph.node[place] >= 0 else None
+    return ChakraNode(
+        id=place + FIRST_ID, name=graph.names[graph.name[place]], type=kind,
+        control=[parent + FIRST_ID] if parent >= 0 else [],
+        data=[one + FIRST_ID for one in execution.edges.of(place)], start_us=start_us,
+        duration_us=rounded_us(int(graph.self_ns[place])),
+        inputs=_values(recorded.inputs) if recorded else Values(),
+        outputs=_values(recorded.outputs) if recorded else Values(),
+        attributes=[*_place(execution, place, context, is_comm=comm is not None), *attributes, *_work(work),
+                    *_recorded(recorded)])
+
+
+def _start_us(graph: RankGraph, to_common: Any) -> Any:
+    """Since the epoch, on the clock of all ranks; 0 where there is no timeline."""
+    if graph.timeline is None:
+        return np.zeros(len(graph.name), np.int64)
+    return np.maximum(to_common(graph.start_ns), 0) // 1000
+
+
+def _groups_node(groups: Groups) -> ChakraNode:
+    """Lists the process groups; no ranks mean all, as torch writes it."""
+    listed = ", ".join(
+        f'{{"pg_name": "{number}", "pg_desc": "{"default_pg" if not number else "undefined"}", '
+        f'"backend_config": "", "ranks": {[] if not number else list(ranks)}, "group_size": {len(ranks)}, '
+        f'"group_count": {len(groups)}}}' for ranks, number in groups.items())
+    return ChakraNode(id=GROUPS_ID, name=GROUPS_NAME, type=NodeType.METADATA,
+                      inputs=Values(values=f"['[{listed}]']", shapes="[[]]", types="['String']"))
+
+
+def _place(execution: RankExecution, place: int, context: ExportContext, *, is_comm: bool) -> Iterator[Attribute]:
+    graph = execution.graph
+    on_host = bool(graph.type[place] < NUM_HOST)
+    yield "is_cpu_op", "bool", on_host and not (is_comm and context.target == "astra-sim")
+    if not on_host and graph.timeline is not None:
+        yield "stream", "int64", stream_of(graph, place)
+    if graph.duration_ns[place] != graph.self_ns[place]:
+        yield "inclusive_duration_micros", "int64", rounded_us(int(graph.duration_ns[place]))
+
+
+def stream_of(graph: RankGraph, place: int) -> int:
+    """The stream of a kernel as the profiler numbers it; 0 where there is none."""
+    if graph.timeline is None or graph.slice[place] < 0:
+        return 0
+    return max(int(graph.timeline.more[STREAM][graph.slice[place]]), 0)
+
+
+def _work(work: tuple[int, int | None] | None) -> Iterator[Attribute]:
+    if work is None:
+        return
+    yield "num_ops", "int64", work[0]
+    if work[1] is not None:
+        yield "tensor_size", "uint64", work[1]
+
+
+def _communication(execution: RankExecution, row: int, context: ExportContext, written: Written) -> (
+        tuple[NodeType, Sequence[Attribute]] | None):
+    found = execution.communication.rows.row(row, named=True)
+    op, own = str(found["op"]), execution.rank.number
+    attributes: list[Attribute] = []
+    kind = COMM_NODES.get(op, NodeType.COMM_COLL)
+    if kind is NodeType.COMM_COLL:
+        if op not in COMM_TYPES:
+            written.without_type += 1
+            return None
+        attributes.append(("comm_type", "int64", COMM_TYPES[op]))
+    elif found["peer"] is None:
+        written.without_type += 1
+        return None
+    else:
+        sides = (own, int(found["peer"])) if op == "send" else (int(found["peer"]), own)
+        attributes += [("comm_src", "int32", sides[0]), ("comm_dst", "int32", sides[1]),
+                       ("comm_tag", "int32", int(found["tag"] or 0))]
+    size = context.sizes.get(found["collective"], found["size_bytes"])
+    if size is not None:
+        attributes.append(("comm_size", "int64", int(size)))
+    group = context.groups.get(ranks_of(found["group_ranks"]))
+    if group is None:
+        written.without_group += 1
+    else:
+        attributes.append(("pg_name", "string", str(group)))
+    written.communication += 1
+    return kind, attributes
+
+
+def _recorded(node: Node | None) -> Iterator[Attribute]:
+    if node is None:
+        return
+    for name in ("rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid"):
+        yield name, "int64", getattr(node, name)
+    yield "op_schema", "string", node.op_schema
+
+
+def _values(recorded: RecordedValues) -> Values:
+    values, shapes, types = (bytes(part).decode("utf-8", "replace") for part in (
+        recorded.values, recorded.shapes, recorded.types))
+    return Values(values=values, shapes=shapes, types=types)

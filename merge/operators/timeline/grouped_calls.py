@@ -1,0 +1,191 @@
+"""Operators of one rank, added up: a row for all calls that share operator, shapes, module, phase and step. Knows numpy
+alone, as merging does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distprof.merge.activity.markers import STEP
+from distprof.merge.operators.amounts import COSTS, MEMORY
+from distprof.merge.operators.one_key import one_key, sorted_places
+from distprof.merge.operators.places import PHASES, Places, places_of
+from distprof.merge.operators.shapes.costs import UNKNOWN, ShapeCosts, shape_costs
+from distprof.merge.operators.shapes.coverage import ShapeCoverage
+from distprof.merge.operators.shapes.tensors import strict, tensors_of
+from distprof.merge.operators.timeline.device_times import launchers
+from distprof.merge.operators.timeline.memory_changes import MemoryChanges, changes_within
+from distprof.merge.operators.timeline.nesting import Nesting
+from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, PYTHON, TYPES, RankTimeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedCalls:
+    """A row a group, in the order of their first calls."""
+
+    columns: Mapping[str, Any]
+    """Numbers by column; `UNKNOWN` where there is none."""
+    words: Mapping[str, Sequence[str | None]]
+    """Texts that the numbers of some columns stand for."""
+    by_shapes: ShapeCoverage | None
+    """None where there are no shapes, or they were not asked."""
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.columns["op"])
+
+
+def grouped_calls(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, *,
+                  num_frames: int = 0, changes: MemoryChanges | None = None, by_shapes: bool = False) -> GroupedCalls:
+    """Adds the calls of a timeline up.
+
+    Args are those of `rank_operators`.
+    """
+    held = timeline.type != PYTHON
+    stacks, stack = _stacks(timeline, num_frames)
+    timeline = timeline.where(held) if num_frames else timeline
+    nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
+    places, launcher = places_of(timeline, nesting), launchers(timeline, nesting)
+    alike = _alike(timeline)
+    passed_on = _passed_on(timeline, nesting, alike)
+    keys = _keys(timeline, places, launcher, windows) | {"stack": _of_launcher(stack[held], launcher)}
+    times = _times(timeline, nesting, launcher, passed_on)
+    memory = _memory(timeline, nesting, changes, passed_on)
+    costs = shape_costs(timeline, nesting, alike, passed_on) if by_shapes else None
+    amounts = dict(zip(COSTS, (costs.flops, costs.num_bytes) if costs is not None else (None, None), strict=True))
+    columns = _sums(np.flatnonzero(~passed_on), keys, times | memory, amounts)
+    shapes: list[str | None] = [None] * len(timeline.texts)
+    for text in _shapes(timeline):
+        shapes[text] = strict(timeline.texts[text])
+    words: dict[str, Sequence[str | None]] = {
+        "op": timeline.names, "type": TYPES, "shapes": shapes,
+        "dtypes": timeline.texts, "launched_by": timeline.names, "phase": PHASES, "module_path": places.paths,
+        "class_name": places.classes, "stack": stacks,
+        "stream": list(map(str, range(int(columns["stream"].max(initial=-1)) + 1)))}
+    unknown = np.full(len(columns["op"]), UNKNOWN)
+    return GroupedCalls(
+        columns={**dict.fromkeys(MEMORY, unknown), **columns, "class_name": columns["module_path"]}, words=words,
+        by_shapes=None if costs is None else costs.coverage(
+            timeline, ~passed_on, times["self_host_ns"], times["self_device_ns"]))
+
+
+def _stacks(timeline: RankTimeline, num_frames: int) -> tuple[Sequence[str | None], Any]:
+    """Stacks, and the number of that of each slice; -1 where they are not asked for."""
+    if not num_frames:
+        return [], np.full(len(timeline.name), UNKNOWN)
+    from distprof.merge.operators.timeline.stacks import PythonStacks  # knows polars, which merging does without
+
+    return PythonStacks(timeline).innermost(num_frames)
+
+
+def _sums(rows: Any, keys: Mapping[str, Any], times: Mapping[str, Any], amounts: Mapping[str, Any]) -> dict[str, Any]:
+    """Of these rows: the keys of each group, how many rows it has, and what they add up to."""
+    key = one_key([*keys.values(), *(values == UNKNOWN for values in amounts.values() if values is not None)])[rows]
+    order = sorted_places(key)
+    begins = np.flatnonzero(np.diff(key[order], prepend=-1))  # keys count from 0
+    first = order[begins]
+    turn = np.argsort(first)
+    order, sizes = rows[order], np.diff(begins, append=len(rows))
+
+    def added(values: Any, how: Any = np.add) -> Any:
+        return how.reduceat(values[order], begins)[turn] if len(begins) else values[:0]
+
+    duration = times["duration_ns"]
+    unknown = np.full(len(turn), UNKNOWN)
+    return {**{name: values[rows[first]][turn] for name, values in keys.items()}, "calls": sizes[turn],
+            **{name: added(values) for name, values in times.items() if name != "duration_ns"},
+            "squared_ns": added(duration.astype(np.float64) ** 2), "min_ns": added(duration, np.minimum),
+            "max_ns": added(duration, np.maximum),
+            **{name: unknown if values is None else np.maximum(added(values), UNKNOWN)
+               for name, values in amounts.items()}}
+
+
+def _keys(timeline: RankTimeline, places: Places, launcher: Any,
+          windows: Sequence[tuple[int, int, int]] | None) -> dict[str, Any]:
+    known = launcher >= 0
+    return {
+        "op": timeline.name, "type": timeline.type, "shapes": timeline.shapes, "dtypes": timeline.dtypes,
+        "module_path": _of_launcher(places.module, launcher), "phase": _of_launcher(places.phase, launcher),
+        "step": steps_of(timeline, windows, _of_launcher(timeline.start_ns, launcher)),
+        "stream": np.where(timeline.type >= NUM_HOST, timeline.thread, -1),
+        "launched_by": np.where(known, timeline.name[launcher], -1)}
+
+
+def _of_launcher(values: Any, launcher: Any) -> Any:
+    """Each slice's value; of slices of a device that of what launched them, if that is known."""
+    return np.where(launcher >= 0, values[launcher], values)
+
+
+def slice_costs(timeline: RankTimeline, nesting: Nesting) -> ShapeCosts | None:
+    """Costs of each slice by its shapes; None where the trace has none."""
+    alike = _alike(timeline)
+    return shape_costs(timeline, nesting, alike, _passed_on(timeline, nesting, alike))
+
+
+def _alike(timeline: RankTimeline) -> Any:
+    """Equal for slices with the same name and tensors."""
+    numbers, found = dict[str, int](), np.full(len(timeline.texts) + 1, -1, np.int64)
+    for text in _shapes(timeline):
+        found[text] = numbers.setdefault(tensors_of(timeline.texts[text]), len(numbers))
+    return timeline.name * (len(found) + 1) + found[timeline.shapes]
+
+
+def _shapes(timeline: RankTimeline) -> list[int]:
+    """Numbers of the texts that are shapes."""
+    found: list[int] = np.unique(timeline.shapes[timeline.shapes >= 0]).tolist()
+    return found
+
+
+def _passed_on(timeline: RankTimeline, nesting: Nesting, alike: Any) -> Any:
+    """True for the only call of an operator by itself with the same tensors."""
+    inside = np.flatnonzero((nesting.parent >= 0) & (timeline.type == OPERATOR))
+    inside = inside[alike[inside] == alike[nesting.parent[inside]]]
+    times = np.bincount(nesting.parent[inside], minlength=len(alike))
+    found = np.zeros(len(alike), bool)
+    found[inside[times[nesting.parent[inside]] == 1]] = True
+    return found
+
+
+def _times(timeline: RankTimeline, nesting: Nesting, launcher: Any, passed_on: Any) -> dict[str, Any]:
+    host = timeline.type < NUM_HOST
+    on_host = np.where(host, timeline.duration_ns, 0)
+    on_device = np.where(host, 0, timeline.duration_ns)
+    launched = np.bincount(launcher[launcher >= 0], on_device[launcher >= 0], len(host)).astype(np.int64)
+    return {"duration_ns": timeline.duration_ns, "host_ns": on_host,
+            "self_host_ns": nesting.lifted(nesting.without_inner(on_host), passed_on),
+            "device_ns": nesting.with_inner(launched) + on_device,
+            "self_device_ns": nesting.lifted(launched, passed_on) + on_device}
+
+
+def _memory(timeline: RankTimeline, nesting: Nesting, changes: MemoryChanges | None, passed_on: Any) -> dict[str, Any]:
+    found = None if changes is None else changes_within(timeline, nesting, changes)
+    return {} if found is None else {
+        **{name: nesting.lifted(values, passed_on) for name, values in found.items()},
+        **{name.removeprefix("self_"): nesting.with_inner(values) for name, values in found.items()}}
+
+
+def steps_of(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, start_ns: Any) -> Any:
+    """Number of the step in which each slice starts, or was launched; -1 outside of all."""
+    if windows is None:
+        windows = marked_steps(timeline)
+        if not windows:
+            return np.zeros(len(start_ns), np.int64)
+    if not windows:
+        return np.full(len(start_ns), -1)
+    starts, ends, numbers = (np.array(column, np.int64) for column in zip(*sorted(windows), strict=True))
+    place = np.searchsorted(starts, start_ns, "right") - 1
+    return np.where((place >= 0) & (start_ns < ends[place]), numbers[place], -1)
+
+
+def marked_steps(timeline: RankTimeline) -> list[tuple[int, int, int]]:
+    """Start, end and number of the steps that torch.profiler marks in a trace."""
+    numbers = {name: int(text) for name, text in enumerate(one.removeprefix(STEP) for one in timeline.names)
+               if timeline.names[name].startswith(STEP) and text.isdecimal() and len(text) < 19}
+    rows = np.flatnonzero(np.isin(timeline.name, list(numbers)) & (timeline.type < NUM_HOST))
+    found = zip(timeline.start_ns[rows].tolist(), timeline.end_ns[rows].tolist(), timeline.name[rows].tolist(),
+                strict=True)
+    return list({numbers[name]: (start, end, numbers[name]) for start, end, name in found}.values())

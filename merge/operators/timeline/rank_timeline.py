@@ -1,0 +1,191 @@
+"""Slices of one rank's timeline with what operators need of them, as arrays in the order of thread and time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from distprof.merge.operators.timeline.nesting import in_order
+from distprof.merge.run.run_model import Rank
+from distprof.merge.scan.chrome_file import ChromeFile, base_ns_of
+from distprof.merge.scan.chunk_reader import ChunkReader
+from distprof.merge.scan.engine import ENGINE, Interner, Scanner
+from distprof.merge.scan.event_phases import SLICE
+from distprof.merge.scan.gunzip import READ_BYTES
+from distprof.merge.scan.json_values import string_of
+from distprof.merge.scan.scanned_columns import NONE
+
+OPERATOR, ANNOTATION, RUNTIME, PYTHON, KERNEL, MEMCPY, MEMSET = range(7)
+TYPES = ("operator", "annotation", "runtime", "python", "kernel", "memcpy", "memset")
+"""What a slice is, by number."""
+NUM_HOST = 4
+"""Types below run on a thread of the host, the others on a device."""
+CATEGORIES = {
+    "cpu_op": OPERATOR, "operator": OPERATOR, "user_annotation": ANNOTATION, "cuda_runtime": RUNTIME,
+    "cuda_driver": RUNTIME, "runtime": RUNTIME, "kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY,
+    "gpu_memset": MEMSET, "memset": MEMSET,
+}
+"""Categories of torch.profiler, in lower case."""
+CALLS = "python_function"
+"""The category of calls of Python, with `with_stack=True`."""
+INTEGERS = {"external": "External id", "correlation": "correlation", "sequence": "Sequence number"}
+TEXTS = {"shapes": "Input Dims", "dtypes": "Input type"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTimeline:
+    """Slices of a rank, sorted by thread, start, and longest first. Each array has a value a slice."""
+
+    name: Any
+    """Number of `names`."""
+    type: Any
+    """Number of `TYPES`."""
+    thread: Any
+    """A number for each thread or stream."""
+    start_ns: Any
+    """The rank's clock; ns since the epoch."""
+    duration_ns: Any
+    external: Any
+    """What the profiler joins kernels and operators by; `NONE` where there is none, as in the next two."""
+    correlation: Any
+    sequence: Any
+    shapes: Any
+    """Number of `texts`, -1 without."""
+    dtypes: Any
+    names: Sequence[str]
+    texts: Sequence[str]
+    """JSON, or what is left of it."""
+    base_ns: int
+    """What was added to the times of the file."""
+    num_bad: int
+    """Slices that were left out: their duration is negative or no number."""
+    more: Mapping[str, Any]
+    """What `Wanted` asked for, by its key: integers, or numbers of `texts`."""
+    place: Any
+    """Which slice of the file each one was."""
+    metadata: Mapping[str, Any]
+    """Keys beside the events."""
+
+    @property
+    def end_ns(self) -> Any:
+        return self.start_ns + self.duration_ns
+
+    def where(self, held: Any) -> RankTimeline:
+        """The slices for which `held` is true."""
+        arrays = {name: getattr(self, name)[held] for name in ARRAYS}
+        return replace(self, more={key: values[held] for key, values in self.more.items()}, **arrays)
+
+
+ARRAYS = ("name", "type", "thread", "start_ns", "duration_ns", "external", "correlation", "sequence", "shapes",
+          "dtypes", "place")
+"""Those with a value a slice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What else a timeline is to have."""
+
+    python: bool = False
+    """Calls of Python as slices."""
+    integers: Sequence[str] = ()
+    """Keys of `args`."""
+    texts: Sequence[str] = ()
+
+
+NOTHING = Wanted()
+STRIDES, VALUES = "Input Strides", "Concrete Inputs"
+"""Keys of what else is known of inputs: JSON too. The values are those of inputs that are no tensors."""
+
+
+class AlsoRead(Protocol):
+    """What else is read of a trace in the same go."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Keys of `args` with integers."""
+
+    def take(self, scanner: Scanner) -> None:
+        """Called after each scan; threads have the numbers of the timeline."""
+
+
+def read_timeline(rank: Rank, also: AlsoRead | None = None, wanted: Wanted = NOTHING) -> RankTimeline:
+    """Reads the trace of a rank to its end.
+
+    Args:
+        rank: It has a trace.
+        also: Gets what was scanned as well.
+        wanted: What each slice is to have besides.
+
+    Raises:
+        DataError: It is no trace.
+    """
+    assert rank.trace is not None
+    integers = (*INTEGERS.values(), *wanted.integers)
+    texts = (*TEXTS.values(), *wanted.texts)
+    scanner = ENGINE.new_scanner(integers=(*integers, *(also.keys if also else ())), texts=texts)
+    file = ChromeFile(rank.trace.name, ChunkReader(rank.trace, chunk_bytes=READ_BYTES), scanner)
+    parts = TimelineParts(scanner, wanted)
+    for _ in file.scanned():
+        if also is not None:
+            also.take(scanner)
+        parts.take()
+    return parts.timeline(base_ns_of(file.metadata), file.metadata)
+
+
+class TimelineParts:
+    """Slices of one scan after the other."""
+
+    def __init__(self, scanner: Scanner, wanted: Wanted = NOTHING) -> None:
+        """Scans with columns for `INTEGERS`, `TEXTS` and what is wanted."""
+        self._scanner, self._more = scanner, (*wanted.integers, *wanted.texts)
+        self._integers = dict(zip((*INTEGERS, *wanted.integers), (*INTEGERS.values(), *wanted.integers), strict=True))
+        self._texts = dict(zip((*TEXTS, *wanted.texts), (*TEXTS.values(), *wanted.texts), strict=True))
+        self._kinds = CATEGORIES | ({CALLS: PYTHON} if wanted.python else {})
+        self._parts = [[np.empty(0, np.int64)] * (5 + len(self._integers) + len(self._texts))]
+        self._num_bad = 0
+
+    def take(self) -> None:
+        """Takes in the slices of the last scan."""
+        part, bad = _wanted(self._scanner, self._kinds, [*self._integers.values()], [*self._texts.values()])
+        self._parts.append(part)
+        self._num_bad += bad
+
+    def timeline(self, base_ns: int, metadata: Mapping[str, Any]) -> RankTimeline:
+        """All of them.
+
+        Args:
+            base_ns: What times of the file count from.
+            metadata: Its keys beside the events.
+        """
+        columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+        place = in_order(*columns[2:5])
+        names = ("name", "type", "thread", "start_ns", "duration_ns", *self._integers, *self._texts)
+        found = {name: column[place] for name, column in zip(names, columns, strict=True)}
+        found["start_ns"] += base_ns
+        more = {key: found.pop(key) for key in self._more}
+        return RankTimeline(
+            **found, names=list(map(string_of, self._scanner.names.texts())),
+            texts=_decoded(self._scanner.texts), base_ns=base_ns,
+            num_bad=self._num_bad, more=more, place=place, metadata=metadata)
+
+
+def _wanted(scanner: Scanner, kinds: Mapping[str, int], integers: Sequence[str], texts: Sequence[str]) -> (
+        tuple[list[Any], int]):
+    """Columns of the slices of the last scan that have one of the types, and how many had no duration."""
+    types = np.array([kinds.get(text.decode("utf-8", "replace").lower(), -1)
+                      for text in scanner.categories.texts()] + [-1], np.int64)
+    kind = types[scanner.column("category")]
+    start, duration = scanner.column("ts_ns"), scanner.column("dur_ns")
+    held = (kind >= 0) & (scanner.column("phase") == SLICE)
+    good = held & (start != NONE) & (duration >= 0)
+    rows = np.flatnonzero(good)
+    columns = (scanner.column("name"), kind, scanner.column("thread"), start, duration,
+               *(scanner.integers[key] for key in integers), *(scanner.interned[key] for key in texts))
+    return [column[rows].astype(np.int64) for column in columns], int(np.count_nonzero(held & ~good))
+
+
+def _decoded(words: Interner) -> list[str]:
+    return [text.decode("utf-8", "replace") for text in words.texts()]

@@ -1,0 +1,72 @@
+"""What ranks show of how they divide the model, from their summaries: the same evidence as tables give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from distprof.contract.collective_ops import POINT_TO_POINT
+from distprof.contract.rank_summary import EXCHANGE_COLUMNS, Arrivals, PackedTable
+from distprof.merge.run.summaries.summaries import Summaries
+from distprof.merge.topology.evidence import SHARED_WORK, Evidence, Group
+
+
+def evidence_of_summaries(summaries: Summaries, *, world_size: int, has_seen: bool) -> Evidence | None:
+    """Reads the evidence.
+
+    Args:
+        summaries: Of the run.
+        world_size: Number of ranks.
+        has_seen: Whether steps were recorded with what ranks exchange.
+
+    Returns:
+        None where ranks are missing, or values that could be compared: shards say nothing. Also where summaries do not
+        tell who met.
+    """
+    comparable = {rank: one for rank, one in summaries.parameters.items() if one.comparable}
+    if len(comparable) < world_size:
+        return None
+    links, senders, exchanges, joins = set[Group](), set[int](), set[Group](), set[Group]()
+    for rank, arrivals in summaries.arrivals() if has_seen else ():
+        calls = _calls(summaries.exchanges[rank], arrivals)
+        if calls is None:
+            return None
+        messages = [(op, peer) for op, _, peer, inside in calls if op in POINT_TO_POINT and not inside and peer >= 0]
+        links |= {(min(rank, peer), max(rank, peer)) for _, peer in messages if peer != rank}
+        if messages and messages[0][0] == "send":
+            senders.add(rank)
+        together = [(op, tuple(sorted(group))) for op, group, _, inside in calls if inside and len(group) > 1]
+        exchanges |= {group for op, group in together if op == "all_to_all"}
+        joins |= {group for op, group in together if op in SHARED_WORK}
+    return Evidence(
+        world_size=world_size, names=_numbered({rank: one.comparable_names_hash for rank, one in comparable.items()}),
+        values=_numbered({rank: one.values_hash for rank, one in comparable.items()}), links=frozenset(links),
+        senders=frozenset(senders), exchanges=frozenset(exchanges), joins=frozenset(joins),
+        saw_communication=has_seen)
+
+
+def has_exchanged(summaries: Summaries, rank: int) -> bool:
+    """True where a rank made calls that may say how ranks divide their work."""
+    return bool(summaries.exchanges[rank].rows) if rank in summaries.exchanges else False
+
+
+def _calls(table: PackedTable, arrivals: Arrivals) -> list[tuple[str, list[int], int, bool]] | None:
+    """Op, ranks of the group, other side (-1: none) and whether it is inside of a module.
+
+    None where the summary had no room for the ranks of a group.
+    """
+    if not table.rows:
+        return []
+    columns = {name: np.frombuffer(table.columns[name], kind).tolist() for name, kind in EXCHANGE_COLUMNS.items()}
+    groups = [one.ranks for one in arrivals.groups]
+    if any(inside and len(groups[group]) < arrivals.groups[group].num_ranks
+           for group, inside in zip(columns["group"], columns["inside"], strict=True)):
+        return None
+    return [(table.texts["op"][op], groups[group], peer, bool(inside)) for op, group, peer, inside in zip(
+        columns["op"], columns["group"], columns["peer"], columns["inside"], strict=True)]
+
+
+def _numbered(found: Mapping[int, int]) -> dict[int, int]:
+    numbers: dict[int, int] = {}
+    return {rank: numbers.setdefault(value, len(numbers)) for rank, value in sorted(found.items())}

@@ -1,0 +1,1 @@
+"""Traces of other programs: found, read as far as it takes, and given to ranks."""

@@ -1,0 +1,213 @@
+"""Finds the traces in folders, files and archives, and what is left out."""
+
+from __future__ import annotations
+
+import stat
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from distprof.contract.paths import MERGED, RANK_JSON, RUN_JSON
+from distprof.contract.problems import FilesLeftOut, Unreadable
+from distprof.errors import DataError
+from distprof.merge.run.traces.rank_from_name import natural, rank_in
+from distprof.merge.run.traces.trace_head import EXECUTION_TRACE, read_head
+from distprof.merge.run.traces.trace_identity import TraceIdentity, identity_of
+from distprof.merge.scan.archives import MEMBER_SUFFIXES, Archive
+from distprof.merge.scan.archives import SUFFIXES as ARCHIVE_SUFFIXES
+from distprof.merge.scan.chunk_reader import ChunkReader
+from distprof.merge.scan.trace_file import TraceFile, printable
+from distprof.storage.places import real
+from distprof.storage.walking import walk
+
+LEVELS = 2
+"""Folders below the given one that are looked into: traces/iteration_10/rank0_trace.json.gz."""
+HEAD_CHUNK_BYTES = 1 << 16
+NAMED = 3
+"""Files that a line names of those it is about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A file that is a Chrome trace."""
+
+    trace: TraceFile
+    where: PurePosixPath
+    """Its path from the folder, or in the archive, that was given: what names can be read from."""
+    identity: TraceIdentity
+    modified_ns: int
+
+
+class ExecutionTrace(NamedTuple):
+    """A file that is an execution trace."""
+
+    rank: int | None
+    """What its name tells."""
+    trace: TraceFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """What lies at the given paths."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    problems: list[Unreadable] = field(default_factory=list)
+    """Files that should be traces and cannot be read."""
+    skipped: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """What files are instead of traces -> their names."""
+    execution_traces: list[ExecutionTrace] = field(default_factory=list)
+
+    def remarks(self) -> Iterator[FilesLeftOut]:
+        """One for each sort of file that was left out and is not paired with a timeline."""
+        for instead, names in self.skipped.items():
+            yield FilesLeftOut(num_files=len(names), files=tuple(names[:NAMED]), instead=instead)
+
+
+def first_few(names: Sequence[str], shown: int = NAMED) -> str:
+    """The first names and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def discover(paths: Sequence[Path], *, named: bool) -> Discovery:
+    """Looks at every file as far as its first event.
+
+    Args:
+        paths: Folders, traces and archives.
+        named: True where the ranks will be taken from elsewhere: nothing is read only to find them.
+
+    Raises:
+        DataError: A path is not there, or is a folder of run directories.
+    """
+    found, seen = Discovery(), set[str]()
+    for path in paths:
+        if path.is_dir():
+            _check_no_runs(path)
+        elif not path.exists():
+            raise DataError(f"expected a run directory, a folder of traces or a trace, found nothing at {path}",
+                            hint="distprof run prints the directory it writes")
+        elif not path.is_file():
+            raise DataError(f"expected a file or a folder, found {_special(path)} at {path}",
+                            hint="write what comes out of it to a file: traces are read twice")
+        here = set[str]()
+        for file, where, label in _places(path, found, alone=len(paths) == 1):
+            if (same := real(file)) not in seen:
+                here.add(same)
+                _look_at(file, where, label, found, named=named, asked=file is path)
+        seen |= here  # within a folder links of several names are several ranks
+    return found
+
+
+def _special(path: Path) -> str | None:
+    """What a path is that can be read once or not at all; None for files, and where nothing can be said."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # opening it raises the same
+        return None
+    return None if stat.S_ISREG(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) \
+        else "a device"
+
+
+def _places(path: Path, found: Discovery, *, alone: bool) -> Iterator[tuple[Path, PurePosixPath, str]]:
+    """Each file at a path, its path from there, and what to call it; folders that cannot be read are noted."""
+    if not path.is_dir():
+        yield path, PurePosixPath(*path.parts[-1 - LEVELS:]), str(path)
+        return
+    def note(error: OSError) -> None:
+        found.problems.append(Unreadable(file=printable(str(error.filename)), detail=str(error.strerror)))
+
+    for file in _files(path, note):
+        where = PurePosixPath(file.relative_to(path).as_posix())
+        yield file, where, str(where) if alone else str(file)
+
+
+def trace_times(path: Path) -> Iterator[int]:
+    """When the files of a folder that may be traces were written last, in ns since the epoch."""
+    return (file.stat().st_mtime_ns for file in _files(path) if file.exists())
+
+
+def is_recorded(path: Path) -> bool:
+    """True for a run directory, as `distprof run` and `distprof.record` write it."""
+    return (path / RUN_JSON).is_file() or any(path.glob(f"rank*/{RANK_JSON}"))
+
+
+def _check_no_runs(path: Path) -> None:
+    try:
+        runs = [child for child in sorted(path.iterdir()) if child.is_dir() and _may_be_recorded(child)]
+    except OSError as error:
+        raise DataError(f"expected a folder that can be read, found {path}: {error.strerror}",
+                        hint="check its permissions") from error
+    if runs:
+        raise DataError(f"expected one run in {path}, found a folder of runs: {first_few([run.name for run in runs])}",
+                        hint=f"name one of them, like {runs[-1]}")
+
+
+def _may_be_recorded(path: Path) -> bool:
+    try:
+        return is_recorded(path)
+    except OSError:  # looking for traces notes it
+        return False
+
+
+def _files(path: Path, note: Callable[[OSError], None] | None = None) -> Iterator[Path]:
+    """Files whose names say JSON or tar, in natural order; hidden ones and our own output apart."""
+    for folder, folders, names in walk(path, note):
+        below = len(folder.relative_to(path).parts)
+        shown = [name for name in folders if not name.startswith(".") and name != MERGED]
+        folders[:] = sorted(shown, key=natural) if below < LEVELS else []
+        for name in sorted(names, key=natural):
+            if name.endswith((*MEMBER_SUFFIXES, *ARCHIVE_SUFFIXES)) and not name.startswith("."):
+                yield folder / name
+
+
+def _look_at(path: Path, where: PurePosixPath, label: str, found: Discovery, *, named: bool, asked: bool) -> None:
+    special = _special(path)
+    if special is not None:
+        found.skipped[special].append(printable(label))
+        return
+    try:
+        if path.name.endswith(ARCHIVE_SUFFIXES):
+            _look_into(Archive(path, label=label), found, named=named)
+        else:
+            reader = ChunkReader(TraceFile(path=path, label=label), chunk_bytes=HEAD_CHUNK_BYTES)
+            _read(reader, where, found, named=named, asked=asked)
+    except DataError as error:
+        found.problems.append(_unreadable(error))
+
+
+def _unreadable(error: DataError) -> Unreadable:
+    return Unreadable(detail=f"{error.args[0]} ({error.hint})" if error.hint else str(error.args[0]))
+
+
+def _look_into(archive: Archive, found: Discovery, *, named: bool) -> None:
+    inside = Discovery(problems=found.problems, skipped=found.skipped, execution_traces=found.execution_traces)
+    for reader in archive:
+        _read(reader, PurePosixPath(reader.trace.member or ""), inside, named=named, asked=False)
+    if archive.damage is not None:
+        found.problems.append(Unreadable(detail=archive.damage))
+    found.problems.extend(Unreadable(
+        file=printable(name), detail="it is a link; unpack the archive and merge the folder") for name in archive.links)
+    found.candidates.extend(sorted(inside.candidates, key=lambda one: natural(str(one.where))))
+
+
+def _read(reader: ChunkReader, where: PurePosixPath, found: Discovery, *, named: bool, asked: bool) -> None:
+    name = reader.trace.name
+    try:
+        head = read_head(reader, through=not named and rank_in(where) is None)
+    except DataError as error:
+        found.problems.append(_unreadable(error))
+        return
+    if head.instead is None:
+        found.candidates.append(Candidate(
+            trace=reader.trace, where=where, identity=identity_of(head.values),
+            modified_ns=reader.trace.path.stat().st_mtime_ns))
+    elif head.is_damaged or (asked and head.instead != EXECUTION_TRACE) or reader.damage is not None:
+        damage = f"; the file {reader.damage}" if reader.damage is not None else ""
+        found.problems.append(Unreadable(
+            detail=f"expected a Chrome trace in {name}, found {head.instead}{damage}"))
+    else:
+        found.skipped[head.instead].append(name)
+        if head.instead == EXECUTION_TRACE:
+            found.execution_traces.append(ExecutionTrace(rank_in(where), reader.trace))

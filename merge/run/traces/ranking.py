@@ -1,0 +1,176 @@
+"""Decides which rank each trace is of, and which trace of a rank is merged."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from distprof.contract.problems import Problem, RanksFromNames, Remark, SeveralTraces, TraceWithoutRank
+from distprof.errors import DataError, UsageError
+from distprof.merge.run.traces.discovery import Candidate, first_few
+from distprof.merge.run.traces.rank_from_name import (
+    STEP_FOLDER,
+    natural,
+    place_in,
+    rank_in,
+    ranks_of_places,
+    shape,
+    suggested_pattern,
+)
+from distprof.units import spans
+
+SHOWN_FILES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """Where ranks are taken from if the traces do not hold them; at most one of the two."""
+
+    pattern: str | None = None
+    """A regular expression that is searched in each path; its group is the rank."""
+    in_order: bool = False
+    """True: ranks 0, 1, ... in the order of the files."""
+
+    def __bool__(self) -> bool:
+        return self.pattern is not None or self.in_order
+
+
+Numbered = list[tuple[int, Candidate]]
+
+
+def numbered(candidates: Sequence[Candidate], naming: Naming, problems: list[Problem],
+             remarks: list[Remark]) -> Numbered:
+    """A rank for each file; files without one are left out where others have one.
+
+    Raises:
+        DataError: No file shows its rank.
+        UsageError: `naming` makes no sense.
+    """
+    if naming.in_order and naming.pattern is not None:
+        raise UsageError("expected one of --rank-pattern and --ranks-in-order, found both")
+    if naming.in_order:
+        return list(enumerate(candidates))
+    if naming.pattern is not None:
+        ranks = _by_pattern(candidates, naming.pattern)
+    else:
+        ranks = _by_themselves(candidates, remarks)
+    if len(candidates) == 1 and ranks == [None] and naming.pattern is None:
+        return [(0, candidates[0])]
+    if all(rank is None for rank in ranks):
+        raise _no_rank(candidates, naming)
+    problems += [TraceWithoutRank(file=one.trace.name)
+                 for rank, one in zip(ranks, candidates, strict=True) if rank is None]
+    return [(rank, one) for rank, one in zip(ranks, candidates, strict=True) if rank is not None]
+
+
+def _by_pattern(candidates: Iterable[Candidate], pattern: str) -> list[int | None]:
+    try:
+        search = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"expected a regular expression for --rank-pattern, found {pattern!r}: {error}") from error
+    if search.groups != 1:
+        raise UsageError(f"expected one group in --rank-pattern, found {search.groups} in {pattern!r}",
+                         hint=r"put the digits of the rank in parentheses, like 'trace_(\d+)'")
+    ranks: list[int | None] = []
+    for one in candidates:
+        match = search.search(str(one.where))
+        if match is not None and not ((match[1] or "").isdecimal() and len(match[1]) < 7):
+            raise UsageError(f"expected a rank in the group of --rank-pattern, found {match[1]!r} in {one.where}",
+                             hint="one to six digits")
+        ranks.append(int(match[1]) if match is not None else None)
+    return ranks
+
+
+def _by_themselves(candidates: Sequence[Candidate], remarks: list[Remark]) -> list[int | None]:
+    """Traces first; file names where ranks in traces are missing or not unique, and those in names are."""
+    names = [rank_in(one.where) for one in candidates]
+    own = [name if one.identity.rank is None else one.identity.rank
+           for one, name in zip(candidates, names, strict=True)]
+    if not _clash(own):
+        return own
+    places: list[int] | None = ranks_of_places([place_in(one.where) for one in candidates])
+    ways: tuple[tuple[Literal["rank", "mesh"], Sequence[int | None] | None], ...] = (("rank", names), ("mesh", places))
+    for source, ranks in ways:
+        if ranks is not None and None not in ranks and not _clash(ranks):
+            remarks.append(RanksFromNames(names=source, contradicted=any(
+                one.identity.rank is not None for one in candidates)))
+            return list(ranks)
+    return own
+
+
+def _clash(ranks: Sequence[int | None]) -> bool:
+    """True where not every file has a rank of its own."""
+    return None in ranks or len(set(ranks)) < len(ranks)
+
+
+def _no_rank(candidates: Sequence[Candidate], naming: Naming) -> DataError:
+    names = [one.trace.name for one in candidates]
+    if naming.pattern is not None:
+        return DataError(f"expected the rank in the paths by --rank-pattern {naming.pattern!r}, found it in none of "
+                         f"{first_few([str(one.where) for one in candidates], SHOWN_FILES)}")
+    pattern = suggested_pattern([str(one.where) for one in candidates])
+    hint = f"--rank-pattern '{pattern}' takes it from the path" if pattern is not None else \
+        r"--rank-pattern REGEX with one group takes it from the path, like 'gpu(\d+)'"
+    return DataError("expected the rank in distributedInfo or in the name of each trace, found neither in "
+                     f"{first_few(names, SHOWN_FILES)}",
+                     hint=f"{hint}; --ranks-in-order numbers the files in this order")
+
+
+def check_one_folder(files: Numbered, within: Path | None) -> None:
+    """Refuses folders that hold the same ranks: iterations, or jobs. Merging one of each would mix them.
+
+    Args:
+        files: All of them.
+        within: The folder that was given, where it was one.
+
+    Raises:
+        DataError: There are such folders.
+    """
+    folders: dict[str, set[int]] = defaultdict(set)
+    for rank, one in files:
+        folders[_folder(one, within)].add(rank)
+    seen = Counter(rank for ranks in folders.values() for rank in ranks)
+    twice = sorted(rank for rank, count in seen.items() if count > 1)
+    if not twice:
+        return
+    sharing = sorted((folder for folder, ranks in folders.items() if ranks & {*twice}), key=natural)
+    steps = all(STEP_FOLDER.search(folder) for folder in sharing)
+    raise DataError(
+        f"expected one trace of each rank, found rank{'s' if len(twice) > 1 else ''} {spans(twice)} in "
+        f"{len(sharing)} {'iterations' if steps else 'places'}: {first_few(sharing)}",
+        hint=f"merge one of them, like {sharing[-1]}" + ("" if steps else "; where they are of different ranks, "
+                                                         "--rank-pattern REGEX takes the rank from the path"))
+
+
+def _folder(one: Candidate, within: Path | None) -> str:
+    if one.trace.member is not None:
+        return f"{one.trace.path}: {one.where.parent}"
+    return str(one.trace.path.parent if within is None else within / one.where.parent)
+
+
+def one_each(files: Numbered, problems: list[Problem]) -> dict[int, Candidate]:
+    """The newest trace of each rank, by the numbers in its name where names are of one form, else by its time."""
+    of_rank: dict[int, list[Candidate]] = defaultdict(list)
+    for rank, one in files:
+        of_rank[rank].append(one)
+    chosen = {}
+    for rank, several in sorted(of_rank.items()):
+        alike = len({shape(one.where.name) for one in several}) == 1
+        newest: Callable[[Candidate], object] = _name_order if alike else _time_order
+        *others, chosen[rank] = sorted(several, key=newest)  # type: ignore[arg-type]
+        if others:
+            problems.append(SeveralTraces(rank=rank, used=chosen[rank].trace.name,
+                                          left_out=tuple(one.trace.name for one in others)))
+    return chosen
+
+
+def _name_order(one: Candidate) -> list[tuple[int, str]]:
+    return natural(one.where.name)
+
+
+def _time_order(one: Candidate) -> tuple[int, str]:
+    return one.modified_ns, one.trace.name

@@ -1,0 +1,210 @@
+"""`distprof comms` on one screen: costs, steps, culprits and doubts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import polars as pl
+
+from distprof.contract.problems import Problem, RankFailed, Unfinished
+from distprof.merge.activity.breakdown import PARTS, mean_steps
+from distprof.merge.blame.analysis import Analysis
+from distprof.merge.cost.coverage import Coverage
+from distprof.merge.cost.kinds import CollectiveKind
+from distprof.merge.text.communication.culprits import culprit_lines, exact_hint, lines_of_summary
+from distprof.merge.text.communication.hang import hang_lines
+from distprof.merge.text.communication.timeline import collective_line, gigabytes
+from distprof.merge.text.phrases import clock_line, known_to, rank_list, some
+from distprof.merge.text.problems import sentence, sentences
+from distprof.merge.totals.findings import Findings
+from distprof.reporters.page import Page
+from distprof.units import UNKNOWN, duration, percent, size, spans
+
+SHOWN_KINDS = 15
+SHOWN_MISMATCHES = 5
+MOST_RANKS = 16
+"""From more ranks on only the slowest, the median and the fastest have a row."""
+HEADER = ("step in ms", "step", *PARTS, "overlapped comm.")
+
+
+def summarise(found: Findings, page: Page) -> None:
+    """Prints all sections."""
+    page.line(_head(found))
+    for line in dead_lines(found.run.problems):
+        page.line(line, style="bold red")
+    is_known = any(isinstance(one, RankFailed) and one.why is not None for one in found.run.problems)
+    for line in hang_lines(found.hangs, but_victims=is_known) if found.hangs is not None else ():
+        page.line(line, style="bold red")
+    for line in mismatch_lines(found):
+        page.line(line, style="bold red")
+    page.line()
+    _kinds(found, page)
+    if found.analysis is not None:
+        _steps(found, page)
+        _culprits(found, found.analysis, page)
+    elif found.communication is not None:
+        for line in lines_of_summary(found.communication, [rank.number for rank in found.run.ranks],
+                                     missing=found.run.missing):
+            page.line(line)
+        page.line()
+    for line in doubts(found):
+        page.line(line)
+
+
+def _head(found: Findings) -> str:
+    run = found.run
+    parts = ["1 rank" if run.world_size == 1 else f"{run.world_size} ranks"]
+    if run.topology_known:
+        parts[0] += " = " + " x ".join(f"{axis} {number}" for axis, number in run.topology.items())
+    if found.steps:
+        parts.append(f"step{'s' if len(found.steps) > 1 else ''} {spans(found.steps)}")
+    parts += sentences(found.analysis.remarks) if found.analysis is not None else []
+    return "; ".join(parts)
+
+
+def dead_lines(problems: Iterable[Problem]) -> Iterator[str]:
+    """The rank that failed first, before those that failed because of it; else those that ended without a word."""
+    failed = {one.rank: one.why for one in problems if isinstance(one, RankFailed)}
+    for one in problems:
+        if isinstance(one, RankFailed) or (isinstance(one, Unfinished) and (
+                failed.get(one.rank, "") is None if failed else one.status == "recording")):
+            yield sentence(one)
+
+
+def mismatch_lines(found: Findings) -> Iterator[str]:
+    """Ranks that disagree in what they call: jobs hang or compute nonsense because of it."""
+    bad = found.collectives.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
+    for one in bad.head(SHOWN_MISMATCHES).iter_rows(named=True):
+        step = "" if one["step"] is None else f" in step {one['step']}"
+        what = collective_line({**one, "arrival_spread_ns": None, "busbw": None}, None)
+        yield f"mismatch{step}: {what}: {one['mismatch']}"
+    if len(bad) > SHOWN_MISMATCHES:
+        yield f"mismatch: {some(len(bad) - SHOWN_MISMATCHES)} more; --json has all"
+
+
+def _kinds(found: Findings, page: Page) -> None:
+    if not found.kinds:
+        page.line("no collective was recorded in the trace pass")
+        page.line()
+        return
+    per = "step" if found.steps else "call"
+    page.table(("op", "group", "ranks", "hosts", "calls/step", "bytes", "spread", "max",
+                f"wait/{per}", f"transfer/{per}", "algbw", "busbw"),
+               [_kind(one, found) for one in found.kinds[:SHOWN_KINDS]], left=2)
+    if len(found.kinds) > SHOWN_KINDS:
+        page.line(f"... {len(found.kinds) - SHOWN_KINDS} more of {len(found.kinds)}: --json has all")
+    mean = "ranks, summed over the calls of a step" if found.steps else "ranks and calls"
+    page.line(f"spread: last minus first arrival, median; wait and transfer: mean over {mean}; algbw, busbw: GB/s, "
+              "median")
+    page.line()
+
+
+def _kind(one: CollectiveKind, found: Findings) -> tuple[str, ...]:
+    unsure_ns = found.clock.pair_uncertainty_ns(one.ranks)
+    hosts = UNKNOWN if one.between_hosts is None else "several" if one.between_hosts else "one"
+    same = one.min_bytes == one.max_bytes
+    sizes = UNKNOWN if one.max_bytes is None else size(one.max_bytes) if same else (
+        f"{size(one.min_bytes)} - {size(one.max_bytes)}")
+    return (one.op, one.group, UNKNOWN if one.num_ranks is None else str(one.num_ranks), hosts,
+            UNKNOWN if one.calls_per_step is None else f"{one.calls_per_step:.3g}", sizes,
+            *(known_to(ns, unsure_ns) for ns in (one.spread_median_ns, one.spread_max_ns, one.wait_ns,
+                                                 one.transfer_ns)),
+            gigabytes(one.algbw), gigabytes(one.busbw))
+
+
+def _steps(found: Findings, page: Page) -> None:
+    assert found.analysis is not None
+    breakdown = found.analysis.breakdown
+    if breakdown.is_empty():
+        page.line("what a step is spent on is unknown: no rank has steps and a timeline")
+    else:
+        whole = HEADER if found.steps else ("whole trace in ms", "time", *HEADER[2:])
+        page.table(whole, breakdown_rows(breakdown))
+        page.line(f"the six parts add up to the {whole[1]}; waiting and moving: communication in which nothing is "
+                  "computed; overlapped comm.: the rest of it" + (
+                      "; waiting for the ranks that are missing counts as moving" if found.run.missing else "")
+                  if found.run.summaries is None else
+                  "waiting and moving: communication that a rank is known to wait for, divided as the calls of which "
+                  "summaries keep times; --exact tells the rest")
+    page.line()
+
+
+def breakdown_rows(breakdown: pl.DataFrame) -> list[tuple[str, ...]]:
+    """What each rank spends a step on; cells under `HEADER`."""
+    ranks = mean_steps(breakdown)
+    shown = [(f"rank {one['rank']}", one) for one in ranks]
+    if len(ranks) > MOST_RANKS:
+        by_time = sorted(ranks, key=lambda one: -one["duration_ns"])
+        picked = {"slowest": by_time[0], "median": by_time[len(by_time) // 2], "fastest": by_time[-1]}
+        shown = [(f"rank {one['rank']} ({why})", one) for why, one in picked.items()]
+    if len(ranks) > 1:
+        mean = pl.DataFrame(ranks, infer_schema_length=None).mean().row(0, named=True)
+        shown.append((f"mean of {len(ranks)}", mean))
+    return [_row(title, one) for title, one in shown]
+
+
+def _row(title: str, one: dict[str, Any]) -> tuple[str, ...]:
+    whole = one["duration_ns"]
+    parts = (_part(one[f"{part}_ns"], whole) for part in PARTS)
+    overlap = "-" if one["overlap_ratio"] is None else f"{one['overlapped_ns'] / 1e6:.2f}"
+    return title, UNKNOWN if whole is None else f"{whole / 1e6:.2f}", *parts, overlap
+
+
+def _part(ns: float | None, whole: float | None) -> str:
+    if ns is None or not whole:
+        return UNKNOWN
+    return f"{ns / 1e6:.2f} {100 * ns / whole:4.1f} %"
+
+
+def _culprits(found: Findings, analysis: Analysis, page: Page) -> None:
+    if found.steps or found.collectives.is_empty():
+        ranks = [rank.number for rank in found.run.ranks]
+        for line in culprit_lines(analysis.culprits, ranks, analysis.blind, crowded=analysis.crowded,
+                                  basis=analysis.basis, missing=found.run.missing):
+            page.line(line, style="bold" if any(one.certain for one in analysis.culprits) else None)
+        for line in exact_hint(analysis.blind, 0 if found.run.summaries is None else len(found.run.summaries.frames)):
+            page.line(line)
+    else:
+        page.line("no rank is called late: the collectives have no steps, and it takes several to tell habit from "
+                  "chance (torch.profiler marks steps where its step() is called)")
+    page.line()
+
+
+def doubts(found: Findings) -> Iterator[str]:
+    """What is inferred, unknown or uncertain."""
+    yield coverage_line(found.coverage)
+    clock = found.clock
+    unsure_ns = clock.pair_uncertainty_ns()
+    yield clock_line(clock.to_json())
+    counts = found.coverage
+    if unsure_ns and counts.num_unsure:
+        yield (f"clocks of two ranks agree within {duration(unsure_ns)}: {counts.num_unsure} of {counts.num_spreads} "
+               "arrival spreads are smaller, so the last rank is unknown there")
+    elif unsure_ns is None and counts.num_spreads:
+        yield "clocks were never compared, so waits and late ranks marked with ? may be due to the clocks alone"
+    if counts.num_disagreeing:
+        yield (f"{some(counts.num_disagreeing)}: waits by clocks and waits by durations alone differ by more "
+               "than the uncertainty of both")
+    if counts.num_without_end:
+        yield (f"{some(counts.num_without_end)} have no known end on some rank, so wait and transfer are unknown "
+               "there")
+    light = sorted(found.run.light_ranks)
+    if light and found.analysis is not None:
+        yield (f"{rank_list(light)} wait longer in steps with a timeline than in others: for the ranks that have one, "
+               "which it slows down")
+    if found.run.kind == "traces":
+        yield ("traces of another program: groups, steps and types are those in the traces, ops are matched as in the "
+               "line above, and modules are those of the script's own annotations")
+
+
+def coverage_line(counts: Coverage) -> str:
+    """How many collectives were found on all their ranks."""
+    if not counts.num_collectives:
+        return "matched: nothing to match"
+    methods = ", ".join(f"{number} by {method}" for method, number in counts.matched_by.items()) or "none"
+    rest = [f"{number} {what}" for number, what in (
+        (counts.num_partial, "on some ranks or with a mismatch"), (counts.num_alone, "on one rank only"),
+        (counts.num_unmatched, "of an unknown group, and so not matched")) if number]
+    return (f"matched: {counts.num_complete} of {counts.num_collectives} collectives on all ranks of their group "
+            f"({percent(counts.matched_ratio)}); {methods}" + "".join(f"; {one}" for one in rest))

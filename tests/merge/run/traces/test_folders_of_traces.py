@@ -1,0 +1,208 @@
+"""Which files of a folder or an archive are traces of one run, and what is said of the others."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tarfile
+
+import pytest
+
+from distprof.contract.problems import (
+    RanksMissing,
+    SeveralTraces,
+    TraceWithoutRank,
+    WorldSizesDiffer,
+)
+from distprof.merge.run.open_run import open_run
+from distprof.merge.run.traces.ranking import Naming
+from distprof.merge.text.problems import sentences
+from support.jobs import distprof
+from support.kineto_files import events, files_of, kineto, names_in, plain, refused, write
+
+
+def test_a_trace_without_a_rank_beside_others_is_left_out_and_said(tmp_path):
+    write(tmp_path / "rank0.1.pt.trace.json", kineto(0, 1))
+    plain(tmp_path, ["host_7.async_llm.2.pt.trace.json"])
+    run = open_run(tmp_path)
+    assert files_of(run) == {0: "rank0.1.pt.trace.json"}
+    assert list(run.problems) == [TraceWithoutRank(file="host_7.async_llm.2.pt.trace.json")]
+
+
+def test_iterations_are_refused_and_one_of_them_is_not(tmp_path):
+    for step in (10, 20, 100):
+        for rank in range(2):
+            write(tmp_path / f"traces/iteration_{step}/rank{rank}_trace.json", kineto(rank, 2))
+    told = refused(tmp_path)
+    assert "found ranks 0-1 in 3 iterations" in told and f"like {tmp_path}/traces/iteration_100" in told
+    assert open_run(tmp_path / "traces" / "iteration_20").problems == ()
+
+
+def test_folders_of_one_rank_each_are_refused_with_the_way_out(tmp_path):
+    plain(tmp_path, [f"node{gpu // 2}/gpu{gpu}_rank{gpu % 2}.json" for gpu in range(4)])
+    told = refused(tmp_path)
+    assert f"in 2 places: {tmp_path}/node0, {tmp_path}/node1" in told and "--rank-pattern" in told
+    assert len(open_run(tmp_path, naming=Naming(pattern=r"gpu(\d)")).ranks) == 4
+
+
+def test_ranks_of_several_folders_are_one_run(tmp_path):
+    for rank in range(4):
+        write(tmp_path / f"node{rank // 2}/host_{rank}.json", kineto(rank, 4, host=f"node{rank // 2}"))
+    run = open_run(tmp_path)
+    assert len(run.ranks) == 4 and not run.problems
+    assert {rank.host for rank in run.ranks} == {"node0", "node1"}
+    assert files_of(open_run(tmp_path / "node0", tmp_path / "node1")).keys() == {0, 1, 2, 3}
+
+
+def test_of_two_traces_of_a_rank_the_newer_is_taken_and_both_are_said(tmp_path):
+    for name in ("rank0.900.json", "rank0.1000.json", "rank1.950.json"):
+        write(tmp_path / name, kineto(int(name[4]), 2))
+    run = open_run(tmp_path)
+    assert files_of(run) == {0: "rank0.1000.json", 1: "rank1.950.json"}
+    assert list(run.problems) == [SeveralTraces(rank=0, used="rank0.1000.json", left_out=("rank0.900.json",))]
+    # names of two forms say nothing of age
+    write(tmp_path / "old_rank1.json", kineto(1, 2))
+    os.utime(tmp_path / "old_rank1.json", ns=(1, 1))
+    assert files_of(open_run(tmp_path))[1] == "rank1.950.json"
+    os.utime(tmp_path / "rank1.950.json", ns=(0, 0))
+    assert files_of(open_run(tmp_path))[1] == "old_rank1.json"
+
+
+def test_a_file_that_is_given_twice_is_one(tmp_path):
+    file = write(tmp_path / "a" / "rank0.json", kineto(0, 1))
+    (tmp_path / "link.json").symlink_to(file)
+    run = open_run(tmp_path / "a", file, tmp_path / "link.json")
+    assert files_of(run) == {0: str(file)} and not run.problems
+
+
+def test_missing_ranks_and_world_sizes_that_differ_are_said(tmp_path):
+    write(tmp_path / "a.json", kineto(0, 4))
+    write(tmp_path / "b.json", kineto(5, 8))
+    write(tmp_path / "c.json", kineto(6, 8))
+    run = open_run(tmp_path)
+    assert run.world_size == 8 and run.missing == [1, 2, 3, 4, 7]
+    assert list(run.problems) == [WorldSizesDiffer(ranks_by_size={4: (0,), 8: (5, 6)}, highest_rank=6),
+                            RanksMissing(ranks=(1, 2, 3, 4, 7), world_size=8)]
+    write(tmp_path / "d.json", kineto(9, 8))
+    assert WorldSizesDiffer(ranks_by_size={4: (0,), 8: (5, 6, 9)}, highest_rank=9) in open_run(tmp_path).problems
+
+
+def test_what_is_no_trace_is_left_out_and_said(tmp_path):
+    write(tmp_path / "rank0.json", kineto(0, 1))
+    write(tmp_path / "package.json", json.dumps({"name": "x", "version": "1", "scripts": {}, "a": 1, "b": 2}))
+    write(tmp_path / "tsconfig.json", '{\n  // comments\n  "compilerOptions": {},\n}')
+    write(tmp_path / "list.json", "[1, 2, 3]")
+    write(tmp_path / "results.json", '[{"accuracy": 1}]')
+    write(tmp_path / "empty.json", "{}")
+    for rank in range(2):
+        write(tmp_path / f"et/rank{rank}_et.json.gz", json.dumps({"schema": "1.1.1", "pid": 1, "nodes": [{"id": 1}]}))
+    write(tmp_path / "merged.json.gz", json.dumps({"metadata": {"distprof": {}}, "traceEvents": events(0)}))
+    write(tmp_path / "merged" / "trace.json.gz", kineto(0, 1))
+    write(tmp_path / ".cache" / "rank0.json", kineto(0, 1))
+    write(tmp_path / "one" / "two" / "three" / "rank0.json", kineto(0, 1))
+    write(tmp_path / "notes.txt", "mine")
+    run = open_run(tmp_path)
+    assert files_of(run) == {0: "rank0.json"} and not run.problems
+    assert sorted(sentences(run.remarks)) == [
+        "1 file left out: JSON without traceEvents (name, version, scripts, a, ...) (package.json)",
+        "1 file left out: a merged trace (merged.json.gz)",
+        "1 file left out: an empty JSON object (empty.json)",
+        "1 file left out: damaged JSON, or another format, without traceEvents (tsconfig.json)",
+        "2 files left out: a JSON list without Chrome events (list.json, results.json)",
+        "2 files left out: an execution trace (et/rank0_et.json.gz, et/rank1_et.json.gz)",
+    ]
+
+
+def test_what_should_be_a_trace_and_is_not_is_a_problem(tmp_path):
+    write(tmp_path / "rank0.json", kineto(0, 9))
+    (tmp_path / "rank1.json").touch()
+    write(tmp_path / "rank2.json", "<!DOCTYPE html>")
+    write(tmp_path / "rank3.json.gz", "version https://git-lfs.github.com/spec/v1\n")
+    write(tmp_path / "rank4.json", kineto(4, 9)[:60])
+    (tmp_path / "rank5.json.gz").write_bytes(gzip.compress(kineto(5, 9).encode())[:60])
+    (tmp_path / "rank6.tar.gz").write_bytes(b"\x1f\x8b" + b"?" * 99)
+    run = open_run(tmp_path)
+    assert files_of(run).keys() == {0}
+    told = "\n".join(sentences(run.problems))
+    for words in ("rank1.json, found an empty file", "rank2.json, found an HTML page", "rank3.json.gz, found a Git LFS",
+                  "rank4.json, found a trace that is cut before its first event", "rank5.json.gz", "is cut at byte 60",
+                  "a tar archive in rank6.tar.gz"):
+        assert words in told, told
+    assert run.problems[-1] == RanksMissing(ranks=tuple(range(1, 9)), world_size=9) and len(run.problems) == 7
+
+
+def test_a_cut_trace_is_still_that_of_its_rank(tmp_path):
+    whole = gzip.compress(kineto(1, 2).encode() + b" " * 9999, 0)
+    write(tmp_path / "a.json", kineto(0, 2))
+    (tmp_path / "b.json.gz").write_bytes(whole[:-3000])
+    assert files_of(open_run(tmp_path)) == {0: "a.json", 1: "b.json.gz"}
+
+
+def test_the_key_of_the_events_may_stand_in_other_places(tmp_path):
+    text = json.dumps({"note": '"traceEvents": [', "metadata": {"traceEvents": [1]}, "distributedInfo":
+                       {"rank": 3, "world_size": 4}, "traceEvents": events(3)})
+    run = open_run(write(tmp_path / "x.json", text))
+    assert files_of(run) == {3: str(tmp_path / "x.json")}
+    late = json.dumps({"traceEvents": [{"ph": "X", "args": {"a": [{"b": 1}], "rank": 7}}] * 3, "logs": [{"a": [1]}],
+                       "distributedInfo": {"rank": 2, "world_size": 4}})
+    assert files_of(open_run(write(tmp_path / "y.json", late))).keys() == {2}
+
+
+def test_a_head_of_megabytes_and_bytes_that_are_no_text_are_read(tmp_path):
+    groups = [{"pg_name": str(index), "pg_desc": "undefined", "pg_size": 4096, "ranks": list(range(4096))}
+              for index in range(200)]
+    write(tmp_path / "big.json.gz", kineto(3000, 4096, pg_config=groups))
+    assert files_of(open_run(tmp_path / "big.json.gz")).keys() == {3000}
+    text = kineto(1, 2).encode().replace(b'"node0"', b'"n\xff\xfe", "ratio": NaN')
+    (tmp_path / "bad.json").write_bytes(text)
+    assert files_of(open_run(tmp_path / "bad.json")).keys() == {1}
+
+
+def test_a_list_of_events_is_a_trace(tmp_path):
+    for rank in range(2):
+        write(tmp_path / f"rank{rank}.json", json.dumps(events(rank)))
+    assert files_of(open_run(tmp_path)).keys() == {0, 1}
+
+
+def test_utf_16_is_read(tmp_path):
+    (tmp_path / "a.json").write_bytes(kineto(5, 6).encode("utf-16"))
+    assert files_of(open_run(tmp_path)).keys() == {5}
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_an_archive_is_a_folder(tmp_path, mode):
+    for rank in (10, 9, 2):
+        write(tmp_path / f"in/host_{rank}.json{'.gz' if rank == 9 else ''}", kineto(rank, 11, form="on demand"))
+    with tarfile.open(tmp_path / "all.tgz", mode) as tar:
+        tar.add(tmp_path / "in", "job")
+    run = open_run(tmp_path / "all.tgz")
+    assert files_of(run) == {2: f"{tmp_path}/all.tgz: job/host_2.json", 9: f"{tmp_path}/all.tgz: job/host_9.json.gz",
+                             10: f"{tmp_path}/all.tgz: job/host_10.json"}
+    (tmp_path / "all.tgz").rename(tmp_path / "in" / "all.tgz")
+    assert "found ranks 2, 9-10 in 2 places" in refused(tmp_path / "in")
+    done = distprof("merge", tmp_path / "in" / "all.tgz", "--out", tmp_path / "out")
+    assert done.returncode == 0 and "3 of 11 ranks" in done.stdout, done.stderr
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"trace.json.gz", "summary.json"}
+    assert not (tmp_path / "out" / "unpacked").exists()
+    assert names_in(tmp_path / "out") == {"work of 2", "work of 9", "work of 10"}
+
+
+def test_run_directories_are_not_taken_for_traces(ddp, tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(ddp)
+    assert "found a folder of runs: mine" in refused(tmp_path / "runs")
+    write(tmp_path / "rank4.json", kineto(4, 5))
+    assert "expected run directories of one job" in refused(ddp, tmp_path / "rank4.json")
+    assert "found nothing at" in refused(tmp_path / "nowhere")
+
+
+def test_a_trace_of_ours_is_a_trace_like_any_other(ddp):
+    run = open_run(ddp / "rank00002" / "trace.json.gz")
+    assert files_of(run).keys() == {2} and run.kind == "traces" and run.world_size == 4
+
+
+def test_one_file_of_one_process_needs_no_rank(tmp_path):
+    plain(tmp_path, ["viztracer.json"])
+    run = open_run(tmp_path)
+    assert files_of(run) == {0: "viztracer.json"} and run.world_size == 1 and run.problems == () == run.remarks
