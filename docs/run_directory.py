@@ -53,6 +53,9 @@ A rank writes into `rank00003.partial/` and renames it when it is done. What a k
 and called unfinished. `status` in rank.json is `complete`, `partial` (with the reason in `why`), `recording` or
 `failed`. Times end in `_ns`: int64 nanoseconds, since the Unix epoch where they are points in time.
 
+Between the data and the footer of each table that a rank writes lies a checksum of the whole file. distprof looks at it
+before it reads the table; to other readers the file is Parquet like any other. `distprof/contract/table_checksum.py` describes it.
+
 ## stuck.json
 
 Written when no step has ended for 20 times the longest one, 30 s at least, or (after the last pass, in a job that

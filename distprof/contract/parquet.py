@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from distprof.contract import table_checksum
 from distprof.contract.tables import Column, Table
 from distprof.files import write_whole
 
@@ -93,5 +94,7 @@ def _write(path: Path, pieces: Iterable[Any]) -> None:
                 elif not piece.num_rows:
                     continue
                 writer.write_table(piece)
+        with temporary.open("r+b") as file:
+            table_checksum.add(file)
 
     write_whole(path, write)

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from distprof.contract import table_checksum
 from distprof.contract.paths import STEP_LINES
 from distprof.contract.problems import Unreadable
 from distprof.contract.tables import STEPS, Table
@@ -163,13 +164,21 @@ def _columns(paths: list[Path], table: Table, types: Types) -> pl.DataFrame:
 
 
 def readable(path: Path) -> Any:
-    """What polars is given for a file: its path, or its content where polars cannot open the path: it is not UTF-8, or
+    """What polars is given for a table: its path, or its content where polars cannot open the path: it is not UTF-8, or
     lies elsewhere.
+
+    Raises:
+        OSError: It cannot be read, or its checksum tells that it is damaged: polars may end the process for what it
+            finds there.
     """
     if (elsewhere := remote(path)) is not None:
         from distprof.storage.fetching import fetched
 
-        return fetched(elsewhere)
+        content = fetched(elsewhere)
+        table_checksum.check(content)
+        return content
+    with path.open("rb", buffering=0) as file:
+        table_checksum.check(file)
     try:
         str(path).encode()
     except UnicodeEncodeError:

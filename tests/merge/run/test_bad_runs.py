@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import resource
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import polars as pl
 import pytest
 
 from distprof.contract.paths import FORMAT
+from distprof.contract.table_checksum import MARK, SIZE
 from distprof.merge.commands.merge import merge
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof
 
@@ -191,6 +193,23 @@ def test_every_damaged_table_is_said_by_every_command_that_reads_it(run, content
         if command == "merge":
             assert "4 of 4 ranks" in done.stdout, "the other ranks know where time begins"
             shutil.rmtree(run / "merged")
+
+
+def test_flipped_bits_in_tables_are_said_by_every_command_that_reads_them(run):
+    whole = {name: (run / "rank00001" / f"{name}.parquet").read_bytes() for name in TABLES}
+    chance = random.Random(5)
+    for _ in range(4):
+        for name, content in whole.items():
+            place, bit = divmod(chance.randrange(8 * (len(content) - SIZE)), 8)
+            place += SIZE if place >= content.index(MARK) else 0
+            flipped = content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1:]
+            (run / "rank00001" / f"{name}.parquet").write_bytes(flipped)
+        for command in ("merge", "stats", "comms"):
+            done = distprof(command, run)
+            assert (done.returncode, done.stderr) == (0, "")
+            for name in TABLES if command != "comms" else ("steps", "events", "collectives"):
+                assert f"rank 1: {name}.parquet cannot be read: its checksum" in done.stdout, (command, name)
+        shutil.rmtree(run / "merged")
 
 
 @pytest.mark.parametrize("name", TABLES)
