@@ -54,7 +54,7 @@ and called unfinished. `status` in rank.json is `complete`, `partial` (with the 
 `failed`. Times end in `_ns`: int64 nanoseconds, since the Unix epoch where they are points in time.
 
 Between the data and the footer of each table that a rank writes lies a checksum of the whole file. distprof looks at it
-before it reads the table; to other readers the file is Parquet like any other. `distprof/contract/table_checksum.py` describes it.
+before it reads the table; to other readers the file is Parquet like any other (`distprof/contract/table_checksum.py`).
 
 ## stuck.json
 

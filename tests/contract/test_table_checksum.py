@@ -6,7 +6,6 @@ import io
 import random
 from pathlib import Path
 
-import duckdb
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
@@ -79,6 +78,7 @@ def test_every_reader_reads_what_it_read_without(tmp_path, table):
     assert pq.read_table(file, memory_map=True).num_rows == NUM_ROWS
     assert pl.read_parquet(file).equals(pl.read_parquet(without))
     assert pl.scan_parquet(file).select(pl.len()).collect().item() == NUM_ROWS
+    duckdb = pytest.importorskip("duckdb")
     with duckdb.connect() as connection:
         found = [connection.execute(f"select * from '{path}'").fetchall() for path in (file, without)]
     assert found[0] == found[1] and len(found[0]) == NUM_ROWS
