@@ -83,8 +83,11 @@ def test_merge_and_launch_are_links_to_the_top_level_folders():
 
 @pytest.mark.long
 def test_the_wheel_holds_everything_under_distprof(tmp_path):
-    subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT],
-                   check=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT],
+                          check=False, capture_output=True, text=True)
+    if "No matching distribution found for hatchling" in done.stdout + done.stderr:
+        pytest.skip("pip cannot install hatchling, which builds the package")
+    assert done.returncode == 0, done.stderr
     import zipfile
 
     names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()

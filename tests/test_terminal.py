@@ -61,6 +61,8 @@ def test_a_path_that_can_be_seen_is_quoted_as_ever():
 
 def test_only_a_page_may_have_colours(monkeypatch):
     out = io.StringIO()
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(out, "isatty", lambda: True)
     with redirect_stdout(out):
         page = Page()

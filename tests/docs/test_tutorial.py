@@ -61,12 +61,16 @@ def test_what_a_page_shows_is_compared():
     assert re.fullmatch(r"pip install \.", TUTORIAL[0].command)
 
 
+NOT_COPIED = shutil.ignore_patterns("*.so", "*.tmp", "__pycache__")
+"""What comes and goes while other tests run."""
+
+
 @pytest.mark.job
 def test_the_install_line_installs(folder):
     """As on the page, but for torch, and into a folder."""
     for name in SOURCES:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("*.so"))
+            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=NOT_COPIED)
         else:
             shutil.copy(ROOT / name, folder)
     done = _run(TUTORIAL[0].command + PIP, folder)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.hooked import PLAN, free_port, right_run, run_hooked
+from support.hooked import PLAN, right_run, run_hooked
 from support.jobs import SCRIPTS
+from support.ports import free_port
 
 pytestmark = [pytest.mark.job, pytest.mark.stress]
 ACCELERATE = ("-m", "accelerate.commands.launch", "--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend",
@@ -27,7 +28,7 @@ def needs(name: str) -> pytest.MarkDecorator:
 @pytest.mark.parametrize("how", ["worker", "one", "fork"])
 def test_scripts_of_accelerate(python, tmp_path, how):
     out, script = tmp_path / "run", SCRIPTS / "accelerated.py"
-    flags = ("--num_processes", 2, "--main_process_port", free_port())
+    flags = ("--num_processes", 2, "--main_process_port", str(free_port()))
     command = {
         "worker": (*ACCELERATE, "--multi_gpu", *flags, "--module", "distprof.launch.worker", script),
         "one": (*ACCELERATE, "--cpu", *flags, script),  # it starts one, whatever is asked for
@@ -40,7 +41,7 @@ def test_scripts_of_accelerate(python, tmp_path, how):
 
 @needs("deepspeed")
 def test_an_engine_under_the_deepspeed_launcher(python, tmp_path):
-    run_hooked(python, *DEEPSPEED, "--master_port", free_port(), SCRIPTS / "deepspeed_engine.py", tmp_path, 2,
+    run_hooked(python, *DEEPSPEED, "--master_port", str(free_port()), SCRIPTS / "deepspeed_engine.py", tmp_path, 2,
                DISTPROF_OUT=str(tmp_path / "run"), DISTPROF_STEPS=PLAN, DS_ACCELERATOR="cpu")
     right_run(tmp_path / "run", macs=8 * 2 * 16 * 64)
 

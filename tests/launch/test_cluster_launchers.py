@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from support.hooked import PLAN, free_port, right_run, run_hooked, whole_run
+from support.hooked import PLAN, right_run, run_hooked, whole_run
 from support.jobs import PATIENCE_S, SCRIPTS
+from support.ports import free_port
 
 pytestmark = [pytest.mark.job, pytest.mark.stress]
 JOB = SCRIPTS / "by_any_launcher.py"
@@ -32,7 +33,7 @@ def test_our_launcher_as_the_task_of_srun(python, tmp_path, cluster):
 def test_the_script_of_a_batch_job_is_no_task(python, tmp_path, cluster, how, ranks):
     """It has the variables of task 0 of 2: SLURM_PROCID and SLURM_NTASKS."""
     ended = tmp_path / "ended"
-    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{python} {JOB} {how} {free_port()}\ntouch {ended}\n")
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{python} {JOB} {how} {free_port()!s}\ntouch {ended}\n")
     run_hooked("sbatch", "-n", 2, "-o", tmp_path / "said", tmp_path / "job.sh",
                DISTPROF_OUT=str(tmp_path / "run"), DISTPROF_STEPS=PLAN, **cluster)
     until = time.monotonic() + PATIENCE_S

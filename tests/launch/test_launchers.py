@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from support.hooked import PLAN, free_port, right_run, run_hooked
+from support.hooked import PLAN, right_run, run_hooked
 from support.jobs import ROOT, SCRIPTS
 from support.mpi import OPEN_MPI, launcher_of
+from support.ports import free_port
 
 pytestmark = pytest.mark.job
 
@@ -97,6 +98,6 @@ def _words(command: str, case: Case, python: Path) -> list[str]:
     elif program != "srun":
         program = str(python.parent / program)
     at = 1 if words[:1] in (["launch"], ["run"]) else 0
-    known = {"PORT": free_port(), "FOLDER": "."}
+    known = {"PORT": str(free_port()), "FOLDER": "."}
     given = [*words[:at], *case.flags, *words[at:], str(SCRIPTS / case.script), *case.arguments]
     return [program, *(known.get(word, word) for word in given)]

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from support.hooked import PLAN, free_port, run_hooked, whole_run
+from support.hooked import PLAN, run_hooked, whole_run
 from support.jobs import PATIENCE_S, ROOT, SCRIPTS, clean_environ, distprof
+from support.ports import free_port
 
 pytestmark = pytest.mark.job
 JOB = SCRIPTS / "by_any_launcher.py"
@@ -20,7 +21,7 @@ JOB = SCRIPTS / "by_any_launcher.py"
     pytest.param(how, marks=pytest.mark.stress) for how in ("process", "popen"))])
 def test_ranks_that_a_script_starts_itself_are_recorded(python, tmp_path, how):
     out = tmp_path / "run"
-    done = run_hooked(python, JOB, how, free_port(), DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
+    done = run_hooked(python, JOB, how, str(free_port()), DISTPROF_OUT=str(out), DISTPROF_STEPS=PLAN)
     ranks = whole_run(out)
     assert [one["local_rank"] for one in ranks] == [0, 1], "by host: nobody gave LOCAL_RANK"
     assert "distprof: " not in done.stderr, done.stderr
@@ -75,7 +76,7 @@ VARIABLES = {
 @pytest.mark.parametrize("launcher", VARIABLES)
 def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_path, launcher):
     """As test_launchers.py with the launchers themselves, which may be missing: without MASTER_ADDR."""
-    out, port, names = tmp_path / "run", free_port(), VARIABLES[launcher]
+    out, port, names = tmp_path / "run", str(free_port()), VARIABLES[launcher]
     jobs = []
     for rank in range(2):
         given = {name: str(value) for name, value in zip(names, (rank, 2, rank), strict=True) if name is not None}
@@ -90,7 +91,7 @@ def test_tasks_with_the_variables_of_a_cluster_launcher_are_one_run(python, tmp_
 def test_ranks_that_a_script_starts_under_our_launcher_are_recorded(python, tmp_path):
     out = tmp_path / "run"
     done = run_hooked(python, "-m", "distprof", "run", "--no-merge", "--out", out, "--steps", PLAN, JOB, "spawn",
-                      free_port())
+                      str(free_port()))
     whole_run(out)
     assert "2 of 2 ranks recorded" in done.stderr, done.stderr
 

@@ -14,7 +14,7 @@ import pytest
 
 from distprof.storage.writing import claims
 from distprof.storage.writing.uploading import begin, put_part
-from support.faulty_proxy import faulty_proxy, waits
+from support.faulty_proxy import faulty_proxy, held_until
 from support.jobs import PATIENCE_S, called, clean_environ
 from support.rank_traces import slice_of, write_run
 from support.s3_server import S3Server
@@ -129,7 +129,8 @@ def test_a_merge_that_a_signal_ends_leaves_nothing(number: signal.Signals, run: 
     """It comes while the merge is uploaded."""
     (tmp_path / "temporary").mkdir()
     with faulty_proxy(server.address) as proxy:
-        proxy.add(waits(2.0), method="PUT", path=r".*/m/(?!\.).*")
+        sent = threading.Event()
+        proxy.add(held_until(sent), method="PUT", path=r".*/m/(?!\.).*")
         command = [sys.executable, "-m", "distprof", "merge", run, "--out", f"{bucket}/m"]
         environ = clean_environ() | server.environ(proxy.address) | {"TMPDIR": str(tmp_path / "temporary")}
         with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as process:
@@ -138,6 +139,8 @@ def test_a_merge_that_a_signal_ends_leaves_nothing(number: signal.Signals, run: 
                 assert time.monotonic() < until
                 time.sleep(0.05)
             process.send_signal(number)
+            time.sleep(1)  # it finds the upload under way
+            sent.set()
             said = process.communicate()[1]
     assert (process.returncode, said) == (128 + number, b"")
     assert list((tmp_path / "temporary").iterdir()) == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from support.jobs import PATIENCE_S
+
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 
@@ -13,6 +15,7 @@ class Opened:
 
     def __init__(self, browser: Any, file: Path, **context: Any) -> None:
         self.page = browser.new_context(**context).new_page()
+        self.page.set_default_timeout(1000 * PATIENCE_S)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.jobs import PATIENCE_S
+
 BIN = Path(sys.executable).parent
 
 
@@ -23,7 +25,7 @@ needs_chakra = pytest.mark.skipif(not has_chakra(), reason="needs mlc-chakra")
 
 def chakra(tool, *arguments, cwd):
     done = subprocess.run([BIN / f"chakra_{tool}", *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
-                          timeout=300, check=False)
+                          timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

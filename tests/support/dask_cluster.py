@@ -16,6 +16,8 @@ import pytest
 
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 
+PATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": f"{PATIENCE_S}s"}
+"""For a client whose workers come back: on a busy machine that takes longer than the 30 s of dask."""
 QUIET = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "30s", "PYTHONPATH": str(ROOT)}
 
 

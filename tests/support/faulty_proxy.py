@@ -93,6 +93,11 @@ def waits(seconds: float) -> Act:
     return act
 
 
+def held_until(event: threading.Event) -> Act:
+    """The answer comes when something has happened elsewhere."""
+    return does(lambda: event.wait(PATIENCE_S))
+
+
 def does(work: Callable[[], object]) -> Act:
     """Something happens elsewhere before the answer goes out."""
     def act(handler: Handler, answer: Answer) -> None:

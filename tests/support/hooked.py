@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -75,9 +74,3 @@ def right_run(out: Path, *, macs: int, ranks: int = 2) -> dict:
     assert {found["per_gpu"]["fwd_macs"][which] for which in ("min", "max")} == {macs}
     assert found["step"]["found"]["rule"] == "optimizer"
     return found
-
-
-def free_port() -> str:
-    """A port for the ranks of a job."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return str(free.getsockname()[1])

@@ -18,17 +18,19 @@ EXAMPLES = ROOT / "examples"
 SCRIPTS = ROOT / "tests" / "scripts"
 PATIENCE_S = 600
 """How long anything may take before it counts as hanging: far longer than on a busy machine."""
-LEFT = ("DISTPROF_", "TORCHELASTIC_", "PET_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_", "ACCELERATE_")
-"""Of torchrun, srun, mpirun and accelerate."""
+LOOKS = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "LANGUAGE")
+"""Of a terminal and its user."""
+LEFT = ("LC_", "DISTPROF_", "TORCHELASTIC_", "PET_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_", "ACCELERATE_")
+"""Of a locale, torchrun, srun, mpirun and accelerate."""
 Command = Callable[..., subprocess.CompletedProcess]
 
 
 def clean_environ() -> dict[str, str]:
-    """The environment without what a launcher, an earlier run or a test worker (a terminal's size) may have left."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS", "LINES")
+    """The environment without what a launcher, an earlier run, a test worker (a terminal's size) or a user left."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", *LOOKS)
     kept = {name: value for name, value in os.environ.items()
             if name not in names and not name.startswith(LEFT)}
-    return kept | {"OMP_NUM_THREADS": "1"}
+    return kept | {"OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"}
 
 
 def distprof(*arguments: object, cwd: Path | None = None, **environ: str):

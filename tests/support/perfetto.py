@@ -53,8 +53,8 @@ class Engine:
                                          env=environ)
 
     def ask(self, trace: Path, queries: tuple[str, ...]) -> dict:
-        """`{"import_errors": [...], "results": [...]}`; after 240 seconds the engine is killed."""
-        guard = threading.Timer(240, self._process.kill)
+        """`{"import_errors": [...], "results": [...]}`; after 600 seconds the engine is killed."""
+        guard = threading.Timer(600, self._process.kill)
         guard.start()
         try:
             print(json.dumps({"trace": str(trace), "queries": queries}), file=self._process.stdin, flush=True)

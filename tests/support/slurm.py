@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.jobs import PATIENCE_S
+from support.ports import free_port
+
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "sinfo", "squeue", "scancel")
 PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 """Of users other than root it may lack the folders of daemons."""
-READY_S = 60
 CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -38,6 +40,10 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
+MessageTimeout=100
+TCPTimeout=60
+SlurmdTimeout=0
+BatchStartTimeout=600
 NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=4096
 PartitionName=all Nodes=localhost Default=YES OverSubscribe=FORCE:4
 """
@@ -57,7 +63,7 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
     conf = folder / "slurm.conf"
-    controller, node = _free_ports(2)
+    controller, node = free_port(), free_port()
     conf.write_text(CONF.format(host=socket.gethostname().partition(".")[0], controller=controller, node=node,
                                 user=os.geteuid(), folder=folder, cpus=4))
     environ = os.environ | {"PATH": PATH, "SLURM_CONF": str(conf)}
@@ -74,7 +80,7 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
         finally:
             for daemon in reversed(daemons):
                 daemon.terminate()
-                daemon.wait(READY_S)
+                daemon.wait(PATIENCE_S)
 
 
 def _asked(*command: str, environ: dict[str, str]) -> str:
@@ -82,16 +88,7 @@ def _asked(*command: str, environ: dict[str, str]) -> str:
 
 
 def _wait(ready: Callable[[], bool], folder: Path) -> None:
-    until = time.monotonic() + READY_S
+    until = time.monotonic() + PATIENCE_S
     while not ready():
         assert time.monotonic() < until, "\n".join(path.read_text() for path in folder.glob("*.log"))
         time.sleep(0.1)
-
-
-def _free_ports(number: int) -> list[int]:
-    free = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    try:
-        return [one.getsockname()[1] for one in free]
-    finally:
-        for one in free:
-            one.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -11,10 +12,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from getpass import getuser
 from pathlib import Path
 
 from support.jobs import PATIENCE_S
+from support.ports import free_port
 
 PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 CONF = """
@@ -38,6 +39,10 @@ def why_not() -> str:
         return "sshd: not installed (Debian: openssh-server)"
     if os.geteuid() == 0 and subprocess.run([*_before(), "true"], capture_output=True, check=False).returncode:
         return "sshd: root may not make mount namespaces here"
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return "sshd: this user has no name"
     return ""
 
 
@@ -63,7 +68,7 @@ class SshServer:
     @property
     def host(self) -> str:
         """With the port, as in a URL."""
-        return f"{getuser()}@127.0.0.1:{self.port}"
+        return f"{pwd.getpwuid(os.geteuid()).pw_name}@127.0.0.1:{self.port}"
 
     def environ(self) -> dict[str, str]:
         """What makes a client that user."""
@@ -87,7 +92,8 @@ class SshServer:
         if self.process is not None:
             _, *connections = tree = _tree(self.process.pid)
             for pid in reversed(tree):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self.process.wait()
             for pid in connections:  # they became ours, where tests adopt orphans
                 with suppress(ChildProcessError):
@@ -102,8 +108,7 @@ def ssh_server(folder: Path, *, more: str = "") -> Iterator[SshServer]:
     for key in (folder / "host_key", folder / "home" / ".ssh" / "id_ed25519"):
         make_key(key)
     shutil.copy(folder / "home" / ".ssh" / "id_ed25519.pub", folder / "authorized_keys")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = SshServer(folder, port)
     kind, key = (folder / "host_key.pub").read_text().split()[:2]
     (server.home / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{port} {kind} {key}\n")
@@ -123,7 +128,10 @@ def make_key(file: Path) -> None:
 def _answers(port: int) -> bool:
     with socket.socket() as asked:
         asked.settimeout(10)
-        return asked.connect_ex(("127.0.0.1", port)) == 0 and asked.recv(4) == b"SSH-"
+        try:
+            return asked.connect_ex(("127.0.0.1", port)) == 0 and asked.recv(4) == b"SSH-"
+        except OSError:  # not yet
+            return False
 
 
 def _tree(pid: int) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, merged, torchrun
+from support.ports import free_port
 
 
 def rank_json(run: Path, rank: int) -> dict:
@@ -58,10 +58,7 @@ class Apart:
 
     def __init__(self, out: Path, stop: int, **environ_of_0: str) -> None:
         self.out = out
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        whole = clean_environ() | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2",
+        whole = clean_environ() | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2",
                                    "LOCAL_WORLD_SIZE": "2", "DISTPROF_RUN_ID": "apart"}
         self.jobs = [subprocess.Popen(
             [sys.executable, SCRIPTS / "apart.py", out, str(stop)], stderr=subprocess.PIPE, text=True,
@@ -158,10 +155,10 @@ def test_what_is_smaller_than_the_clocks_are_good_for_is_said(tmp_path, ddp):
     run = Path(shutil.copytree(ddp, tmp_path / "run", ignore=shutil.ignore_patterns("merged")))
     path = run / "rank00003" / "rank.json"
     info = json.loads(path.read_text())
-    samples = [sample | {"offset_ns": 0, "bound_ns": 10**9, "rounds": 1} for sample in info["clock_sync"]]
+    samples = [sample | {"offset_ns": 0, "bound_ns": 10**11, "rounds": 1} for sample in info["clock_sync"]]
     path.write_text(json.dumps(info | {"boot_id": "another", "clock_sync": samples}))
-    assert "2 clocks on 2 hosts aligned within 1.00 s" in distprof("stats", run).stdout
+    assert "2 clocks on 2 hosts aligned within 100.00 s" in distprof("stats", run).stdout
     told = distprof("comms", run).stdout
     number = len(json.loads(distprof("comms", "--json", run).stdout)["collectives"])
-    assert f"clocks of two ranks agree within 1.00 s: {number} of {number} arrival spreads are smaller" in told
-    assert "< 1.0 s" in told
+    assert f"clocks of two ranks agree within 100.00 s: {number} of {number} arrival spreads are smaller" in told
+    assert "< 100 s" in told

@@ -44,10 +44,18 @@ class Skewed:
         """How far `kernel_ns` may be wrong itself."""
         return max(pair[2] for pair in self.truth[rank]["pairs"]) * 2
 
-    def worst_error_ns(self, rank: int, said: dict) -> int:
-        """Of the alignment, between the first and the last sample."""
+    def sampled(self, rank: int) -> tuple[int, int]:
+        """When the first and the last sample were taken."""
         samples = json.loads((self.run / f"rank{rank:05d}" / "rank.json").read_text())["clock_sync"]
-        times = [samples[0]["at_ns"], samples[-1]["at_ns"]]
+        return samples[0]["at_ns"], samples[-1]["at_ns"]
+
+    def communicated(self, rank: int) -> tuple[int, int]:
+        """From the first collective to the last: without samples, an alignment says nothing of other times."""
+        rows = pl.read_parquet(self.run / f"rank{rank:05d}" / "collectives.parquet")
+        return rows["enqueue_ns"].min(), rows["end_ns"].max()
+
+    def worst_error_ns(self, rank: int, said: dict, times: tuple[int, int]) -> int:
+        """Of the alignment, at these times."""
         return max(abs(at_ns + said["offset_ns"] + round((at_ns - said["reference_ns"]) * said["drift_ppm"] * 1e-6)
                        - self.kernel_ns(rank, at_ns)) for at_ns in times)
 
@@ -63,7 +71,8 @@ def assert_true(job: Skewed, wrong: dict[int, str], *, bound_ns: int) -> None:
     assert clock["uncertainty_ns"] < bound_ns and not clock["causality"]["contradicts"]
     report = []
     for rank, said in enumerate(clock["ranks"]):
-        report.append((rank, job.worst_error_ns(rank, said) if rank in wrong else 0, said["uncertainty_ns"]))
+        error_ns = job.worst_error_ns(rank, said, job.sampled(rank)) if rank in wrong else 0
+        report.append((rank, error_ns, said["uncertainty_ns"]))
         if rank not in wrong:
             assert (said["clock"], said["offset_ns"], said["uncertainty_ns"]) == (0, 0, 0)
             continue
@@ -115,7 +124,7 @@ def test_tables_are_on_the_common_clock(job):
     each = rows.group_by("collective").agg(pl.col("arrival_ns").max(), pl.col("end_ns").min(), pl.len())
     assert set(each["len"]) == {4} and len(each) >= 24
     assert (each["arrival_ns"] <= each["end_ns"] + slack).all(), "the same as `causality`, found in another way"
-    assert rows["arrival_spread_ns"].max() < 10**9
+    assert rows["arrival_spread_ns"].max() < 3 * 10**9, "clocks that are not aligned are 10 s apart"
 
 
 def merged_again(run: Path) -> Path:
@@ -135,7 +144,8 @@ def test_collectives_align_the_same_job_if_there_are_no_samples(job, tmp_path):
     assert not clock["causality"]["contradicts"]
     for rank in WRONG:
         said = clock["ranks"][rank]
-        assert job.worst_error_ns(rank, said) <= said["uncertainty_ns"] + MILLISECOND // 10
+        error_ns = job.worst_error_ns(rank, said, job.communicated(rank))
+        assert error_ns <= said["uncertainty_ns"] + MILLISECOND // 10
         assert said["uncertainty_ns"] < 1000 * MILLISECOND
 
 

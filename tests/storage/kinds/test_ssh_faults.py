@@ -13,7 +13,7 @@ import pytest
 from distprof.storage import stream
 from distprof.storage.places import place
 from distprof.storage.retrying import VARIABLE
-from support.jobs import called
+from support.jobs import PATIENCE_S, called
 from support.missing import missing
 from support.rank_traces import slice_of, write_run
 from support.ssh_server import SshServer, make_key, ssh_server, why_not
@@ -118,7 +118,7 @@ def test_half_of_what_is_written_never_has_its_name(server: SshServer, tmp_path:
     from distprof.storage.backend import backend_of
     from distprof.storage.writing.uploading import put_file
 
-    (tmp_path / "long").write_bytes(bytes(40 << 20))
+    (tmp_path / "long").write_bytes(bytes(300 << 20))  # it takes far longer than to notice its first part
     url = f"ssh://{server.host}{tmp_path}/there/x"
     backend_of(url).put(url, b"old")
     ended = threading.Thread(target=lambda: (_wait_for_part(tmp_path / "there"), server.kill()))
@@ -130,7 +130,7 @@ def test_half_of_what_is_written_never_has_its_name(server: SshServer, tmp_path:
 
 
 def _wait_for_part(folder: Path) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_S
     while not [part for part in folder.glob(".x.*.tmp") if part.stat().st_size]:
         assert time.monotonic() < until
         time.sleep(0.001)

@@ -9,14 +9,15 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.dask_cluster import DaskCluster, apart_from, wait_for
-from support.faulty_proxy import FaultyProxy, answers, faulty_proxy, waits
+from support.dask_cluster import PATIENT, DaskCluster, apart_from, wait_for
+from support.faulty_proxy import FaultyProxy, answers, faulty_proxy, held_until, waits
 from support.jobs import clean_environ, distprof
 from support.rank_traces import slice_of, write_run
 from support.s3_server import S3Server
@@ -68,7 +69,7 @@ def _start(run: Path, out: str, cluster: DaskCluster, tmp_path: Path, *words: st
     (tmp_path / "temporary").mkdir(exist_ok=True)
     return subprocess.Popen([sys.executable, "-m", "distprof", "merge", run, "--out", out, "--scheduler",
                              cluster.address, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env=clean_environ() | environ | {"TMPDIR": str(tmp_path / "temporary")})
+                            env=clean_environ() | PATIENT | environ | {"TMPDIR": str(tmp_path / "temporary")})
 
 
 def _objects(server: S3Server, bucket: str) -> dict[str, bytes]:
@@ -115,13 +116,15 @@ def test_only_traces_of_clusters_are_joined(run: Path, expected: dict[str, bytes
 
 def test_a_worker_is_killed_while_it_uploads(run: Path, expected: dict[str, bytes], tmp_path: Path, bucket: str,
                                              server: S3Server, cluster: DaskCluster, proxy: FaultyProxy) -> None:
-    proxy.add(waits(1.0), method="PUT", path=PART)
+    killed = threading.Event()
+    proxy.add(held_until(killed), method="PUT", path=PART)
     for _ in range(2):
         cluster.add_worker(before=apart_from(tmp_path / "temporary"), **server.environ(proxy.address))
     merge = _start(run, f"{bucket}/m", cluster, tmp_path, **server.environ())
     wait_for(lambda: proxy.num_seen("PUT", PART) >= 2 or merge.poll() is not None)
     for process in cluster.processes():
         os.kill(process, signal.SIGKILL)
+    killed.set()
     _, err = merge.communicate()
     assert (merge.returncode, err) == (0, "")
     assert len([path for _, path in proxy.seen if re.fullmatch(PART, path)]) > len(
@@ -155,12 +158,15 @@ def test_workers_are_killed_at_20_moments(run: Path, expected: dict[str, bytes],
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_nothing_of_the_upload(number: signal.Signals, run: Path, tmp_path: Path, bucket: str,
                                                server: S3Server, cluster: DaskCluster, proxy: FaultyProxy) -> None:
-    proxy.add(waits(1.0), method="PUT", path=PART)
+    sent = threading.Event()
+    proxy.add(held_until(sent), method="PUT", path=PART)
     cluster.add_worker(**server.environ(proxy.address))
     merge = _start(run, f"{bucket}/m", cluster, tmp_path, **server.environ())
     wait_for(lambda: proxy.num_seen("PUT", PART) or merge.poll() is not None)
     assert TRACE in {one["Key"] for one in _left(server)} <= {TRACE, *TABLES}
     merge.send_signal(number)
+    time.sleep(1)  # it finds the upload under way
+    sent.set()
     _, err = merge.communicate()
     assert (merge.returncode, err) == (128 + number, "")
     assert _left(server) == [] and server.objects(f"{bucket}/m") == {}
@@ -170,13 +176,15 @@ def test_a_signal_leaves_nothing_of_the_upload(number: signal.Signals, run: Path
 def test_a_killed_client_leaves_what_the_next_merge_removes(run: Path, expected: dict[str, bytes], tmp_path: Path,
                                                             bucket: str, server: S3Server, cluster: DaskCluster,
                                                             proxy: FaultyProxy) -> None:
-    proxy.add(waits(1.0), method="PUT", path=PART, times=1)
+    killed = threading.Event()
+    proxy.add(held_until(killed), method="PUT", path=PART, times=1)
     cluster.add_worker(**server.environ(proxy.address))
     merge = _start(run, f"{bucket}/m", cluster, tmp_path, **server.environ())
     wait_for(lambda: proxy.num_seen("PUT", PART) or merge.poll() is not None)
     merge.kill()
     merge.communicate()
     left = {one["Key"] for one in _left(server)}
+    killed.set()
     server.client().delete_object(Bucket="jobs", Key="m/.distprof-writing")  # as if half an hour had passed
     again = _start(run, f"{bucket}/m", cluster, tmp_path, **server.environ())
     _, err = again.communicate()

@@ -10,6 +10,7 @@ import pytest
 
 from distprof.merge.report.page import render
 from support.browser import PHONE, WIDE, Opened
+from support.jobs import PATIENCE_S
 from support.report_documents import HOSTILE, bare_document, differences, document, numbers, with_names
 
 pytestmark = pytest.mark.job
@@ -129,6 +130,7 @@ def test_without_scripts_findings_and_totals_are_there(opened: Any, browser: Any
     file = tmp_path / "report.html"
     file.write_text(render.page(document()), "utf-8")
     page = browser.new_context(java_script_enabled=False).new_page()
+    page.set_default_timeout(1000 * PATIENCE_S)
     page.goto(file.as_uri())
     text = page.locator("main").inner_text()
     assert "Rank 1 delays the job" in text and "1.00 K" in text
