@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -34,7 +34,7 @@ def attempt_of(run: Path, identity: Identity, *, run_id: str, elastic: bool) -> 
     """
     if not elastic:
         return identity.attempt
-    earlier = [about.attempt for _, about in _folders(run, f"{rank_folder(identity.rank)}*")
+    earlier = [about.attempt for about in map(_about, _folders(run, f"{rank_folder(identity.rank)}*"))
                if about is not None and about.run_id == run_id and not _lives(about, identity)]
     return max([identity.attempt, *(attempt + 1 for attempt in earlier)])
 
@@ -42,21 +42,35 @@ def attempt_of(run: Path, identity: Identity, *, run_id: str, elastic: bool) -> 
 def set_aside(run: Path, *, attempt: int, identity: Identity) -> None:
     """Moves what earlier attempts left into folders of their own.
 
-    Each rank moves its own folder, and the first rank of each host all others. Processes of an earlier attempt have
-    ended: torchrun stops all of them first.
+    Each rank moves its own folder, and the first rank of each host all others, but for those that say nothing yet: a
+    rank of this attempt may have made such a folder at this moment. Processes of an earlier attempt have ended:
+    torchrun stops all of them first.
 
     Raises:
         OutputError: Nothing can be written there.
     """
     with told(run):
-        for folder, about in _folders(run, f"{rank_folder(identity.rank)}*" if identity.local_rank else EVERY):
+        for folder in _folders(run, f"{rank_folder(identity.rank)}*" if identity.local_rank else EVERY):
+            about = _about(folder)  # not before: the rank may have begun anew since
             number = about.attempt if about is not None else attempt - 1
-            if number >= attempt or (about is not None and _lives(about, identity)):
-                continue
-            aside = run / attempt_folder(number)
-            aside.mkdir(exist_ok=True)
-            with suppress(FileNotFoundError):  # another rank was faster
-                folder.rename(aside / folder.name)
+            may_be_new = _lives(about, identity) if about is not None else _is_of_another(folder, identity)
+            if number < attempt and not may_be_new:
+                _move(folder, run / attempt_folder(number))
+
+
+def _is_of_another(folder: Path, identity: Identity) -> bool:
+    """Whether it is that of another rank of the job as it is now."""
+    rank = int(folder.name.removeprefix("rank").partition(".")[0])
+    return rank != identity.rank and rank < identity.world_size
+
+
+def _move(folder: Path, aside: Path) -> None:
+    aside.mkdir(exist_ok=True)
+    try:
+        folder.rename(aside / folder.name)
+    except OSError as error:  # the rank itself was faster, and may have begun anew
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 def note_world_size(run: Path, world_size: int, *, may_shrink: bool) -> None:
@@ -73,8 +87,8 @@ def note_world_size(run: Path, world_size: int, *, may_shrink: bool) -> None:
         change(run, lambda about: replace(about, world_size=world_size if about.world_size is not None else None))
 
 
-def _folders(run: Path, pattern: str) -> list[tuple[Path, RankJson | None]]:
-    return [(folder, _about(folder)) for folder in sorted(run.glob(pattern)) if folder.is_dir()]
+def _folders(run: Path, pattern: str) -> list[Path]:
+    return [folder for folder in sorted(run.glob(pattern)) if folder.is_dir()]
 
 
 def _about(folder: Path) -> RankJson | None:

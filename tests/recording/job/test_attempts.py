@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from distprof.process.identity import Identity
+from distprof.recording.job.attempts import set_aside
 from distprof.recording.run_directory import run_id_of
 from support.jobs import called
 from support.recording import train
@@ -43,3 +45,30 @@ def test_an_attempt_with_fewer_ranks_sets_all_ranks_of_the_earlier_one_aside(tmp
     assert told.returncode == 0, told.stderr
     found = json.loads(told.stdout)
     assert (found["ranks"], found["problems"]) == ([0], [])
+
+
+def identity_of(rank: int, world_size: int, attempt: int) -> Identity:
+    return Identity(rank=rank, local_rank=rank, world_size=world_size, attempt=attempt, pid=1, host="", boot_id="")
+
+
+def test_a_rank_that_has_just_begun_again_keeps_its_folder(tmp_path):
+    """The first rank of the host sets aside what others left, and they begin at the same time."""
+    new, gone = tmp_path / "rank00001.partial", tmp_path / "rank00002.partial"
+    for folder in (new, gone):
+        folder.mkdir()
+    (new / ".rank.json.tmp").write_text("{")
+    set_aside(tmp_path, attempt=1, identity=identity_of(0, 2, 1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attempt0000", "rank00001.partial"]
+    set_aside(tmp_path, attempt=1, identity=identity_of(1, 2, 1))
+    assert not new.exists() and sorted(path.name for path in (tmp_path / "attempt0000").iterdir()) == [
+        "rank00001.partial", "rank00002.partial"], "its own folder is an old one: it has begun nothing yet"
+
+
+def test_a_rank_that_was_faster_keeps_its_new_folder(tmp_path):
+    """What was read of its old one is true no more when the first rank of the host comes to move it."""
+    for folder in (tmp_path / "attempt0000", tmp_path):
+        (folder / "rank00001.partial").mkdir(parents=True)
+        (folder / "rank00001.partial" / "steps.ndjson").touch()
+    (tmp_path / "rank00002.partial").mkdir()
+    set_aside(tmp_path, attempt=1, identity=identity_of(0, 1, 1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attempt0000", "rank00001.partial"]
