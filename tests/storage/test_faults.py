@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from distprof.contract.parquet import write_table
+from distprof.contract.tables import STEPS
 from distprof.storage import stream
 from distprof.storage.retrying import VARIABLE
 from support.faulty_proxy import FaultyProxy, answers, cuts, does, faulty_proxy, hangs_up, waits
@@ -17,6 +19,7 @@ from support.rank_traces import slice_of, write_run
 from support.s3_server import S3Server, use
 
 NUM_RANKS = 3
+STEP = {"step": 1, "pass": "time", "start_ns": 1, "end_ns": 1001, "duration_ns": 1000}
 TRACE_1 = r".*/rank00001/trace\.json\.gz.*"
 
 
@@ -88,6 +91,19 @@ def test_a_stream_that_is_cut_goes_on_at_the_byte_that_comes_next(run: str, here
     assert fault.done == 2
     starts = [int(one.removeprefix("bytes=").partition("-")[0]) for one in proxy.ranges]
     assert max(starts) > 1 << 13
+
+
+def test_a_flipped_bit_in_a_table_is_named(run: str, here: Path, server: S3Server) -> None:
+    for rank in range(NUM_RANKS):
+        folder = here / f"rank{rank:05d}"
+        write_table(folder, STEPS, [STEP], tags={"rank": rank, "mp_size": 1, "dp_size": NUM_RANKS}, metadata={})
+        about = json.loads((folder / "rank.json").read_text())
+        (folder / "rank.json").write_text(json.dumps(about | {"files": about["files"] | {STEPS.file: 1}}))
+    content = bytearray((here / "rank00001" / STEPS.file).read_bytes())
+    content[len(content) // 2] ^= 4
+    (here / "rank00001" / STEPS.file).write_bytes(content)
+    done = called("stats", server.put(here, "s3://jobs/flipped"))
+    assert done.returncode == 0 and f"rank 1: {STEPS.file} cannot be read: its checksum" in done.stdout, done.stdout
 
 
 def test_a_slow_answer_is_waited_for(run: str, here: Path, proxy: FaultyProxy, tmp_path: Path) -> None:
