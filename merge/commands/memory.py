@@ -13,7 +13,7 @@ from distprof.contract.problems import Problem
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
 from distprof.merge.commands.snapshots import snapshots
-from distprof.merge.commands.table_files import write_parquet
+from distprof.merge.commands.table_files import check_new, write_parquet
 from distprof.merge.memory.grouping import grouped, longest_unused
 from distprof.merge.memory.run_memory import RunMemory, run_memory
 from distprof.merge.run.open_run import open_run
@@ -53,10 +53,11 @@ def memory(path: Path, *more: Path, view: MemoryView, strict: bool = False) -> s
 
     Raises:
         DataError: The run cannot be read, or has no allocations.
-        UsageError: There is no such rank or key.
+        UsageError: There is no such rank or key, or the Parquet file exists.
         OutputError: The Parquet file cannot be written.
         IncompleteError: Something is missing and `strict` is set.
     """
+    check_new(view.parquet)
     files = find_snapshots((path, *more))
     if files:
         if view.lifetimes:

@@ -13,7 +13,7 @@ import polars as pl
 from distprof.contract.problems import Problem
 from distprof.errors import DataError, UsageError
 from distprof.merge.commands.incomplete import fail_if_incomplete
-from distprof.merge.commands.table_files import as_csv, write_parquet
+from distprof.merge.commands.table_files import as_csv, check_new, write_parquet
 from distprof.merge.operators.grouping import columns_of, grouped_sums
 from distprof.merge.operators.merged_operators import run_of_merge
 from distprof.merge.operators.rank_share import Asked
@@ -57,7 +57,7 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
 
     Raises:
         DataError: The run cannot be read, has no timeline, or no stacks where they are asked for.
-        UsageError: There is no such column, type, rank, step or phase, or a rate is no positive number.
+        UsageError: There is no such column, type, rank, step or phase, a rate is no positive number, or a file exists.
         OutputError: The Parquet file cannot be written.
         IncompleteError: Something is missing and `strict` is set.
     """
@@ -65,6 +65,7 @@ def ops(path: Path, *more: Path, selection: Selection, view: OpsView, strict: bo
         if rate is not None and not (math.isfinite(rate) and rate > 0):
             raise UsageError(f"expected a positive number for {option}, found {rate}")
     check_words(selection)
+    check_new(view.parquet)
     opened = run_of_merge(path, *more)
     run = open_run(*opened.paths)
     by_stack = "stack" in view.by

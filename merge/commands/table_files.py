@@ -15,6 +15,16 @@ def as_csv(table: pl.DataFrame) -> str:
     return table.write_csv().removesuffix("\n")
 
 
+def check_new(path: Path | None) -> None:
+    """Looks at what `--parquet` asks for, before the work.
+
+    Raises:
+        UsageError: The file exists.
+    """
+    if path is not None and path.exists():
+        raise UsageError(f"expected a new file for --parquet, found {path}")
+
+
 def write_parquet(table: pl.DataFrame, path: Path) -> None:
     """Writes what `--parquet` asks for.
 
@@ -22,7 +32,6 @@ def write_parquet(table: pl.DataFrame, path: Path) -> None:
         UsageError: The file exists.
         OutputError: It cannot be written.
     """
-    if path.exists():
-        raise UsageError(f"expected a new file for --parquet, found {path}")
+    check_new(path)
     with told(path):
         write_whole(path, table.write_parquet)

@@ -89,7 +89,9 @@ def test_text_and_tables_have_the_same_rows(tmp_path):
     assert called("ops", "--markdown", run).stdout.startswith("| op | calls | self host |")
     assert called("ops", "--parquet", tmp_path / "x.parquet", run).returncode == 0
     assert pl.read_parquet(tmp_path / "x.parquet")["calls"].to_list() == [4, 2]
-    assert called("ops", "--parquet", tmp_path / "x.parquet", run).returncode == 2
+    for path in (run, tmp_path / "no run"):  # it is seen before the run is read
+        again = called("ops", "--parquet", tmp_path / "x.parquet", path)
+        assert again.returncode == 2 and "expected a new file for --parquet" in again.stderr
     lost = called("ops", "--parquet", tmp_path / "missing" / "x.parquet", run)
     assert lost.returncode == 1 and "missing" in lost.stderr and "None" not in lost.stderr, lost.stderr
     assert called("ops", "--by", "op", "--by", "op", run).stdout == called("ops", run).stdout
