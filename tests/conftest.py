@@ -23,6 +23,9 @@ from support.slurm import slurm, why_not
 # workers of pytest share the processors; torch reads this when it is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# some tests become another user, who is to read what they wrote
+os.umask(0o022)
+
 # servers of the tests are on this machine, whatever stands between it and others
 HERE = "127.0.0.1,localhost,::1"
 for name in ("no_proxy", "NO_PROXY"):
