@@ -33,7 +33,7 @@ def test_our_launcher_as_the_task_of_srun(python, tmp_path, cluster):
 def test_the_script_of_a_batch_job_is_no_task(python, tmp_path, cluster, how, ranks):
     """It has the variables of task 0 of 2: SLURM_PROCID and SLURM_NTASKS."""
     ended = tmp_path / "ended"
-    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{python} {JOB} {how} {free_port()!s}\ntouch {ended}\n")
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{python} {JOB} {how} {free_port()}\ntouch {ended}\n")
     run_hooked("sbatch", "-n", 2, "-o", tmp_path / "said", tmp_path / "job.sh",
                DISTPROF_OUT=str(tmp_path / "run"), DISTPROF_STEPS=PLAN, **cluster)
     until = time.monotonic() + PATIENCE_S

@@ -12,11 +12,13 @@ RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 A_WORKER = 1500
 """Ports that a worker of pytest has for itself."""
 WORKERS = 16
-_order = random.Random(os.getpid())
+_given = set[int]()
 
 
 def free_port() -> int:
     """One that nobody gets until it is used: below those that the kernel hands out to connections and to port 0.
+
+    No number is given twice.
 
     Raises:
         OSError: All are taken.
@@ -24,7 +26,9 @@ def free_port() -> int:
     first = int(RANGE.read_text().split()[0]) if RANGE.exists() else 32768
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
     begin = first - A_WORKER * (1 + worker % WORKERS)
-    for number in _order.sample(range(begin, begin + A_WORKER), A_WORKER):
-        with suppress(OSError), socket.create_server(("127.0.0.1", number)):
-            return number
+    for number in random.Random(os.getpid()).sample(range(begin, begin + A_WORKER), A_WORKER):
+        if number not in _given:
+            _given.add(number)
+            with suppress(OSError), socket.create_server(("127.0.0.1", number)):
+                return number
     raise OSError(f"expected a free port from {begin} on, found none")
