@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import perfetto
+from support import forked, perfetto
 from support.hooked import make_hooked
 from support.jobs import EXAMPLES, SCRIPTS, merged, record_run, torchrun
 from support.processes import adopt_orphans, children, is_job, left_after
@@ -94,6 +94,7 @@ def _nothing_runs_on() -> Iterator[None]:
     before = set(children())
     yield
     perfetto.close()
+    forked.close()
     assert left_after(300, before) == []
 
 

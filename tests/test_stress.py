@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof
 
 
@@ -27,7 +28,7 @@ def workers(launcher: int) -> list[int]:
 def test_a_rank_that_dies_at_any_moment_leaves_a_run_that_can_be_read(tmp_path, seed):
     chance = random.Random(seed)
     out = tmp_path / "run"
-    job = subprocess.Popen(
+    job = forked.popen(
         [sys.executable, "-m", "distprof", "run", "--no-merge", "--out", out, "--nproc-per-node", "2", "--steps",
          "wait=5,count=5,time=20,trace=20", SCRIPTS / "job.py", "fine", "400"],
         env=clean_environ(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

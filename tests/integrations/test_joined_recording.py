@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -14,6 +13,7 @@ from torch import nn
 import distprof
 from distprof.errors import UsageError
 from distprof.integrations.joined_recording import JoinedRecording
+from support import forked
 from support.jobs import clean_environ
 from support.recording import Recorded
 
@@ -103,7 +103,7 @@ raise ValueError("no more data")
 
 @pytest.mark.job
 def test_an_exception_that_no_callback_hears_of_is_in_the_recording(tmp_path):
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False,
+    done = forked.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False,
                           env=clean_environ() | {"DISTPROF_OUT": str(tmp_path / "run"),
                                                  "DISTPROF_STEPS": "wait=1,count=4,time=0,trace=0,arrivals=0"})
     assert done.returncode == 1 and "ValueError: no more data" in done.stderr
@@ -117,6 +117,6 @@ def test_the_entry_point_costs_nothing_where_nothing_is_recorded():
             "assert not {'torch', 'lightning', 'pyarrow', 'polars', 'numpy', 'msgspec'} & set(sys.modules); "
             "assert {name for name in sys.modules if name.startswith('distprof')} == "
             "{'distprof', 'distprof.integrations', 'distprof.integrations.lightning_callbacks'}")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
+    done = forked.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
                           env=clean_environ())
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from distprof.merge.blame.analysis import analyse
 from distprof.merge.cost.measured_run import measured_run
 from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
+from support import forked
 from support.attempts import most_hold
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, merged, record_run, torchrun
 from support.perfetto import ask
@@ -96,7 +96,7 @@ def test_lightning_finds_its_callback_by_itself_and_validation_with_gradients_is
 def test_the_profiler_under_lightning_s_own_launcher(tmp_path, entry_points):
     """Without DISTPROF_OUT the callback stays away; the script starts the other rank itself."""
     out = tmp_path / "run"
-    done = subprocess.run([sys.executable, SCRIPTS / "lightning_fit.py", tmp_path, "--profiler", out],
+    done = forked.run([sys.executable, SCRIPTS / "lightning_fit.py", tmp_path, "--profiler", out],
                           env=clean_environ() | {"PYTHONPATH": _path(entry_points)}, capture_output=True, text=True,
                           timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from distprof.contract import rank_json
 from distprof.launch.job_end import finish
 from distprof.launch.what_next import what_next
 from distprof.recording.run_directory import this_launch
+from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, called, clean_environ, run_and_merge, wait_for
 from support.rank_traces import slice_of, write_run
 
@@ -71,7 +72,7 @@ def test_a_job_that_is_interrupted_after_its_last_pass_ends_like_any_other(tmp_p
         f"import runpy, sys, time\nsys.argv = ['job.py', 'fine']\nrunpy.run_path({str(SCRIPTS / 'job.py')!r}, "
         "run_name='__main__')\ntime.sleep(600)\n")
     out = tmp_path / "run"
-    job = subprocess.Popen([sys.executable, "-m", "distprof", "run", "--out", out, "--nproc-per-node", "2", *SHORT,
+    job = forked.popen([sys.executable, "-m", "distprof", "run", "--out", out, "--nproc-per-node", "2", *SHORT,
                             tmp_path / "long.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                            env=clean_environ(), start_new_session=True)
     wait_for(job, out / "rank00000" / "rank.json", out / "rank00001" / "rank.json")
@@ -97,7 +98,7 @@ def test_a_signal_during_the_merge_ends_it_and_not_the_job(tmp_path):
         "Path(sys.argv[-1], 'pid').write_text(str(__import__('os').getpid())); "
         "Path(sys.argv[-1], 'begun').touch(); time.sleep(600)\"\n"
         "print(final_merge.final_merge(Path(sys.argv[1])))\n")
-    job = subprocess.Popen([sys.executable, tmp_path / "waits.py", tmp_path], stdout=subprocess.PIPE, text=True,
+    job = forked.popen([sys.executable, tmp_path / "waits.py", tmp_path], stdout=subprocess.PIPE, text=True,
                            env=clean_environ())
     wait_for(job, tmp_path / "begun")
     job.send_signal(signal.SIGTERM)
@@ -110,7 +111,7 @@ def test_a_signal_during_the_merge_ends_it_and_not_the_job(tmp_path):
 def test_each_rank_has_one_thread_as_with_torchrun_and_no_warning_says_so(tmp_path):
     (tmp_path / "threads.py").write_text("import os\nos.write(1, (os.environ['OMP_NUM_THREADS'] + '\\n').encode())\n")
     environ = {name: value for name, value in clean_environ().items() if name != "OMP_NUM_THREADS"}
-    told = [subprocess.run([sys.executable, "-m", *words, "--nproc-per-node", "2", tmp_path / "threads.py"],
+    told = [forked.run([sys.executable, "-m", *words, "--nproc-per-node", "2", tmp_path / "threads.py"],
                            env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
             for words in (("torch.distributed.run", "--standalone"), ("distprof", "run", "--out", tmp_path / "run"))]
     assert told[0].stdout == told[1].stdout

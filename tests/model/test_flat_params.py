@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
+from support import forked
 from support.jobs import EXAMPLES, PATIENCE_S, clean_environ
 
 COUNTED = """
@@ -59,7 +59,7 @@ print(json.dumps(found))
 
 @pytest.mark.long
 def test_every_strategy_counts_what_the_model_counts_alone():
-    done = subprocess.run([sys.executable, "-c", COUNTED, EXAMPLES], capture_output=True, text=True, check=False,
+    done = forked.run([sys.executable, "-c", COUNTED, EXAMPLES], capture_output=True, text=True, check=False,
                           timeout=PATIENCE_S, env=clean_environ())
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
+from support import forked
 from support.jobs import PATIENCE_S, clean_environ
 
 SHARDED = """
@@ -39,7 +39,7 @@ print(json.dumps([found.sizes, found.coordinates, found.basis, params.params, pa
         "dp_replicate": 2, "dp_shard": 2, "tp": 2}, {"dp_replicate": 0, "dp_shard": 1, "tp": 1}, 2),
     (None, (8,), None, {"dp": 8}, {"dp": 3}, 8)])
 def test_fsdp2_on_a_mesh(names, shape, used, sizes, coordinates, shards):
-    done = subprocess.run([sys.executable, "-c", SHARDED, json.dumps([names, shape, used])], capture_output=True,
+    done = forked.run([sys.executable, "-c", SHARDED, json.dumps([names, shape, used])], capture_output=True,
                           text=True, timeout=PATIENCE_S, env=clean_environ(), check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import statistics
-import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -20,6 +19,7 @@ import distprof
 from distprof.errors import UsageError
 from distprof.profiling import throughput as inference
 from distprof.timing import repetition
+from support import forked
 from support.jobs import clean_environ
 from support.models import nap
 
@@ -180,7 +180,7 @@ def test_memory_is_the_rise_of_the_resident_set_or_unknown():
             "first, second = (distprof.throughput(model, (), warmup=0, runs=2) for _ in range(2))\n"
             "small = distprof.throughput(lambda: None, (), warmup=0, runs=2)\n"
             "print(json.dumps([first.peak_memory_bytes, second.peak_memory_bytes, small.peak_memory_bytes]))")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean_environ(),
+    done = forked.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean_environ(),
                           check=True)
     first, second, small = json.loads(done.stdout)
     assert 1.9e8 <= first < 3e8 and (second is None or 1.9e8 <= second < 3e8)

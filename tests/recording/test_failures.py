@@ -23,6 +23,7 @@ from distprof.process import identity
 from distprof.recording.hang.report import HangReport
 from distprof.recording.run_directory import RankFolder
 from distprof.recording.tracing import timeline
+from support import forked
 from support.jobs import PATIENCE_S, called, clean_environ
 from support.left_behind import traces_of_us
 from support.recording import Recorded, train
@@ -170,7 +171,7 @@ with distprof.record(sys.argv[1]):
 
 @pytest.mark.job
 def test_a_file_system_that_hangs_does_not_hold_up_the_end_of_the_process(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", HANGS, tmp_path / "run"], stdout=subprocess.PIPE,
+    with forked.popen([sys.executable, "-c", HANGS, tmp_path / "run"], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, env=clean_environ()) as process:
         assert process.stdout.readline() == "writes\n"
         process.send_signal(signal.SIGTERM)

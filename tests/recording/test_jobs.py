@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from distprof import count
+from support import forked
 from support.jobs import PATIENCE_S, ROOT, SCRIPTS, clean_environ, distprof, merged, record_run, torchrun, wait_for
 
 SHORT = ("--steps", "wait=1,count=1,time=1,trace=1")
@@ -72,7 +73,7 @@ def test_a_script_that_records_itself_leaves_the_same_files(tmp_path, pipeline):
 @pytest.mark.stress
 def test_ranks_that_learn_who_they_are_later_leave_the_same_files(tmp_path, pipeline):
     out = tmp_path / "run"
-    done = subprocess.run([sys.executable, SCRIPTS / "spawned.py", out], capture_output=True, text=True,
+    done = forked.run([sys.executable, SCRIPTS / "spawned.py", out], capture_output=True, text=True,
                           env=clean_environ(), timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert files(merged(out)) == files(pipeline)
@@ -94,7 +95,7 @@ def test_a_mesh_without_names_is_tensor_parallel_where_parameters_are_sharded(tm
     (signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.stress)])
 def test_a_job_that_is_told_to_end_keeps_its_timeline(tmp_path, number, code):
     out, mark = tmp_path / "run", tmp_path / "mark"
-    job = subprocess.Popen(
+    job = forked.popen(
         [sys.executable, "-m", "distprof", "run", "--out", out, "--steps", "wait=1,count=1,time=0,trace=99",
          SCRIPTS / "terminated.py", mark], env=clean_environ(), stderr=subprocess.PIPE, text=True)
     wait_for(job, mark)
@@ -108,7 +109,7 @@ def test_a_job_that_is_told_to_end_keeps_its_timeline(tmp_path, number, code):
 
 
 def test_two_jobs_of_one_second_get_a_directory_each(tmp_path):
-    jobs = [subprocess.Popen([sys.executable, "-m", "distprof", "run", SCRIPTS / "arguments.py"], cwd=tmp_path,
+    jobs = [forked.popen([sys.executable, "-m", "distprof", "run", SCRIPTS / "arguments.py"], cwd=tmp_path,
                              env=clean_environ(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             for _ in range(2)]
     told = [job.communicate(timeout=PATIENCE_S)[1] for job in jobs]
@@ -142,7 +143,7 @@ def test_a_clock_that_was_set_is_said(tmp_path, pipeline):
 
 
 def test_the_page_of_the_run_directory_is_made_from_the_contract():
-    page = subprocess.run([sys.executable, "-c", "import run_directory; print(run_directory.page(), end='')"],
+    page = forked.run([sys.executable, "-c", "import run_directory; print(run_directory.page(), end='')"],
                           capture_output=True, text=True, cwd=ROOT / "docs", check=True).stdout
     assert (ROOT / "docs" / "run-directory.md").read_text() == page
 

@@ -14,6 +14,7 @@ from typing import Self
 
 import pytest
 
+from support import forked
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 
 PATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": f"{PATIENCE_S}s"}
@@ -63,12 +64,12 @@ class DaskCluster:
     def _start(self, name: str, words: Sequence[object], before: Sequence[object] = (), **environ: str) -> (
             subprocess.Popen[bytes]):
         with (self._folder / f"{name}.log").open("ab") as log:
-            return subprocess.Popen([*map(str, before), sys.executable, "-m", *map(str, words)], stdout=log, stderr=log,
+            return forked.popen([*map(str, before), sys.executable, "-m", *map(str, words)], stdout=log, stderr=log,
                                     start_new_session=True, env=clean_environ() | QUIET | environ)
 
     def num_workers(self) -> int:
         """Those that the scheduler knows."""
-        asked = subprocess.run([sys.executable, "-c", (
+        asked = forked.run([sys.executable, "-c", (
             "import sys, distributed\n"
             "with distributed.Client(sys.argv[1]) as client: print(len(client.scheduler_info()['workers']))"),
             self.address], capture_output=True, text=True, check=True, env=clean_environ() | QUIET)

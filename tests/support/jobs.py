@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import sys
 import time
@@ -13,45 +12,44 @@ from pathlib import Path
 
 import pytest
 
+from support import forked
+from support.processes import clean_environ as clean_environ
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 SCRIPTS = ROOT / "tests" / "scripts"
 PATIENCE_S = 600
 """How long anything may take before it counts as hanging: far longer than on a busy machine."""
-LOOKS = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "LANGUAGE")
-"""Of a terminal and its user."""
-LEFT = ("LC_", "DISTPROF_", "TORCHELASTIC_", "PET_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_", "ACCELERATE_")
-"""Of a locale, torchrun, srun, mpirun and accelerate."""
+READING = ("merge", "report", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "diff", "export")
+"""Commands that only read a run."""
 Command = Callable[..., subprocess.CompletedProcess]
 
 
-def clean_environ() -> dict[str, str]:
-    """The environment without what a launcher, an earlier run, a test worker (a terminal's size) or a user left."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", *LOOKS)
-    kept = {name: value for name, value in os.environ.items()
-            if name not in names and not name.startswith(LEFT)}
-    return kept | {"OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"}
-
-
-def distprof(*arguments: object, cwd: Path | None = None, **environ: str):
+def distprof(*arguments: object, cwd: Path | None = None, real: bool = False, **environ: str):
     """Runs the command line and gives exit code, stdout and stderr.
 
-    What only reads a run is called in this process: to start Python and import what it needs takes longer than it does.
-    What `run` records is not merged at its end, which takes time: `run_and_merge` does that.
+    What only reads a run is called in this process. The launcher of `run` and its ranks are forked from a process that
+    has torch loaded, unless `real` asks for Pythons that start; what was recorded is not merged at the end, which takes
+    time: `run_and_merge` does that.
     """
     words = [str(argument) for argument in arguments]
     if words[0] == "run":
         words.insert(1, "--no-merge")
-    if words[0] in ("merge", "report", "stats", "comms", "critical-path", "whatif") and cwd is None and not environ:
+    elif words[0] in READING and cwd is None and not environ:
         return called(*words)
-    return subprocess.run([sys.executable, "-m", "distprof", *words], cwd=cwd, timeout=PATIENCE_S,
-                          capture_output=True, text=True, env=clean_environ() | environ, check=False)
+    return started("-m", "distprof", *words, cwd=cwd, real=real, **environ)
 
 
 def run_and_merge(*arguments: object, **environ: str):
     """`distprof run` with all that it does."""
-    return subprocess.run([sys.executable, "-m", "distprof", "run", *map(str, arguments)], timeout=PATIENCE_S,
-                          capture_output=True, text=True, env=clean_environ() | environ, check=False)
+    return started("-m", "distprof", "run", *arguments, **environ)
+
+
+def started(*words: object, cwd: Path | None = None, real: bool = False, **environ: str):
+    """Python with these arguments: exit code, stdout and stderr."""
+    run = subprocess.run if real else forked.run
+    return run([sys.executable, *map(str, words)], cwd=cwd, timeout=PATIENCE_S, env=clean_environ() | environ,
+               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def called(*arguments: object) -> subprocess.CompletedProcess:
@@ -67,10 +65,7 @@ def called(*arguments: object) -> subprocess.CompletedProcess:
 
 def torchrun(nproc: int, *arguments: object, **environ: str):
     """A job without us, unless its script records itself, that must succeed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc),
-         *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environ() | environ,
-        check=False)
+    done = started("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", nproc, *arguments, **environ)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 SCRIPTS = str(Path(__file__).parents[1] / "scripts")
 PR_SET_CHILD_SUBREAPER = 36
+LOOKS = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "LANGUAGE")
+"""Of a terminal and its user."""
+LEFT = ("LC_", "DISTPROF_", "TORCHELASTIC_", "PET_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_", "ACCELERATE_")
+"""Of a locale, torchrun, srun, mpirun and accelerate."""
+
+
+def clean_environ() -> dict[str, str]:
+    """The environment without what a launcher, an earlier run, a test worker (a terminal's size) or a user left."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", *LOOKS)
+    kept = {name: value for name, value in os.environ.items()
+            if name not in names and not name.startswith(LEFT)}
+    return kept | {"OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"}
 
 
 def is_job(command: Iterable[object]) -> bool:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from support import forked
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 
 SCRIPT = """
@@ -19,7 +20,7 @@ print(sys.argv[1:], __name__)
 
 
 def launched(folder, *words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "distprof.compat.megengine.profiler", *words], cwd=folder, text=True,
+    return forked.run([sys.executable, "-m", "distprof.compat.megengine.profiler", *words], cwd=folder, text=True,
                           env=clean_environ() | {"PYTHONPATH": str(ROOT)}, capture_output=True, timeout=PATIENCE_S,
                           check=False)
 
@@ -56,7 +57,7 @@ def test_how_a_script_ends_is_how_the_launcher_ends(tmp_path):
 def test_tables_need_no_torch(dump):
     code = ("import sys; from distprof.compat.megengine.profile_analyze import main; code = main(sys.argv[1:]); "
             "assert 'torch' not in sys.modules; sys.exit(code)")
-    done = subprocess.run([sys.executable, "-c", code, dump], env=clean_environ(), capture_output=True, text=True,
+    done = forked.run([sys.executable, "-c", code, dump], env=clean_environ(), capture_output=True, text=True,
                           timeout=PATIENCE_S, cwd=ROOT, check=False)
     assert done.returncode == 0 and "fc[4]" in done.stdout, done.stderr
 
@@ -91,7 +92,7 @@ def test_each_rank_has_a_file(tmp_path):
     from distprof.compat.megengine.profile_analyze import analyze
 
     (tmp_path / "twin.py").write_text(TWIN)
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+    done = forked.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                            "twin.py"], cwd=tmp_path, env=clean_environ() | {"PYTHONPATH": str(ROOT)},
                           capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from distprof.storage.retrying import VARIABLE
+from support import forked
 from support.faulty_proxy import answers, faulty_proxy, waits
 from support.jobs import PATIENCE_S, ROOT, called, clean_environ
 from support.rank_traces import slice_of, write_run
@@ -123,7 +124,7 @@ def test_what_cannot_be_uploaded_is_said(words: tuple[str, str], run: Path, buck
 def _uploader(run: Path, url: str, environ: dict[str, str]) -> subprocess.Popen[bytes]:
     from distprof.launch.upload.job_upload import PROGRAM
 
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, "\n".join(sys.path), str(run), url, "meanwhile"],
+    return forked.popen([sys.executable, "-c", PROGRAM, "\n".join(sys.path), str(run), url, "meanwhile"],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environ() | environ)
 
 
@@ -195,7 +196,7 @@ def test_an_upload_that_fails_changes_nothing_for_the_job(tmp_path: Path, server
 
 
 def _run(folder: Path, url: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-m", "distprof", "run", "--out", url, "--nproc-per-node", "2", *STEPS,
          str(ROOT / "examples" / "train_ddp.py"), "--steps", "6"], cwd=folder, capture_output=True, text=True,
         timeout=PATIENCE_S, env=clean_environ() | {"PYTHONPATH": str(ROOT)} | environ, check=False)

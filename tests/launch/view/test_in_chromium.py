@@ -21,6 +21,7 @@ import polars as pl
 import pytest
 
 from distprof.launch.view.merged_trace import trace_metadata
+from support import forked
 from support.chromium import chromium, why_not
 from support.jobs import PATIENCE_S, clean_environ
 
@@ -53,7 +54,7 @@ SHOWN = """() => {
 def viewing(*arguments: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`distprof view` and its address; it has to end by itself."""
     environ = {name: value for name, value in clean_environ().items() if name != "SSH_CONNECTION"}
-    with subprocess.Popen([sys.executable, "-m", "distprof", "view", "--print-url", *map(str, arguments)], text=True,
+    with forked.popen([sys.executable, "-m", "distprof", "view", "--print-url", *map(str, arguments)], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ) as process:
         try:
             yield process.stdout.readline().strip(), process

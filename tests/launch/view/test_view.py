@@ -18,6 +18,7 @@ import pytest
 from distprof.launch.view import server, view
 from distprof.merge.chrome.options import MergeOptions
 from distprof.merge.commands.merge import merge
+from support import forked
 from support.jobs import PATIENCE_S, called, clean_environ
 from support.rank_traces import slice_of, write_run
 
@@ -244,7 +245,7 @@ def test_hostile_names_are_shown_as_they_are(merged, tmp_path, monkeypatch):
 
 def started(*arguments: object) -> subprocess.Popen[str]:
     environ = {name: value for name, value in clean_environ().items() if name != "SSH_CONNECTION"}
-    return subprocess.Popen([sys.executable, "-m", "distprof", "view", *map(str, arguments)], text=True, env=environ,
+    return forked.popen([sys.executable, "-m", "distprof", "view", *map(str, arguments)], text=True, env=environ,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -272,10 +273,10 @@ def test_it_imports_nothing_that_takes_long(merged):
     code = ("import sys\ntry:\n    from distprof.launch.cli import main; main(sys.argv[1:])\nexcept SystemExit: pass\n"
             "print({'torch', 'polars', 'pyarrow', 'numpy', 'rich'} & set(sys.modules))")
     environ = {name: value for name, value in clean_environ().items() if name != "DISPLAY"}
-    done = subprocess.run([sys.executable, "-c", code, "view", merged, "--print-url", "--timeout", "1"], text=True,
+    done = forked.run([sys.executable, "-c", code, "view", merged, "--print-url", "--timeout", "1"], text=True,
                           env=environ, capture_output=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
     code = code.replace("{'torch', 'polars', 'pyarrow', 'numpy', 'rich'}", "{'torch'}")
-    done = subprocess.run([sys.executable, "-c", code, "view", merged, "--rank", "0", "--print-url", "--timeout", "1"],
+    done = forked.run([sys.executable, "-c", code, "view", merged, "--rank", "0", "--print-url", "--timeout", "1"],
                           text=True, env=environ, capture_output=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"

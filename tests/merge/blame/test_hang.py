@@ -15,6 +15,7 @@ from distprof.contract.paths import STUCK_JSON
 from distprof.contract.stuck import OpenCall, StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.merge.blame.hang import hangs, hangs_of
 from distprof.merge.text.communication.hang import hang_lines
+from support import forked
 from support.drawn_rows import run_of
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, wait_for
 
@@ -118,7 +119,7 @@ def test_a_damaged_file_is_a_problem_and_no_end(tmp_path):
                  marks=pytest.mark.stress)])
 def test_comms_says_first_what_a_real_job_hangs_in(tmp_path, how, words):
     out, mark = tmp_path / "run", tmp_path / "mark"
-    job = subprocess.Popen(
+    job = forked.popen(
         [sys.executable, "-m", "distprof", "run", "--out", out, "--nproc-per-node", "3", "--steps",
          "wait=0,count=0,time=0,trace=3", SCRIPTS / "stuck.py", how, "1", mark], env=clean_environ(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import resource
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from distprof.merge.chrome.survey import survey_trace
 from distprof.merge.chrome.work_folder import WORK
 from distprof.merge.commands.merge import EVERYTHING, merge
 from distprof.merge.run.open_run import open_run
+from support import forked
 from support.jobs import clean_environ
 from support.peak_memory import peak_bytes
 from support.rank_traces import slice_of, strict
@@ -75,7 +75,7 @@ def test_metadata_of_many_ranks_is_compressed_in_pieces(tmp_path, monkeypatch):
 @pytest.mark.job
 def test_files_are_opened_one_after_the_other(tmp_path):
     traces = write_traces(tmp_path / "traces", [*range(200)])
-    done = subprocess.run([sys.executable, "-m", "distprof", "merge", traces], capture_output=True, text=True,
+    done = forked.run([sys.executable, "-m", "distprof", "merge", traces], capture_output=True, text=True,
                           env=clean_environ(), preexec_fn=partial(resource.setrlimit, resource.RLIMIT_NOFILE, (40, 40)),
                           check=False)
     assert (done.returncode, done.stderr) == (0, "") and "200 of 200 ranks" in done.stdout

@@ -18,6 +18,7 @@ import pytest
 from distprof.contract.paths import FORMAT
 from distprof.contract.table_checksum import MARK, SIZE
 from distprof.merge.commands.merge import merge
+from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof
 
 
@@ -287,7 +288,7 @@ def test_traces_are_never_replaced_by_their_merge(tmp_path, summary):
 
 
 def test_two_merges_of_a_run_at_once_do_not_meet(run):
-    jobs = [subprocess.Popen([sys.executable, "-m", "distprof", "merge", run, "--force"], stdout=subprocess.PIPE,
+    jobs = [forked.popen([sys.executable, "-m", "distprof", "merge", run, "--force"], stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, env=clean_environ()) for _ in range(2)]
     told = [job.communicate(timeout=PATIENCE_S)[0] for job in jobs]
     assert 0 in [job.returncode for job in jobs], told
@@ -329,7 +330,7 @@ def test_an_earlier_merge_is_kept_without_force(run):
 
 def test_a_merge_that_finds_the_disk_full_leaves_nothing(run):
     limit = (run / "rank00000" / "trace.json.gz").stat().st_size // 2
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "distprof", "merge", run], capture_output=True, text=True, env=clean_environ(),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)), check=False)
     assert done.returncode == 1 and "cannot write" in done.stderr and len(done.stderr.splitlines()) == 1
@@ -338,7 +339,7 @@ def test_a_merge_that_finds_the_disk_full_leaves_nothing(run):
 
 @pytest.mark.job
 def test_a_disk_that_fills_while_recording_never_stops_training(tmp_path):
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "distprof", "run", "--out", tmp_path / "run", "--nproc-per-node", "1",
          SCRIPTS / "job.py", "fine"], capture_output=True, text=True, env=clean_environ(), timeout=PATIENCE_S,
         check=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16000, 16000)))

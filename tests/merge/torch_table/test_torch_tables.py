@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 
+from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, called, clean_environ, torchrun
 from support.made_up_traces import op
 
@@ -28,7 +28,7 @@ def tables(folder, way, rank=0):
 
 
 def profiled(out, *ways):
-    subprocess.run([sys.executable, str(SCRIPT), str(out), *ways], check=True, timeout=PATIENCE_S, env=clean_environ())
+    forked.run([sys.executable, str(SCRIPT), str(out), *ways], check=True, timeout=PATIENCE_S, env=clean_environ())
     return out
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from math import prod
 
 import pytest
 
+from support import forked
 from support.jobs import PATIENCE_S, ROOT, clean_environ, distprof, record_run
 
 PAGE = (ROOT / "docs" / "parallelism.md").read_text()
@@ -18,7 +18,7 @@ QUICK = {"by_hand": ("tp 2", "pp 2", "cp 2", "ep 2", "gather 2"),
 
 
 def made(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, ROOT / "docs" / "parallelism.py", *arguments], capture_output=True,
+    done = forked.run([sys.executable, ROOT / "docs" / "parallelism.py", *arguments], capture_output=True,
                           text=True, timeout=PATIENCE_S, env=clean_environ(), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from support import forked
 from support.dask_cluster import PATIENT, QUIET, DaskCluster, apart_from, wait_for
 from support.jobs import clean_environ, distprof
 from support.rank_traces import slice_of, write_run
@@ -72,7 +73,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def start(run: Path, out: Path, *words: object, **environ: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-m", "distprof", "merge", run, "--out", out, *map(str, words)],
+    return forked.popen([sys.executable, "-m", "distprof", "merge", run, "--out", out, *map(str, words)],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             env=clean_environ() | PATIENT | environ)
 
@@ -152,7 +153,7 @@ def test_commands_that_read_traces_say_the_same(run, traces, cluster, words):
 
 def test_work_has_readable_names(cluster, tmp_path):
     os.mkfifo(tmp_path / "goes-on")
-    asked = subprocess.run([sys.executable, "-c", NAMES, cluster.address, tmp_path / "goes-on"], capture_output=True,
+    asked = forked.run([sys.executable, "-c", NAMES, cluster.address, tmp_path / "goes-on"], capture_output=True,
                            text=True, check=False, env=clean_environ() | QUIET)
     assert asked.returncode == 0, asked.stderr
     key, prefix = asked.stdout.strip().split("|")
@@ -330,7 +331,7 @@ def workers_of(pid: int) -> list[int]:
 def test_work_that_ends_each_worker_is_given_up(own_cluster, work):
     """It exits, or takes more memory than there is."""
     own_cluster.add_worker("--memory-limit", "500MB")
-    done = subprocess.run([sys.executable, "-c", """
+    done = forked.run([sys.executable, "-c", """
 import sys
 from distprof.errors import DataError
 from distprof.merge.workers.dask_pool import DaskPool
@@ -363,7 +364,7 @@ def test_workers_that_are_gone_for_good_are_one_line(run, tmp_path, own_cluster)
 
 def test_a_scheduler_that_is_started_again_gets_the_work_again(own_cluster):
     own_cluster.add_worker()
-    client = subprocess.Popen([sys.executable, "-c", """
+    client = forked.popen([sys.executable, "-c", """
 import sys, time
 from distprof.merge.workers.dask_pool import DaskPool
 

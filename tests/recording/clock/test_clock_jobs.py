@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, distprof, merged, torchrun
 from support.ports import free_port
 
@@ -60,7 +61,7 @@ class Apart:
         self.out = out
         whole = clean_environ() | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2",
                                    "LOCAL_WORLD_SIZE": "2", "DISTPROF_RUN_ID": "apart"}
-        self.jobs = [subprocess.Popen(
+        self.jobs = [forked.popen(
             [sys.executable, SCRIPTS / "apart.py", out, str(stop)], stderr=subprocess.PIPE, text=True,
             env=whole | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | (environ_of_0 if not rank else {}))
             for rank in (0, 1)]

@@ -14,6 +14,7 @@ import pytest
 
 from distprof.contract.paths import STUCK_JSON
 from distprof.contract.stuck import Stuck, StuckGroup
+from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ, wait_for
 
 pytestmark = pytest.mark.job
@@ -29,7 +30,7 @@ class Job:
 
     def __init__(self, folder: Path, how: str, stop: int, **environ: str) -> None:
         self.out, self.mark = folder / "run", folder / "mark"
-        self.process = subprocess.Popen(
+        self.process = forked.popen(
             [sys.executable, "-m", "distprof", "run", "--no-merge", "--out", self.out, "--nproc-per-node", "2",
              "--steps", SHORT, SCRIPTS / "stuck.py", how, str(stop), self.mark],
             env=clean_environ() | environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)

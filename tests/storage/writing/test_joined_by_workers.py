@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from support import forked
 from support.dask_cluster import PATIENT, DaskCluster, apart_from, wait_for
 from support.faulty_proxy import FaultyProxy, answers, faulty_proxy, held_until, waits
 from support.jobs import clean_environ, distprof
@@ -67,7 +68,7 @@ def _start(run: Path, out: str, cluster: DaskCluster, tmp_path: Path, *words: st
         subprocess.Popen[str]):
     """A merge whose temporary folder is in one of the test."""
     (tmp_path / "temporary").mkdir(exist_ok=True)
-    return subprocess.Popen([sys.executable, "-m", "distprof", "merge", run, "--out", out, "--scheduler",
+    return forked.popen([sys.executable, "-m", "distprof", "merge", run, "--out", out, "--scheduler",
                              cluster.address, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             env=clean_environ() | PATIENT | environ | {"TMPDIR": str(tmp_path / "temporary")})
 

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ
 
 PLAN = "wait=1,count=2,time=3,trace=4,arrivals=6"
@@ -37,7 +38,7 @@ class ChaosJob:
         script = [SCRIPTS / "patient.py"] if environ.get("CHAOS_HANDLER") == "before" else []
         by_hand = [PLAN, self.out] if launcher == "torchrun" else []
         self._log = (folder / "stderr").open("w+", errors="replace")  # a pipe would be full at some time
-        self.process = subprocess.Popen(
+        self.process = forked.popen(
             [sys.executable, "-m", *start, "--nproc-per-node", str(ranks), "--max-restarts", str(restarts),
              *script, SCRIPTS / "chaos.py", self.marks, str(NUM_STEPS), *by_hand],
             env=clean_environ() | environ, stdout=subprocess.DEVNULL, stderr=self._log, text=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 
 import pytest
 
+from support import forked
 from support.chakra_tools import chakra, converted, jsonized, needs_chakra
 from support.execution_traces import gloo_job, pair
 from support.jobs import PATIENCE_S, SCRIPTS, called, clean_environ
@@ -57,7 +57,7 @@ def test_the_file_of_a_single_call_is_read(tmp_path):
 def test_a_script_with_two_observers_of_its_own_is_exported(tmp_path):
     folder = tmp_path / "demo"
     folder.mkdir()
-    done = subprocess.run([sys.executable, SCRIPTS / "two_observers.py", folder, str(free_port())], timeout=PATIENCE_S,
+    done = forked.run([sys.executable, SCRIPTS / "two_observers.py", folder, str(free_port())], timeout=PATIENCE_S,
                           capture_output=True, text=True, env=clean_environ(), check=False)
     assert done.returncode == 0, done.stderr
     said = called("export", folder, "--out", tmp_path / "et", "--prefix", "job").stdout

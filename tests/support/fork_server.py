@@ -1,0 +1,226 @@
+"""A process that has torch and distprof loaded, and forks the Pythons that tests ask for: to load torch takes longer
+than most of what is tested.
+
+A forked process is like one that was started, but for what is decided while Python and torch load: the hash seed,
+and variables that are read then (`forked.py` starts a process of its own where those differ).
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import gc
+import importlib
+import importlib.machinery
+import io
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import types
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+LOADED = (
+    "torch", "torch._dynamo", "torch.distributed.run", "torch.distributed.fsdp", "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel", "torch.distributed.elastic.agent.server.local_elastic_agent",
+    "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend", "torch.nn.attention.flex_attention",
+    "torch.nn.parallel.distributed", "torch.profiler", "torch.utils.flop_counter", "pyarrow.parquet",
+    "distprof.launch.cli", "distprof.launch.commands.run", "distprof.launch.job")
+ROOMS = ("recording", "counting", "profiling", "storage", "summaries")
+"""Rooms of distprof that a rank imports."""
+
+
+class Request(NamedTuple):
+    """A Python that somebody wants: what follows `python` on its command line, where, and with which environment."""
+
+    words: list[str]
+    folder: str
+    environ: dict[str, str]
+    new_session: bool
+
+    @classmethod
+    def received(cls, connection: socket.socket) -> tuple[Request, list[int]]:
+        """The request and its standard streams."""
+        head, streams, _, _ = socket.recv_fds(connection, 4, 3)
+        with connection.makefile("rb") as sent:
+            return cls(*json.loads(sent.read(*struct.unpack("!I", head)))), streams
+
+    def send(self, connection: socket.socket, streams: list[int]) -> None:
+        text = json.dumps(self).encode()
+        socket.send_fds(connection, [struct.pack("!I", len(text))], streams)
+        connection.sendall(text)
+
+
+def serve(listener: socket.socket, owner: int) -> Request | None:
+    """Forks a process for each request.
+
+    Args:
+        listener: Where requests arrive; each gets the process's number and, when it has ended, its status.
+        owner: A pipe that ends with the one that this server is for.
+
+    Returns:
+        In each forked process, what it is to run; in the server None, at the end.
+    """
+    running: dict[int, tuple[int, socket.socket]] = {}
+    waiting = select.poll()
+    waiting.register(listener)
+    waiting.register(owner)
+    while True:
+        for file, _ in waiting.poll():
+            if file == owner:
+                return None
+            if file != listener.fileno():
+                waiting.unregister(file)
+                _tell_end(file, *running.pop(file))
+                continue
+            connection = listener.accept()[0]
+            request, streams = Request.received(connection)
+            child = os.fork()
+            if not child:
+                for number, stream in enumerate(streams):
+                    os.dup2(stream, number)
+                os.closerange(3, max(listener.fileno(), owner, connection.fileno(), *streams, *running) + 1)
+                for one in (listener, connection, *(to for _, to in running.values())):
+                    one.detach()
+                return request
+            for stream in streams:
+                os.close(stream)
+            ended = os.pidfd_open(child)
+            running[ended] = child, connection
+            waiting.register(ended, select.POLLIN)
+            _tell(connection, child)
+
+
+def _tell_end(file: int, child: int, connection: socket.socket) -> None:
+    _tell(connection, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    connection.close()
+    os.close(file)
+
+
+def _tell(connection: socket.socket, number: int) -> None:
+    try:
+        connection.sendall(struct.pack("!i", number))
+    except BrokenPipeError:
+        pass  # who asked for it has ended
+
+
+def become(request: Request) -> NoReturn:
+    """Runs what was asked for in this process, which was forked for it."""
+    if request.new_session:
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environ)
+    sys.path[:0] = filter(None, request.environ.get("PYTHONPATH", "").split(os.pathsep))
+    words = request.words
+    unbuffered = words[0] == "-u"
+    words = words[unbuffered:]
+    _open_streams(unbuffered=unbuffered)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins)
+    sys.modules["__main__"] = main
+    sys.argv = words[words[0] in ("-m", "-c"):]
+    _end(_exit_code(request, words, main))
+
+
+def _exit_code(request: Request, words: list[str], main: types.ModuleType) -> int:
+    """Runs a program, and says what Python says of how it ended."""
+    try:
+        _run(request, words, main)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def _end(code: int) -> NoReturn:
+    """Ends this process as Python does, without taking all modules apart, which takes longer than many a test."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code & 0xFF)
+
+
+def _run(request: Request, words: list[str], main: types.ModuleType) -> None:
+    if words[0] == "-m":
+        sys.path.insert(0, request.folder)
+        sys.modules.pop(words[1], None)  # it is run, not found
+        runpy._run_module_as_main(words[1])
+    elif words[0] == "-c":
+        sys.path.insert(0, "")
+        sys.argv[0] = "-c"
+        exec(compile(words[1], "<string>", "exec", dont_inherit=True), main.__dict__)
+    else:
+        sys.path.insert(0, os.fspath(Path(words[0]).resolve().parent))
+        main.__file__ = os.path.abspath(words[0])  # noqa: PTH100 (links are not followed)
+        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", main.__file__)
+        exec(compile(Path(words[0]).read_bytes(), main.__file__, "exec", dont_inherit=True), main.__dict__)
+
+
+def _open_streams(*, unbuffered: bool) -> None:
+    """Standard streams as Python opens them, with and without -u."""
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        binary = open(number, "wb", 0 if unbuffered else -1, closefd=False)  # noqa: SIM115
+        lines = not unbuffered and (name == "stderr" or binary.isatty())
+        text = io.TextIOWrapper(binary, "utf-8", "surrogateescape" if name == "stdout" else "backslashreplace",
+                                line_buffering=lines, write_through=unbuffered)
+        setattr(sys, name, text)
+        setattr(sys, f"__{name}__", text)
+
+
+def load() -> None:
+    """Imports what ranks and their launchers would."""
+    for name in LOADED:
+        importlib.import_module(name)
+    for room in ROOMS:
+        package = importlib.import_module(f"distprof.{room}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    """`main()` in a Python whose arguments are the path of a socket that is to be made, and a pipe of the owner."""
+    from support import forked
+
+    address, owner = sys.argv[1], int(sys.argv[2])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.path.pop(0)
+    load()
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    forked.use(forked.Server(address, dict(os.environ)))
+    subprocess_handler.Popen = forked.popen
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(16)
+        print(flush=True)
+        request = serve(listener, owner)
+    if request is not None:
+        become(request)

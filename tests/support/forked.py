@@ -1,0 +1,151 @@
+"""Pythons that are forked from a process that has torch loaded, where that makes no difference to what is tested."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from support.fork_server import Request
+from support.processes import clean_environ
+
+READ_AT_START = (
+    "PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_", "MALLOC_", "FAKETIME")
+"""Begins of variables that Python, torch or the C library read while they load."""
+READ_LATER = ("PYTHONPATH", "TORCHELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+"""Those that a forked process reads: where to import from, and what launchers set."""
+PLAIN = {"stdin", "stdout", "stderr", "cwd", "env", "text", "encoding", "errors", "start_new_session", "bufsize"}
+"""Arguments of `subprocess.Popen` that a forked process can have."""
+
+
+class Forked(subprocess.Popen):
+    """As `subprocess.Popen`; the process is a child of the server, which tells how it ends."""
+
+    def _execute_child(self, args: Sequence[object], executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any,
+                       cwd: Any, env: Mapping[str, str] | None, startupinfo: Any, creationflags: Any, shell: Any,
+                       p2cread: int, p2cwrite: int, c2pread: int, c2pwrite: int, errread: int, errwrite: int,
+                       restore_signals: Any, gid: Any, gids: Any, uid: Any, umask: Any, start_new_session: bool,
+                       *_: Any) -> None:
+        self._end = socket.socket(socket.AF_UNIX)
+        self._end.connect(server().address)
+        request = Request([os.fspath(one) for one in args[1:]], os.fspath(cwd or Path.cwd()),
+                          dict(os.environ if env is None else env), start_new_session)
+        streams = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+        request.send(self._end, streams)
+        self.pid = self._told()
+        self._child_created = True
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+
+    def _told(self) -> int:
+        return struct.unpack("!i", self._end.recv(4, socket.MSG_WAITALL))[0]
+
+    def _internal_poll(self, _deadstate: int | None = None, *_: Any) -> int | None:
+        try:
+            return self._wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _wait(self, timeout: float | None) -> int:
+        with self._waitpid_lock:
+            if self.returncode is None:
+                ready = select.poll()
+                ready.register(self._end, select.POLLIN)
+                if not ready.poll(None if timeout is None else max(0, timeout) * 1000):
+                    raise subprocess.TimeoutExpired(self.args, timeout or 0)
+                self.returncode = self._told()
+                self._end.close()
+        return self.returncode
+
+
+def popen(args: Sequence[object], **options: Any) -> subprocess.Popen:
+    """`subprocess.Popen(args, **options)`, forked where that makes no difference."""
+    return (Forked if _is_alike(args, options) else subprocess.Popen)(args, **options)
+
+
+def run(args: Sequence[object], *, timeout: float | None = None, input: Any = None, capture_output: bool = False,  # noqa: A002
+        check: bool = False, **options: Any) -> subprocess.CompletedProcess:
+    """`subprocess.run(args, ...)`, forked likewise."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    with popen(args, **options) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(args, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _is_alike(args: Sequence[object], options: Mapping[str, Any]) -> bool:
+    """Whether it is this Python, and nothing is asked for that is decided before a process is forked."""
+    words = [str(word) for word in args]
+    first = words[2] if words[1:2] == ["-u"] else words[1]
+    environ = options.get("env")
+    return (words[0] == sys.executable and (not first.startswith("-") or first in ("-m", "-c"))
+            and {name for name, value in options.items() if value is not None} <= PLAIN
+            and not any(Path(folder, "sitecustomize.py").exists() for folder in
+                        (environ or os.environ).get("PYTHONPATH", "").split(os.pathsep))
+            and _read_at_start(os.environ if environ is None else environ) == _read_at_start(server().environ))
+
+
+def _read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items()
+            if name.startswith(READ_AT_START) and not name.startswith(READ_LATER)}
+
+
+class Server(NamedTuple):
+    """Where a fork server listens, and the environment that it was started with."""
+
+    address: str
+    environ: Mapping[str, str]
+    process: subprocess.Popen | None = None
+    owner: int | None = None
+    """A pipe that ends with this process, and the server with it."""
+
+
+_USED: list[Server] = []
+
+
+def use(server: Server) -> None:
+    """Of a process that a server forked: asks that server for others."""
+    _USED.append(server)
+
+
+def server() -> Server:
+    """The server of this process: the one that forked it, or one that is started now and ends with it."""
+    if not _USED:
+        use(_started(clean_environ()))
+    return _USED[0]
+
+
+def close() -> None:
+    """Ends the server of this process; processes that it forked and that run on are then found among our children."""
+    for one in _USED:
+        if one.process is not None and one.owner is not None:
+            os.close(one.owner)
+            one.process.communicate()
+    _USED.clear()
+
+
+def _started(environ: Mapping[str, str]) -> Server:
+    address = f"{tempfile.mkdtemp()}/fork"
+    begin = "import sys; sys.path.insert(0, sys.argv[3]); from support.fork_server import main; main()"
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", begin, address, str(read), Path(__file__).parents[1]], env=environ, pass_fds=[read],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    os.close(read)
+    assert process.stdout is not None and process.stdout.readline() == b"\n", "the fork server did not start"
+    return Server(address, environ, process, write)
