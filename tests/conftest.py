@@ -21,7 +21,8 @@ from support.recordings import Recordings
 from support.slurm import slurm, why_not
 
 # workers of pytest share the processors; torch reads this when it is imported
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
 # some tests become another user, who is to read what they wrote
 os.umask(0o022)

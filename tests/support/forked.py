@@ -19,8 +19,11 @@ from support.processes import clean_environ
 READ_AT_START = (
     "PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_", "MALLOC_", "FAKETIME")
 """Begins of variables that Python, torch or the C library read while they load."""
-READ_LATER = ("PYTHONPATH", "TORCHELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
-"""Those that a forked process reads: where to import from, and what launchers set."""
+READ_LATER = ("PYTHONPATH", "TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "TORCH_FR_",
+              "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+"""Those that a forked process reads: where to import from, and what launchers and inductor set."""
+WORKER = "distprof.launch.worker"
+"""For which the hook that looks for DISTPROF_OUT when Python starts does nothing."""
 PLAIN = {"stdin", "stdout", "stderr", "cwd", "env", "text", "encoding", "errors", "start_new_session", "bufsize"}
 """Arguments of `subprocess.Popen` that a forked process can have."""
 
@@ -92,12 +95,13 @@ def _is_alike(args: Sequence[object], options: Mapping[str, Any]) -> bool:
     """Whether it is this Python, and nothing is asked for that is decided before a process is forked."""
     words = [str(word) for word in args]
     first = words[2] if words[1:2] == ["-u"] else words[1]
-    environ = options.get("env")
+    environ = options["env"] if options.get("env") is not None else os.environ
     return (words[0] == sys.executable and (not first.startswith("-") or first in ("-m", "-c"))
             and {name for name, value in options.items() if value is not None} <= PLAIN
+            and (WORKER in words or "DISTPROF_OUT" not in environ)
             and not any(Path(folder, "sitecustomize.py").exists() for folder in
-                        (environ or os.environ).get("PYTHONPATH", "").split(os.pathsep))
-            and _read_at_start(os.environ if environ is None else environ) == _read_at_start(server().environ))
+                        environ.get("PYTHONPATH", "").split(os.pathsep))
+            and _read_at_start(environ) == _read_at_start(server().environ))
 
 
 def _read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
