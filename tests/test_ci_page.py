@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support import forked
 from support.jobs import ROOT, SCRIPTS, clean_environ
 
 PAGE = (ROOT / "docs" / "ci.md").read_text()
@@ -43,8 +43,7 @@ def test_what_workflows_run_works(tmp_path):
     (tmp_path / "train.py").write_text((SCRIPTS / "alike.py").read_text().replace("else 40", "else 62", 1))
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
-    (bin_folder / "distprof").write_text(f'#!/bin/sh\nexec {sys.executable} -m distprof "$@"\n')
-    (bin_folder / "distprof").chmod(0o755)
+    forked.write_program(bin_folder / "distprof", "distprof")
     environ = clean_environ() | {"PATH": f"{bin_folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     codes = []
     for step in steps():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support import forked
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 from support.pages import consoles, differences
 
@@ -27,9 +26,7 @@ def folder(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     (tmp_path / "bin").mkdir()
     for name in ("distprof", "pip"):
-        program = tmp_path / "bin" / name
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {name} "$@"\n')
-        program.chmod(0o755)
+        forked.write_program(tmp_path / "bin" / name, name)
     return tmp_path
 
 

@@ -124,7 +124,7 @@ def become(request: Request) -> NoReturn:
     words = request.words
     unbuffered = words[0] == "-u"
     words = words[unbuffered:]
-    _open_streams(unbuffered=unbuffered)
+    _open_streams(unbuffered=unbuffered or bool(request.environ.get("PYTHONUNBUFFERED")))
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     main = types.ModuleType("__main__")
@@ -183,7 +183,8 @@ def _run(request: Request, words: list[str], main: types.ModuleType) -> None:
 
 def _open_streams(*, unbuffered: bool) -> None:
     """Standard streams as Python opens them, with and without -u."""
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
+    sys.stdin = sys.__stdin__ = open(  # noqa: SIM115
+        0, encoding="utf-8", errors="surrogateescape", closefd=False)
     for number, name in ((1, "stdout"), (2, "stderr")):
         binary = open(number, "wb", 0 if unbuffered else -1, closefd=False)  # noqa: SIM115
         lines = not unbuffered and (name == "stderr" or binary.isatty())

@@ -24,6 +24,7 @@ READ_LATER = ("PYTHONPATH", "TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_N
 """Those that a forked process reads: where to import from, and what launchers and inductor set."""
 WORKER = "distprof.launch.worker"
 """For which the hook that looks for DISTPROF_OUT when Python starts does nothing."""
+TESTS = str(Path(__file__).parents[1])
 PLAIN = {"stdin", "stdout", "stderr", "cwd", "env", "text", "encoding", "errors", "start_new_session", "bufsize"}
 """Arguments of `subprocess.Popen` that a forked process can have."""
 
@@ -134,6 +135,23 @@ def server() -> Server:
     return _USED[0]
 
 
+PROGRAM = """#!{python} -S
+import sys
+sys.path.insert(0, {tests!r})
+from support.forked import Server, popen, use
+use(Server({address!r}, {environ!r}))
+code = popen([sys.executable, "-m", {module!r}, *sys.argv[1:]]).wait()
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
+def write_program(path: Path, module: str) -> None:
+    """Writes a program for a shell that does what `python -m MODULE` does."""
+    path.write_text(PROGRAM.format(python=sys.executable, tests=TESTS, module=module, address=server().address,
+                                   environ=dict(server().environ)))
+    path.chmod(0o755)
+
+
 def close() -> None:
     """Ends the server of this process; processes that it forked and that run on are then found among our children."""
     for one in _USED:
@@ -148,7 +166,7 @@ def _started(environ: Mapping[str, str]) -> Server:
     begin = "import sys; sys.path.insert(0, sys.argv[3]); from support.fork_server import main; main()"
     read, write = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-c", begin, address, str(read), Path(__file__).parents[1]], env=environ, pass_fds=[read],
+        [sys.executable, "-c", begin, address, str(read), TESTS], env=environ, pass_fds=[read],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     os.close(read)
     assert process.stdout is not None and process.stdout.readline() == b"\n", "the fork server did not start"

@@ -1,0 +1,127 @@
+"""A forked Python does what one that starts does: the same script both ways."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import forked
+from support.jobs import SCRIPTS, clean_environ, distprof
+
+SHOWS = """
+import json, os, sys, threading
+shown = {"argv": sys.argv, "path": [one for one in sys.path if one][:2], "name": __name__,
+         "file": globals().get("__file__"),
+         "folder": os.getcwd(), "environ": dict(os.environ), "session": os.getsid(0) == os.getpid(),
+         "files": sorted(int(one) for one in os.listdir("/proc/self/fd"))[:-1],
+         "streams": [(one.encoding, one.errors, one.line_buffering, one.isatty(), one is sys.stdin or one.write_through)
+                     for one in (sys.stdin, sys.stdout, sys.stderr)],
+         "signals": [str(__import__("signal").getsignal(number)) for number in (2, 15, 17)],
+         "main": sys.modules["__main__"].__dict__ is globals(), "threads": threading.active_count(),
+         "read": sys.stdin.read()}
+print(json.dumps(shown))
+"""
+"""Prints what a program sees of its process."""
+ENDS = {
+    "returns": "print('x')", "exits": "raise SystemExit(3)", "says": "raise SystemExit('why')",
+    "raises": "def f():\n    raise ValueError('bad')\nf()", "interrupted": "raise KeyboardInterrupt",
+    "is killed": "import os; os.kill(os.getpid(), 9)", "is told to end": "import os; os.kill(os.getpid(), 15)",
+    "leaves at once": "import os; print('lost', end=''); os._exit(4)",
+    "cleans up": "import atexit, threading; atexit.register(print, 'at exit')\n"
+                 "threading.Timer(0.2, print, ['thread']).start()",
+    "does not parse": "x = = 1",
+}
+
+
+def both(words: list[object], **options) -> tuple[subprocess.CompletedProcess, subprocess.CompletedProcess]:
+    command = [sys.executable, *map(str, words)]
+    options = {"env": clean_environ()} | options
+    assert forked._is_alike(command, {}), "or it is started both times"
+    return tuple(run(command, capture_output=True, text=True, timeout=600, **options)
+                 for run in (subprocess.run, forked.run))
+
+
+@pytest.mark.parametrize("unbuffered", [(), ("-u",)])
+@pytest.mark.parametrize("how", ["script", "module", "code"])
+def test_a_program_sees_the_same(tmp_path, how, unbuffered):
+    (tmp_path / "shows.py").write_text(SHOWS)
+    words = {"script": ["shows.py"], "module": ["-m", "shows"], "code": ["-c", SHOWS]}[how]
+    started, ours = both([*unbuffered, *words, "a", "--b=c d"], cwd=tmp_path, input="given", start_new_session=True,
+                         env=clean_environ() | {"OF_A_TEST": "x\udcff"})
+    assert started.returncode == 0, started.stderr
+    assert json.loads(ours.stdout) == json.loads(started.stdout) and ours.stderr == started.stderr
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_it_ends_alike(tmp_path, how):
+    script = tmp_path / "ends.py"
+    script.write_text(ENDS[how])
+    started, ours = both([script])
+    assert (ours.returncode, ours.stdout, ours.stderr) == (started.returncode, started.stdout, started.stderr)
+
+
+def test_it_can_be_waited_for_and_ended():
+    with forked.popen([sys.executable, "-c", "import time; time.sleep(600)"], env=clean_environ()) as process:
+        assert isinstance(process, forked.Forked) and process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.1)
+        process.terminate()
+        assert process.wait(600) == -signal.SIGTERM == process.poll()
+
+
+@pytest.mark.parametrize(("words", "options"), [
+    (["-W", "error", "-c", "1"], {}), (["-c", "1"], {"env": clean_environ() | {"OMP_NUM_THREADS": "2"}}),
+    (["-c", "1"], {"preexec_fn": print}), (["-c", "1"], {"env": clean_environ() | {"DISTPROF_OUT": "run"}})])
+def test_what_is_decided_before_a_fork_starts_a_python(words, options):
+    assert not forked._is_alike([sys.executable, *words], options)
+    assert not forked._is_alike(["/usr/bin/env", *words], {})
+
+
+def test_a_program_of_a_shell_is_forked(tmp_path):
+    (tmp_path / "ends.py").write_text(
+        "import os, sys\nprint(sys.argv, 'torch' in sys.modules, flush=True)\nos.kill(os.getpid(), 9)")
+    forked.write_program(tmp_path / "ends", "ends")
+    done = subprocess.run(["sh", "-c", "./ends 'a b'; echo $?"], cwd=tmp_path, capture_output=True, text=True,
+                          check=True, env=clean_environ())
+    assert done.stdout == f"['{tmp_path / 'ends.py'}', 'a b'] True\n137\n"
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("how", ["fine", pytest.param("raises", marks=pytest.mark.stress)])
+def test_a_job_is_recorded_alike(tmp_path, how):
+    """Exit code, output, files, and all that was counted."""
+    flags = ("--nproc-per-node", 2, "--steps", "wait=1,count=1,time=1,trace=1,arrivals=0", SCRIPTS / "job.py", how)
+    started, ours = (distprof("run", "--out", tmp_path / name, *flags, real=name == "started")
+                     for name in ("started", "forked"))
+    assert ours.returncode == started.returncode == (how == "raises")
+    assert sorted(ours.stdout.splitlines()) == sorted(started.stdout.splitlines())
+    assert said(ours) == said(started)
+    assert recorded(tmp_path / "forked") == recorded(tmp_path / "started")
+
+
+def said(done: subprocess.CompletedProcess) -> list[str]:
+    """Lines of ours, and of the rank that fails, without what differs from job to job."""
+    return sorted(re.sub(r"\b(forked|started)\b", "RUN", line) for line in done.stderr.splitlines()
+                  if line.startswith(("distprof: ", "[rank1]: ")))
+
+
+def recorded(run: Path) -> dict[str, object]:
+    """Files of a run, and what does not depend on time of its ranks."""
+    import polars as pl
+
+    files = sorted(str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
+    found: dict[str, object] = {"files": files}
+    for folder in sorted(run.glob("rank*")):
+        about = json.loads((folder / "rank.json").read_text())
+        found[folder.name] = {name: about[name] for name in (
+            "rank", "local_rank", "world_size", "status", "topology", "num_steps") if name in about}
+        ops = pl.read_parquet(folder / "ops.parquet")
+        found[f"{folder.name} ops"] = ops.select("op", "phase", "module_path", "flops").sort(pl.all()).rows()
+        found[f"{folder.name} steps"] = pl.read_parquet(folder / "steps.parquet").select("step", "pass").rows()
+    return found
