@@ -7,14 +7,14 @@ MINUTES ?= 10
 # the variable, unlike the flag, also pins what the package is built with
 PIP    := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-# two workers; tests of one file stay together, with what they share
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# two workers; one that has nothing left takes tests of the other's
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # every process of the tests would compile our modules anew
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint quick-tests test-wheel test-plain compat bench stress fuzz fuzz-replay picture docs reference clean
+.PHONY: help demo check test lint quick-tests all-tests test-wheel test-plain compat bench stress fuzz fuzz-replay picture docs reference clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -53,8 +53,11 @@ quick-tests: $(VENV)/.test
 check: $(VENV)/.test ## lint and the quick tests, which start no job
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync quick-tests lint
 
-test: check ## all tests
-	$(PYTEST) -m '(job or long) and not stress'
+all-tests: $(VENV)/.test
+	+$(PYTEST) -m 'not stress'
+
+test: $(VENV)/.test ## lint and all tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line all-tests lint
 
 test-wheel: $(VENV)/.test ## all tests, with the package as pip installs it
 	rm -rf build/wheel

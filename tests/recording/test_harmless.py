@@ -123,6 +123,7 @@ def test_a_failure_of_ours_is_one_line_and_training_goes_on(tmp_path, monkeypatc
     assert lines == ["distprof: rank 0: recording stopped, training goes on: ZeroDivisionError: division by zero"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("last", [False, True])
 def test_a_sigterm_during_a_write_comes_after_the_files(tmp_path, monkeypatch, last):
     """The signal is neither lost nor does it cut the write short."""
@@ -174,6 +175,7 @@ def counts(profile: torch.profiler.profile) -> dict[str, int]:
     return {event.key: event.count for event in profile.key_averages()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(1, 7))
 @pytest.mark.parametrize("how", ["by hand", "schedule"])
 def test_the_script_s_own_profile_is_as_without_us_and_the_plan_goes_on_behind_it(tmp_path, capfd, first, how):
@@ -229,6 +231,7 @@ def test_a_mode_of_the_script_that_outlives_the_count_pass_is_not_popped(tmp_pat
     assert "training goes on: RuntimeError: a torch dispatch mode" in capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_forked_data_loader_workers_write_nothing(tmp_path):
     data = [torch.zeros(4) for _ in range(8)]
     model = nn.Linear(4, 4)

@@ -242,6 +242,7 @@ def test_runs_in_memory_and_by_file_urls_are_read(tmp_path: Path) -> None:
     assert called("comms", "memory://held/run").stdout == here.replace(str(run), "memory://held/run")
 
 
+@pytest.mark.long
 def test_many_objects_are_listed_side_by_side_each_once(server: S3Server, bucket: str, proxy: FaultyProxy,
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distprof.storage.kinds.s3_listing.SIDE_BY_SIDE", 8)

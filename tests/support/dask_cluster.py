@@ -55,11 +55,11 @@ class DaskCluster:
 
     def add_worker(self, *words: object, before: Sequence[object] = (), **environ: str) -> None:
         """A worker of one thread, watched by a process that starts it again, once the scheduler knows it."""
-        known = self.num_workers()
+        known = int(self._asked("len(client.scheduler_info()['workers'])"))
         self._workers.append(self._start(f"worker{len(self._workers)}", [
             "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard", "--local-directory",
             self._folder, *words], before, **environ))
-        wait_for(lambda: self.num_workers() > known)
+        self._asked(f"client.wait_for_workers({known + 1})")
 
     def _start(self, name: str, words: Sequence[object], before: Sequence[object] = (), **environ: str) -> (
             subprocess.Popen[bytes]):
@@ -67,13 +67,12 @@ class DaskCluster:
             return forked.popen([*map(str, before), sys.executable, "-m", *map(str, words)], stdout=log, stderr=log,
                                     start_new_session=True, env=clean_environ() | QUIET | environ)
 
-    def num_workers(self) -> int:
-        """Those that the scheduler knows."""
-        asked = forked.run([sys.executable, "-c", (
-            "import sys, distributed\n"
-            "with distributed.Client(sys.argv[1]) as client: print(len(client.scheduler_info()['workers']))"),
-            self.address], capture_output=True, text=True, check=True, env=clean_environ() | QUIET)
-        return int(asked.stdout)
+    def _asked(self, what: str) -> str:
+        """What a client of the cluster gets for an expression."""
+        return forked.run(
+            [sys.executable, "-c", "import sys, distributed\n"
+             f"with distributed.Client(sys.argv[1]) as client: print({what})", self.address],
+            capture_output=True, text=True, check=True, env=clean_environ() | QUIET, timeout=PATIENCE_S).stdout
 
     def processes(self) -> list[int]:
         """The processes that do the work now."""

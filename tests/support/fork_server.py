@@ -34,6 +34,7 @@ LOADED = (
     "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend", "torch.nn.attention.flex_attention",
     "torch.nn.parallel.distributed", "torch.profiler", "torch.utils.flop_counter", "pyarrow.parquet",
     "distprof.launch.cli", "distprof.launch.commands.run", "distprof.launch.job")
+LOADED_IF_INSTALLED = ("distributed.cli.dask_scheduler", "distributed.cli.dask_worker", "distributed.nanny")
 ROOMS = ("recording", "counting", "profiling", "storage", "summaries")
 """Rooms of distprof that a rank imports."""
 
@@ -127,6 +128,8 @@ def become(request: Request) -> NoReturn:
     _open_streams(unbuffered=unbuffered or bool(request.environ.get("PYTHONUNBUFFERED")))
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
+    if "dask" in sys.modules:
+        sys.modules["dask.config"].refresh()  # of the environment
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins)
     sys.modules["__main__"] = main
@@ -198,6 +201,9 @@ def load() -> None:
     """Imports what ranks and their launchers would."""
     for name in LOADED:
         importlib.import_module(name)
+    for name in LOADED_IF_INSTALLED:
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     for room in ROOMS:
         package = importlib.import_module(f"distprof.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

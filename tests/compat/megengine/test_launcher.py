@@ -57,7 +57,7 @@ def test_how_a_script_ends_is_how_the_launcher_ends(tmp_path):
 def test_tables_need_no_torch(dump):
     code = ("import sys; from distprof.compat.megengine.profile_analyze import main; code = main(sys.argv[1:]); "
             "assert 'torch' not in sys.modules; sys.exit(code)")
-    done = forked.run([sys.executable, "-c", code, dump], env=clean_environ(), capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-c", code, dump], env=clean_environ(), capture_output=True, text=True,
                           timeout=PATIENCE_S, cwd=ROOT, check=False)
     assert done.returncode == 0 and "fc[4]" in done.stdout, done.stderr
 

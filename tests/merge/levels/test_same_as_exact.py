@@ -257,6 +257,7 @@ def test_report(runs, tmp_path):
     assert distprof("report", "--out", tmp_path / "page.html", runs / "tp x pp x dp").returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_many_late_ranks_are_all_named(tmp_path):
     """Each hides behind all others: mending it alone gains nothing."""

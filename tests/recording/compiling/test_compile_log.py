@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 
 import polars as pl
@@ -12,7 +13,6 @@ import torch
 
 import distprof
 from distprof.recording.compiling import compile_log
-from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, called, clean_environ, merged, record_run
 
 SCRIPT = SCRIPTS / "recompiles.py"
@@ -175,7 +175,7 @@ assert "torch._dynamo.utils" not in sys.modules
 
 @pytest.mark.job
 def test_a_script_without_compiler_is_not_touched(tmp_path):
-    done = forked.run([sys.executable, "-c", UNTOUCHED, str(tmp_path / "run")], capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-c", UNTOUCHED, str(tmp_path / "run")], capture_output=True, text=True,
                           timeout=PATIENCE_S, env=clean_environ(), check=False)
     assert done.returncode == 0, done.stderr
     assert not [*tmp_path.glob("run/*/compilations.parquet")] and [*tmp_path.glob("run/*/steps.parquet")]

@@ -19,6 +19,8 @@ from distprof.recording.tracing.profiler_room import LEAST_BYTES, MOST_BYTES, Pr
 from support.jobs import EXAMPLES, PATIENCE_S, SCRIPTS, called, clean_environ
 from support.jobs import distprof as command
 
+pytestmark = pytest.mark.long
+
 STEPS = "wait=2,count=0,time=0,trace=0,arrivals=0,memory=2"
 
 

@@ -16,6 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import distprof
 from support.recording import Recorded
 
+pytestmark = pytest.mark.long
+
 SHORT = "wait=2,count=1,time=1,trace=1"
 X = torch.ones(2, 4)
 PRODUCT = 2 * 2 * 4 * 4

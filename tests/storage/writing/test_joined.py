@@ -43,6 +43,7 @@ def _join(made: Joined, pieces: list[bytes], folder: Path) -> bytes:
     return expected + END + END
 
 
+@pytest.mark.long
 def test_the_object_is_what_one_file_would_be(server: S3Server, bucket: str, tmp_path: Path) -> None:
     sizes = [0, LEAST_BYTES, 7, LEAST_BYTES - 1, 2 * LEAST_BYTES - 1, 2 * LEAST_BYTES, 1, LEAST_BYTES - 1, 2, 0,
              LEAST_BYTES + PART_BYTES + 1, 3 * PART_BYTES]
