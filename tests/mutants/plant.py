@@ -2,8 +2,8 @@
 
     python tests/mutants/plant.py [--only ID] [--with near|rooms] [--tests TEST ...] [--tree DIR]
 
-It takes the tests that the list says find a fault; `--with near` those of the files that may find it, `--with rooms` all
-of their folders. Before that the same tests have to pass without a fault, unless `--at-once` leaves that out.
+It takes the tests that the list says find a fault; `--with near` those of the files that may find it, `--with rooms`
+those of their folders. Before that the same tests have to pass without a fault, unless `--at-once` leaves that out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ ENGINE = "merge/scan/_scan.so"
 """Compiled, and not in git."""
 BUILD = "merge/scan/compiled/build.py"
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
+RAN = re.compile(r"^(tests/\S*::.*?)(?: [A-Z]+ +\[ *\d+%\])?$", re.MULTILINE)
+"""What pytest says of a test when it begins, and adds when it is over."""
 SHOWN_LINES = 30
-HANGS_S = 300
+HANGS_S = 600
 """A test that takes longer has found a fault that makes it hang."""
 ALL_PASSED, SOME_FAILED = 0, 1
 """Exit codes of pytest."""
@@ -121,19 +123,19 @@ def _environ(tree: Path) -> dict[str, str]:
 
 
 def failing(tests: Iterable[str], tree: Path, *, first_only: bool = True) -> list[str]:
-    """Tests that fail in a tree.
+    """Tests that fail in a tree; or the one that ran when a signal ended pytest, as a signal meant for a job does.
 
     Raises:
         RuntimeError: pytest could not run them.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-o", f"timeout={HANGS_S}",
+        [sys.executable, "-m", "pytest", "-v", "-n", "0", "-p", "no:cacheprovider", "-o", f"timeout={HANGS_S}",
          *(["-x"] if first_only else []), *tests], cwd=tree, env=_environ(tree), capture_output=True, text=True,
         check=False)
     if done.returncode == ALL_PASSED:
         return []
-    found = FAILED.findall(done.stdout)
-    if done.returncode != SOME_FAILED or not found:
+    found = FAILED.findall(done.stdout) if done.returncode > 0 else RAN.findall(done.stdout)[-1:]
+    if done.returncode > SOME_FAILED or not found:
         told = "\n".join(f"{done.stdout}\n{done.stderr}".splitlines()[-SHOWN_LINES:])
         raise RuntimeError(f"pytest ended with exit code {done.returncode}:\n{told}")
     return found

@@ -95,6 +95,8 @@ def test_a_lock_of_a_killed_process_is_not_waited_for_for_ever(tmp_path, monkeyp
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, (None, None)),  # the shell of a batch job
     ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, ((3, 4), 2)),
     ({"PMI_RANK": "3", "PMI_SIZE": "4"}, ((3, 4), None)),
+    ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}, ((3, 4), 1)),
+    ({"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_RANK": "2"}, ((3, 4), 2)),
     ({"WORLD_SIZE": "8", "LOCAL_RANK": "2"}, (None, 2)),  # Lightning
     ({"RANK": "", "WORLD_SIZE": ""}, (None, None)), ({"RANK": "x", "WORLD_SIZE": "2"}, (None, None)),
     ({}, (None, None)),
