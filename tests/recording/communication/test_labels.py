@@ -166,7 +166,8 @@ def test_rarer_kinds_are_labelled_and_timed(odd):
     assert mine.select("op", "num_elements", "dtype").rows() == [
         ("all_reduce", 0, "float32"), ("all_reduce", 6, "float32"), ("broadcast", 3, "float32"),
         ("scatter", 4, "float32"), ("gather", 2, "float32"), ("reduce_scatter", 14, "float32"),
-        ("reduce_scatter", 10, "float32"), ("all_reduce", 9, "float32"), ("barrier", 0, None), *[("all_reduce", 1000, "float32")] * 12]
+        ("reduce_scatter", 10, "float32"), ("all_reduce", 9, "float32"), ("barrier", 0, None),
+        *[("all_reduce", 1000, "float32")] * 12]
     alone = odd.filter(pl.col("group_description") == "alone")
     assert alone.select("rank", "group_ranks", "sequence", "op", "peer").rows() == [
         (0, "0", 0, "all_reduce", None), (0, "0", 1, "broadcast", 0),

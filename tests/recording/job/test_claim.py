@@ -62,6 +62,21 @@ def test_launchers_at_once_share_one_run(tmp_path, force):
         assert not (run / rank_folder(0)).exists(), "that of the old run"
 
 
+def test_force_replaces_all_that_the_old_run_left_and_nothing_else(tmp_path):
+    run = old_run(tmp_path / "run")
+    for name in ("attempt0000/rank00000", "attempt0001/rank00001.partial", "rank00007.partial", "merged", "summaries",
+                 ".merged.tmp", "mine"):
+        (run / name).mkdir(parents=True)
+        (run / name / "file").touch()
+    for name in ("report.html", "notes.txt"):
+        (run / name).touch()
+    # without it the folder may be that of a rank of the new run, which has just made it
+    rank_json.write(run / "rank00007.partial" / RANK_JSON, RankJson(run_id="old", status="partial", rank=7))
+    claim(run, launch("new"), made_as=None, force=True)
+    assert {path.name for path in run.iterdir()} == {RUN_JSON, "mine", "notes.txt"}
+    assert json.loads((run / RUN_JSON).read_text())["run_id"] == "new"
+
+
 @pytest.mark.parametrize("key", ["job", "another job"])
 def test_a_directory_with_ranks_of_an_earlier_job_is_refused(tmp_path, key):
     run = old_run(tmp_path / "run", key="job", ended=False)
