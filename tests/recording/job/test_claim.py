@@ -71,7 +71,8 @@ def test_force_replaces_all_that_the_old_run_left_and_nothing_else(tmp_path):
     for name in ("report.html", "notes.txt"):
         (run / name).touch()
     # without it the folder may be that of a rank of the new run, which has just made it
-    rank_json.write(run / "rank00007.partial" / RANK_JSON, RankJson(run_id="old", status="partial", rank=7))
+    rank_json.write(run / "rank00007.partial" / RANK_JSON, RankJson(
+        run_id="old", status="partial", rank=7, world_size=8))
     claim(run, launch("new"), made_as=None, force=True)
     assert {path.name for path in run.iterdir()} == {RUN_JSON, "mine", "notes.txt"}
     assert json.loads((run / RUN_JSON).read_text())["run_id"] == "new"
