@@ -28,7 +28,7 @@ ENGINE = "merge/scan/_scan.so"
 """Compiled, and not in git."""
 BUILD = "merge/scan/compiled/build.py"
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
-RAN = re.compile(r"^(tests/\S*::.*?)(?: [A-Z]+ +\[ *\d+%\])?$", re.MULTILINE)
+RAN = re.compile(r"^(tests/\S*::.*?) *(?:[A-Z]+ +\[ *\d+%\])?$", re.MULTILINE)
 """What pytest says of a test when it begins, and adds when it is over."""
 SHOWN_LINES = 30
 HANGS_S = 600
