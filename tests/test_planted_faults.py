@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ FAULTS = read_faults()
 TEST = "def test_sum():\n    from rooms.sums import add\n    assert add(2, 3) == 5\n"
 
 
+@cache
 def functions_of(file: str) -> set[str]:
     return {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)}
 
