@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint quick-tests all-tests test-wheel test-plain compat bench stress fuzz fuzz-replay picture docs reference clean
+.PHONY: help demo check test lint quick-tests all-tests test-wheel test-plain compat bench stress fuzz fuzz-replay picture docs reference clean mutants
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -98,3 +98,6 @@ picture: $(VENV)/.installed ## remake the pictures in README and docs (needs Chr
 
 clean: ## remove what make made
 	rm -rf $(VENV) runs benchmarks/.data build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+mutants: $(VENV)/.test ## plant faults in a copy of the tree, and see that tests find them: tests/mutants/faults.toml
+	$(BIN)/python tests/mutants/plant.py

@@ -44,6 +44,16 @@ def test_tensors_of_other_kinds_have_no_key():
     assert call_key(aten.neg.default, (object(),), {}, None) is None
 
 
+def test_the_type_of_a_call_is_that_of_what_goes_in_or_of_its_result_where_nothing_does():
+    def dtype(func, *args, **kwargs):
+        calls = KnownCalls()
+        return calls.call(calls.operator(func, kwargs), args, kwargs, func(*args, **kwargs)).dtype
+
+    assert dtype(aten.gt.Scalar, SQUARE, 0) == "float32"
+    assert dtype(aten._to_copy.default, SQUARE, dtype=torch.float64) == "float32"
+    assert dtype(aten.ones.default, [2], dtype=torch.float64) == "float64"
+
+
 def test_calls_are_forgotten_before_they_are_too_many(monkeypatch):
     monkeypatch.setattr(known_calls, "MOST_CALLS", 2)
     calls = KnownCalls()

@@ -118,6 +118,18 @@ def test_each_rank_has_one_thread_as_with_torchrun_and_no_warning_says_so(tmp_pa
     assert "OMP_NUM_THREADS" in told[0].stderr and "OMP_NUM_THREADS" not in told[1].stderr
 
 
+def test_a_job_that_is_interrupted_in_the_midst_of_its_plan_is_not_merged(tmp_path, capfd):
+    run = write_run(tmp_path / "run", [slice_of("a", 0, 1)], [slice_of("b", 0, 1)])
+    path = run / "rank00001" / "rank.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "partial", "why": "signal SIGINT after 3"}))
+    finish(run, this_launch(run_id="made", plan="", world_size=2, sizes={}), 130, {"failed_rank": 1}, merges=True)
+    said = capfd.readouterr().err.splitlines()
+    assert said == ["distprof: 2 of 2 ranks recorded. Next:", f"    distprof merge {run}", f"    distprof comms {run}"]
+    about = json.loads((run / "run.json").read_text())
+    assert (about["exit_code"], about["interrupted"], about["failed_rank"]) == (130, False, 1)
+    assert not (run / "merged").exists()
+
+
 @pytest.mark.parametrize(("merges", "code", "others"), [(False, 0, False), (True, 1, False), (True, 0, True)])
 def test_what_is_not_merged_here_is_said_with_the_command(tmp_path, capfd, merges, code, others):
     run = write_run(tmp_path / "run", [slice_of("a", 0, 1)], [slice_of("b", 0, 1)])

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from distprof.contract.paths import STUCK_JSON
 from support.jobs import EXAMPLES, SCRIPTS, called, distprof
@@ -192,6 +193,22 @@ def test_recording_can_be_disabled(tmp_path):
 def environment_as_before(monkeypatch):
     """`run` in this process sets variables for its ranks."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
+
+
+@pytest.mark.parametrize(("code", "ends", "how"), [
+    (-9, 137, "signal 9"), (-15, 143, "signal 15"), (3, 3, "exit code 3"), (1, 1, "exit code 1")])
+def test_the_job_ends_with_the_code_of_the_rank_that_failed_first(tmp_path, monkeypatch, environment_as_before, code,
+                                                                  ends, how):
+    """For a signal as shells have it."""
+    def fail(_):
+        raise ChildFailedError("arguments.py", {1: ProcessFailure(local_rank=1, pid=7, exitcode=code,
+                                                                  error_file="<N/A>")})
+
+    monkeypatch.setattr("torch.distributed.run.run", fail)
+    done = called("run", "--out", tmp_path / "run", "--nproc-per-node", 2, SCRIPTS / "arguments.py")
+    assert done.returncode == ends and f"distprof: rank 1 failed first: {how}\n" in done.stderr
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (about["exit_code"], about["failed_rank"], about["failed_with"]) == (ends, 1, code)
 
 
 def test_a_torchrun_that_cannot_run_is_one_line_and_the_run_is_closed(tmp_path, monkeypatch, environment_as_before):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from distprof.contract.mesh import GIVEN_AXES, MODEL_PARALLEL
 from distprof.errors import UsageError
+from distprof.process.live_topology import _of_wrappers
 from distprof.process.topology import from_sizes, requested
 
 
@@ -32,6 +33,18 @@ def test_sizes_that_do_not_divide_the_world_are_refused():
     with pytest.raises(UsageError, match="make up 4 ranks, found dp 2 = 2"):
         from_sizes({"dp": 2}, rank=0, world_size=4)
     assert from_sizes({"dp": 2, "cp": 2}, rank=3, world_size=4).sizes == {"dp": 2, "cp": 2}
+
+
+@pytest.mark.parametrize(("known", "dp"), [
+    ({"tp": 2}, [0, 0, 1, 1, 2, 2, 3, 3]), ({"cp": 2, "tp": 2}, [0] * 4 + [1] * 4), ({}, list(range(8)))])
+def test_ranks_that_a_mesh_does_not_tell_apart_are_data_parallel_and_far_from_each_other(known, dp):
+    """Ranks of a model-parallel group are neighbours."""
+    for rank in range(8):
+        place = from_sizes(known, rank=rank % prod(known.values()), world_size=prod(known.values()))
+        found = _of_wrappers(place if known else None, [], rank=rank, world_size=8)
+        assert found.sizes == {"dp": 8 // prod(known.values()), **known} and found.basis == "assumed"
+        assert found.coordinates["dp"] == dp[rank]
+        assert [found.coordinates[axis] for axis in known] == [place.coordinates[axis] for axis in known]
 
 
 def test_requested_sizes_come_from_the_environment():

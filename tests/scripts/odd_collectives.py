@@ -22,6 +22,7 @@ for _ in range(3):
     dist.all_to_all_single(torch.zeros(0, 5), torch.ones(0, 5), [0, 0], [0, 0])
     dist.all_reduce(torch.zeros(0))
     dist.all_reduce(torch.zeros(6), group=alone)
+    dist.broadcast(torch.zeros(3), src=rank, group=alone)
     dist.scatter(torch.zeros(2), [torch.ones(2)] * 2 if rank == 0 else None, src=0)
     dist.gather(torch.ones(2), [torch.zeros(2)] * 2 if rank == 0 else None, dst=0)
     dist.reduce_scatter(torch.zeros(7), [torch.ones(7)] * 2)

@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from distprof.model.modules import ModuleMap
+from distprof.model.scopes import ModuleScopes
 from distprof.timing.latency import Latency
 from distprof.timing.repetition import measure_latency
+from distprof.timing.time_pass import TimePass
 from support.models import Checkpointed
 from support.ticks import Attention, Cost, Tied, Worker, check_sums, measured, selves, totals
 
@@ -50,6 +53,25 @@ def test_recomputation_is_neither_forward_nor_backward(clock, reentrant):
     assert (found[""].fwd_ns, found[""].bwd_ns, found[""].recompute_ns) == (1118, 2232, 18)
     assert found["1.block.1.child"].calls == 2
     check_sums(found)
+
+
+def test_what_is_before_forward_ends_with_the_first_call_of_several(clock):
+    """As where gradients are accumulated."""
+    def guard(function):
+        return function
+
+    model = Worker(clock, 10, 20)
+    timer = TimePass(ModuleScopes(ModuleMap(), guard, lambda _: None, one_thread=True), guard)
+    timer.start()
+    try:
+        clock.now += 5
+        for _ in range(2):
+            model(torch.ones(2, 3)).sum().backward()
+        timer.next_step()
+    finally:
+        timer.stop()
+    step = timer.split(0)
+    assert (step.before_forward_ns, step.fwd_ns, step.bwd_ns) == (5, 20, 40)
 
 
 def test_a_checkpoint_inside_a_checkpoint(clock):

@@ -78,10 +78,14 @@ def test_what_is_there_is_not_moved_again(run: Path, server: S3Server, bucket: s
         again = called("upload", run, f"{bucket}/a")
         assert "all of it was there" in again.stdout
         assert proxy.num_seen("PUT|POST|DELETE", ".*") == 0
-        (run / "rank00001" / "trace.json.gz").write_bytes(b"changed")
-        assert called("upload", run, f"{bucket}/a").returncode == 0
-        assert {path.rpartition("/")[2].partition("?")[0] for method, path in proxy.seen if method == "PUT"} == {
-            "trace.json.gz", ".upload.json", "rank.json"}
+        for content in (b"changed", b"CHANGED"):  # of another size, and of the same one
+            (run / "rank00001" / "trace.json.gz").write_bytes(content)
+            proxy.seen.clear()
+            assert called("upload", run, f"{bucket}/a").returncode == 0
+            assert {path.rpartition("/")[2].partition("?")[0] for method, path in proxy.seen if method == "PUT"} == {
+                "trace.json.gz", ".upload.json", "rank.json"}
+            there = server.client().get_object(Bucket="jobs", Key="a/rank00001/trace.json.gz")["Body"].read()
+            assert there == content
 
 
 def test_files_of_a_rank_that_was_cut_off_are_not_moved_again(run: Path, server: S3Server, bucket: str,

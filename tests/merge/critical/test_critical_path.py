@@ -66,6 +66,17 @@ def test_the_module_that_takes_long_is_on_the_chain_of_its_rank_and_has_slack_on
     assert all(0.8 * SLEPT_NS <= slack[rank] <= SLEPT_NS for rank in (0, 1, 3)), "the others wait for nearly as long"
 
 
+def test_the_rank_of_a_module_is_the_one_that_has_most_of_it_on_the_chain(late):
+    path, _ = path_of(late)
+    keys = ["phase", "module_path"]
+    work = path.links.filter(pl.col("kind") == "work").group_by(*keys, "rank").agg(
+        ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    most = work.sort("ns", "rank", descending=[True, False]).unique(keys, keep="first", maintain_order=True)
+    found = by_module(path).join(most, on=keys, nulls_equal=True, suffix="_of_most")
+    assert found["rank"].to_list() == found["rank_of_most"].to_list() and len(found) == len(most)
+    assert found["rank_ratio"].min() < 1, "some are of several ranks"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["tp_dp", "fsdp", "pp_dp", "rooted", "pipeline"])
 def test_chains_of_all_shapes_add_up(tmp_path, name):

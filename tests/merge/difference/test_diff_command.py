@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from distprof.merge.difference.limits import limit_of
 from distprof.merge.text.difference.document import Document, Section
 from distprof.merge.text.difference.pages import markdown
 from support.differing_runs import simulated
@@ -58,6 +59,16 @@ def test_what_became_slower_is_named_first(base, slow):
     assert found["modules"]["rows"][0]["module"] == SLOW
     assert found["modules"]["rows"][0]["sides"]["forward"] == pytest.approx(3e6, rel=0.05)
     assert [row["module"] for row in found["modules"]["rows"] if row["change"]["verdict"] == "changed"] == [SLOW]
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("step_time > 500 us", 500e3), ("step_time > 2 ms", 2e6), ("step_time > 0.5 s", 0.5e9), ("step_time > 7 ns", 7),
+    ("memory > 3 B", 3), ("memory > 3 KB", 3e3), ("memory > 1 MB", 1e6), ("memory > 2 GB", 2e9),
+    ("memory > 1 TB", 1e12), ("memory > 1 KiB", 1024), ("memory > 1 MiB", 1 << 20), ("memory > 1 GiB", 1 << 30),
+    ("flops > 3", 3), ("flops > 3 K", 3e3), ("params > 3 M", 3e6), ("flops > 3 G", 3e9), ("flops > 3 T", 3e12),
+    ("step_time > 5 %", 0.05)])
+def test_a_limit_is_read_in_its_unit(text, value):
+    assert limit_of(text).value == value
 
 
 @pytest.mark.parametrize("seed", [20, pytest.param(range(21, 30), marks=pytest.mark.stress)])

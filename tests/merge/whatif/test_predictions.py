@@ -77,6 +77,12 @@ def test_a_module_takes_another_time(tmp_path, text, factor, lanes):
     assert list(found.scaled_ns[0]) == [2]
 
 
+def test_steps_that_are_meant_take_another_time_the_first_and_the_last_too(tmp_path):
+    found = predicted(job_of(), Changes(scales=[scale_of("step=3-5: 0.5")]), tmp_path).of_steps
+    shorter = found.filter(found["predicted_ns"] < 0.8 * found["replayed_ns"])
+    assert shorter["step"].to_list() == [3, 4, 5] and len(found) > 3
+
+
 @long
 def test_work_that_two_scales_mean_belongs_to_the_first(tmp_path):
     job = job_of()

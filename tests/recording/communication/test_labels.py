@@ -164,11 +164,14 @@ def test_tags_and_peers_are_known_even_of_a_receive_from_anywhere(odd):
 def test_rarer_kinds_are_labelled_and_timed(odd):
     mine = odd.filter((pl.col("rank") == 0) & ~pl.col("op").is_in(["all_to_all", "send", "recv"]))
     assert mine.select("op", "num_elements", "dtype").rows() == [
-        ("all_reduce", 0, "float32"), ("all_reduce", 6, "float32"), ("scatter", 4, "float32"),
-        ("gather", 2, "float32"), ("reduce_scatter", 14, "float32"), ("reduce_scatter", 10, "float32"),
-        ("all_reduce", 9, "float32"), ("barrier", 0, None), *[("all_reduce", 1000, "float32")] * 12]
+        ("all_reduce", 0, "float32"), ("all_reduce", 6, "float32"), ("broadcast", 3, "float32"),
+        ("scatter", 4, "float32"), ("gather", 2, "float32"), ("reduce_scatter", 14, "float32"),
+        ("reduce_scatter", 10, "float32"), ("all_reduce", 9, "float32"), ("barrier", 0, None),
+        *[("all_reduce", 1000, "float32")] * 12]
     alone = odd.filter(pl.col("group_description") == "alone")
-    assert alone.select("rank", "group_ranks", "sequence").rows() == [(0, "0", 0), (1, "1", 0)]
+    assert alone.select("rank", "group_ranks", "sequence", "op", "peer").rows() == [
+        (0, "0", 0, "all_reduce", None), (0, "0", 1, "broadcast", 0),
+        (1, "1", 0, "all_reduce", None), (1, "1", 1, "broadcast", 1)], "a root is known by its global rank"
     are_timed(odd.filter(pl.col("group_description") != "alone"))
     are_timed(alone)
     burst = in_flight_together(odd)

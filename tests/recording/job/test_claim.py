@@ -62,6 +62,22 @@ def test_launchers_at_once_share_one_run(tmp_path, force):
         assert not (run / rank_folder(0)).exists(), "that of the old run"
 
 
+def test_force_replaces_all_that_the_old_run_left_and_nothing_else(tmp_path):
+    run = old_run(tmp_path / "run")
+    for name in ("attempt0000/rank00000", "attempt0001/rank00001.partial", "rank00007.partial", "merged", "summaries",
+                 ".merged.tmp", "mine"):
+        (run / name).mkdir(parents=True)
+        (run / name / "file").touch()
+    for name in ("report.html", "notes.txt"):
+        (run / name).touch()
+    # without it the folder may be that of a rank of the new run, which has just made it
+    rank_json.write(run / "rank00007.partial" / RANK_JSON, RankJson(
+        run_id="old", status="partial", rank=7, world_size=8))
+    claim(run, launch("new"), made_as=None, force=True)
+    assert {path.name for path in run.iterdir()} == {RUN_JSON, "mine", "notes.txt"}
+    assert json.loads((run / RUN_JSON).read_text())["run_id"] == "new"
+
+
 @pytest.mark.parametrize("key", ["job", "another job"])
 def test_a_directory_with_ranks_of_an_earlier_job_is_refused(tmp_path, key):
     run = old_run(tmp_path / "run", key="job", ended=False)
@@ -95,6 +111,8 @@ def test_a_lock_of_a_killed_process_is_not_waited_for_for_ever(tmp_path, monkeyp
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}, (None, None)),  # the shell of a batch job
     ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, ((3, 4), 2)),
     ({"PMI_RANK": "3", "PMI_SIZE": "4"}, ((3, 4), None)),
+    ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}, ((3, 4), 1)),
+    ({"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_RANK": "2"}, ((3, 4), 2)),
     ({"WORLD_SIZE": "8", "LOCAL_RANK": "2"}, (None, 2)),  # Lightning
     ({"RANK": "", "WORLD_SIZE": ""}, (None, None)), ({"RANK": "x", "WORLD_SIZE": "2"}, (None, None)),
     ({}, (None, None)),

@@ -67,6 +67,8 @@ NAMES = {
              "rank1.1787579846432427651.pt.trace.json": 1, "dp0_pp0_tp1_dcp0_ep0_rank2.17.pt.trace.json": 2},
     "accelerate": {"profile_0.json": 0, "profile_12.json": 12, "my_profile_3.json": None, "profile_3_a.json": None},
     "HTA": {"rank-34.json.gz": 34}, "Composer": {"ep0-ba3-rank2.json": 2},
+    "ranks of other groups than the world": {f"{word}_rank_2.json": None for word in (
+        "local", "node", "group", "tp", "pp", "dp", "cp", "ep", "mp", "moe")},
     "a folder for each rank": {"rank3/host7_4711.169412.pt.trace.json": 3, "rank_4/trace.json": 4},
     "nothing": {"host7_4711.1694128201545.pt.trace.json": None, "trace.json": None, "frank3.json": None,
                 "local_rank0.json": None, "tp_rank_1.json": None, "1700000000-TP-3-DP-0.trace.json.gz": None},

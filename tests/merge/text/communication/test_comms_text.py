@@ -100,6 +100,13 @@ def test_kinds_are_per_step_and_rank():
     assert (kind.min_bytes, kind.max_bytes, kind.spread_median_ns, kind.spread_max_ns) == (1024, 1024, 10e6, 10e6)
 
 
+def test_the_spread_of_a_kind_is_that_of_its_median_call():
+    """One call that came very late says nothing of the others."""
+    rows = frame(*(collective(number, {0: (0.0, 9.0), 1: (spread, 9.0)}) for number, spread in enumerate((1, 2, 8))))
+    (kind,) = kinds(per_collective(rows), num_steps=1)
+    assert (kind.spread_median_ns, kind.spread_max_ns) == (2 * MS, 8 * MS)
+
+
 def test_many_groups_that_are_alike_are_one_line():
     groups = [collective(index, {2 * index: (0.0, 3.0), 2 * index + 1: (1.0, 3.0)}, group=str(index),
                          group_description="mesh_tp") for index in range(20)]
