@@ -16,10 +16,11 @@ from distprof.launch.options import PLACE
               help="Run directory, new or empty.  [default: runs/demo-<time>]")
 @click.option("--force", is_flag=True, help="Replace the run in --out.")
 def demo(*, ranks: int, out: Path | None, force: bool) -> None:
-    """Record a small job in which one layer of one rank is late, and find both.
+    """Record a small job with a late rank, and find it.
 
-    It trains a small transformer on CPUs of this machine, with one process a rank. On rank 2 (of two ranks: on rank 1) a
-    layer sleeps in every step. The last lines name the rank and the layer, what fixing it gains, and the report.
+    The job trains a small transformer on the CPUs of this machine, one process per rank. One layer of rank 2 (of two
+    ranks: of rank 1) sleeps in every step. The last lines name the rank and the layer, what fixing it gains, and the
+    report.
     """
     from distprof.launch.demo.late_rank import run_demo
 

@@ -1,6 +1,6 @@
 """The job of `distprof demo`, in plain PyTorch: a small transformer, data parallel, in which one layer of one rank is late.
 
-torchrun --nproc-per-node 4 demo.py --late-rank 2 --late-layer 1 --late-ms 60
+torchrun --nproc-per-node 4 demo.py --late-rank 2 --late-layer 1 --late-ms 100
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from distprof.storage.places import remote
 from distprof.terminal import quoted, show
 
 SCRIPT = Path(__file__).with_name("demo.py")
-LATE_RANK, LATE_LAYER, LATE_MS = 2, 1, 60
+LATE_RANK, LATE_LAYER, LATE_MS = 2, 1, 100
 MODULE = f"layers.{LATE_LAYER}.mlp"
 MOST = 64
 """Ranks: each takes as much memory as torch does."""
