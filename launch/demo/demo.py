@@ -1,6 +1,6 @@
 """The job of `distprof demo`, in plain PyTorch: a small transformer, data parallel, in which one layer of one rank is late.
 
-torchrun --nproc-per-node 4 demo.py --late-rank 2 --late-layer 1 --late-ms 100
+torchrun --nproc-per-node 4 demo.py --late-rank 2 --late-ms 80
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 VOCABULARY, WIDTH, HEADS, DEPTH, LENGTH, BATCH = 256, 64, 4, 4, 32, 4
-STEPS = 34
-"""Two more than `distprof run` records where nobody says otherwise."""
 
 
 class Attention(nn.Module):
@@ -87,9 +85,10 @@ class Transformer(nn.Module):
 def main() -> None:
     """Trains on random tokens."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--late-rank", type=int, required=True)
-    parser.add_argument("--late-layer", type=int, required=True)
-    parser.add_argument("--late-ms", type=float, required=True)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--late-rank", type=int, default=2)
+    parser.add_argument("--late-layer", type=int, default=1)
+    parser.add_argument("--late-ms", type=float, default=80, help="how long that layer sleeps in each step")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if "lo" in (name for _, name in socket.if_nameindex()):
@@ -105,7 +104,7 @@ def main() -> None:
     model = DistributedDataParallel(Transformer(pauses_s))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(1 + dist.get_rank())
-    for _ in range(STEPS):
+    for _ in range(args.steps):
         tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1))
         logits = model(tokens[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())

@@ -17,7 +17,9 @@ from distprof.storage.places import remote
 from distprof.terminal import quoted, show
 
 SCRIPT = Path(__file__).with_name("demo.py")
-LATE_RANK, LATE_LAYER, LATE_MS = 2, 1, 100
+LATE_RANK, LATE_LAYER, LATE_MS = 2, 1, 80
+PLAN, STEPS = "wait=2,count=1,time=3,trace=12,arrivals=0", 20
+"""No arrivals: what a module takes is measured in steps with a timeline, and on a busy machine only estimated from others."""
 MODULE = f"layers.{LATE_LAYER}.mlp"
 MOST = 64
 """Ranks: each takes as much memory as torch does."""
@@ -61,8 +63,8 @@ def _forget_other_jobs() -> None:
 def _arguments(num_ranks: int, late: int, out: Path | None, *, force: bool) -> list[str]:
     """Those of `distprof run`. No name of this machine is looked up, which takes long, or fails, without a network."""
     return [*([f"--out={out}"] if out is not None else []), *(["--force"] if force else []), "--standalone",
-            "--local-addr=127.0.0.1", f"--nproc-per-node={num_ranks}", str(SCRIPT), f"--late-rank={late}",
-            f"--late-layer={LATE_LAYER}", f"--late-ms={LATE_MS}"]
+            "--local-addr=127.0.0.1", f"--nproc-per-node={num_ranks}", f"--steps={PLAN}", str(SCRIPT),
+            f"--steps={STEPS}", f"--late-rank={late}", f"--late-layer={LATE_LAYER}", f"--late-ms={LATE_MS}"]
 
 
 def _show_answer(run: Path, late: int) -> None:
