@@ -1,4 +1,4 @@
-"""The job of `distprof demo`, in plain PyTorch: a small transformer, data parallel, in which one layer of one rank is late.
+"""The job of `distprof demo`, in plain PyTorch: a small transformer, data parallel; a layer of one rank is late.
 
 torchrun --nproc-per-node 4 demo.py --late-rank 2 --late-ms 80
 """
@@ -37,17 +37,18 @@ class Attention(nn.Module):
         return out
 
 
-class MLP(nn.Sequential):
+class MLP(nn.Module):
     """Two linear layers, and a pause before them on the rank that is late."""
 
     def __init__(self, pause_s: float) -> None:
-        super().__init__(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
         self.pause_s = pause_s
 
     def forward(self, x: Tensor) -> Tensor:
         if self.pause_s:
             time.sleep(self.pause_s)
-        out: Tensor = super().forward(x)
+        out: Tensor = self.down(F.gelu(self.up(x)))
         return out
 
 
@@ -96,8 +97,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     if dist.get_rank() == 0:
         with suppress(OSError):  # nobody reads it
-            sys.stderr.write(f"demo: {dist.get_world_size()} ranks train a small transformer; layers.{args.late_layer}.mlp "
-                             f"of rank {args.late_rank} sleeps {args.late_ms:g} ms in every step\n")
+            sys.stderr.write(f"demo: {dist.get_world_size()} ranks train a small transformer; "
+                             f"layers.{args.late_layer}.mlp of rank {args.late_rank} sleeps {args.late_ms:g} ms in "
+                             "every step\n")
     torch.manual_seed(0)
     is_late = dist.get_rank() == args.late_rank
     pauses_s = [args.late_ms / 1000 if is_late and layer == args.late_layer else 0.0 for layer in range(DEPTH)]

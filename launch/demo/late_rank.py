@@ -19,7 +19,7 @@ from distprof.terminal import quoted, show
 SCRIPT = Path(__file__).with_name("demo.py")
 LATE_RANK, LATE_LAYER, LATE_MS = 2, 1, 80
 PLAN, STEPS = "wait=2,count=1,time=3,trace=12,arrivals=0", 20
-"""No arrivals: what a module takes is measured in steps with a timeline, and on a busy machine only estimated from others."""
+"""Every step that counts has a timeline: from the arrivals pass, what a layer takes can only be estimated."""
 MODULE = f"layers.{LATE_LAYER}.mlp"
 MOST = 64
 """Ranks: each takes as much memory as torch does."""
@@ -47,6 +47,7 @@ def run_demo(num_ranks: int, out: Path | None, *, force: bool) -> int:
         raise UsageError(f"expected a folder of this machine for --out, found {out}",
                          hint="distprof upload RUN URL sends a run elsewhere")
     _forget_other_jobs()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the job needs none, and each rank would take some memory of one
     late, merged = min(LATE_RANK, num_ranks - 1), list[Path]()
     code = run_job(_arguments(num_ranks, late, out, force=force), after_merge=merged.append)
     if code or not merged:
