@@ -1,6 +1,6 @@
 """The job of `distprof demo`, in plain PyTorch: a small transformer, data parallel; a layer of one rank is late.
 
-torchrun --nproc-per-node 4 demo.py --late-rank 2 --late-ms 80
+torchrun --nproc-per-node 4 demo.py --late-rank 2 --late-ms 90
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class Transformer(nn.Module):
 def main() -> None:
     """Trains on random tokens."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--late-rank", type=int, default=2)
     parser.add_argument("--late-layer", type=int, default=1)
-    parser.add_argument("--late-ms", type=float, default=80, help="how long that layer sleeps in each step")
+    parser.add_argument("--late-ms", type=float, default=90, help="how long that layer sleeps in each step")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if "lo" in (name for _, name in socket.if_nameindex()):

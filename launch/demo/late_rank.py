@@ -17,8 +17,8 @@ from distprof.storage.places import remote
 from distprof.terminal import quoted, show
 
 SCRIPT = Path(__file__).with_name("demo.py")
-LATE_RANK, LATE_LAYER, LATE_MS = 2, 1, 80
-PLAN, STEPS = "wait=2,count=1,time=3,trace=12,arrivals=0", 20
+LATE_RANK, LATE_LAYER, LATE_MS = 2, 1, 90
+PLAN, STEPS = "wait=2,count=1,time=3,trace=16,arrivals=0", 24
 """Every step that counts has a timeline: from the arrivals pass, what a layer takes can only be estimated."""
 MODULE = f"layers.{LATE_LAYER}.mlp"
 MOST = 64

@@ -39,7 +39,7 @@ def named(done: subprocess.CompletedProcess[str]) -> tuple[int, str]:
     found = re.fullmatch(FINDING + GAIN + END, done.stdout)
     assert found is not None, done.stdout
     rank, takes, before, after, report = found.groups()
-    assert float(after) < float(before) and float(takes) >= 80, "it sleeps 80 ms"
+    assert float(after) < float(before) and float(takes) >= 90, "it sleeps 90 ms"
     return int(rank), report
 
 
@@ -51,7 +51,7 @@ def test_the_demo_names_rank_and_layer_whatever_another_job_left_in_the_shell(tm
     assert "Rank 2 delays every step" in (tmp_path / report).read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["runs"] and len(list((tmp_path / "runs").iterdir())) == 1
     said = done.stderr.splitlines()
-    assert said[1] == ("demo: 4 ranks train a small transformer; layers.1.mlp of rank 2 sleeps 80 ms in every step")
+    assert said[1] == ("demo: 4 ranks train a small transformer; layers.1.mlp of rank 2 sleeps 90 ms in every step")
     assert [line.split(": ", 1)[1].split()[0] for line in said] == ["recording", "4", "4", "merged"], done.stderr
 
 
