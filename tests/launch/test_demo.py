@@ -48,7 +48,8 @@ def test_the_demo_names_rank_and_layer_whatever_another_job_left_in_the_shell(tm
     done = demo(tmp_path, **OTHERS)
     rank, report = named(done)
     assert rank == 2 and re.fullmatch(r"runs/demo-\d{8}-\d{6}/merged/report\.html", report)
-    assert "Rank 2 delays every step" in (tmp_path / report).read_text()
+    page = (tmp_path / report).read_text()
+    assert "Rank 2 delays every step" in page and "distprof demo" in page
     assert [path.name for path in tmp_path.iterdir()] == ["runs"] and len(list((tmp_path / "runs").iterdir())) == 1
     said = done.stderr.splitlines()
     assert said[1] == ("demo: 4 ranks train a small transformer; layers.1.mlp of rank 2 sleeps 90 ms in every step")
