@@ -70,7 +70,7 @@ def group(context: click.Context, *, debug: bool) -> None:
     \b
     distprof demo                               record a small job with a late rank, and find it
     distprof run --nproc-per-node 4 train.py    record an unmodified script
-    distprof merge runs/train-...               write one trace and reduced tables
+    distprof report runs/train-...              write a page with all findings
     distprof stats runs/train-...               show the result on one screen
     distprof count models.py:build              count a model's FLOPs without a job
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.jobs import PATIENCE_S, ROOT, called, clean_environ
+from support.pages import consoles, differences
 
 DEMO = (sys.executable, "-m", "distprof", "demo")
 FINDING = (r"Rank (\d+) delays every step by [\d.]+ ms \([\d.]+ %\): `layers\.1\.mlp` forward takes ([\d.]+) ms "
@@ -54,6 +55,8 @@ def test_the_demo_names_rank_and_layer_whatever_another_job_left_in_the_shell(tm
     said = done.stderr.splitlines()
     assert said[1] == ("demo: 4 ranks train a small transformer; layers.1.mlp of rank 2 sleeps 90 ms in every step")
     assert [line.split(": ", 1)[1].split()[0] for line in said] == ["recording", "4", "4", "merged"], done.stderr
+    shown = next(one for one in consoles((ROOT / "README.md").read_text()) if one.command.startswith("distprof demo"))
+    assert differences(shown.lines, done.stderr + done.stdout) == [] and len(shown.lines) == 8
 
 
 @pytest.mark.job
