@@ -36,7 +36,8 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
             everything had been recorded did not fail.
         failed: Fields of run.json on the rank that failed first.
         merges: Whether ranks may be merged here and now.
-        after_merge: Called in place of saying the answer and the next commands.
+        after_merge: Called in place of saying the answer and the next commands, which are not said of a job that failed
+            either.
     """
     interrupted = code == 128 + signal.SIGINT and _is_whole(directory, started)
     about = _write_end(directory, started, code, {"interrupted": True} if interrupted else failed)
@@ -44,7 +45,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     of = f" of {about.world_size}" if about.world_size is not None else ""
     done = f"{closed}{of} ranks recorded{f', {cut} unfinished' if cut else ''}."
     others = [one for one in about.directories if one.identity != about.directory_id]
-    if not closed and not cut:
+    if (not closed and not cut) or (after_merge is not None and code):
         say(done)
     elif merges and (interrupted or not code) and not others:
         say(f"{done}{' The script was interrupted after that.' if interrupted else ''} Merging"

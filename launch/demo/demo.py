@@ -5,12 +5,16 @@ torchrun --nproc-per-node 4 demo.py --late-rank 2 --late-ms 90
 
 from __future__ import annotations
 
+# ruff: noqa: E402
 import argparse
 import os
+import signal
 import socket
 import sys
 import time
 from contextlib import suppress
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends each rank without a traceback, in the imports below as well
 
 import torch
 import torch.distributed as dist

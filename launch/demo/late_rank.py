@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 
 from distprof.contract.paths import MERGED, SUMMARY_JSON
+from distprof.ending import ended_by_signals
 from distprof.errors import DataError, UsageError
 from distprof.launch.job import run_job
 from distprof.storage.places import remote
@@ -26,6 +28,8 @@ MOST = 64
 OF_OTHERS = ("DISTPROF_", "PET_")
 """Begin names of variables that set what is recorded, and flags of torchrun."""
 KEPT = ("DISTPROF_DEBUG", "DISTPROF_PLAIN_ENGINE")
+LOGGERS = ("torch.distributed.elastic.agent.server.api", "torch.distributed.elastic.multiprocessing.api")
+"""Of torchrun: they warn of Ctrl-C, and of each rank that it ends."""
 NEXT = "distprof run --nproc-per-node 4 train.py"
 
 
@@ -46,25 +50,29 @@ def run_demo(num_ranks: int, out: Path | None, *, force: bool) -> int:
     if out is not None and remote(out) is not None:
         raise UsageError(f"expected a folder of this machine for --out, found {out}",
                          hint="distprof upload RUN URL sends a run elsewhere")
-    _forget_other_jobs()
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the job needs none, and each rank would take some memory of one
+    _prepare_environment()
     late, merged = min(LATE_RANK, num_ranks - 1), list[Path]()
     code = run_job(_arguments(num_ranks, late, out, force=force), after_merge=merged.append)
     if code or not merged:
         return code or 1
-    _show_answer(merged[0], late)
+    with ended_by_signals():  # torchrun has left handlers of its own
+        _show_answer(merged[0], late)
     return 0
 
 
-def _forget_other_jobs() -> None:
+def _prepare_environment() -> None:
+    """Forgets what other jobs have set, and keeps this one on the CPUs."""
     for name in [name for name in os.environ if name.startswith(OF_OTHERS) and name not in KEPT]:
         del os.environ[name]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(lambda record: record.levelno > logging.WARNING)
 
 
 def _arguments(num_ranks: int, late: int, out: Path | None, *, force: bool) -> list[str]:
     """Those of `distprof run`. No name of this machine is looked up, which takes long, or fails, without a network."""
-    return [*([f"--out={out}"] if out is not None else []), *(["--force"] if force else []), "--standalone",
-            "--local-addr=127.0.0.1", f"--nproc-per-node={num_ranks}", f"--steps={PLAN}", str(SCRIPT),
+    return [*([f"--out={out}"] if out is not None else []), *(["--force"] if force else []), "--no-progress",
+            "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={num_ranks}", f"--steps={PLAN}", str(SCRIPT),
             f"--steps={STEPS}", f"--late-rank={late}", f"--late-layer={LATE_LAYER}", f"--late-ms={LATE_MS}"]
 
 
