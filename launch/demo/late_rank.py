@@ -56,7 +56,7 @@ def run_demo(num_ranks: int, out: Path | None, *, force: bool) -> int:
     if code or not merged:
         return code or 1
     with ended_by_signals():  # torchrun has left handlers of its own
-        _show_answer(merged[0], late)
+        show_answer(merged[0], late)
     return 0
 
 
@@ -76,8 +76,17 @@ def _arguments(num_ranks: int, late: int, out: Path | None, *, force: bool) -> l
             f"--steps={STEPS}", f"--late-rank={late}", f"--late-layer={LATE_LAYER}", f"--late-ms={LATE_MS}"]
 
 
-def _show_answer(run: Path, late: int) -> None:
-    """The finding, what fixing it gains, and where the report is."""
+def show_answer(run: Path, late: int) -> None:
+    """Writes the report; prints the finding, what fixing it gains, and where the report is.
+
+    Args:
+        run: It is merged.
+        late: The rank that is late in it.
+
+    Raises:
+        OutputError: The report cannot be written.
+        DataError: Another rank or layer was named, or none.
+    """
     from distprof.merge.commands.report import report
     from distprof.merge.text.communication.culprits import lines_of_summary
 

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from distprof.errors import DataError
+from distprof.launch.demo.late_rank import show_answer
 from support.jobs import PATIENCE_S, ROOT, called, clean_environ
 from support.pages import consoles, differences
 
 DEMO = (sys.executable, "-m", "distprof", "demo")
-FINDING = (r"Rank (\d+) delays every step by [\d.]+ ms \([\d.]+ %\): `layers\.1\.mlp` forward takes ([\d.]+) ms "
-           r"against [\d.]+ ms on its peers; p [=<] [\d.e-]+\n")
+FINDING = (r"Rank (\d+) delays (?:every step|\d+ of \d+ steps) by [\d.]+ ms \(.*? %\): "
+           r"`layers\.1\.mlp` forward takes ([\d.]+) ms against [\d.]+ ms on its peers; p [=<] [\d.e-]+\n")
 GAIN = r"  Fixing it would bring the step from ([\d.]+) to ([\d.]+) ms \(\+- [\d.]+ [mu]?s\)\.\n"
 END = r"report: (\S+)\nNext: distprof run --nproc-per-node 4 train\.py\n"
 OTHERS = {"RANK": "1", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "MASTER_ADDR": "10.255.255.1", "MASTER_PORT": "1",
@@ -54,7 +56,7 @@ def environ() -> Iterator[None]:
 
 
 @pytest.mark.job
-def test_the_demo_names_rank_and_layer_whatever_another_job_left_in_the_shell(tmp_path):
+def test_the_demo_names_rank_and_layer_whatever_another_job_left_in_the_shell(tmp_path, capsys):
     done = demo(tmp_path, **OTHERS)
     rank, report = named(done)
     assert rank == 2 and re.fullmatch(r"runs/demo-\d{8}-\d{6}/merged/report\.html", report)
@@ -66,6 +68,9 @@ def test_the_demo_names_rank_and_layer_whatever_another_job_left_in_the_shell(tm
     assert [line.split(": ", 1)[1].split()[0] for line in said] == ["recording", "4", "4", "merged"], done.stderr
     shown = next(one for one in consoles((ROOT / "README.md").read_text()) if one.command.startswith("distprof demo"))
     assert differences(shown.lines, done.stderr + done.stdout) == [] and len(shown.lines) == 8
+    with pytest.raises(DataError, match=r"expected rank 3 and layers\.1\.mlp there, and no other rank"):
+        show_answer((tmp_path / report).parents[1], 3)
+    assert capsys.readouterr().out.startswith("Rank 2 delays")
 
 
 @pytest.mark.job
