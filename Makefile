@@ -30,9 +30,8 @@ $(VENV)/.test: $(VENV)/.installed
 	DS_BUILD_OPS=0 $(PIP) install --no-deps --no-build-isolation deepspeed  # its setup imports torch
 	touch $@
 
-demo: $(VENV)/.installed ## record 4 ranks of examples/train_ddp.py, which ends with their merge, the answer and a report
-	$(BIN)/distprof run --force --out $(RUN) --nproc-per-node 4 examples/train_ddp.py
-	$(BIN)/distprof report $(RUN)
+demo: $(VENV)/.installed ## distprof demo: record a small job with a late rank, and find it
+	$(BIN)/distprof demo --force --out $(RUN)
 
 lint: $(VENV)/.test docs ## ruff, mypy --strict, import contracts, links of the documentation
 	$(BIN)/ruff check .

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from picture import FLAGS, ROOT, chromium, distprof, fail
 
-JOB = ["--nproc-per-node", "4", "examples/late_rank.py", "--steps", "40", "--width", "64"]
 PICTURES = {
-    "report.png": ({"width": 1280, "height": 1110}, "light", None),
+    "report.png": ({"width": 1280, "height": 1224}, "light", None),
     "report-dark.png": ({"width": 1280, "height": 1110}, "dark", "modules"),
     "report-phone.png": ({"width": 390, "height": 844}, "light", None),
 }
@@ -29,8 +28,7 @@ def main() -> None:
     if not folder.is_dir():
         fail(f"expected a folder, found none: {folder}", "make it first")
     if not (ROOT / run).exists():
-        distprof("run", "--out", str(run), *JOB)
-    distprof("report", str(run))
+        distprof("demo", "--out", str(run))
     take(ROOT / run / "merged" / "report.html", folder)
 
 

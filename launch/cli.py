@@ -21,9 +21,11 @@ from distprof.launch.limits import is_limited, reached
 from distprof.launch.next_commands import command_names
 from distprof.terminal import say, show
 
-ORDER = ("run", "merge", "report", "view", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
+ORDER = ("run", "demo", "merge", "report", "view", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
          "waits", "export", "upload", "count", "profile", "reconcile", "doctor")
 """Order of commands in the help; others follow by name."""
+RECORDING = ("run", "demo")
+"""Commands that start ranks."""
 READING = ("merge", "report", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "export",
            "upload")
 """Commands that read runs: nothing of theirs is left to do when Python ends."""
@@ -66,8 +68,9 @@ def group(context: click.Context, *, debug: bool) -> None:
     """Find the rank and the layer that make a distributed PyTorch job slow.
 
     \b
+    distprof demo                               record a small job with a late rank, and find it
     distprof run --nproc-per-node 4 train.py    record an unmodified script
-    distprof merge runs/train-...               write one trace and reduced tables
+    distprof report runs/train-...              write a page with all findings
     distprof stats runs/train-...               show the result on one screen
     distprof count models.py:build              count a model's FLOPs without a job
 
@@ -95,9 +98,9 @@ def main(argv: list[str] | None = None) -> None:
         tell_errors_once()
     arguments = sys.argv[1:] if argv is None else argv
     command = next((word for word in arguments if not word.startswith("-")), "")
-    # the ranks of `run` are the user's, and what they say is wanted at once
+    # the ranks of a job are the user's, and what they say is wanted at once
     debug = "--debug" in arguments or "DISTPROF_DEBUG" in os.environ
-    guarded = argv is None and command != "run" and not debug and is_limited()
+    guarded = argv is None and command not in RECORDING and not debug and is_limited()
     outcome = run_guarded(lambda: _run(arguments)) if guarded else _run(arguments)
     if isinstance(outcome, str):
         say(outcome)

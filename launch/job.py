@@ -31,7 +31,7 @@ from distprof.launch.job_arguments import (
     step_every,
     world_size,
 )
-from distprof.launch.job_end import finish
+from distprof.launch.job_end import AfterMerge, finish
 from distprof.launch.upload.job_upload import JobUpload, check_target
 from distprof.process import flight_recorder
 from distprof.process.topology import from_sizes
@@ -57,12 +57,14 @@ ReportWriter = Callable[[Path, FlopsProfilerSection], None]
 """Prints or writes the report of a run directory that the flops_profiler section asks for."""
 
 
-def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> int:
+def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
+            after_merge: AfterMerge | None = None) -> int:
     """Runs and records a job.
 
     Args:
         argv: Arguments after `distprof run`.
         write_report: Called at the end if --config asks for a report.
+        after_merge: Called once the run is merged, in place of saying the answer and the next commands.
 
     Returns:
         The exit code of the first rank that failed (128 + n for signal n), else 0.
@@ -110,7 +112,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None) -> in
     sending = None if target is None else JobUpload(directory, target, meanwhile=not may_restart(args))
     with nullcontext() if args.no_progress else progress_shown(directory, known):
         code, failed = _launch(_with_worker(args), directory)
-    finish(directory, started, code, failed, merges=is_one_node(args) and not args.no_merge)
+    finish(directory, started, code, failed, merges=is_one_node(args) and not args.no_merge, after_merge=after_merge)
     if sending is not None:
         sending.finish()
     if section.enabled and write_report is not None and run_id == started.run_id:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,12 @@ from distprof.recording.job.claim import about_run, locked
 from distprof.terminal import quoted, quoted_all, say
 from distprof.units import spans
 
+AfterMerge = Callable[[Path], None]
+"""Takes the run directory once it is merged."""
 
-def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, int], *, merges: bool) -> None:
+
+def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, int], *, merges: bool,
+           after_merge: AfterMerge | None = None) -> None:
     """Writes how the job ended into run.json, and says what was recorded: its answer, or the next command.
 
     Args:
@@ -32,6 +36,8 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
             everything had been recorded did not fail.
         failed: Fields of run.json on the rank that failed first.
         merges: Whether ranks may be merged here and now.
+        after_merge: Called in place of saying the answer and the next commands, which are not said of a job that failed
+            either.
     """
     interrupted = code == 128 + signal.SIGINT and _is_whole(directory, started)
     about = _write_end(directory, started, code, {"interrupted": True} if interrupted else failed)
@@ -39,12 +45,12 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     of = f" of {about.world_size}" if about.world_size is not None else ""
     done = f"{closed}{of} ranks recorded{f', {cut} unfinished' if cut else ''}."
     others = [one for one in about.directories if one.identity != about.directory_id]
-    if not closed and not cut:
+    if (not closed and not cut) or (after_merge is not None and code):
         say(done)
     elif merges and (interrupted or not code) and not others:
-        say(f"{done}{' The script was interrupted after that.' if interrupted else ''} Merging; --no-merge leaves that "
-            "out")
-        _merge(directory)
+        say(f"{done}{' The script was interrupted after that.' if interrupted else ''} Merging"
+            f"{'; --no-merge leaves that out' if after_merge is None else ''}")
+        _merge(directory, after_merge)
     else:
         _say_next(done, directory, others, has_failed=code != 0 and not interrupted)
 
@@ -59,7 +65,7 @@ def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, h
     say(f"{done} {f'Others: {where}. Next, with copies of those:' if others else 'Next:'}", *_indented(following))
 
 
-def _merge(directory: Path) -> None:
+def _merge(directory: Path, after_merge: AfterMerge | None) -> None:
     """Merges and says the answer; where that fails, what to type."""
     began = time.monotonic()
     try:
@@ -72,8 +78,10 @@ def _merge(directory: Path) -> None:
         return
     merged = directory / MERGED
     opened = f", whose {TRACE_JSON} opens in https://ui.perfetto.dev" if (merged / TRACE_JSON).is_file() else ""
-    say(f"merged in {time.monotonic() - began:.1f} s into {quoted(merged)}{opened}", *_indented(answer), "Next:",
-        *_indented(next_commands(directory)))
+    lines = () if after_merge is not None else (*_indented(answer), "Next:", *_indented(next_commands(directory)))
+    say(f"merged in {time.monotonic() - began:.1f} s into {quoted(merged)}{opened}", *lines)
+    if after_merge is not None:
+        after_merge(directory)
 
 
 def _is_whole(directory: Path, started: RunJson) -> bool:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Collection
 from pathlib import Path
 
 from distprof.contract.paths import MERGED, TRACE_JSON, TRACE_TAR
 from distprof.launch import commands
 from distprof.terminal import quoted
 
-AFTER_MERGE = ("report", "view", "comms", "stats", "critical-path")
-"""Those that show most first."""
+AFTER_MERGE = {
+    "report": "all findings on one page",
+    "comms": "which ranks wait for which, and why",
+    "view": "the timeline of all ranks, in your browser",
+    "stats": "totals, step times and the slowest modules",
+    "critical-path": "the longest chain of a step",
+}
+"""Those that show most first, with what they show."""
 SHOWN = 3
 
 
@@ -20,10 +25,10 @@ def command_names() -> list[str]:
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
 
 
-def next_commands(run: Path, *, but: Collection[str] = ()) -> list[str]:
-    """Command lines that show a run which was merged, without some commands, and `view` where there is a trace."""
-    names, left_out = command_names(), {*but, "view"} if _lacks_trace(run / MERGED) else but
-    return [f"distprof {name} {quoted(run)}" for name in AFTER_MERGE if name in names and name not in left_out][:SHOWN]
+def next_commands(run: Path) -> list[str]:
+    """Command lines that show a run which was merged; `view` where there is a trace."""
+    names = [name for name in AFTER_MERGE if name != "view" or not _lacks_trace(run / MERGED)]
+    return [f"distprof {name} {quoted(run)}" for name in names[:SHOWN]]
 
 
 def _lacks_trace(merged: Path) -> bool:

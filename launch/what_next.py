@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from distprof.contract import rank_json
-from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, SUMMARY_JSON
+from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, REPORT_HTML, RUN_JSON, SUMMARY_JSON
 from distprof.contract.rank_json import RunJson
 from distprof.errors import DataError
-from distprof.launch.next_commands import command_names, next_commands
+from distprof.launch.next_commands import AFTER_MERGE, next_commands
 from distprof.terminal import quoted
 from distprof.units import counted
 
 NEWEST = 3
 """Runs that are shown."""
-FIRST = "distprof run --nproc-per-node 2 train.py"
-REPORT_HTML = "report.html"
+FIRST = (("distprof demo", "record a small job with a late rank, and find it"),
+         ("distprof run --nproc-per-node 2 train.py", "record a script of yours"))
+"""Where there is no run yet."""
 
 
 def what_next(folder: Path) -> list[str]:
-    """A line for each of the newest runs, or one with the first command."""
+    """Lines with commands: what to do with the newest run, one for each of some older ones; or the first commands."""
     runs = sorted(runs_in(folder), key=started_ns, reverse=True)
-    rows = [step for step in map(_next_step, runs) if step is not None][:NEWEST]
-    if not rows:
-        return [f"{FIRST}    there is no run in this folder yet"]
+    newest, *older = list(islice(filter(None, map(_next_steps, runs)), NEWEST)) or [FIRST]
+    rows = [*newest, *(steps[0] for steps in older)]
     width = max(len(command) for command, _ in rows)
     return [f"{command:<{width}}    {why}" for command, why in rows]
 
@@ -54,22 +55,23 @@ def _about(run: Path) -> RunJson | None:
         return None
 
 
-def _next_step(run: Path) -> tuple[str, str] | None:
-    """A command and why; None where nothing can be done with a run."""
+def _next_steps(run: Path) -> Sequence[tuple[str, str]]:
+    """Commands, the first one first, each with a reason; none where nothing can be done with a run."""
     about, where = _about(run), quoted(run)
     ranks = list(run.glob(f"rank?????/{RANK_JSON}"))
     partial = list(run.glob(f"rank?????{PARTIAL_SUFFIX}/{RANK_JSON}"))
     if about is None or not (ranks or partial):
-        return None
+        return ()
     if about.exit_code and not about.interrupted:
-        return f"distprof comms {where}", f"the job ended with exit code {about.exit_code}"
+        return ((f"distprof comms {where}", f"the job ended with exit code {about.exit_code}"),)
     if partial and about.end_ns is None:
-        return f"distprof comms {where}", f"{counted(len(partial), 'rank')} not finished: recording, or killed"
+        return ((f"distprof comms {where}", f"{counted(len(partial), 'rank')} not finished: recording, or killed"),)
     summary = run / MERGED / SUMMARY_JSON
     if not summary.is_file():
-        return f"distprof merge {where}", f"{counted(len(ranks) + len(partial), 'rank')} recorded, not merged"
+        return ((f"distprof merge {where}", f"{counted(len(ranks) + len(partial), 'rank')} recorded, not merged"),)
     if any(path.stat().st_mtime_ns > summary.stat().st_mtime_ns for path in ranks):
-        return f"distprof merge --force {where}", "its merge is older than what was recorded"
-    if "report" in command_names() and not any((place / REPORT_HTML).is_file() for place in (run, run / MERGED)):
-        return f"distprof report {where}", "merged, without a report"
-    return next_commands(run, but=("report",))[0], "merged"
+        return ((f"distprof merge --force {where}", "its merge is older than what was recorded"),)
+    page = next((page for page in (run / MERGED / REPORT_HTML, run / REPORT_HTML) if page.is_file()), None)
+    first, *others = next_commands(run)
+    why = AFTER_MERGE["report"] if page is None else f"its page is there: {quoted(page)}"
+    return ((first, why), *((command, AFTER_MERGE[command.split()[1]]) for command in others))

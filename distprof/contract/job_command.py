@@ -15,13 +15,15 @@ def job_command(argv: Sequence[str]) -> list[str]:
     """The script with its arguments, and flags of torchrun in front of it.
 
     Args:
-        argv: `argv` of run.json: of `distprof run`, or of a script that was started otherwise.
+        argv: `argv` of run.json: of `distprof run`, of `distprof demo`, or of a script that was started otherwise.
     """
     words = list(argv)
     if len(words) > 1 and words[1] == "run" and LAUNCHER in words[0]:
         words = words[2:]
         script = next((place for place, word in enumerate(words) if word == "-m" or word.endswith(".py")), len(words))
         return [*_of_torchrun(words[:script]), *words[script:]]
+    if words[1:2] == ["demo"] and LAUNCHER in words[0]:
+        return [LAUNCHER, "demo", *_of_torchrun(words[2:])]
     return words
 
 

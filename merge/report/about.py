@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from distprof.contract.job_command import job_command
 from distprof.contract.paths import RUN_JSON
 from distprof.contract.rank_json import RunJson, read
 from distprof.errors import DataError
@@ -24,7 +25,7 @@ def about(sources: Sources) -> dict[str, Any]:
     versions: Mapping[str, str] = recorded[0].versions if recorded else {}
     return {
         "title": run.path.resolve().name, "run_id": run.run_id,
-        "command": None if launch is None or not launch.argv else shlex.join(_script(launch.argv)),
+        "command": None if launch is None or not launch.argv else shlex.join(_script(job_command(launch.argv))),
         "started_ns": None if launch is None or not launch.start_ns else launch.start_ns,
         "hosts": _hosts(run), "versions": dict(versions),
         "devices": sorted({rank.device_name for rank in run.ranks if rank.device_name is not None}),

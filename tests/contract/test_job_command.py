@@ -16,6 +16,7 @@ from distprof.launch.job_arguments import add_recording_flags
      "--nproc-per-node 4 train.py --out mine"),
     ("distprof run --steps=trace=3 --no-merge --tp 2 -m train --steps 9", "--tp 2 -m train --steps 9"),
     ("distprof run --force --debug", ""),
+    ("/venv/bin/distprof demo --out runs/demo --force", "distprof demo"),
     ("train.py --out mine", "train.py --out mine")])
 def test_what_is_of_the_job(argv, command):
     assert " ".join(job_command(argv.split())) == command

@@ -14,16 +14,19 @@ from support import forked
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 from support.pages import consoles, differences
 
-TUTORIAL = list(consoles((ROOT / "docs" / "tutorial.md").read_text()))
+PAGE = (ROOT / "docs" / "tutorial.md").read_text()
+TUTORIAL = list(consoles(PAGE))
 SOURCES = ("distprof", "merge", "launch", "hatch_build.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
+INSTALL = "pip install 'distprof[record]'"
 PIP = " --quiet --no-deps --target installed"
-"""pip does what the page says, but elsewhere than in the environment of the tests, and asks for no torch."""
+"""pip does what the page says with the sources here, but installs elsewhere than where the tests run, and no torch."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the examples, and `distprof` and `pip` as commands: what is tested, is what these tests import."""
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    """A folder with the script of the page, and `distprof` and `pip`: what is tested, is what these tests import."""
+    script, = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "train.py").write_text(script)
     (tmp_path / "bin").mkdir()
     for name in ("distprof", "pip"):
         forked.write_program(tmp_path / "bin" / name, name)
@@ -39,7 +42,7 @@ def _run(command: str, folder: Path) -> subprocess.CompletedProcess:
 
 @pytest.mark.job
 def test_the_page_can_be_followed(folder):
-    assert [shown.command.split()[0] for shown in TUTORIAL] == ["pip", *["distprof"] * 7]
+    assert [shown.command.split()[0] for shown in TUTORIAL] == ["pip", *["distprof"] * 6]
     for shown in TUTORIAL[1:]:
         done = _run(shown.command, folder)
         assert (done.returncode, differences(shown.lines, done.stdout)) == (0, []), (shown.command, done.stdout)
@@ -55,7 +58,7 @@ def test_what_a_page_shows_is_compared():
     assert differences(["Rank 3 delays"], printed) == ["Rank 3 delays"]
     assert differences(["params 1,058 all equal"], printed) == ["params 1,058 all equal"]
     assert differences(["rank 0 dp0 ...~~~~AAAA"], "rank 1 dp0  ~~~~~~~~~.") == []
-    assert re.fullmatch(r"pip install \.", TUTORIAL[0].command)
+    assert TUTORIAL[0].command == INSTALL
 
 
 NOT_COPIED = shutil.ignore_patterns("*.so", "*.tmp", "__pycache__")
@@ -64,13 +67,13 @@ NOT_COPIED = shutil.ignore_patterns("*.so", "*.tmp", "__pycache__")
 
 @pytest.mark.job
 def test_the_install_line_installs(folder):
-    """As on the page, but for torch, and into a folder."""
+    """As on the page, but from the sources, without torch, and into a folder."""
     for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=NOT_COPIED)
         else:
             shutil.copy(ROOT / name, folder)
-    done = _run(TUTORIAL[0].command + PIP, folder)
+    done = _run(INSTALL.replace("distprof[", ".[") + PIP, folder)
     if done.returncode and "No matching distribution found for hatchling" in done.stdout:
         pytest.skip("pip cannot install hatchling, which builds the package")
     assert done.returncode == 0, done.stdout

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from distprof.contract import rank_json
-from distprof.launch import commands
 from distprof.launch.next_commands import next_commands
 from distprof.launch.what_next import what_next
 from distprof.recording.run_directory import this_launch
@@ -31,32 +30,18 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def known(tmp_path, monkeypatch):
-    """Makes commands known by these names, beside those that are there."""
-    def add(*names: str) -> None:
-        (tmp_path / "more").mkdir()
-        for name in names:
-            (tmp_path / "more" / f"{name}.py").touch()
-        monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path / "more")])
-    return add
-
-
-def without(*names: str) -> list[str]:
-    """Next commands after a merge, as far as they are there."""
-    return [line.split()[1] for line in next_commands(Path("r"), but=names)]
-
-
 def test_a_merge_without_a_trace_is_not_viewed(tmp_path):
     merged = tmp_path / "merged"
     merged.mkdir()
     assert [line.split()[1] for line in next_commands(tmp_path)] == ["report", "comms", "stats"]
     (merged / "trace.json.gz").touch()
-    assert [line.split()[1] for line in next_commands(tmp_path)] == ["report", "view", "comms"]
+    assert [line.split()[1] for line in next_commands(tmp_path)] == ["report", "comms", "view"]
 
 
-def test_an_empty_folder_has_the_first_command():
-    assert what_next(Path()) == ["distprof run --nproc-per-node 2 train.py    there is no run in this folder yet"]
+def test_an_empty_folder_has_the_first_commands():
+    assert what_next(Path()) == [
+        "distprof demo                               record a small job with a late rank, and find it",
+        "distprof run --nproc-per-node 2 train.py    record a script of yours"]
 
 
 @pytest.mark.parametrize(("about", "line"), [
@@ -75,15 +60,24 @@ def test_a_job_that_records_still(tmp_path):
     assert what_next(Path()) == ["distprof comms runs/a    1 rank not finished: recording, or killed"]
 
 
-def test_a_merge_without_a_report_and_with_one(tmp_path, known):
-    known("report", "view")
+def test_a_merge_without_a_report_and_with_one(tmp_path):
     run = run_in(tmp_path)
     assert called("merge", run).returncode == 0
-    assert what_next(Path()) == ["distprof report runs/a    merged, without a report"]
-    (run / "merged" / "report.html").touch()
-    assert what_next(Path()) == ["distprof view runs/a    merged"]
+    others = ["distprof comms runs/a     which ranks wait for which, and why",
+              "distprof view runs/a      the timeline of all ranks, in your browser"]
+    assert what_next(Path()) == ["distprof report runs/a    all findings on one page", *others]
+    assert called("report", run).returncode == 0
+    assert what_next(Path()) == ["distprof report runs/a    its page is there: runs/a/merged/report.html", *others]
     os.utime(run / "rank00000" / "rank.json", ns=(2**62, 2**62))
     assert what_next(Path()) == ["distprof merge --force runs/a    its merge is older than what was recorded"]
+
+
+def test_of_older_runs_there_is_one_line(tmp_path):
+    for number in range(3):
+        run = run_in(tmp_path, f"run{number}", start_ns=number)
+        assert called("merge", run).returncode == 0
+    assert [line.split()[1:3] for line in what_next(Path())] == [
+        ["report", "run2"], ["comms", "run2"], ["view", "run2"], ["report", "run1"], ["report", "run0"]]
 
 
 def test_the_newest_runs_come_first_and_what_is_no_run_is_left_out(tmp_path):
@@ -110,8 +104,3 @@ def test_distprof_alone_shows_the_help_and_this(tmp_path):
     assert done.stdout.endswith("\nNext in this folder:\n  distprof merge runs/a    2 ranks recorded, not merged\n")
     assert "Next in this folder" not in called("--help").stdout
 
-
-def test_only_commands_that_exist_come_next(known, monkeypatch):
-    assert without("report", "view") == ["comms", "stats", "critical-path"]
-    known("report", "view")
-    assert without() == ["report", "view", "comms"] and without("report") == ["view", "comms", "stats"]

@@ -1,0 +1,167 @@
+"""`distprof demo`: it records a job whose late rank and layer are known, and ends with the sentence that names both."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distprof.errors import DataError
+from distprof.launch.demo.late_rank import show_answer
+from support.jobs import PATIENCE_S, ROOT, called, clean_environ
+from support.pages import consoles, differences
+
+DEMO = (sys.executable, "-m", "distprof", "demo")
+FINDING = (r"Rank (\d+) delays (?:every step|\d+ of \d+ steps) by [\d.]+ ms \(.*? %\): "
+           r"`layers\.1\.mlp` forward takes ([\d.]+) ms against [\d.]+ ms on its peers; p [=<] [\d.e-]+\n")
+GAIN = r"  Fixing it would bring the step from ([\d.]+) to ([\d.]+) ms \(\+- [\d.]+ [mu]?s\)\.\n"
+END = r"report: (\S+)\nNext: distprof run --nproc-per-node 4 train\.py\n"
+OTHERS = {"RANK": "1", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "MASTER_ADDR": "10.255.255.1", "MASTER_PORT": "1",
+          "PET_NNODES": "2", "PET_NO_PYTHON": "1", "TORCHELASTIC_RUN_ID": "other",
+          "DISTPROF_OUT": "elsewhere", "DISTPROF_STEPS": "wait=1", "DISTPROF_TOPICS": "steps", "DISTPROF_TP": "2",
+          "DISTPROF_RANKS": "0", "DISTPROF_DISABLE": "1"}
+"""What a job that was started in the same shell may have left."""
+
+
+def demo(folder: Path, *arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The command as somebody types it who has no clone."""
+    return subprocess.run([*DEMO, *map(str, arguments)], cwd=folder, env=clean_environ() | environ, text=True,
+                          capture_output=True, timeout=PATIENCE_S, check=False)
+
+
+def named(done: subprocess.CompletedProcess[str]) -> tuple[int, str]:
+    """The rank that the demo ends with, and the report."""
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = re.fullmatch(FINDING + GAIN + END, done.stdout)
+    assert found is not None, done.stdout
+    rank, takes, before, after, report = found.groups()
+    assert float(after) < float(before) and float(takes) >= 90, "it sleeps 90 ms"
+    return int(rank), report
+
+
+@pytest.fixture
+def environ() -> Iterator[None]:
+    """Puts back what a command called in this process changes."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.mark.job
+def test_the_demo_names_rank_and_layer_whatever_another_job_left_in_the_shell(tmp_path, capsys):
+    done = demo(tmp_path, **OTHERS)
+    rank, report = named(done)
+    assert rank == 2 and re.fullmatch(r"runs/demo-\d{8}-\d{6}/merged/report\.html", report)
+    page = (tmp_path / report).read_text()
+    assert "Rank 2 delays every step" in page and "distprof demo" in page
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"] and len(list((tmp_path / "runs").iterdir())) == 1
+    said = done.stderr.splitlines()
+    assert said[1] == ("demo: 4 ranks train a small transformer; layers.1.mlp of rank 2 sleeps 90 ms in every step")
+    assert [line.split(": ", 1)[1].split()[0] for line in said] == ["recording", "4", "4", "merged"], done.stderr
+    shown = next(one for one in consoles((ROOT / "README.md").read_text()) if one.command.startswith("distprof demo"))
+    assert differences(shown.lines, done.stderr + done.stdout) == [] and len(shown.lines) == 8
+    with pytest.raises(DataError, match=r"expected rank 3 and layers\.1\.mlp there, and no other rank"):
+        show_answer((tmp_path / report).parents[1], 3)
+    assert capsys.readouterr().out.startswith("Rank 2 delays")
+
+
+@pytest.mark.job
+@pytest.mark.usefixtures("environ")
+def test_a_demo_that_is_interrupted_leaves_nothing_running_and_is_not_overwritten(tmp_path, monkeypatch):
+    with subprocess.Popen([*DEMO, "--ranks", "2", "--out", "mine"], cwd=tmp_path, env=clean_environ(), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as started:
+        assert started.stderr is not None
+        assert any("demo: 2 ranks train" in line for line in started.stderr)
+        os.killpg(started.pid, signal.SIGINT)  # as a terminal does
+        out, said = started.communicate(timeout=PATIENCE_S)
+    assert (started.returncode, out, said) == (130, "", "distprof: 0 of 2 ranks recorded, 2 unfinished.\n")
+    there = contents(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    refused = called("demo", "--ranks", 2, "--out", "mine")
+    assert refused.returncode == 1 and not refused.stdout and contents(tmp_path) == there != {}
+    assert refused.stderr.startswith("distprof: expected a new or empty directory, found mine with files in it  hint: ")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--ranks", "1"), "expected 2 to 64 ranks, found --ranks 1  hint: a rank is late compared with others: --ranks 4"),
+    (("--ranks", "65"), "expected 2 to 64 ranks, found --ranks 65  hint: --ranks 4"),
+    (("--ranks", "two"), "Invalid value for '--ranks': 'two' is not a valid integer."),
+    (("--out", "s3://bucket/a"), "expected a folder of this machine for --out, found s3://bucket/a  hint: distprof "
+                                 "upload RUN URL sends a run elsewhere"),
+    (("train.py",), "Got unexpected extra argument (train.py)"),
+])
+def test_wrong_arguments_are_one_line(tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    done = called("demo", *words)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"distprof: {said}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("environ")
+def test_what_is_there_is_not_overwritten(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine")
+    for more in ((), ("--force",)):
+        done = called("demo", "--out", "notes", *more)
+        assert done.returncode == 1 and not done.stdout
+        assert done.stderr.startswith("distprof: expected a ") and len(done.stderr.splitlines()) == 1
+    (tmp_path / "file").write_text("mine")
+    assert "expected a directory at file, found a file" in called("demo", "--out", "file").stderr
+    assert [path.read_text() for path in (tmp_path / "notes" / "mine.txt", tmp_path / "file")] == ["mine"] * 2
+
+
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """Keeps one processor at work."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as loop:
+        try:
+            yield
+        finally:
+            loop.kill()
+
+
+def _ten_times(folder: Path) -> list[float]:
+    took = []
+    for number in range(10):
+        began = time.monotonic()
+        assert named(demo(folder, "--out", f"run{number}")) == (2, f"run{number}/merged/report.html")
+        took.append(time.monotonic() - began)
+    sys.stderr.write(f"demo: {', '.join(f'{seconds:.1f}' for seconds in took)} s\n")
+    return took
+
+
+@pytest.mark.stress
+def test_the_right_rank_and_layer_ten_times_out_of_ten(tmp_path):
+    assert len(_ten_times(tmp_path)) == 10
+
+
+@pytest.mark.stress
+@pytest.mark.usefixtures("busy")
+def test_the_same_while_a_processor_is_kept_busy(tmp_path):
+    assert len(_ten_times(tmp_path)) == 10
+
+
+@pytest.mark.stress
+def test_more_ranks_than_processors_and_two(tmp_path):
+    assert named(demo(tmp_path, "--ranks", 8, "--out", "eight")) == (2, "eight/merged/report.html")
+    assert named(demo(tmp_path, "--ranks", 2, "--out", "two")) == (1, "two/merged/report.html")
+    assert named(demo(tmp_path, "--ranks", 2, "--out", "two", "--force")) == (1, "two/merged/report.html")
+
+
+def test_make_demo_is_this_command():
+    target = re.search(r"^demo:.*\n\t(.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert target is not None and target[1].split()[:2] == ["$(BIN)/distprof", "demo"]
