@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import sys
 import unicodedata
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from distprof.errors import Ended
+from distprof.system import SIGPIPE
 
 _ASCII = bytes(range(0x20, 0x7F))
 _SUSPECT = re.compile(r"[^ -~]")
@@ -97,7 +97,7 @@ def show(text: str) -> None:
     try:
         _write(sys.stdout, f"{text if isinstance(text, Shown) else visible_lines(text)}\n")
     except BrokenPipeError as error:
-        raise Ended(signal.SIGPIPE) from error
+        raise Ended(SIGPIPE) from error
 
 
 def say(message: str, *lines: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import struct
@@ -116,6 +115,8 @@ def _append(path: Path, frame: bytes) -> bool:
 
 
 def _locked(handle: int) -> bool:
+    import fcntl  # Windows, which reads summaries and writes none, lacks it
+
     until = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -159,7 +159,7 @@ def _is_merge(folder: Path) -> bool:
     if not folder.is_dir() or any(path.name not in OURS and not path.name.startswith(".") for path in folder.iterdir()):
         return False
     try:
-        found = json.loads((folder / SUMMARY_JSON).read_text())
+        found = json.loads((folder / SUMMARY_JSON).read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(found, dict) and {"format", "world_size", "per_gpu"} <= found.keys()
