@@ -5,8 +5,8 @@ Reading runs needs none of it.
 
 from __future__ import annotations
 
-import platform
 import re
+import sys
 from types import ModuleType
 
 from distprof.errors import LackingError
@@ -14,6 +14,7 @@ from distprof.system import LINUX
 
 LEAST = (2, 8)
 """The oldest torch that can be recorded; pyproject.toml says the same."""
+SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 INSTALL = "pip install 'distprof[record]'"
 
 
@@ -28,13 +29,16 @@ def import_torch(purpose: str) -> ModuleType:
     """
     try:
         import torch
+
+        version = torch.__version__
+    except AttributeError as error:  # a folder of that name
+        raise LackingError(purpose, "no torch", hint=INSTALL) from error
     except (ImportError, OSError) as error:  # a library of CUDA that is missing is an OSError
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             raise LackingError(purpose, "no torch", hint=INSTALL) from error
         what = next(iter(str(error).splitlines()), type(error).__name__)
         raise LackingError(purpose, f"torch is installed, and cannot be imported: {what}",
                            hint="install it again; python -c 'import torch' shows the whole error") from error
-    version = str(torch.__version__)
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is not None and (int(found[1]), int(found[2])) < LEAST:
         least = ".".join(map(str, LEAST))
@@ -45,5 +49,5 @@ def import_torch(purpose: str) -> ModuleType:
 def expect_linux(purpose: str) -> None:
     """Raises a LackingError on another system."""
     if not LINUX:
-        raise LackingError(purpose, f"that needs Linux, and this is {platform.system()}",
+        raise LackingError(purpose, f"that needs Linux, and this is {SYSTEMS.get(sys.platform, sys.platform)}",
                            hint="record there; every system reads what was recorded: distprof report RUN")

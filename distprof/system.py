@@ -6,6 +6,7 @@ nowhere else in what reads runs: tests/test_system.py looks for it.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -64,6 +65,19 @@ def after_fork(call: Callable[[], object]) -> None:
     """Has a function called in each child that is forked."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
+
+
+def lock(handle: int) -> None:
+    """Locks an open file until it is closed.
+
+    Raises:
+        OSError: Another process has it, or there are no such locks here.
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_ours(about: os.stat_result) -> bool:

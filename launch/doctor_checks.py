@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,10 +157,12 @@ def _torch(_: Path) -> Iterator[Finding]:
 
 
 def _torch_features(_: Path) -> Iterator[Finding]:
-    if "torch" in sys.modules and all(importlib.util.find_spec(name) is not None for name in PACKAGES):
-        from distprof.launch.torch_features import lacking
+    if all(importlib.util.find_spec(name) is not None for name in PACKAGES):
+        with suppress(LackingError):
+            import_torch("record")
+            from distprof.launch.torch_features import lacking
 
-        yield from (Finding("lacks", "warn", f"torch has {text}") for text in lacking())
+            yield from (Finding("lacks", "warn", f"torch has {text}") for text in lacking())
 
 
 def _backends() -> Finding:
