@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.metadata import Distribution
@@ -13,12 +14,11 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-import tomllib
 
 from distprof import needs
 from distprof.launch.next_commands import command_names
 from support.bare import link_packages, site_packages
-from support.jobs import PATIENCE_S, ROOT, called, clean_environ
+from support.jobs import PATIENCE_S, ROOT, clean_environ
 from support.reading import APART, RECORDING, reading_commands
 from support.s3_server import S3Server, s3_server, use
 
@@ -56,20 +56,6 @@ def test_the_oldest_torch_is_that_of_the_extra():
 def test_every_command_reads_or_records(tmp_path):
     reading = {words[0] for words in reading_commands(tmp_path, tmp_path, tmp_path)}
     assert reading | APART | RECORDING >= set(command_names()) and not (reading | APART) & RECORDING
-
-
-def test_reading_commands_print_what_they_print_with_torch(bare, everything, ddp, tmp_path):
-    for words in reading_commands(everything, ddp, tmp_path):
-        if words[0] == "doctor":
-            continue
-        done, expected = in_bare(bare, "distprof", *words), called(*words)
-        assert (done.returncode, done.stderr) == (0, ""), words
-        assert comparable(done.stdout) == comparable(expected.stdout) and done.stdout, words
-
-
-def comparable(text: str) -> str:
-    """Without how long it took."""
-    return re.sub(r"merged in [\d.]+ \w+", "merged", text)
 
 
 def test_a_run_is_read_in_python(bare, everything):

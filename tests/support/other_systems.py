@@ -1,4 +1,4 @@
-"""What macOS and Windows lack of Python's standard library, by the stubs that mypy brings, and a Python that lacks it."""
+"""What macOS and Windows lack of Python's library, by the stubs that mypy brings, and a Python that lacks it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pretended:
 def pretended(platform: str) -> Pretended:
     """What a system lacks: darwin or win32."""
     lacks = {name: sorted(_names_in(name, "linux") - _names_in(name, platform)) for name in MODULES}
-    return Pretended(platform, POSIX if platform == "win32" else (), {name: some for name, some in lacks.items() if some})
+    return Pretended(platform, POSIX if platform == "win32" else (), lacks)
 
 
 def _names_in(module: str, platform: str) -> set[str]:

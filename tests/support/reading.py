@@ -6,8 +6,8 @@ from pathlib import Path
 
 RECORDING = frozenset(("run", "count", "profile", "reconcile", "demo"))
 """Commands that need torch."""
-APART = frozenset(("view", "upload"))
-"""Those that talk to a browser or to a storage."""
+APART = frozenset(("view", "upload", "doctor"))
+"""Those that talk to a browser or to a storage, and the one that looks at this machine."""
 
 
 def reading_commands(run: Path, other: Path, out: Path) -> list[list[str]]:
@@ -19,4 +19,4 @@ def reading_commands(run: Path, other: Path, out: Path) -> list[list[str]]:
         ("whatif", "--no-stragglers", run), ("memory", run), ("memory", "--by", "module", run),
         ("diff", run, other), ("diff", run, other, "--html", out / "difference.html"),
         ("report", run), ("report", "--markdown", run), ("export", "--out", out / "chakra", run),
-        ("export", "--out", out / "drawn", "--format", "dot", run), ("doctor", "--out", out))]
+        ("export", "--out", out / "drawn", "--format", "dot", run))]

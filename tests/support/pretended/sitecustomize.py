@@ -70,7 +70,7 @@ seen = {name: Seen(__import__(name), system["lacks"].get(name, ()), **INSTEAD.ge
 really_import = builtins.__import__
 
 
-def import_as_seen(name, globals=None, locals=None, fromlist=(), level=0):
+def import_as_seen(name, globals=None, locals=None, fromlist=(), level=0):  # noqa: A002 (as Python calls it)
     found = really_import(name, globals, locals, fromlist, level)
     importer = (globals or {}).get("__name__") or ""
     return seen.get(name, found) if not level and importer.partition(".")[0] == "distprof" else found
