@@ -58,7 +58,7 @@ def test_what_a_page_shows_is_compared():
     assert differences(["Rank 3 delays"], printed) == ["Rank 3 delays"]
     assert differences(["params 1,058 all equal"], printed) == ["params 1,058 all equal"]
     assert differences(["rank 0 dp0 ...~~~~AAAA"], "rank 1 dp0  ~~~~~~~~~.") == []
-    assert re.fullmatch(r"pip install \.", TUTORIAL[0].command)
+    assert re.fullmatch(r"pip install '\.\[record\]'", TUTORIAL[0].command)
 
 
 NOT_COPIED = shutil.ignore_patterns("*.so", "*.tmp", "__pycache__")
