@@ -21,11 +21,11 @@ help: ## show this
 
 $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py $(wildcard merge/scan/compiled/*.[ch]) merge/scan/compiled/build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --editable .
+	$(PIP) install --editable '.[record]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed
-	$(PIP) install --editable '.[test,peers,frameworks,docs]'
+	$(PIP) install --editable '.[record,test,peers,frameworks,docs]'
 	$(PIP) install --no-deps torchvision lightning pytorch-lightning torchmetrics megatron-core torchtitan mlc-chakra
 	DS_BUILD_OPS=0 $(PIP) install --no-deps --no-build-isolation deepspeed  # its setup imports torch
 	touch $@

@@ -64,7 +64,9 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         if not _HOMES[name].startswith(NO_TORCH):
-            import_module("torch")  # whole, before ours: under `distprof run` its import starts the recorder
+            from distprof.needs import import_torch
+
+            import_torch(f"use distprof.{name}")  # whole, before ours: under `distprof run` that starts the recorder
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'distprof' has no attribute {name!r}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import threading
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from distprof.errors import Ended
+from distprof.system import SIGNALS, c_function
 
 PR_SET_PDEATHSIG = 1
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Ending:
@@ -41,7 +40,7 @@ def ended_by_signals() -> Iterator[None]:
     """Raises `Ended` here when a signal arrives; those that the process ignores, as under nohup, stay ignored.
 
     Raises:
-        Ended: By SIGINT, SIGTERM or SIGHUP, once.
+        Ended: By one of `SIGNALS`, once.
     """
     if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
         yield
@@ -76,11 +75,11 @@ def held() -> Iterator[None]:
         raise Ended(_ENDING.number)
 
 
-def end_with_parent(number: signal.Signals) -> None:
-    """Has the kernel send this process a signal when its parent ends; only Linux can."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+def end_with_parent(name: str) -> None:
+    """Has the kernel send this process a signal, like SIGKILL, when its parent ends; only Linux can."""
+    prctl = c_function("prctl")
     if prctl is not None:
-        prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+        prctl(PR_SET_PDEATHSIG, signal.Signals[name], 0, 0, 0)
 
 
 def kill_workers() -> None:

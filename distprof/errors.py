@@ -8,6 +8,7 @@
     +-- StorageError        1   a storage of runs does not answer, or refuses the keys
     +-- FormulaError        1   a FLOP formula that a user registered failed
     +-- ModelError          1   the user's model or its factory raised
+    +-- LackingError        1   this Python lacks torch, or the system what recording needs; an ImportError as well
     +-- IncompleteError     3   done, but parts of the run are missing (only under --strict)
     +-- BeyondLimit         1   a change is beyond a limit of `diff --fail-if`
     +-- CannotTell          3   whether it is, cannot be told
@@ -68,6 +69,20 @@ class FormulaError(DistprofError):
 
 class ModelError(DistprofError):
     """A model, or the factory that makes it, raised; what it raised is the cause."""
+
+
+class LackingError(DistprofError, ImportError):
+    """What was asked for needs torch, which is not there or cannot be used, or another system.
+
+    Args:
+        purpose: What was asked for, like "record".
+        why: What is wrong, like "no torch".
+        hint: What the user can do about it.
+    """
+
+    def __init__(self, purpose: str, why: str, *, hint: str) -> None:
+        super().__init__(f"cannot {purpose}: {why}", hint=hint)
+        self.why = why
 
 
 class IncompleteError(DistprofError):

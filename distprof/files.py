@@ -15,6 +15,7 @@ import msgspec
 from distprof.errors import OutputError
 from distprof.storage.faults import RemoteError
 from distprof.storage.places import remote
+from distprof.system import open_for_sync
 
 ROOM = "make room there, or choose another place with --out DIR"
 ACCESS = "choose a place that can be written to with --out DIR"
@@ -62,8 +63,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         write(temporary)
-        with temporary.open("rb") as handle:
-            _sync(handle.fileno())
+        sync(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -71,7 +71,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Writes a JSON file whole or not at all."""
-    write_whole(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n"))
+    write_whole(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="ascii"))
 
 
 def json_text(value: Any) -> bytes:
@@ -112,18 +112,15 @@ def write_text(path: Path, text: str) -> None:
         raise OutputError(f"cannot write {path}: {error.strerror}", hint="choose another file") from error
 
 
-def sync(folder: Path) -> None:
-    """Syncs the names in a folder to disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        _sync(handle)
-    finally:
-        os.close(handle)
-
-
-def _sync(handle: int) -> None:
+def sync(path: Path) -> None:
+    """Syncs a file, or the names in a folder, to disk."""
+    handle = open_for_sync(path)
+    if handle is None:
+        return
     try:
         os.fsync(handle)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):  # file systems that have no such thing
             raise
+    finally:
+        os.close(handle)

@@ -5,11 +5,12 @@ Without the first a merge takes more memory with each rank that it has done.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
+
+from distprof.system import c_function
 
 Item = TypeVar("Item")
 OFTEN = 32
@@ -17,7 +18,7 @@ OFTEN = 32
 
 def give_back() -> None:
     """Does nothing where the C library is not glibc. It sets no options: notebooks read runs as well."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = c_function("malloc_trim")
     if trim is not None:
         trim(0)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import sys
 import unicodedata
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from distprof.errors import Ended
+from distprof.system import SIGPIPE, WINDOWS
 
 _ASCII = bytes(range(0x20, 0x7F))
 _SUSPECT = re.compile(r"[^ -~]")
@@ -72,6 +72,10 @@ def _escaped(found: re.Match[str]) -> str:
 def quoted(path: str | os.PathLike[str]) -> str:
     """A path as a shell takes it, in characters that can be seen: `runs/a`, `'my run'`, `$'a\\x1b[2J'`."""
     text = str(path)
+    if WINDOWS:  # names have no controls there
+        from subprocess import list2cmdline
+
+        return list2cmdline([text])
     if visible(text) == text:
         return shlex.quote(text)
     return "$'" + "".join(map(_quoted_byte, os.fsencode(text))) + "'"
@@ -97,7 +101,7 @@ def show(text: str) -> None:
     try:
         _write(sys.stdout, f"{text if isinstance(text, Shown) else visible_lines(text)}\n")
     except BrokenPipeError as error:
-        raise Ended(signal.SIGPIPE) from error
+        raise Ended(SIGPIPE) from error
 
 
 def say(message: str, *lines: str) -> None:
@@ -122,7 +126,7 @@ def _write(stream: TextIO | None, text: str) -> None:
         return
     text = _encodable(text, getattr(stream, "encoding", None) or "utf-8")
     is_replaced = stream not in (sys.__stdout__, sys.__stderr__)
-    if is_replaced:  # by a script that logs in its own way
+    if is_replaced or WINDOWS:  # by a script that logs in its own way; a console there takes text, not bytes
         stream.write(text)
         stream.flush()
         return

@@ -5,10 +5,11 @@ A thread that gets no memory while it starts is never noticed by the one that st
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
+
+from distprof.system import limit_of
 
 SCARCE_BYTES = 4 << 30
 """Address space below which memory is taken to be short."""
@@ -34,5 +35,5 @@ def thread_pool(workers: int | None = None) -> Executor:
 
 def is_scarce() -> bool:
     """True where this process may not have `SCARCE_BYTES` of address space."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return soft != resource.RLIM_INFINITY and soft < SCARCE_BYTES
+    most = limit_of("AS")
+    return most is not None and most < SCARCE_BYTES

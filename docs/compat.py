@@ -82,7 +82,7 @@ def run(environment: Environment) -> tuple[str, ...]:
 def install(environment: Environment, place: Path) -> None:
     """Installs torch, what distprof needs and what its tests need."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [name for name in project["dependencies"] if not name.startswith("torch")]
+    needed = project["dependencies"]
     tools = [name for name in project["optional-dependencies"]["test"] if not name.startswith(LINTERS)]
     if environment.packages == "lowest":
         needed = [name.replace(">=", "==") for name in needed]

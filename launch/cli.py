@@ -8,18 +8,21 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from distprof import __version__
-from distprof.errors import DistprofError, Ended, UsageError
+from distprof.errors import DistprofError, Ended, LackingError, UsageError
 from distprof.launch import commands
 from distprof.launch.display.standard_streams import close_standard_output, open_standard_streams, tell_errors_once
-from distprof.launch.guarded import Outcome, run_guarded
 from distprof.launch.limits import is_limited, reached
 from distprof.launch.next_commands import command_names
+from distprof.system import SIGPIPE
 from distprof.terminal import say, show
+
+if TYPE_CHECKING:
+    from distprof.launch.guarded import Outcome
 
 ORDER = ("run", "demo", "merge", "report", "view", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
          "waits", "export", "upload", "count", "profile", "reconcile", "doctor")
@@ -101,15 +104,21 @@ def main(argv: list[str] | None = None) -> None:
     # the ranks of a job are the user's, and what they say is wanted at once
     debug = "--debug" in arguments or "DISTPROF_DEBUG" in os.environ
     guarded = argv is None and command not in RECORDING and not debug and is_limited()
-    outcome = run_guarded(lambda: _run(arguments)) if guarded else _run(arguments)
+    outcome = _guarded(arguments) if guarded else _run(arguments)
     if isinstance(outcome, str):
         say(outcome)
     code = outcome if isinstance(outcome, int) else 1
     if not close_standard_output():
-        code = code or 128 + signal.SIGPIPE
+        code = code or 128 + SIGPIPE
     if argv is None and command in READING and "concurrent.futures.process" not in sys.modules:
         os._exit(code)  # all is written; a normal shutdown takes as long as merging a small run
     sys.exit(code)
+
+
+def _guarded(arguments: list[str]) -> Outcome:
+    from distprof.launch.guarded import run_guarded  # needs Linux
+
+    return run_guarded(lambda: _run(arguments))
 
 
 def _run(arguments: list[str]) -> Outcome:
@@ -121,16 +130,19 @@ def _run(arguments: list[str]) -> Outcome:
         sys.stdout.flush()
     except SystemExit as end:
         # click puts something else in the place of standard output when nobody reads the help
-        code = end.code or 0 if sys.stdout is stdout else 128 + signal.SIGPIPE
+        code = end.code or 0 if sys.stdout is stdout else 128 + SIGPIPE
     except Ended as end:
         code = end.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = 128 + signal.SIGINT
     except BrokenPipeError:
-        code = 128 + signal.SIGPIPE
+        code = 128 + SIGPIPE
     except click.ClickException as error:
         code = _fail(error.format_message(), 2, error)
     except DistprofError as error:
+        limit = reached(error) if isinstance(error, LackingError) else None  # torch may not fit into what it is given
+        if limit is not None and not os.environ.get("DISTPROF_DEBUG"):
+            return limit
         code = _fail(str(error), error.exit_code, error)
     except BaseException as error:  # noqa: BLE001 (a panic of polars is no Exception)
         return _unexpected(error)

@@ -12,16 +12,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from distprof.errors import LackingError
+from distprof.needs import expect_linux, import_torch
 from distprof.peaks.published import device_peaks
 from distprof.process.identity import BOOT_ID
 from distprof.reporters.page import Page
 from distprof.units import si
 
-PACKAGES = ("pyarrow", "polars", "msgspec", "isal", "click", "rich")
+PACKAGES = ("numpy", "pyarrow", "polars", "msgspec", "isal", "click", "rich", "jinja2", "fsspec")
+"""What reads runs; recording takes torch as well."""
+READING = ("python", "packages")
+"""Topics without which no run is read."""
 MIN_FREE_BYTES = 1 << 30
 """Free disk below which a recording may not fit."""
 
@@ -47,10 +53,11 @@ def examine(out: Path, *, as_json: bool, peak: bool = False) -> tuple[str, bool]
         The report, and False if recording is impossible.
     """
     findings = [finding for check in MACHINE_CHECKS for finding in check(out)]
-    healthy = all(finding.level != "fail" for finding in findings)
+    failed = [finding for finding in findings if finding.level == "fail"]
+    healthy, reads = not failed, all(finding.topic not in READING for finding in failed)
     devices = _peaks(findings) if peak else []
     if as_json:
-        found = {"healthy": healthy, "findings": [finding._asdict() for finding in findings]}
+        found = {"healthy": healthy, "reads": reads, "findings": [finding._asdict() for finding in findings]}
         return json.dumps(found | ({"peaks": devices} if peak else {}), indent=1), healthy
     page = Page()
     for finding in findings:
@@ -61,9 +68,15 @@ def examine(out: Path, *, as_json: bool, peak: bool = False) -> tuple[str, bool]
     elif peak:
         page.line("peak rates were not measured: packages are missing")
         page.line()
-    page.line("This machine can record. Next: distprof run --nproc-per-node 2 SCRIPT" if healthy else
-              "This machine cannot record; see the lines that start with fail.")
+    page.line(_verdict(failed, reads=reads))
     return page.text(), healthy
+
+
+def _verdict(failed: list[Finding], *, reads: bool) -> str:
+    if not failed:
+        return "This machine can record. Next: distprof run --nproc-per-node 2 SCRIPT"
+    reasons = "; ".join(finding.text.partition("  hint: ")[0] for finding in failed)
+    return f"This machine {'can read runs; cannot record' if reads else 'can neither read runs nor record'}: {reasons}"
 
 
 def _peaks(findings: list[Finding]) -> list[dict[str, Any]]:
@@ -110,6 +123,13 @@ def _python(_: Path) -> Iterator[Finding]:
                   f"{platform.python_version()} on {platform.machine()}" + ("" if fits else "; 3.11 is needed"))
 
 
+def _system(_: Path) -> Iterator[Finding]:
+    try:
+        expect_linux("record")
+    except LackingError as error:
+        yield Finding("system", "fail", error.why)
+
+
 def _packages(_: Path) -> Iterator[Finding]:
     found = {name: importlib.util.find_spec(name) is not None for name in PACKAGES}
     missing = [name for name, there in found.items() if not there]
@@ -120,9 +140,9 @@ def _packages(_: Path) -> Iterator[Finding]:
 
 def _torch(_: Path) -> Iterator[Finding]:
     try:
-        import torch
-    except ImportError as error:
-        yield Finding("torch", "fail", f"cannot be imported: {error}  hint: pip install torch")
+        torch = import_torch("record")
+    except LackingError as error:
+        yield Finding("torch", "fail", f"{error.why}  hint: {error.hint}")
         return
     yield Finding("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
     if torch.cuda.is_available():
@@ -137,10 +157,12 @@ def _torch(_: Path) -> Iterator[Finding]:
 
 
 def _torch_features(_: Path) -> Iterator[Finding]:
-    if all(importlib.util.find_spec(name) is not None for name in (*PACKAGES, "torch")):
-        from distprof.launch.torch_features import lacking
+    if all(importlib.util.find_spec(name) is not None for name in PACKAGES):
+        with suppress(LackingError):
+            import_torch("record")
+            from distprof.launch.torch_features import lacking
 
-        yield from (Finding("lacks", "warn", f"torch has {text}") for text in lacking())
+            yield from (Finding("lacks", "warn", f"torch has {text}") for text in lacking())
 
 
 def _backends() -> Finding:
@@ -197,4 +219,4 @@ def _clock(_: Path) -> Iterator[Finding]:
 
 
 MACHINE_CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
-    _python, _packages, _torch, _torch_features, _disk, _clock, _engine)
+    _python, _system, _packages, _torch, _torch_features, _disk, _clock, _engine)

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from distprof.ending import SIGNALS, end_with_parent, note_paths_in
+from distprof.ending import end_with_parent, note_paths_in
 from distprof.launch.limits import reached, short
+from distprof.system import SIGNALS
 
 ALLOCATOR = b"<jemalloc>: "
 """Begins lines of polars' allocator: thousands where it cannot start a thread, though it works without."""
@@ -57,7 +58,7 @@ def _be_child(run: Callable[[], Outcome], kept: int, notes: int) -> None:
     """Runs the command, notes its outcome and never returns."""
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        end_with_parent(signal.SIGTERM)
+        end_with_parent("SIGTERM")
         os.dup2(kept, 2)
         os.close(kept)
         note_paths_in(notes)

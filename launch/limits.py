@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import re
-import resource
 from collections.abc import Iterator
 
+from distprof.system import LINUX, limit_of
 from distprof.threads import is_scarce
 
 ENOUGH_KB = 2_000_000
@@ -22,8 +22,12 @@ _SHORT_OF_MEMORY = re.compile(
 
 
 def is_limited() -> bool:
-    """True where a limit of this process is so low that a library may abort because of it."""
-    return _limit(resource.RLIMIT_AS) is not None or _few_processes() is not None or _few_files() is not None
+    """True where a limit of this process is so low that a library may abort because of it, and that can be told."""
+    return LINUX and _is_low()
+
+
+def _is_low() -> bool:
+    return limit_of("AS") is not None or _few_processes() is not None or _few_files() is not None
 
 
 def reached(error: BaseException) -> str | None:
@@ -61,13 +65,13 @@ def _is_of_memory(error: BaseException) -> bool:
 
 def short_of_files() -> str:
     """The line where no file can be opened."""
-    limit = _limit(resource.RLIMIT_NOFILE)
+    limit = limit_of("NOFILE")
     return f"expected to open more files, found {limit} to be the limit  hint: ulimit -n 1024"
 
 
 def short_of_memory() -> str:
     """The line where there is no memory, or no thread can start."""
-    limit, processes = _limit(resource.RLIMIT_AS), _few_processes()
+    limit, processes = limit_of("AS"), _few_processes()
     if limit is None and processes is not None:
         return (f"expected to start threads, found a limit of {processes} processes and threads  "
                 f"hint: ulimit -u {FEW_PROCESSES}")
@@ -77,20 +81,15 @@ def short_of_memory() -> str:
 
 def short() -> str:
     """The line where a library aborted, by the limit that is most likely the reason."""
-    is_files = _few_files() is not None and _limit(resource.RLIMIT_AS) is None and _few_processes() is None
+    is_files = _few_files() is not None and limit_of("AS") is None and _few_processes() is None
     return short_of_files() if is_files else short_of_memory()
 
 
-def _limit(what: int) -> int | None:
-    soft, _ = resource.getrlimit(what)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
 def _few_processes() -> int | None:
-    limit = _limit(resource.RLIMIT_NPROC)
+    limit = limit_of("NPROC")
     return limit if limit is not None and limit < FEW_PROCESSES else None
 
 
 def _few_files() -> int | None:
-    limit = _limit(resource.RLIMIT_NOFILE)
+    limit = limit_of("NOFILE")
     return limit if limit is not None and limit < FEW_FILES else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
+
+from distprof.system import c_function
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's `mallopt`."""
@@ -20,7 +21,7 @@ def reuse_memory() -> None:
     gc.set_threshold(_OBJECTS)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # musl has none
+    mallopt = c_function("mallopt")
+    if mallopt is not None:  # only glibc has one
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_TRIM_THRESHOLD, 256 << 20)

@@ -19,6 +19,7 @@ from typing import Any
 
 from distprof.after_import import AfterImport, after_import
 from distprof.process import flight_recorder
+from distprof.system import after_fork
 
 RECORDED_BY = "DISTPROF_RECORDED_BY"
 """Set for the processes that a recorded one starts."""
@@ -50,7 +51,7 @@ class StartHook:
         """Begins to wait; called once torch is imported."""
         try:
             if not self._forked:
-                os.register_at_fork(after_in_child=self._after_fork)
+                after_fork(self._after_fork)
             flight_recorder.switch_on()
             after_import(C10D, self._watch_groups)
             if not (self._child or self._forked or _is_multiprocessing_child()):

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from distprof.contract.tables import (
     COLLECTIVES,
+    COMPILATIONS,
     CORRELATION,
     EXTERNAL_ID,
     SEQUENCE_NUMBER,
     STEPS,
     TAGS,
     TIME_COLUMNS,
+    WAITS,
     Column,
     Table,
     int64,
@@ -170,3 +172,5 @@ MERGED_OPERATORS = Table(
         int64("bytes", "Bytes read and written, likewise.", nullable=True),
     ),
 )
+COPIED = (WAITS, COMPILATIONS)
+"""Tables of the ranks that a merge has as they are, in one file, where a rank has one."""

@@ -18,6 +18,7 @@ from torch.compiler import is_compiling
 
 from distprof.contract.rank_json import Status
 from distprof.model.compiled import never_compile
+from distprof.needs import expect_linux, import_torch
 from distprof.recording.chosen_ranks import ChosenRanks
 from distprof.recording.compiling.compile_log import CompileLog
 from distprof.recording.failure import in_words
@@ -111,6 +112,8 @@ class Recorder:
         self._stop_watching()
 
     def _start(self) -> None:
+        expect_linux("record")
+        import_torch("record")
         forget = weakref.WeakMethod(self._forget)  # what is registered here stays for the life of the process
         os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
         self._watch.start()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import resource
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from distprof.contract.tables import TableRow
+from distprof.system import resource
 
 SCHEDULING = Path("/proc/thread-self/schedstat")
 """Time on a processor, time ready to run without one (both in ns), number of turns."""

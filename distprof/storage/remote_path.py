@@ -34,6 +34,10 @@ class RemotePath(PosixPath):
     the few objects of a folder, so that nothing is listed there again.
     """
 
+    def __new__(cls, *parts: Any, **_: Any) -> RemotePath:
+        """As a path that is never opened: on Windows that of `PosixPath` refuses."""
+        return PurePosixPath.__new__(cls, *parts)
+
     @classmethod
     def given(cls, url: str) -> RemotePath:
         """The path of a URL that a user names: all below it is listed at once, when it is first asked.

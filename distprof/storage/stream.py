@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 from collections import deque
 from concurrent.futures import Executor, Future
 from functools import cache
 from typing import Any
 
 from distprof.storage.backend import Entry, backend_of
+from distprof.system import after_fork
 from distprof.threads import thread_pool
 
 FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 22
@@ -120,4 +120,4 @@ def requests() -> Executor:
     return thread_pool(REQUESTS)
 
 
-os.register_at_fork(after_in_child=requests.cache_clear)  # its threads are not there
+after_fork(requests.cache_clear)  # its threads are not there

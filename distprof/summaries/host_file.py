@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import struct
@@ -26,6 +25,7 @@ from distprof.contract.rank_json import MOST_RANKS, RankJson
 from distprof.contract.rank_summary import MOST_BYTES, SUMMARIES, SUMMARY_FORMAT, SUMMARY_SUFFIX, Arrivals, RankSummary
 from distprof.errors import FormatError
 from distprof.files import escaped
+from distprof.system import lock
 
 MAGIC = b"\x93dpsum\r\n"
 """Not text, and damaged where line ends are translated."""
@@ -98,7 +98,7 @@ def file_stem(about: RankJson) -> str:
 
 def _append(path: Path, frame: bytes) -> bool:
     """False where another process holds the file for too long."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         if not _locked(handle):
             return False
@@ -119,7 +119,7 @@ def _locked(handle: int) -> bool:
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(handle)
             return True
         except OSError as error:
             if error.errno in NO_LOCKS:

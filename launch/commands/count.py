@@ -8,6 +8,7 @@ from functools import partial
 import click
 
 from distprof.launch.options import COUNT_DEVICE, JSON, model_arguments, module_tree
+from distprof.needs import import_torch
 from distprof.terminal import show
 
 
@@ -25,6 +26,7 @@ def count(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device: s
     path/to/file.py:build. It returns a model, (model, inputs) or (model, args, kwargs): inputs are a tensor, a tuple of
     positional arguments or a dict of arguments by name, args a tensor or a tuple, kwargs a dict.
     """
+    import_torch("count")
     from distprof.counting.count import count as count_call
     from distprof.launch.model.call import call_model, tree_text
 

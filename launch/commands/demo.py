@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from distprof.launch.options import PLACE
+from distprof.needs import expect_linux, import_torch
 
 
 @click.command()
@@ -22,6 +23,8 @@ def demo(*, ranks: int, out: Path | None, force: bool) -> None:
     ranks: of rank 1) sleeps in every step. The last lines name the rank and the layer, what fixing it gains, and the
     report.
     """
+    expect_linux("record")
+    import_torch("record")
     from distprof.launch.demo.late_rank import run_demo
 
     sys.exit(run_demo(ranks, out, force=force))

@@ -18,7 +18,10 @@ from distprof.terminal import show
               help="Measure FLOP/s of matrix products and bytes/s of a copy; takes some seconds.")
 @JSON
 def doctor(out: Path, *, as_json: bool, peak: bool) -> None:
-    """Check what this machine can record."""
+    """Check what this machine can record, and whether it can read runs.
+
+    Exits with 1 where it cannot record.
+    """
     from distprof.launch.doctor_checks import examine
 
     text, healthy = examine(out, as_json=as_json, peak=peak)

@@ -8,6 +8,7 @@ from functools import partial
 import click
 
 from distprof.launch.options import JSON, model_arguments, module_tree
+from distprof.needs import import_torch
 from distprof.reporters.tree_view import SORTS
 from distprof.terminal import show
 
@@ -31,6 +32,7 @@ def profile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], device:
 
     MODULE:FACTORY is explained in `distprof count --help`.
     """
+    import_torch("measure a model")
     from distprof.launch.model.call import call_model, tree_text
     from distprof.profiling.profile import profile as profile_call
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from distprof.launch.options import COUNT_DEVICE, JSON, model_arguments
+from distprof.needs import import_torch
 from distprof.terminal import show
 
 
@@ -23,6 +24,7 @@ def reconcile(model: str, *, shapes: Sequence[str], dtypes: Sequence[str], devic
 
     Lists every difference with its amount. MODULE:FACTORY is explained in `distprof count --help`.
     """
+    import_torch("reconcile counts")
     from distprof.counting.count import count_with_unused
     from distprof.launch.model.call import call_model
     from distprof.peers.reconcile import known_peer, reconcile_counts

@@ -10,6 +10,7 @@ import click
 
 from distprof.files import write_text
 from distprof.launch.completion import CompletedRun, files
+from distprof.needs import expect_linux, import_torch
 from distprof.terminal import show
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def run(arguments: tuple[str, ...]) -> None:
     """Record all ranks of a script; takes the flags of torchrun."""
+    expect_linux("record")
+    import_torch("record")
     from distprof.launch.job import run_job
 
     sys.exit(run_job(arguments, write_report=_write_report))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import sys
 import threading
 import webbrowser
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ def open_browser(address: str, environ: Mapping[str, str] = os.environ) -> bool:
     Returns:
         False where there is no browser.
     """
-    if os.name == "posix" and os.uname().sysname != "Darwin" and not any(map(environ.get, SCREENS)):
+    if sys.platform not in ("win32", "darwin") and not any(map(environ.get, SCREENS)):
         return False
     try:
         browser = webbrowser.get()

@@ -53,7 +53,7 @@ def page(file: str, run: str, place: Place, *, offline: bool) -> Page:
     nonce = secrets.token_urlsafe(16)
     values = {"title": html.escape(title), "nonce": nonce, "about": _in_script(about), "sentences": "".join(
         f"<li>{html.escape(visible(sentence))}</li>" for sentence in place.sentences)}
-    content = re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], TEMPLATE.read_text())
+    content = re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], TEMPLATE.read_text("utf-8"))
     policy = (f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; "
               f"img-src data:; frame-src {SELF if offline else ONLINE}; base-uri 'none'; form-action 'none'; "
               "frame-ancestors 'none'")

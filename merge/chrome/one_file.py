@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from distprof.system import send
 
 if TYPE_CHECKING:
     from distprof.storage.writing.joined import Parts
@@ -28,16 +28,9 @@ class OneFile:
         self._file.write(content)
 
     def append(self, index: int, file: Path, parts: Parts | None) -> None:
-        """Copies within the kernel: the pieces are as large as the merged trace."""
-        self._file.flush()
+        """The pieces are as large as the merged trace."""
         with file.open("rb") as piece:
-            try:
-                while os.sendfile(self._file.fileno(), piece.fileno(), None, 1 << 30):
-                    pass
-            except OSError:  # some file systems cannot; what was sent is sent
-                self._file.seek(0, os.SEEK_END)
-                shutil.copyfileobj(piece, self._file)
-        self._file.seek(0, os.SEEK_END)
+            send(piece, self._file)
 
     def finish(self, contents: Iterable[bytes]) -> None:
         self._file.writelines(contents)

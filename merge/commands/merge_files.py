@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
+from distprof.contract.merged_tables import COPIED, MERGED_COLLECTIVES, MERGED_MODULES, MERGED_STEPS
 from distprof.contract.parquet import write_table
 from distprof.contract.passes import MEMORY
 from distprof.contract.paths import MERGED, SUMMARY_JSON
 from distprof.contract.problems import Problem, from_json
-from distprof.contract.tables import COMPILATIONS, WAITS
 from distprof.errors import DataError
 from distprof.files import write_json
 from distprof.merge.chrome.drawing.chosen import Chain
@@ -168,7 +167,7 @@ def _write_tables(found: MeasuredRun, tables: RecordedTables, folder: Path) -> d
     if found.pieces is not None:
         write(folder, MERGED_COLLECTIVES, found.pieces, metadata)
     write(folder, MERGED_STEPS, on_common_clock(found.clock, tables.steps, ("start_ns", "end_ns")), metadata)
-    for table in (WAITS, COMPILATIONS):
+    for table in COPIED:
         if any(rank.has(table) for rank in found.run.ranks):
             write(folder, table, read_table(found.run, table).rows, metadata)
     write_json(folder / SUMMARY_JSON, summary)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 
-from distprof.contract.merged_tables import MERGED_COLLECTIVES, MERGED_MODULES, MERGED_OPERATORS, MERGED_STEPS
+from distprof.contract.merged_tables import COPIED, MERGED_COLLECTIVES, MERGED_MODULES, MERGED_OPERATORS, MERGED_STEPS
 from distprof.contract.paths import MERGED, REPORT_HTML, SUMMARY_JSON
 from distprof.ending import held, note
 from distprof.errors import LIMITS, OutputError, UsageError
@@ -20,7 +20,7 @@ from distprof.merge.chrome.formats import FORMATS
 from distprof.merge.run.traces.discovery import is_recorded
 
 OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, MERGED_STEPS.file, REPORT_HTML,
-                  MERGED_OPERATORS.file,
+                  MERGED_OPERATORS.file, *(table.file for table in COPIED),
                   *(file for form in FORMATS.values() for file in form.files)))
 """What a merge holds."""
 DAY_S = 86_400
@@ -159,7 +159,7 @@ def _is_merge(folder: Path) -> bool:
     if not folder.is_dir() or any(path.name not in OURS and not path.name.startswith(".") for path in folder.iterdir()):
         return False
     try:
-        found = json.loads((folder / SUMMARY_JSON).read_text())
+        found = json.loads((folder / SUMMARY_JSON).read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(found, dict) and {"format", "world_size", "per_gpu"} <= found.keys()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
@@ -21,6 +20,7 @@ from distprof.storage.remote_path import RemotePath
 from distprof.storage.writing.by_workers import ByWorkers
 from distprof.storage.writing.claims import NAME, Claim
 from distprof.storage.writing.uploading import put_folder, told_of
+from distprof.system import is_ours
 
 PREFIX = "distprof-merge-"
 
@@ -82,7 +82,7 @@ def _remove_old(merged: RemotePath) -> None:
         backend_of(merged.url).abort_left(merged.url)
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
-            if left.stat().st_uid == os.getuid() and time.time() - left.stat().st_mtime > DAY_S:
+            if is_ours(left.stat()) and time.time() - left.stat().st_mtime > DAY_S:
                 shutil.rmtree(left, ignore_errors=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from array import array
 from dataclasses import dataclass
@@ -68,14 +67,14 @@ class NodeTexts:
 
     def sorted_as(self, place: Any) -> NodeTexts:
         """The same, once all are there; `place` has the number in the file, a row."""
-        self._file.flush()
         self._place = place
         return self
 
     def node(self, row: int) -> Node:
         """The node of a row."""
         at = int(self._place[row])
-        found = node_of(os.pread(self._file.fileno(), self._ends[at + 1] - self._ends[at], self._ends[at]))
+        self._file.seek(self._ends[at])
+        found = node_of(self._file.read(self._ends[at + 1] - self._ends[at]))
         assert found is not None  # it was one when it was added
         return found
 

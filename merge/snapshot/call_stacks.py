@@ -11,6 +11,7 @@ from typing import Any
 Frame = tuple[str, int, str]
 """File, line and function."""
 LIBRARY = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|[/\\]lib[/\\]python\d|[/\\]torch[/\\](?!.*\bexamples\b)"
+                     r"|^[A-Za-z]:.*[/\\]([Pp]ython3?\d*|envs[/\\][^/\\]+|\w*conda\d?)[/\\][Ll]ib[/\\]"
                      r"|^<frozen |^<__array_function__|^<eval_with_key>|^<string>$")
 """Files that the user did not write."""
 PYTHON = re.compile(r"\.py$|^<|[/\\]ipykernel_|^/?tmp/ipy")

@@ -27,7 +27,7 @@ class WorkPlace:
         """Writes the probe."""
         token, known = os.urandom(16).hex(), list(inputs)
         if folder is not None:
-            (folder / PROBE).write_text(token)
+            (folder / PROBE).write_text(token, encoding="ascii")
         return cls(folder=folder, token=token,
                    inputs=tuple((path, path.stat().st_size) for path in dict.fromkeys([*known[:1], *known[-1:]])))
 
@@ -50,9 +50,9 @@ class WorkPlace:
 def _not_shared(folder: Path, token: str) -> str | None:
     mine = folder / f"{PROBE}.{os.urandom(4).hex()}"
     try:
-        if (folder / PROBE).read_text() != token:
+        if (folder / PROBE).read_text(encoding="ascii", errors="replace") != token:
             return f"another folder at {folder}"
-        mine.write_text(token)
+        mine.write_text(token, encoding="ascii")
         mine.unlink()
     except OSError as error:
         return f"{folder}: {os.strerror(error.errno or 0)}"

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 from distprof.ending import end_with_parent
+from distprof.system import MOST_PROCESSES, WINDOWS, blocked
 
 
 class WorkerProcess(SpawnProcess):
     """Gets neither SIGINT nor SIGHUP, which a terminal sends to all: each process would print where it was."""
 
     def start(self) -> None:
-        with _blocked(signal.SIGINT, signal.SIGHUP):
+        with blocked("SIGINT", "SIGHUP"):
             super().start()
 
     def run(self) -> None:
-        end_with_parent(signal.SIGKILL)
+        end_with_parent("SIGKILL")
         parent = parent_process()
         if parent is not None and not parent.is_alive():
             os._exit(1)
@@ -35,17 +33,8 @@ class WorkerContext(SpawnContext):
 
 
 def process_pool(workers: int) -> ProcessPoolExecutor:
-    """So many of them."""
-    with _blocked(signal.SIGHUP):
-        resource_tracker.ensure_running()  # the process of multiprocessing that ignores the other signals by itself
-    return ProcessPoolExecutor(workers, mp_context=WorkerContext())
-
-
-@contextmanager
-def _blocked(*signals: signal.Signals) -> Iterator[None]:
-    """Signals that a process which is started in here never gets."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    """So many of them, as far as the system allows."""
+    if not WINDOWS:
+        with blocked("SIGHUP"):
+            resource_tracker.ensure_running()  # the process of multiprocessing that ignores the other signals by itself
+    return ProcessPoolExecutor(min(workers, MOST_PROCESSES), mp_context=WorkerContext())

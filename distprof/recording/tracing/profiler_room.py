@@ -8,10 +8,11 @@ for it: a step needs about as much as the steps before it.
 from __future__ import annotations
 
 import os
-import resource
 import threading
 from contextlib import suppress
 from pathlib import Path
+
+from distprof.system import limit_of, resource
 
 VARIABLE = "DISTPROF_PROFILER_MEMORY"
 GROWTH = 12
@@ -98,7 +99,7 @@ def _free_bytes() -> int:
     for limit, used in CGROUPS:
         with suppress(OSError, ValueError):
             found.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY:
-        found.append(soft - _of_status("VmSize"))
+    most = limit_of("AS")
+    if most is not None:
+        found.append(most - _of_status("VmSize"))
     return max(min(found), 0)

@@ -13,8 +13,9 @@ from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, PYTHON, RankTimeline
 from distprof.merge.scan.scanned_columns import NONE
 
-FRAME = re.compile(r"(?!nn\.Module: |<built-in )(?!.*torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl$).*"
-                   r"\(\d+\): .*", re.DOTALL)
+FRAME = re.compile(r"(?!nn\.Module: |<built-in )"
+                   r"(?!.*torch[/\\]nn[/\\]modules[/\\]module\.py\(\d+\): _(wrapped_)?call_impl$)"
+                   r".*\(\d+\): .*", re.DOTALL)
 """Functions that stand in a file, but for the two that every call of a module goes through."""
 FROM = " < "
 """Between a function and its caller."""

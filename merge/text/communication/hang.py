@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from distprof.merge.blame.hang import Hang, Hangs, Standing
 from distprof.merge.text.phrases import brief, rank_list
+from distprof.merge.text.script_lines import file_name
 
 AT_ONCE_NS = 1_000_000_000
 """A rank that had waited for less may just have been ended there."""
@@ -86,7 +86,7 @@ def place(one: Standing) -> str:
     """`at train.py:57 in load_batch, forward of layers.1`; by a dump `last seen at ...`: where it last communicated."""
     if one.frame is None:
         return "last seen at an unknown line" if one.at_last_call else "at an unknown line"
-    found = f"at {Path(one.frame.file).name}:{one.frame.line} in {one.frame.function}"
+    found = f"at {file_name(one.frame.file)}:{one.frame.line} in {one.frame.function}"
     if one.at_last_call:
         return f"last seen {found}"
     phase = one.phase or ("forward" if one.module_path is not None else None)

@@ -1,0 +1,103 @@
+"""What only some systems have: signals, limits of a process, calls of the kernel and of the C library.
+
+distprof records on Linux, and reads runs on Linux, macOS and Windows. What one of these lacks is asked for here and
+nowhere else in what reads runs: tests/test_system.py looks for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+try:
+    import resource as resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+LINUX, WINDOWS = sys.platform == "linux", sys.platform == "win32"
+SIGPIPE = int(getattr(signal, "SIGPIPE", 13))
+"""Ends who writes to a pipe that nobody reads; Windows knows the number alone."""
+SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that ask a process to end."""
+MOST_PROCESSES = 61 if WINDOWS else sys.maxsize
+"""That Python waits for at once."""
+
+
+def limit_of(name: str) -> int | None:
+    """A limit of this process, like AS or NOFILE; None where there is none."""
+    number = getattr(resource, f"RLIMIT_{name}", None)
+    if number is None:
+        return None
+    soft, _ = resource.getrlimit(number)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def c_function(name: str) -> Any:
+    """A function of the C library; None where it has none of that name."""
+    if WINDOWS:  # it does not say which libraries a process has
+        return None
+    import ctypes  # takes milliseconds
+
+    return getattr(ctypes.CDLL(None), name, None)
+
+
+@contextmanager
+def blocked(*names: str) -> Iterator[None]:
+    """Signals, by their names, that a process which is started in here never gets."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.Signals[name] for name in names})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def after_fork(call: Callable[[], object]) -> None:
+    """Has a function called in each child that is forked."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call)
+
+
+def lock(handle: int) -> None:
+    """Locks an open file until it is closed.
+
+    Raises:
+        OSError: Another process has it, or there are no such locks here.
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_ours(about: os.stat_result) -> bool:
+    """True where a file belongs to the user of this process, as far as files have owners."""
+    return not hasattr(os, "getuid") or about.st_uid == os.getuid()
+
+
+def send(source: IO[bytes], target: IO[bytes]) -> None:
+    """Adds the rest of a file to the end of another one: within the kernel, where it can."""
+    target.flush()
+    if sys.platform == "linux":  # that of macOS sends to sockets alone
+        with suppress(OSError):  # some file systems cannot; what was sent is sent
+            while os.sendfile(target.fileno(), source.fileno(), None, 1 << 30):
+                pass
+    target.seek(0, os.SEEK_END)
+    shutil.copyfileobj(source, target)
+
+
+def open_for_sync(path: Path) -> int | None:
+    """A file or a folder as `os.fsync` takes it; None where folders are not synced."""
+    if WINDOWS:
+        return None if path.is_dir() else os.open(path, os.O_RDWR)
+    return os.open(path, os.O_RDONLY)

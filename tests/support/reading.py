@@ -1,0 +1,22 @@
+"""Every command that reads runs, with a run that has something for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+RECORDING = frozenset(("run", "count", "profile", "reconcile", "demo"))
+"""Commands that need torch."""
+APART = frozenset(("view", "upload", "doctor"))
+"""Those that talk to a browser or to a storage, and the one that looks at this machine."""
+
+
+def reading_commands(run: Path, other: Path, out: Path) -> list[list[str]]:
+    """Words of each; `run` has every pass, and what is written goes to `out`."""
+    return [[*map(str, words)] for words in (
+        ("merge", "--force", run), ("merge", "--force", other), ("stats", run), ("stats", "--json", run),
+        ("stats", "--modules", run), ("comms", run), ("comms", "--json", other), ("ops", run),
+        ("ops", "--by", "op", "--by", "shape", "--by", "module", run), ("waits", run), ("critical-path", run),
+        ("whatif", "--no-stragglers", run), ("memory", run), ("memory", "--by", "module", run),
+        ("diff", run, other), ("diff", run, other, "--html", out / "difference.html"),
+        ("report", run), ("report", "--markdown", run), ("export", "--out", out / "chakra", run),
+        ("export", "--out", out / "drawn", "--format", "dot", run))]
