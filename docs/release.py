@@ -22,8 +22,8 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
 ENGINE = "distprof/merge/scan/_scan.so"
-START_FILES = {"distprof-start.pth", "distprof_start.py"}
-"""Of a wheel, beside the package."""
+START_FILES = {f"distprof/launch/{name}": name for name in ("distprof-start.pth", "distprof_start.py")}
+"""What a wheel has beside the package, and not in it."""
 MACHINES = {"x86_64": 62, "aarch64": 183}
 """Architecture of a wheel with the engine -> the machine that the header of an ELF file names."""
 LINKS = ("launch", "merge")
@@ -68,7 +68,7 @@ def new_wheels(sdist: Path, folder: Path) -> Iterable[Path]:
     """Packs the wheels from the sdist alone."""
     subprocess.run(["tar", "-xzf", sdist, "-C", folder], check=True)
     source = folder / sdist.name.removesuffix(".tar.gz")
-    files = {name for name in files_of(sdist) if name.startswith("distprof/")} | START_FILES
+    files = {START_FILES.get(name, name) for name in files_of(sdist) if name.startswith("distprof/")}
     plain = packed("wheel", source, folder / "any", {"DISTPROF_WHEEL_PLATFORM": "any"})
     compare(plain, contents(plain), files, sdist.name)
     yield plain
@@ -126,14 +126,14 @@ def in_sdist(names: Iterable[str]) -> set[str]:
 def compare(made: Path, found: set[str], wanted: set[str], source: str) -> None:
     """The archive has the files that it should have, and no other."""
     if strays := sorted(found - wanted):
-        raise Unfit(f"{made.name}: {named(strays)} not in {source}  hint: commit or remove")
+        raise Unfit(f"{made.name} has what {source} has not: {named(strays)}  hint: commit or remove")
     if missing := sorted(wanted - found):
-        raise Unfit(f"{made.name}: {named(missing)} of {source} not in it  hint: [tool.hatch.build] of pyproject.toml")
+        raise Unfit(f"{made.name} lacks what {source} has: {named(missing)}  hint: [tool.hatch.build] of pyproject.toml")
 
 
 def named(paths: Sequence[str]) -> str:
     """The first path, and how many more."""
-    return paths[0] + (f" and {len(paths) - 1} more are" if len(paths) > 1 else " is")
+    return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
 def git(*words: str) -> str:
