@@ -64,7 +64,7 @@ all-tests: $(VENV)/.test
 	+$(PYTEST) -m 'not stress'
 
 test: $(VENV)/.test ## lint and all tests
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line all-tests lint
+	@$(MAKE) --no-print-directory --jobs=2 all-tests lint
 
 dist: $(VENV)/.dist ## what a release uploads, in dist/: an sdist, and wheels for Linux and for all other systems
 	$(BIN)/python docs/release.py

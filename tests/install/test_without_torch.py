@@ -116,7 +116,8 @@ def test_doctor_says_what_this_python_is_good_for(bare, tmp_path):
 
 @pytest.mark.parametrize(("words", "purpose"), [
     (("run", "train.py"), "record"), (("run", "--help"), "record"), (("demo",), "record"),
-    (("count", "m.py:f"), "count"), (("profile", "m.py:f"), "measure a model"), (("reconcile", "m.py:f"), "reconcile counts")])
+    (("count", "m.py:f"), "count"), (("profile", "m.py:f"), "measure a model"),
+    (("reconcile", "m.py:f"), "reconcile counts")])
 def test_what_needs_torch_says_so_in_a_line(bare, words, purpose):
     done = in_bare(bare, "distprof", *words)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"distprof: cannot {purpose}: no torch  {INSTALL}\n")
