@@ -11,7 +11,7 @@ from torch import nn
 
 import distprof
 from distprof.peers import deepspeed, ptflops
-from support.zoo import image, torchvision_model, transformers_model
+from support.zoo import image, torchvision_counts, torchvision_model, transformers_model
 
 pytestmark = pytest.mark.long
 
@@ -72,15 +72,13 @@ def test_torchprofile_language_models(name, config, length, sizes, giga_macs):
 
 @pytest.mark.parametrize(("name", "giga_macs"), [("resnet18", 1.817), ("mobilenet_v2", 0.3075), ("vit_b_16", 17.57)])
 def test_torchprofile_adds_the_elements_of_norms(name, giga_macs):
-    with torch.no_grad():
-        counts = distprof.count(torchvision_model(name), image(name))
+    counts = torchvision_counts(name)
     published = counts.macs + counts.by_kind()["norm"]
     assert published / 1e9 == pytest.approx(giga_macs, abs=0.5 * 10.0 ** -len(str(giga_macs).partition(".")[2]))
 
 
 def test_thop_adds_norms_and_the_last_pooling():
-    with torch.no_grad():
-        counts = distprof.count(torchvision_model("resnet50"), image("resnet50"))
+    counts = torchvision_counts("resnet50")
     pooled = 2048 * 7 * 7 + 2048
     assert counts.macs + 4 * counts.by_kind()["norm"] + pooled == 4_133_742_592
     assert counts.params.params == 25_557_032

@@ -15,6 +15,7 @@ import pytest
 
 from distprof.errors import DataError
 from distprof.launch.demo.late_rank import show_answer
+from support import forked
 from support.jobs import PATIENCE_S, ROOT, called, clean_environ
 from support.pages import consoles, differences
 
@@ -32,8 +33,8 @@ OTHERS = {"RANK": "1", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "MASTER_ADDR": "10.
 
 def demo(folder: Path, *arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
     """The command as somebody types it who has no clone."""
-    return subprocess.run([*DEMO, *map(str, arguments)], cwd=folder, env=clean_environ() | environ, text=True,
-                          capture_output=True, timeout=PATIENCE_S, check=False)
+    return forked.run([*DEMO, *map(str, arguments)], cwd=folder, env=clean_environ() | environ, text=True,
+                      capture_output=True, timeout=PATIENCE_S)
 
 
 def named(done: subprocess.CompletedProcess[str]) -> tuple[int, str]:
@@ -76,8 +77,8 @@ def test_the_demo_names_rank_and_layer_whatever_another_job_left_in_the_shell(tm
 @pytest.mark.job
 @pytest.mark.usefixtures("environ")
 def test_a_demo_that_is_interrupted_leaves_nothing_running_and_is_not_overwritten(tmp_path, monkeypatch):
-    with subprocess.Popen([*DEMO, "--ranks", "2", "--out", "mine"], cwd=tmp_path, env=clean_environ(), text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as started:
+    with forked.popen([*DEMO, "--ranks", "2", "--out", "mine"], cwd=tmp_path, env=clean_environ(), text=True,
+                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as started:
         assert started.stderr is not None
         assert any("demo: 2 ranks train" in line for line in started.stderr)
         os.killpg(started.pid, signal.SIGINT)  # as a terminal does
