@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from picture import FLAGS, ROOT, chromium, distprof, fail
 
 JOB = ["--nproc-per-node", "4", "examples/late_rank.py", "--steps", "40", "--width", "64"]
-PICTURES = {
+PICTURES: dict[str, tuple[Any, Any, str | None]] = {
     "report.png": ({"width": 1280, "height": 1110}, "light", None),
     "report-dark.png": ({"width": 1280, "height": 1110}, "dark", "modules"),
     "report-phone.png": ({"width": 390, "height": 844}, "light", None),
