@@ -49,11 +49,11 @@ class Result:
     num_slices: int | None = None
     """In the merged trace."""
     failure: str | None = None
+    num_megabytes: float = field(init=False)
+    """Of the input."""
 
-    @property
-    def num_megabytes(self) -> float:
-        """Of the input."""
-        return sum(trace.stat().st_size for trace in self.traces) / 1e6
+    def __post_init__(self) -> None:
+        self.num_megabytes = sum(trace.stat().st_size for trace in self.traces) / 1e6
 
     @property
     def wall_s(self) -> float | None:

@@ -29,9 +29,10 @@ def measure(args: argparse.Namespace) -> Found:
     """A row for each program."""
     traces = traces_of(args.folder, args.megabytes)
     with files(args) as folder:
-        timed([*DISTPROF, "merge", "--operators", "--out", str(folder / "merged"), str(traces[0].parent)])
+        merge = folder / "with-operators"  # in a folder called merged the run would be the one around it
+        timed([*DISTPROF, "merge", "--operators", "--out", str(merge), str(traces[0].parent)])
         ours = in_turns({"one rank, JSON": [*OPS, str(traces[0])], "4 ranks, JSON": [*OPS, str(traces[0].parent)],
-                         "4 ranks, merged with --operators": [*OPS, str(folder / "merged")]}, args.repeat)
+                         "4 ranks, merged with --operators": [*OPS, str(merge)]}, args.repeat)
     document = json.loads(ours["one rank, JSON"][0].printed)
     running = [printed("ops_table.py", str(traces[0])) for _ in range(args.repeat)]
     peer = printed("key_averages.py", str(len(document["steps"])))

@@ -56,9 +56,9 @@ def test_a_ratio_is_compared_with_the_recorded_one(tmp_path, imported, monkeypat
 
     def run(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["one.py", "--in", str(tmp_path), *words])
-        benchmark.run(lambda args: benchmark.Found(text=[f"{args.rows} rows"], ratios={
-            name: benchmark.Ratio(value=value, factor=1.2) for name, value in ratios.items()}), "", rows=benchmark.Option(
-                default=7, smallest=1))
+        found = {name: benchmark.Ratio(value=value, factor=1.2) for name, value in ratios.items()}
+        benchmark.run(lambda args: benchmark.Found(text=[f"{args.rows} rows"], ratios=found), "",
+                      rows=benchmark.Option(default=7, smallest=1))
         return capsys.readouterr().out
 
     assert "CPU / peer: 2.000, none recorded" in run()
@@ -73,3 +73,16 @@ def test_a_ratio_is_compared_with_the_recorded_one(tmp_path, imported, monkeypat
     assert "1.25 times the recorded 2.000, TOO HIGH" in capsys.readouterr().out
     assert "## one.py --rows 8\n" in run("--rows", "8")  # another form has a section of its own
     assert "recorded" not in run("--smallest")
+
+
+@pytest.mark.job
+def test_ratios_are_printed_once_more_at_the_end(tmp_path, imported, monkeypatch, capfd):
+    from measuring import check
+
+    monkeypatch.setattr(check, "HERE", tmp_path)
+    (tmp_path / "good.py").write_text("import sys; print(sys.argv[1:]); print('ratio good.py: CPU / peer: 1.0')")
+    (tmp_path / "bad.py").write_text("raise SystemExit(1)")
+    assert check.main(["good", "--record"]) == 0
+    assert capfd.readouterr().out == "['--record']\nratio good.py: CPU / peer: 1.0\n\ngood.py: CPU / peer: 1.0\n"
+    assert check.main(["good", "bad"]) == 1
+    assert capfd.readouterr().out.endswith("\n\ngood.py: CPU / peer: 1.0\nbad: failed, or a ratio is too high\n")

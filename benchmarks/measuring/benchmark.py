@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 from textwrap import fill
 from typing import Any
 
+from measuring.check import RATIO
 from measuring.processes import Failed
 from measuring.tables import table
 
@@ -31,7 +32,6 @@ HERE = Path(__file__).parents[1]
 RESULTS = HERE / "RESULTS.md"
 DISTPROF = (sys.executable, "-m", "distprof")
 """The command as a program."""
-RATIO = "ratio"
 HEAD = (RATIO, "recorded", "too high from")
 ROW = re.compile(r"\| ([^|]+?) +\| +([\d.]+) \| +([\d.]+) \|")
 PACKAGES = ("torch", "isal", "polars", "viztracer")
@@ -90,10 +90,13 @@ def run(measure: Callable[[argparse.Namespace], Found], doc: str | None, **optio
         sys.exit(str(error))
     heading, paragraphs = _heading(args, options), [machine(), *found.text]
     print("\n\n".join([heading, *paragraphs]), flush=True)
+    if args.smallest:
+        return
+    is_worse = _compare(heading, found.ratios)
     if args.record:
         record(heading, "\n\n".join([*paragraphs, *_of_ratios(found.ratios)]))
-    elif not args.smallest:
-        _compare(heading, found.ratios)
+    elif is_worse:
+        sys.exit(1)
 
 
 def _heading(args: argparse.Namespace, options: dict[str, Option]) -> str:
@@ -108,13 +111,12 @@ def _heading(args: argparse.Namespace, options: dict[str, Option]) -> str:
     return f"## {shlex.join(words)}"
 
 
-def _compare(heading: str, ratios: dict[str, Ratio]) -> None:
-    """Prints ratios beside the recorded ones; ends with 1 where one is clearly worse."""
+def _compare(heading: str, ratios: dict[str, Ratio]) -> bool:
+    """Prints ratios beside the recorded ones; True where one is clearly worse."""
     known = recorded(heading)
     for what, ratio in ratios.items():
         print(f"{RATIO} {heading.removeprefix('## ')}: {what}: {compared(ratio.value, known.get(what))}")
-    if any(what in known and ratio.value >= known[what][1] for what, ratio in ratios.items()):
-        sys.exit(1)
+    return any(what in known and ratio.value >= known[what][1] for what, ratio in ratios.items())
 
 
 def _parser(doc: str | None, options: dict[str, Option], *, smallest: bool) -> argparse.ArgumentParser:

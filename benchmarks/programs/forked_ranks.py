@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch._C._distributed_c10d import FileStore
+from torch.multiprocessing.spawn import start_processes
 
 
 def fork(num_ranks: int, work: Callable[..., None], *arguments: object) -> None:
     """Calls a function on each rank of a gloo group, with one thread for operators."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(  # type: ignore[no-untyped-call]
-            _rank, (num_ranks, str(Path(folder) / "store"), work, arguments), nprocs=num_ranks, start_method="fork")
+        start_processes(_rank, (num_ranks, str(Path(folder) / "store"), work, arguments), nprocs=num_ranks,
+                        start_method="fork")
 
 
 def _rank(rank: int, num_ranks: int, store: str, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
