@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import argparse
 import logging
-import platform
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
+from measuring.benchmark import Found, Option, run
+from measuring.pairs import HEAD, Seconds, paired, timed_step
+from measuring.tables import table
 from torch import nn
+from torch._logging._internal import set_logs
 
 import distprof
-
-torch.set_num_threads(1)
 
 
 @contextmanager
@@ -38,52 +38,38 @@ def recorded() -> Iterator[None]:
 @contextmanager
 def logged() -> Iterator[None]:
     """TORCH_LOGS=recompiles,graph_breaks, to nowhere."""
-    torch._logging.set_logs(recompiles=True, graph_breaks=True)
+    set_logs(recompiles=True, graph_breaks=True)
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if "torch._dynamo" in name]
     for logger in loggers:
         logger.handlers = [logging.NullHandler()] if logger.handlers else []
     yield
-    torch._logging.set_logs()
+    set_logs()
 
 
-AROUND: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "plain (noise)": nullcontext, "recorded": recorded, "torch logs": logged}
+Around = Callable[[], AbstractContextManager[None]]
+AROUND: dict[str, Around] = {"recorded": recorded, "torch logs": logged}
 
 
-def seconds_of(around: Callable[[], AbstractContextManager[None]], args: argparse.Namespace) -> tuple[float, float]:
-    """Processor time and elapsed time of a compilation, in the mean over the shapes but the first."""
+def recompilations(around: Around, args: argparse.Namespace) -> list[Seconds]:
+    """Seconds for each shape but the first."""
     torch._dynamo.reset()
     model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(8)))
     compiled = torch.compile(model, backend=args.backend, dynamic=False)
     with around():
         compiled(torch.ones(1, 16))
-        begin = time.process_time(), time.perf_counter()
-        for rows in range(2, args.shapes + 2):
-            compiled(torch.ones(rows, 16))
-        return ((time.process_time() - begin[0]) / args.shapes, (time.perf_counter() - begin[1]) / args.shapes)
+        return [timed_step(partial(compiled, torch.ones(rows, 16))) for rows in range(2, args.shapes + 2)]
 
 
-def main() -> None:
-    """Prints one line per way."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--shapes", type=int, default=6)
-    parser.add_argument("--backend", default="aot_eager")
-    args = parser.parse_args()
-    plain, ratios = list[float](), {name: list[tuple[float, float]]() for name in AROUND}
-    seconds_of(nullcontext, args)
-    for _ in range(args.rounds):
-        for name, around in AROUND.items():
-            before, timed, after = (seconds_of(one, args) for one in (nullcontext, around, nullcontext))
-            plain += [before[0], after[0]]
-            ratios[name].append((2 * timed[0] / (before[0] + after[0]), 2 * timed[1] / (before[1] + after[1])))
-    print(f"torch {torch.__version__}, Python {platform.python_version()}, {args.backend}; {args.rounds} rounds "
-          f"of {args.shapes} recompilations; plain {1e3 * statistics.median(plain):.1f} ms of processor time each")
-    print(f"{'over plain':<16}{'processor time':>24}{'elapsed time':>24}")
-    for name, values in ratios.items():
-        print(f"{name:<16}" + "".join("{1:>10.3f}{0:>7.3f}{2:>7.3f}".format(*statistics.quantiles(column, n=4))
-                                      for column in zip(*values, strict=True)))
+def measure(args: argparse.Namespace) -> Found:
+    """A row for each way."""
+    torch.set_num_threads(1)
+    pairs = paired({name: partial(recompilations, around, args) for name, around in AROUND.items()},
+                   partial(recompilations, nullcontext, args), args.rounds)
+    return Found(text=[f"One recompilation takes {1e3 * pairs.plain_step.cpu:.1f} ms of processor time; "
+                       "median (25 % .. 75 %):", table(HEAD, pairs.rows())])
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, __doc__,
+        rounds=Option(default=15, smallest=1), shapes=Option(default=6, smallest=1),
+        backend=Option(default="aot_eager", smallest="eager"))

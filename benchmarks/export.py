@@ -1,22 +1,24 @@
 """What `distprof export` takes for an execution trace of many nodes, and its timeline.
 
-    python benchmarks/export.py [--nodes 100000 1000000]
+    python benchmarks/export.py [--nodes 100000 1000000] [--repeat 3]
 
-Each step of the made-up trace has calls that hold others, views, changes in place and an all_reduce of gloo. Processor
-time and the largest resident memory are those of the whole command.
+Each step of the made-up trace has calls that hold others, views, changes in place and an all_reduce of gloo.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
-import tempfile
+import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from processes import timed
+from measuring.benchmark import DISTPROF, Found, Option, Ratio, files, run
+from measuring.tables import table
+from measuring.turns import COSTS, cells, cpu_s, in_turns
+from measuring.yardstick import yardstick_s
 
 FRESH = "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"
 IN_PLACE = "aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)"
@@ -87,22 +89,24 @@ def _write_steps(nodes: TextIO, timeline: TextIO, num_steps: int) -> None:
             separator = ",\n"
 
 
-def main() -> None:
-    """Prints a row for each number of nodes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[100_000, 1_000_000])
-    print("| nodes | input MB | output MB | CPU s | us a node | largest resident MB |")
-    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
-    for number in parser.parse_args().nodes:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name) / "run"
-            folder.mkdir()
-            write(folder, number)
-            done = timed([sys.executable, "-m", "distprof", "export", str(folder), "--out", str(Path(name) / "out")])
-            sizes = [sum(file.stat().st_size for file in one.iterdir()) for one in (folder, Path(name) / "out")]
-            print(f"| {number} | {sizes[0] / 1e6:.0f} | {sizes[1] / 1e6:.0f} | {done.cpu_s:.1f} | "
-                  f"{done.cpu_s / number * 1e6:.0f} | {done.max_rss_bytes / 1e6:.0f} |")
+def measure(args: argparse.Namespace) -> Found:
+    """A row for each number of nodes."""
+    rows, yardstick = [], yardstick_s()
+    for number in args.nodes:
+        with files(args) as folder:
+            made, out = folder / "run", folder / "out"
+            made.mkdir()
+            write(made, number)
+            costs = in_turns({"": [*DISTPROF, "export", str(made), "--out", str(out)]}, args.repeat,
+                             before=partial(shutil.rmtree, out, ignore_errors=True))[""]
+            sizes = [sum(file.stat().st_size for file in one.iterdir()) / 1e6 for one in (made, out)]
+        rows.append([str(number), *(f"{size:.0f}" for size in sizes), *cells(costs),
+                     f"{cpu_s(costs) / number * 1e6:.0f}"])
+    return Found(text=[table(("nodes", "input MB", "output MB", *COSTS, "CPU us a node"), rows)],
+                 ratios={"CPU / yardstick, most nodes": Ratio(value=cpu_s(costs) / yardstick)})
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, __doc__,
+        nodes=Option(default=[100_000, 1_000_000], smallest=[1_000], help="of the trace (default: %(default)s)"),
+        repeat=Option(default=3, smallest=1, help="runs of each (default: %(default)s)"))

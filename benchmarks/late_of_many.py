@@ -1,4 +1,6 @@
-"""How often late ranks of made-up jobs are named from summaries, and others: `late_of_many.py [--jobs 60] [--exact]`.
+"""How often late ranks of made-up jobs are named from summaries, and others.
+
+    python benchmarks/late_of_many.py [--jobs 60] [--first 0] [--sizes 4 32 8] [--exact]
 
 Each job has 1 to 8 late ranks, with delays of 5 % of a step in a module, the data or the optimizer, and noise with
 heavy tails; in some jobs ranks pause for long now and then. What a delay costs is known from the same job without the
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import tempfile
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from many_ranks import write
-from pipelined_job import PipelinedJob, Plant
+from made_up.many_ranks import write
+from made_up.pipelined_job import PipelinedJob, Plant
+from measuring.benchmark import Found, Option, files, run
+from measuring.tables import table
 
 from distprof.contract.tables import STEPS
 from distprof.merge.blame.analysis import analyse
@@ -34,6 +38,8 @@ from distprof.merge.run.tables import read_table
 HAS_TO, MUST_NOT = 0.03, 0.01
 """Costs of a delay, as a part of a step."""
 DELAY = 0.05
+TALLIED = ("jobs", "worth", "named", "right", "harmless", "harmless but named", "false", "jobs with a false name",
+           "jobs with the same names")
 COST_STEPS = 12
 """By which a cost is known."""
 
@@ -69,7 +75,7 @@ def step_ns(job: PipelinedJob, plants: Sequence[Plant]) -> float:
     return float(np.diff(ends).mean())
 
 
-def random_job(seed: int, sizes: tuple[int, int, int]) -> NoisyJob:
+def random_job(seed: int, sizes: Sequence[int]) -> NoisyJob:
     """A job with its delays."""
     random = np.random.default_rng([seed, 7])
     pp, dp, tp = sizes
@@ -121,45 +127,43 @@ def judged(run: Path) -> tuple[Summarised, float]:
 def exactly(run: Path) -> list[Culprit]:
     """From the tables of all ranks."""
     found = measured_run(open_run(run))
+    assert found.collectives is not None, "the run has collectives"
     return analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows).culprits
 
 
-def main() -> None:
-    """Prints the tally of all jobs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=60)
-    parser.add_argument("--first", type=int, default=0, help="seed of the first")
-    parser.add_argument("--sizes", type=int, nargs=3, default=(4, 32, 8), help="pp, dp and tp (default: %(default)s)")
-    parser.add_argument("--exact", action="store_true")
-    args = parser.parse_args()
+def measure(args: argparse.Namespace) -> Found:
+    """The tally of all jobs."""
     total, seconds, errors = Counter[str](), list[float](), list[float]()
-    for seed in range(args.first, args.first + args.jobs):
-        job = random_job(seed, tuple(args.sizes))
-        with tempfile.TemporaryDirectory() as folder:
-            write(run := Path(folder) / "run", job, full=args.exact)
-            found, took = judged(run)
+    with files(args) as folder:
+        for seed in range(args.first, args.first + args.jobs):
+            job = random_job(seed, args.sizes)
+            write(run_folder := folder / "run", job, full=args.exact)
+            found, took = judged(run_folder)
             every = step_ns(job, ())
             costs = [step_ns(job, [plant]) / every - 1 for plant in job.plants]
-            certain = [one for one in found.culprits if one.certain]
-            mine = tally(job, certain, costs)
+            by_rank = {one.rank: one for one in found.culprits if one.certain}
+            mine = tally(job, [*by_rank.values()], costs)
             if args.exact:
-                others = {one.rank for one in exactly(run) if one.certain}
-                mine["jobs with the same names"] += others == {one.rank for one in certain}
-            shutil.rmtree(run)
-        by_rank = {one.rank: one for one in certain}
-        errors += [by_rank[plant.rank].last_gain_ns / every / cost - 1 for plant, cost in zip(
-            job.plants, costs, strict=True) if plant.rank in by_rank and cost >= HAS_TO]
-        total, seconds = total + mine, [*seconds, took]
-        if mine["right"] < mine["worth"] or mine["false"] or mine["harmless but named"]:
-            print(f"{seed}: {dict(mine)}; planted {[tuple(plant[:3]) for plant in job.plants]}, "
-                  f"named {[(one.rank, one.causes[0].kind if one.causes else None) for one in certain]}, "
-                  f"costs {[round(cost, 3) for cost in costs]}", flush=True)
-        if total["jobs"] % 10 == 0 or seed == args.first + args.jobs - 1:
-            print(dict(total), flush=True)
+                others = {one.rank for one in exactly(run_folder) if one.certain}
+                mine["jobs with the same names"] = others == set(by_rank)
+            shutil.rmtree(run_folder)
+            errors += [by_rank[plant.rank].last_gain_ns / every / cost - 1 for plant, cost in zip(
+                job.plants, costs, strict=True) if plant.rank in by_rank and cost >= HAS_TO]
+            total, seconds = total + mine, [*seconds, took]
+            if mine["right"] < mine["worth"] or mine["false"] or mine["harmless but named"]:
+                print(f"{seed}: {dict(mine)}; planted {[tuple(plant[:3]) for plant in job.plants]}, "
+                      f"named {[(one.rank, one.causes[0].kind if one.causes else None) for one in by_rank.values()]}, "
+                      f"costs {[round(cost, 3) for cost in costs]}", file=sys.stderr, flush=True)
+    text = [table(("of all jobs", "number"), [[what, str(total[what])] for what in TALLIED if what in total])]
     if errors:
-        print(f"gain against the truth: median {np.median(errors):+.1%}, nine of ten within "
-              f"{np.quantile(np.abs(errors), 0.9):.1%}; read and judged in {np.median(seconds):.2f} s of a processor")
+        text.append(f"Gain against the truth: median {np.median(errors):+.1%}, nine of ten within "
+                    f"{np.quantile(np.abs(errors), 0.9):.1%}. Read and judged in {np.median(seconds):.2f} s of a "
+                    "processor (median).")
+    return Found(text=text)
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, __doc__,
+        jobs=Option(default=60, smallest=1), first=Option(default=0, smallest=0, help="seed of the first"),
+        sizes=Option(default=[4, 32, 8], smallest=[2, 5, 8], help="pp, dp and tp (default: %(default)s)"),
+        exact=Option(default=False, smallest=False))

@@ -1,151 +1,178 @@
 """Measures merging of real traces of 4 ranks, by distprof and by other programs.
 
-    python benchmarks/merge.py [--megabytes 120] [--repeat 3] [--peers] [--tracelens FOLDER] [--record]
+    python benchmarks/merge.py [--megabytes 120] [--ranks 64] [--repeat 15] [--peers] [--tracelens FOLDER]
 
-The traces are those of a torchrun job under torch.profiler (traced_job.py), made once and kept in `--data`. Every
-program runs as a process of its own, in turns, again while its runs take no more than a minute. Measured are
+The traces are those of a gloo job under torch.profiler, with shapes and stacks (programs/traced_job.py), plain JSON in
+the page cache, made once. Every program runs as a process of its own, in turns, again while its runs take no more than
+a minute. Measured are
 
 * merging: time and memory until a trace of all ranks is on disk; cat, igzip and gzip of the same bytes are limits;
-* ranks: 64 ranks, which are links to the same files, against 4;
+* ranks: many ranks, which are links to the same files, against 4;
 * loading: our table of events, and against it HTA's parser (`--peers` installs it from PyPI, in a place of its own).
-
-`--record` puts the tables at the end of RESULTS.md. Memory is the largest resident set of a program that is one
-process; of one that starts others it is the largest sum of PSS, looked at every 10 ms in runs of their own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import subprocess
+import re
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import merge_text as text
-from contenders import OURS, PROGRAMS, Peers, contenders, last_line
-from measured import PATIENCE_S, Result, again, empty, take_turns
-from processes import timed
+from isal import igzip
+from measuring.benchmark import Found, Option, Ratio, files, run
+from measuring.contenders import OURS, PROGRAMS, Contender, Peers, contenders, traces_of
+from measuring.processes import Cost, Failed, timed
+from measuring.tables import megabytes, number, ratio, spread, table
+from measuring.turns import COSTS, again, cells, cpu_s, empty
 
-HERE = Path(__file__).parent
-NUM_RANKS, MANY_RANKS = 4, 64
-EVENTS = "events.parquet"
-"""In what ours writes."""
-HTA, FROM_TABLE, FROM_JSON = "HTA parse_traces", f"polars, our {EVENTS}", f"distprof merge, JSON to {EVENTS}"
-METHOD = f"""\
-Input: real traces of a 4-rank gloo job under torch.profiler, with shapes and stacks, plain JSON, in the page cache.
-Every time is of the fastest run; programs run again while their runs take no more than {PATIENCE_S} s. "others" is how
-many cores the rest of the machine kept busy meanwhile. Peak memory is the resident set of a program that is one
-process, and the PSS of the process tree of distprof merge. All programs run from bytecode, as installing leaves them.
-1 MB is 10^6 bytes."""
-
-
-def traces_of(data: Path, megabytes: float) -> list[Path]:
-    """Plain traces of a real job, in a folder of their own; made where they are not there yet."""
-    folder = data / f"{NUM_RANKS}x{megabytes:g}MB"
-    if not folder.exists():
-        print(f"{folder}: recording {NUM_RANKS} ranks ...", flush=True)
-        unfinished = folder.with_suffix(".partial")
-        empty(unfinished)
-        timed([sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={NUM_RANKS}",
-               str(HERE / "traced_job.py"), "--out", str(unfinished), "--megabytes", f"{megabytes:g}"])
-        unfinished.rename(folder)
-    return [folder / f"rank{rank}_trace.json" for rank in range(NUM_RANKS)]
+HEAD = ("program", "runs", *COSTS, "MB/s", "trace MB", "slices lost", "time / ours", "memory / ours")
+RANKS = ("ranks", "input MB", "runs", *COSTS, "ms a rank", "MB/s")
+LOADS = ("all events in memory", "s", "rows")
+GZIP = "limit: gzip -1"
+SLICE = re.compile(rb'"ph":\s*"X"')
+LONGEST_SLICE = 32
+"""Bytes that a match of `SLICE` has at most."""
+CHUNK = 1 << 20
 
 
-def measure(traces: list[Path], args: argparse.Namespace) -> list[str]:
-    """Paragraphs and tables of the report."""
-    peers = Peers(args.data / "peers") if args.peers else None
-    output = args.data / "output"
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """All runs of one program on the same traces."""
+
+    contender: Contender
+    traces: list[Path]
+    costs: list[Cost] = field(default_factory=list)
+    written_bytes: int | None = None
+    num_slices: int | None = None
+    """In the merged trace."""
+    failure: str | None = None
+    num_megabytes: float = field(init=False)
+    """Of the input."""
+
+    def __post_init__(self) -> None:
+        self.num_megabytes = sum(trace.stat().st_size for trace in self.traces) / 1e6
+
+    @property
+    def wall_s(self) -> float | None:
+        """Of the fastest run."""
+        return min((cost.wall_s for cost in self.costs), default=None)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Of the run that took most memory."""
+        return max((cost.max_rss_bytes for cost in self.costs), default=None)
+
+    def run(self, folder: Path) -> None:
+        """Runs it, unless it failed or its runs were long; `folder` is emptied before."""
+        if self.failure or not again([cost.wall_s for cost in self.costs]):
+            return
+        empty(folder)
+        try:
+            self.costs.append(timed(self.contender.command(self.traces, folder / self.contender.writes)))
+        except Failed as error:
+            self.failure = str(error)
+            return
+        if self.contender.trace:
+            trace = folder / self.contender.trace
+            self.written_bytes = trace.stat().st_size
+            self.num_slices = self.num_slices or count_slices(trace)
+
+    def cells(self, ours: Result, slices: int) -> list[str]:
+        """A row of `HEAD`."""
+        lost = "-" if self.num_slices is None else str(slices - self.num_slices)
+        return [self.contender.name, str(len(self.costs)), *cells(self.costs),
+                number(ratio(self.num_megabytes, self.wall_s), 0), megabytes(self.written_bytes), lost,
+                number(ratio(self.wall_s, ours.wall_s), 2), number(ratio(self.peak_bytes, ours.peak_bytes), 2)]
+
+    def ranks_cells(self) -> list[str]:
+        """A row of `RANKS`."""
+        each_s = ratio(self.wall_s, len(self.traces))
+        return [str(len(self.traces)), number(self.num_megabytes, 0), str(len(self.costs)), *cells(self.costs),
+                number(each_s and 1e3 * each_s, 0), number(ratio(self.num_megabytes, self.wall_s), 0)]
+
+
+def count_slices(trace: Path) -> int:
+    """Slices of a Chrome trace, plain or gzipped, by the look of the text."""
+    count, rest = 0, b""
+    for chunk in _chunks(trace):
+        text, end = rest + chunk, 0
+        for match in SLICE.finditer(text):
+            count, end = count + 1, match.end()
+        rest = text[max(end, len(text) - LONGEST_SLICE):]
+    return count
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with igzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+def measure(args: argparse.Namespace) -> Found:
+    """The three tables."""
+    traces = traces_of(args.folder, args.megabytes)
+    peers = Peers(args.folder / "peers") if args.peers else None
     known, absent = contenders(peers, args.tracelens)
     results = [Result(contender=contender, traces=traces) for contender in known]
-    many = Result(contender=OURS, traces=many_ranks(traces, args.data / "links"))
-    take_turns(results, output, args.repeat)
-    take_turns([many], output, args.repeat)
-    if results[0].failure or many.failure:
-        sys.exit(f"distprof merge: {results[0].failure or many.failure}")
-    loads, without = loading(results[0], output, peers, args.repeat)
-    remarks = [*absent, *without, *text.failures(results)]
-    return [text.description(traces), text.merges(results), f"{MANY_RANKS} ranks, which are links to these files:",
-            text.ranks(results[0], many), "All events in memory:", loads, *map("Not measured: {}".format, remarks)]
+    ours = results[0]
+    with files(args) as folder:
+        many = Result(contender=OURS, traces=links(traces, args.ranks, folder / "links"))
+        for _ in range(args.repeat):
+            for result in (*results[1:], many, ours):
+                result.run(folder / "output")
+        for result in (ours, many):
+            if result.failure:
+                raise Failed(f"distprof merge: {result.failure}")
+        loads = loading(ours, folder / "output" / OURS.writes / "events.parquet", peers, args.repeat)
+    slices = sum(map(count_slices, traces))
+    remarks = [*absent, *(f"{one.contender.name}: {one.failure}" for one in results if one.failure)]
+    gzip = next(one for one in results if one.contender.name == GZIP)
+    return Found(
+        text=[f"{len(traces)} ranks, {ours.num_megabytes:.0f} MB, {slices} slices:",
+              table(HEAD, [one.cells(ours, slices) for one in results if one.costs]),
+              f"{args.ranks} ranks, which are links to these files:",
+              table(RANKS, [ours.ranks_cells(), many.ranks_cells()]), table(LOADS, loads),
+              *map("Not measured: {}".format, remarks)],
+        ratios={"4 ranks: CPU / gzip -1": Ratio(value=cpu_s(ours.costs) / cpu_s(gzip.costs)),
+                "a further rank: CPU / gzip -1": Ratio(value=_slope(ours, many) * len(traces) / cpu_s(gzip.costs))})
 
 
-def many_ranks(traces: list[Path], folder: Path) -> list[Path]:
+def _slope(few: Result, many: Result) -> float:
+    """Processor time of a further rank."""
+    return (cpu_s(many.costs) - cpu_s(few.costs)) / (len(many.traces) - len(few.traces))
+
+
+def links(traces: list[Path], number_of_ranks: int, folder: Path) -> list[Path]:
     """Links to the same files under the names of more ranks."""
-    empty(folder)
-    links = [folder / f"rank{rank}_trace.json" for rank in range(MANY_RANKS)]
-    for rank, link in enumerate(links):
+    folder.mkdir()
+    found = [folder / f"rank{rank}_trace.json" for rank in range(number_of_ranks)]
+    for rank, link in enumerate(found):
         link.symlink_to(traces[rank % len(traces)].resolve())
-    return links
+    return found
 
 
-def loading(ours: Result, output: Path, peers: Peers | None, repeat: int) -> tuple[str, list[str]]:
-    """The table, and a line for everyone who is not in it."""
-    empty(output)
-    timed(OURS.command(ours.traces, output / OURS.writes))
-    commands, absent = _loaders(ours.traces, output / OURS.writes / EVENTS, peers)
-    loads = {name: _loads(command, repeat) for name, command in commands.items()}
-    if FROM_TABLE in loads:
-        num_rows = loads[FROM_TABLE][0].num_rows
-        loads[FROM_JSON] = [text.Load(seconds=cost.wall_s, num_rows=num_rows) for cost in ours.costs]
-    return text.loads(loads, loads.get(HTA)), absent
-
-
-def _loaders(traces: list[Path], events: Path, peers: Peers | None) -> tuple[dict[str, list[str]], list[str]]:
-    commands, absent = {}, []
-    try:
-        if peers is None:
-            absent.append(f"{HTA}: --peers installs and measures it")
-        else:
-            commands[HTA] = peers.hta(traces)
-    except subprocess.CalledProcessError as error:
-        absent.append(f"{HTA}: cannot be installed: {last_line(error.stderr)}")
-    if events.exists():
-        commands[FROM_TABLE] = [sys.executable, str(PROGRAMS / "parquet_load.py"), str(events)]
-    else:
-        absent.append(f"{FROM_TABLE}: distprof merge wrote none")
-    return commands, absent
-
-
-def _loads(command: list[str], repeat: int) -> list[text.Load]:
-    loads: list[text.Load] = []
-    while len(loads) < repeat and again([load.seconds for load in loads]):
-        printed = json.loads(last_line(timed(command).printed))
-        loads.append(text.Load(seconds=printed["load_s"], num_rows=printed["rows"]))
-    return loads
-
-
-def record(section: str) -> None:
-    """Puts it at the end of RESULTS.md, under the heading of this benchmark."""
-    results = HERE / "RESULTS.md"
-    content = results.read_text().rstrip("\n")
-    heading = "## merge.py"
-    if heading not in content.splitlines():
-        content += f"\n\n{heading}"
-    results.write_text(f"{content}\n\n{section}\n")
-
-
-def main() -> None:
-    """Prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, default=120, help="of a rank's trace (default: %(default)s)")
-    parser.add_argument("--repeat", type=int, default=3, help="runs of each program (default: %(default)s)")
-    parser.add_argument("--data", type=Path, default=HERE / ".data", help="where traces are kept")
-    parser.add_argument("--peers", action="store_true", help="install and measure HTA, and TraceLens with --tracelens")
-    parser.add_argument("--tracelens", type=Path, metavar="FOLDER", help="a copy of its source")
-    parser.add_argument("--record", action="store_true", help="add the tables to RESULTS.md")
-    args = parser.parse_args()
-    machine = text.machine()
-    traces = traces_of(args.data, args.megabytes)
-    try:
-        section = "\n\n".join([f"{machine}\n{METHOD}", *measure(traces, args)])
-    finally:
-        shutil.rmtree(args.data / "output", ignore_errors=True)
-        shutil.rmtree(args.data / "links", ignore_errors=True)
-    print(section)
-    if args.record:
-        record(section)
+def loading(ours: Result, events: Path, peers: Peers | None, repeat: int) -> list[list[str]]:
+    """A row for each way to have all events in memory."""
+    commands = {f"polars, our {events.name}": [sys.executable, str(PROGRAMS / "parquet_load.py"), str(events)]}
+    if peers is not None:
+        commands["HTA parse_traces"] = peers.hta(ours.traces)
+    rows = []
+    for name, command in commands.items():
+        found = [json.loads(timed(command).printed.splitlines()[-1])]
+        while len(found) < repeat and again([one["load_s"] for one in found]):
+            found.append(json.loads(timed(command).printed.splitlines()[-1]))
+        rows.append([name, spread([one["load_s"] for one in found], 3), str(found[0]["rows"])])
+    ours_s = spread([cost.wall_s for cost in ours.costs], 3)
+    return [*rows, [f"distprof merge, JSON to {events.name}", ours_s, rows[0][2]]]
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, __doc__,
+        megabytes=Option(default=120.0, smallest=1.0, help="of a rank's trace (default: %(default)s)"),
+        ranks=Option(default=64, smallest=8, help="that are merged as well (default: %(default)s)"),
+        repeat=Option(default=15, smallest=1, help="runs of each program, at most (default: %(default)s)"),
+        peers=Option(default=False, smallest=False, help="install and measure HTA, and TraceLens with --tracelens"),
+        tracelens=Option(default="", smallest="", help="folder of a copy of its source"))

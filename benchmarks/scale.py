@@ -1,42 +1,38 @@
 """Measures merging of many ranks, on a cluster of dask, and of very long traces.
 
-    python benchmarks/scale.py [ranks] [cluster] [long] [--ranks 4,64,256,1024] [--megabytes 8]
-                               [--long-ranks 8] [--long-gigabytes 5] [--repeat 3] [--in FOLDER] [--record]
+    python benchmarks/scale.py [--parts ranks cluster long] [--ranks 4 64 256 1024] [--megabytes 8]
+                               [--long-ranks 8] [--long-gigabytes 5] [--repeat 3]
 
-Traces are made up (scaled_traces.py), in a folder that is removed at the end.
+Traces are made up (made_up/traces.py).
 
-* ranks: more and more ranks of the same length, by threads of one process: time and memory for each;
+* ranks: more and more ranks of the same length, by threads of one process;
 * cluster: the largest of these that has no more than 1,024 ranks, by threads, by `--workers 2`, and by a scheduler of
   dask with two workers of one thread each, in turns. The bytes that they write are compared;
 * long: a few ranks of gigabytes, beside `gzip -1` of the same text.
 
-Megabytes are those of text; files are gzipped. Memory is the largest resident set of the process, VmHWM; of a cluster
-that of the client and of the largest worker. `--record` puts the tables into RESULTS.md; those of docs/cluster.md are
-the same.
+Megabytes are those of text; files are gzipped. docs/cluster.md has the same table.
 """
 
 from __future__ import annotations
 
 import argparse
-import filecmp
+import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import merge_text as text
-from growth import RESULTS
-from processes import Cost, timed
-from scaled_traces import write_large, write_ranks
+from made_up.traces import same, write_large, write_ranks
+from measuring.benchmark import DISTPROF, Found, Option, Ratio, files, run
+from measuring.processes import Cost, Failed, peak_bytes, timed
+from measuring.tables import megabytes, number, table
+from measuring.turns import COSTS, cells, in_turns
 
-HEADING = "## scale.py"
-HEAD = ("ranks", "text MB", "workers", "wall s", "ms a rank", "others", "client MB", "worker MB", "core hours")
+HEAD = ("ranks", "text MB", "workers", *COSTS, "ms a rank", "worker MB", "core hours")
 MOST_FOR_CLUSTER = 1024
 FAR = 100_000
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -44,41 +40,52 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A merge."""
+    """Merges of the same ranks."""
 
     ranks: int
     num_bytes: int
     """Of text."""
     workers: str
-    cost: Cost
-    worker_bytes: int | None = None
+    costs: list[Cost] = field(default_factory=list)
+    worker_bytes: list[int] = field(default_factory=list)
     """Largest resident set of a worker that is a process of its own."""
-    worker_cpu_s: float = 0.0
+    worker_cpu_s: list[float] = field(default_factory=list)
+
+    @property
+    def fastest(self) -> Cost:
+        """The run that was least disturbed."""
+        return min(self.costs, key=lambda cost: cost.wall_s)
 
     @property
     def core_hours(self) -> float:
         """Processor time of all processes."""
-        return (self.cost.cpu_s + self.worker_cpu_s) / 3600
+        return (min(cost.cpu_s for cost in self.costs) + min(self.worker_cpu_s, default=0)) / 3600
+
+    @property
+    def client_bytes(self) -> int:
+        """Largest resident set of the command."""
+        return max(cost.max_rss_bytes for cost in self.costs)
+
+    def cells(self) -> list[str]:
+        """A row of the table."""
+        return [str(self.ranks), megabytes(self.num_bytes), self.workers, *cells(self.costs),
+                number(1000 * self.fastest.wall_s / self.ranks, 1), megabytes(max(self.worker_bytes, default=None)),
+                number(self.core_hours, 4)]
 
 
-def merge(folder: Path, out: Path, *words: str) -> Cost:
-    """Merges the traces of a folder into a new one."""
-    shutil.rmtree(out, ignore_errors=True)
-    return timed([sys.executable, "-m", "distprof", "merge", str(folder), "--out", str(out), *words])
+def merge(traces: Path, out: Path, *words: str) -> list[str]:
+    """The command line."""
+    return [*DISTPROF, "merge", "--force", str(traces), "--out", str(out), *words]
 
 
-def ranks(counts: list[int], megabytes: float, repeat: int, folder: Path) -> list[Row]:
-    """A row a number of ranks, by threads of one process; of each the fastest merge."""
+def ranks(counts: Sequence[int], megabytes_each: float, repeat: int, folder: Path) -> list[Row]:
+    """A row a number of ranks, by threads of one process."""
     found = []
     for count in counts:
         traces = folder / f"{count}"
-        num_bytes = count * write_ranks(traces, count, megabytes)
-        costs = [merge(traces, folder / "merged") for _ in range(repeat)]
-        found.append(Row(ranks=count, num_bytes=num_bytes, workers=f"{os.cpu_count()} threads",
-                         cost=min(costs, key=lambda cost: cost.wall_s)))
-        print(f"{count} ranks: {found[-1].cost.wall_s:.1f} s, {found[-1].cost.max_rss_bytes / 1e6:.0f} MB", flush=True)
-        shutil.rmtree(traces)
-    shutil.rmtree(folder / "merged", ignore_errors=True)
+        num_bytes = count * write_ranks(traces, count, megabytes_each)
+        costs = in_turns({"": merge(traces, folder / "merged")}, repeat)[""]
+        found.append(Row(ranks=count, num_bytes=num_bytes, workers=f"{os.cpu_count()} threads", costs=costs))
     return found
 
 
@@ -106,7 +113,7 @@ class Cluster:
 
     def peak_bytes(self) -> int:
         """Of the larger worker until now."""
-        return max(_peak_bytes(worker.pid) for worker in self._workers)
+        return max(peak_bytes(worker.pid) for worker in self._workers)
 
     def end(self) -> None:
         """Ends all of it."""
@@ -116,18 +123,11 @@ class Cluster:
 
 
 def _address(file: Path) -> str:
-    import json
-
     while True:
         try:
             return str(json.loads(file.read_text())["address"])
         except ValueError:  # it is being written
             time.sleep(0.1)
-
-
-def _peak_bytes(pid: int) -> int:
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return int(fields["VmHWM"].split()[0]) * 1024
 
 
 @contextmanager
@@ -141,73 +141,52 @@ def cluster_in(folder: Path) -> Iterator[Cluster]:
         found.end()
 
 
-def cluster(count: int, megabytes: float, repeat: int, folder: Path) -> list[Row]:
-    """Three ways to merge the same ranks, in turns; of each the fastest."""
+def cluster(count: int, megabytes_each: float, repeat: int, folder: Path) -> list[Row]:
+    """Three ways to merge the same ranks, in turns.
+
+    Raises:
+        Failed: They wrote other bytes.
+    """
     traces = folder / "ranks"
-    num_bytes = count * write_ranks(traces, count, megabytes)
-    best = dict[str, Row]()
+    num_bytes = count * write_ranks(traces, count, megabytes_each)
     with cluster_in(folder / "cluster") as dask:
         ways = {"2 threads": (), "--workers 2": ("--workers", "2"), "dask, 2 workers": dask.words}
-        for number in range(repeat):
-            for way, words in ways.items():
-                before = dask.cpu_s()
-                cost = merge(traces, folder / f"merged{way}", *words)
-                is_dask = words == dask.words
-                row = Row(ranks=count, num_bytes=num_bytes, workers=way, cost=cost,
-                          worker_bytes=dask.peak_bytes() if is_dask else None,
-                          worker_cpu_s=dask.cpu_s() - before if is_dask else 0.0)
-                if way not in best or cost.wall_s < best[way].cost.wall_s:
-                    best[way] = row
-                print(f"{way}, run {number}: {cost.wall_s:.1f} s", flush=True)
+        rows = [Row(ranks=count, num_bytes=num_bytes, workers=way) for way in ways]
+        for _ in range(repeat):
+            for row in rows:
+                before, words = dask.cpu_s(), ways[row.workers]
+                row.costs.append(timed(merge(traces, folder / f"merged{row.workers}", *words)))
+                if words == dask.words:
+                    row.worker_bytes.append(dask.peak_bytes())
+                    row.worker_cpu_s.append(dask.cpu_s() - before)
     first, *others = (folder / f"merged{way}" for way in ways)
     for other in others:
         if not same(first, other):
-            sys.exit(f"other bytes: {other}")
-    return list(best.values())
+            raise Failed(f"other bytes: {other.name}")
+    return rows
 
 
-def same(one: Path, other: Path) -> bool:
-    """Whether two folders hold the same files."""
-    names = [[path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
-             for folder in (one, other)]
-    return names[0] == names[1] and all(filecmp.cmp(one / name, other / name, shallow=False) for name in names[0])
-
-
-def long(num_ranks: int, gigabytes: float, folder: Path) -> list[str]:
+def long(num_ranks: int, gigabytes: float, folder: Path) -> tuple[list[str], Ratio]:
     """Merging ranks of gigabytes, and `gzip -1` of the text of one."""
     first = write_large(folder / "long", num_ranks, 1000 * gigabytes)
     unpack = f'"{sys.executable}" -m isal.igzip -dc "{first}"'
-    length = int(subprocess.run(["sh", "-c", f"{unpack} | wc -c"], capture_output=True, check=True).stdout)
-    alone = timed(["sh", "-c", f"{unpack} | gzip -1 > /dev/null"])
-    print(f"gzip -1: {length / alone.wall_s / 1e6:.0f} MB/s", flush=True)
-    cost = merge(folder / "long", folder / "merged")
-    rate, gzip_rate = num_ranks * length / cost.wall_s, length / alone.wall_s
-    return [
-        f"{num_ranks} ranks of {length / 1e9:.2f} GB of text ({first.stat().st_size / 1e6:.0f} MB gzipped, one file "
-        f"under {num_ranks} names):",
-        text.table(("program", "wall s", "CPU s", "others", "MB/s of text", "/ gzip -1", "peak MB"), [
-            ["distprof merge", text.number(cost.wall_s, 1), text.number(cost.cpu_s, 1),
-             text.number(cost.others_cores, 2), text.number(rate / 1e6, 0), text.number(rate / gzip_rate, 2),
-             text.megabytes(cost.max_rss_bytes)],
-            ["gzip -1 of one rank", text.number(alone.wall_s, 1), text.number(alone.cpu_s, 1),
-             text.number(alone.others_cores, 2), text.number(gzip_rate / 1e6, 0), "1.00", "-"]])]
-
-
-def table(rows: list[Row]) -> str:
-    """A row a merge."""
-    return text.table(HEAD, [[
-        str(row.ranks), text.megabytes(row.num_bytes), row.workers, text.number(row.cost.wall_s, 1),
-        text.number(1000 * row.cost.wall_s / row.ranks, 1), text.number(row.cost.others_cores, 2),
-        text.megabytes(row.cost.max_rss_bytes),
-        "-" if row.worker_bytes is None else text.megabytes(row.worker_bytes), text.number(row.core_hours, 4)]
-        for row in rows])
+    length = int(timed(["sh", "-c", f"{unpack} | wc -c"]).printed)
+    gzip = timed(["sh", "-c", f"{unpack} | gzip -1 > /dev/null"])
+    cost = timed(merge(folder / "long", folder / "merged"))
+    rates = {"distprof merge": num_ranks * length / cost.wall_s, "gzip -1 of one rank": length / gzip.wall_s}
+    said = (f"{num_ranks} ranks of {length / 1e9:.2f} GB of text ({first.stat().st_size / 1e6:.0f} MB gzipped, one "
+            f"file under {num_ranks} names):")
+    rows = [[name, *cells([one]), number(rate / 1e6, 0)]
+            for (name, rate), one in zip(rates.items(), (cost, gzip), strict=True)]
+    return ([said, table(("program", *COSTS, "MB/s of text"), rows)],
+            Ratio(value=cost.cpu_s / num_ranks / gzip.cpu_s))
 
 
 def far(rows: list[Row]) -> str:
     """What the line through the last two merges says of many more ranks."""
     few, many = rows[-2:]
     core_hours, resident = (_line(few.ranks, one, many.ranks, other) for one, other in (
-        (few.core_hours, many.core_hours), (few.cost.max_rss_bytes, many.cost.max_rss_bytes)))
+        (few.core_hours, many.core_hours), (few.client_bytes, many.client_bytes)))
     gigabytes = many.num_bytes / many.ranks * FAR / 1e9
     return (f"Extrapolated by the line through the last two rows, not measured: {FAR} ranks of that length "
             f"({gigabytes:.0f} GB of text) take {core_hours:.1f} core hours and {resident / 1e6:.0f} MB in the client.")
@@ -221,48 +200,35 @@ def _line(first: float, at_first: float, second: float, at_second: float) -> flo
 def ratios(rows: list[Row]) -> str:
     """Against threads."""
     first, *others = rows
-    return "; ".join(f"{row.workers} takes {row.cost.wall_s / first.cost.wall_s:.3f} of the time of {first.workers}"
-                     for row in others) + ". All wrote the same bytes."
+    return "; ".join(f"{row.workers} takes {row.fastest.wall_s / first.fastest.wall_s:.3f} of the time of "
+                     f"{first.workers}" for row in others) + ". All wrote the same bytes."
 
 
-def record(section: str, heading: str = HEADING) -> None:
-    """Puts it under the heading of this benchmark, in place of what stood there."""
-    before, _, behind = RESULTS.read_text().partition(f"\n{heading}\n")
-    _, following, others = behind.partition("\n## ")
-    RESULTS.write_text(f"{before.rstrip()}\n\n{heading}\n\n{section}\n{following}{others}")
-
-
-def main() -> None:
-    """Prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="ranks, cluster, long (default: all)")
-    parser.add_argument("--ranks", default="4,64,256,1024", help="numbers of ranks (default: %(default)s)")
-    parser.add_argument("--megabytes", type=float, default=8, help="of text of each (default: %(default)s)")
-    parser.add_argument("--long-ranks", type=int, default=8, help="ranks that are long (default: %(default)s)")
-    parser.add_argument("--long-gigabytes", type=float, default=5, help="of text of each (default: %(default)s)")
-    parser.add_argument("--repeat", type=int, default=3, help="merges of each; the fastest counts")
-    parser.add_argument("--in", dest="folder", type=Path, help="where files are for the while: a disk with room")
-    parser.add_argument("--record", action="store_true", help="put the tables into RESULTS.md")
-    args = parser.parse_args()
-    counts, parts = [*map(int, args.ranks.split(","))], args.parts or ["ranks", "cluster", "long"]
-    found = [text.machine()]
-    with tempfile.TemporaryDirectory(dir=args.folder) as name:
-        folder = Path(name)
-        if "ranks" in parts:
-            rows = ranks(counts, args.megabytes, args.repeat, folder)
-            found += [table(rows), *([far(rows)] if len(rows) > 1 else [])]
-        if "cluster" in parts:
-            rows = cluster(max(count for count in counts if count <= MOST_FOR_CLUSTER), args.megabytes, args.repeat,
+def measure(args: argparse.Namespace) -> Found:
+    """The tables of the parts."""
+    text, found = list[str](), dict[str, Ratio]()
+    if "ranks" in args.parts:
+        with files(args) as folder:
+            rows = ranks(args.ranks, args.megabytes, args.repeat, folder)
+        text += [table(HEAD, [row.cells() for row in rows]), *([far(rows)] if len(rows) > 1 else [])]
+    if "cluster" in args.parts:
+        with files(args) as folder:
+            rows = cluster(max(count for count in args.ranks if count <= MOST_FOR_CLUSTER), args.megabytes, args.repeat,
                            folder)
-            found += [table(rows), ratios(rows)]
-        if "long" in parts:
-            shutil.rmtree(folder / "ranks", ignore_errors=True)
-            found += long(args.long_ranks, args.long_gigabytes, folder)
-    section = "\n\n".join(found)
-    print(section)
-    if args.record:
-        record(section)
+        text += [table(HEAD, [row.cells() for row in rows]), ratios(rows)]
+    if "long" in args.parts:
+        with files(args) as folder:
+            said, found["long: CPU of a rank / gzip -1"] = long(args.long_ranks, args.long_gigabytes, folder)
+        text += said
+    return Found(text=text, ratios=found)
 
 
+PARTS = ["ranks", "cluster", "long"]
 if __name__ == "__main__":
-    main()
+    run(measure, __doc__,
+        parts=Option(default=PARTS, smallest=PARTS),
+        ranks=Option(default=[4, 64, 256, 1024], smallest=[2], help="numbers of ranks (default: %(default)s)"),
+        megabytes=Option(default=8.0, smallest=0.1, help="of text of each (default: %(default)s)"),
+        long_ranks=Option(default=8, smallest=2, help="ranks that are long (default: %(default)s)"),
+        long_gigabytes=Option(default=5.0, smallest=0.001, help="of text of each (default: %(default)s)"),
+        repeat=Option(default=3, smallest=1, help="merges of each (default: %(default)s)"))

@@ -1,24 +1,22 @@
 """What recording adds to a job of a few steps: start, passes, files and end, beside the same job under plain torchrun.
 
-    python benchmarks/overhead.py --job [--ranks 2] [--rounds 5]
+    python benchmarks/short_job.py [--ranks 2] [--repeat 7]
 
-Processor time is that of all processes of the job, launcher included, divided by ranks. Both run in turns.
+Processor time is that of all processes of the job, launcher included. Both run in turns.
 """
 
 from __future__ import annotations
 
-import os
-import resource
-import statistics
-import subprocess
+import argparse
 import sys
-import tempfile
-import time
-from dataclasses import dataclass
-from pathlib import Path
+
+from measuring.benchmark import DISTPROF, Found, Option, Ratio, files, run
+from measuring.tables import spread, table
+from measuring.turns import COSTS, cells, cpu_s, in_turns
 
 SCRIPT = """
 import torch, torch.distributed as dist
+torch.set_num_threads(1)
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
@@ -32,42 +30,22 @@ dist.destroy_process_group()
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Took:
-    """One job."""
-
-    processor_s: float
-    """Per rank."""
-    elapsed_s: float
-
-
-def run(command: list[str], ranks: int) -> Took:
-    """Runs a job that must succeed."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    after, elapsed = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Took(processor_s=used / ranks, elapsed_s=elapsed)
-
-
-def short_job(ranks: int, rounds: int) -> None:
-    """Prints what recording adds."""
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "short.py"
+def measure(args: argparse.Namespace) -> Found:
+    """A row for each job, and what is added."""
+    with files(args) as folder:
+        script = folder / "short.py"
         script.write_text(SCRIPT)
-        flags = ["--nproc-per-node", str(ranks), str(script)]
-        commands = {
+        flags = ["--nproc-per-node", str(args.ranks), str(script)]
+        found = in_turns({
             "plain": [sys.executable, "-m", "torch.distributed.run", "--standalone", *flags],
-            "recorded": [sys.executable, "-m", "distprof", "run", "--no-merge", "--force", "--out",
-                         f"{folder}/run", *flags]}
-        took: dict[str, list[Took]] = {name: [] for name in commands}
-        for _ in range(rounds + 1):  # the first fills caches
-            for name, command in commands.items():
-                took[name].append(run(command, ranks))
-    print(f"{ranks} ranks, 50 steps, {rounds} rounds in turns; median (least .. most)")
-    for what in ("processor_s", "elapsed_s"):
-        values = {name: [getattr(one, what) for one in found[1:]] for name, found in took.items()}
-        added = [more - less for more, less in zip(values["recorded"], values["plain"], strict=True)]
-        unit = "s of processor time a rank" if what == "processor_s" else "s elapsed"
-        for name, found in (*values.items(), ("added", added)):
-            print(f"{name:10} {statistics.median(found):6.2f} ({min(found):.2f} .. {max(found):.2f}) {unit}")
+            "recorded": [*DISTPROF, "run", "--no-merge", "--force", "--out", str(folder / "run"), *flags]}, args.repeat)
+    added = [[getattr(more, what) - getattr(less, what)
+              for more, less in zip(found["recorded"], found["plain"], strict=False)] for what in ("wall_s", "cpu_s")]
+    rows = [[name, *cells(costs)] for name, costs in found.items()]
+    rows.append(["added", *(spread(values, 2) for values in added), "-", "-"])
+    return Found(text=[f"{args.ranks} ranks, 50 steps; all processes together:", table(("job", *COSTS), rows)],
+                 ratios={"CPU / plain torchrun": Ratio(value=cpu_s(found["recorded"]) / cpu_s(found["plain"]))})
+
+
+if __name__ == "__main__":
+    run(measure, __doc__, ranks=Option(default=2, smallest=1), repeat=Option(default=7, smallest=1))

@@ -1,9 +1,9 @@
 """Measures `distprof memory` on a memory snapshot of a gigabyte, and `pickle.load` of the same file beside it.
 
-    python benchmarks/snapshots.py [--gb 1] [--depth 25] [--in FOLDER]
+    python benchmarks/snapshots.py [--gigabytes 1] [--depth 25] [--repeat 1]
 
 The snapshot is what torch would have written of an allocator that `tests/support/caching_allocator.py` plays, with a
-stack of so many frames for each entry. Memory is the largest resident set (VmHWM).
+stack of so many frames for each entry.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import argparse
 import gc
 import pickle
 import sys
-import tempfile
-from multiprocessing import get_context
 from pathlib import Path
 
-from processes import timed
+from measuring.benchmark import DISTPROF, Found, Option, Ratio, files, run
+from measuring.processes import apart
+from measuring.tables import table
+from measuring.turns import COSTS, cells, cpu_s, in_turns
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.caching_allocator import TORCH, Allocator, Frames, snapshot
 
 LAYERS = 48
-LOAD = """
+OURS, LOAD = "distprof memory", "pickle.load, and nothing else"
+LOADER = """
 import pickle, sys
 with open(sys.argv[1], "rb") as file:
     data = pickle.load(file)
@@ -49,25 +51,20 @@ def write(path: Path, num_bytes: int, depth: int) -> None:
         pickle.dump(snapshot(one), file)
 
 
-def main() -> None:
-    """Writes the snapshot in a process of its own size, then measures both."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--gb", type=float, default=1)
-    parser.add_argument("--depth", type=int, default=25)
-    parser.add_argument("--in", dest="folder", type=Path)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        path = Path(folder, "rank0.pickle")
-        # a program that a large one starts counts its pages as its own
-        writer = get_context("spawn").Process(target=write, args=(path, int(asked.gb * 1e9), asked.depth))
-        writer.start()
-        writer.join()
-        for name, command in (("distprof memory", [sys.executable, "-m", "distprof", "memory", str(path)]),
-                              ("pickle.load", [sys.executable, "-c", LOAD, str(path)])):
-            cost = timed(command)
-            print(f"{name:16} {path.stat().st_size / 1e6:8.0f} MB {cost.wall_s:8.1f} s wall {cost.cpu_s:8.1f} s CPU "
-                  f"{cost.max_rss_bytes / 1e6:8.0f} MB resident, {cost.others_cores:.1f} cores busy with others")
+def measure(args: argparse.Namespace) -> Found:
+    """A row for each program."""
+    with files(args) as folder:
+        path = folder / "rank0.pickle"
+        apart(write, path, int(args.gigabytes * 1e9), args.depth)
+        found = in_turns({OURS: [*DISTPROF, "memory", str(path)], LOAD: [sys.executable, "-c", LOADER, str(path)]},
+                         args.repeat)
+        said = f"A snapshot of {path.stat().st_size / 1e6:.0f} MB, with stacks of {args.depth} frames:"
+    return Found(text=[said, table(("program", *COSTS), [[name, *cells(costs)] for name, costs in found.items()])],
+                 ratios={"CPU / pickle.load": Ratio(value=cpu_s(found[OURS]) / cpu_s(found[LOAD]))})
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, __doc__,
+        gigabytes=Option(default=1.0, smallest=0.001, help="of the snapshot (default: %(default)s)"),
+        depth=Option(default=25, smallest=5, help="frames of a stack (default: %(default)s)"),
+        repeat=Option(default=1, smallest=1, help="runs of each (default: %(default)s)"))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from picture import FLAGS, ROOT, chromium, distprof, fail
 
-PICTURES = {
+PICTURES: dict[str, tuple[Any, Any, str | None]] = {
     "report.png": ({"width": 1280, "height": 1224}, "light", None),
     "report-dark.png": ({"width": 1280, "height": 1110}, "dark", "modules"),
     "report-phone.png": ({"width": 390, "height": 844}, "light", None),

@@ -6,25 +6,21 @@ The job is that of traced_job.py on one rank, with shapes; the table is printed 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import sys
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.profiler import ProfilerActivity, profile
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from traced_job import Job
 
 
 def main(steps: str) -> None:
     """Traces so many steps, then has the profiler parse its events and make the table."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     job = Job()
     job._step()
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:

@@ -1,4 +1,4 @@
-"""Made-up runs of many ranks, as benchmarks/many_ranks.py writes them."""
+"""Made-up runs of many ranks, as benchmarks/made_up/many_ranks.py writes them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ BENCHMARKS = str(ROOT / "benchmarks")
 if BENCHMARKS not in sys.path:  # its files import each other by name
     sys.path.append(BENCHMARKS)
 
-from made_up_ranks import PASSES, Recorded  # noqa: E402
-from many_ranks import StageSketches, summary_of, write  # noqa: E402
-from pipelined_job import NONE, PipelinedJob, Plant  # noqa: E402
-from scaled_run import write_run  # noqa: E402
-from tables_of_many import Ranks  # noqa: E402
+from made_up.many_ranks import StageSketches, summary_of, write  # noqa: E402
+from made_up.modules import Ranks  # noqa: E402
+from made_up.pipelined_job import NONE, PipelinedJob, Plant  # noqa: E402
+from made_up.recorded import PASSES, Recorded  # noqa: E402
+from made_up.scaled_run import write_run  # noqa: E402
 
 __all__ = [
     "FEW_STEPS", "NONE", "PASSES", "PipelinedJob", "Plant", "Ranks", "Recorded", "StageSketches", "made_up_rank",

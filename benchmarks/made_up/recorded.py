@@ -9,7 +9,6 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from pipelined_job import BYTES, NONE, NOW_NS, Call, PipelinedJob, Stage
 
 from distprof.contract import rank_json
 from distprof.contract.group_ranks import text_of
@@ -17,6 +16,7 @@ from distprof.contract.parquet import write_table
 from distprof.contract.paths import RANK_JSON, RUN_JSON, rank_folder
 from distprof.contract.rank_json import ClockPair, ClockSample, ParamCount, RankJson, RunJson
 from distprof.contract.tables import COLLECTIVES, MODULES, OPS, PARAMETERS, STEPS, Table, TableRow
+from made_up.pipelined_job import BYTES, NONE, NOW_NS, Call, PipelinedJob, Stage
 
 PASSES = ("wait", "count", "time", "time", "time", *("trace",) * 4, *("arrivals",) * 20)
 LABELLED = ("trace", "arrivals")
@@ -39,8 +39,12 @@ class Recorded:
     """By how much clocks of hosts differ at most; 0: they are one host."""
     is_known: bool = True
     """False: nothing states how ranks divide the model, and all are taken for data parallel."""
+    are_compared: bool = True
+    """False: hosts have compared no clocks."""
     kept: Collection[int] = ()
     """Ranks of which every call is kept."""
+    lost: int = 0
+    """Rows of collectives that are missing, each of a rank by chance."""
     programs: list[Sequence[Call]] = field(default_factory=list)
     """Of each stage."""
     calls: dict[int, list[Any]] = field(default_factory=dict)
@@ -54,6 +58,7 @@ class Recorded:
         self.drift = chance.uniform(-2e-6, 2e-6, hosts) * bool(self.clocks_ns)
         self.offset_ns[0], self.drift[0] = 0, 0.0
         self.module_noise = chance.uniform(0, self.job.jitter, self.job.num_ranks)
+        self._losses = chance.multinomial(self.lost, np.full(self.job.num_ranks, 1 / self.job.num_ranks))
 
     def own(self, times: Any, first: int = 0) -> Any:
         """Times of ranks from one on, along the last axis, by their own clocks."""
@@ -122,7 +127,7 @@ class Recorded:
         """The first rank of a host asks rank 0, the others ask it."""
         host, first = rank // ON_A_HOST, rank // ON_A_HOST * ON_A_HOST
         peer = 0 if rank == first else first
-        if rank == peer or not self.clocks_ns:
+        if rank == peer or not self.clocks_ns or not self.are_compared:
             return []
         times = np.array([self.windows[step][0, rank] for step in (0, len(self.windows) // 2, -1)])
         drifted = self.offset_ns[host] + (times - self.offset_ns[host] - NOW_NS) * self.drift[host]
@@ -204,7 +209,7 @@ class Recorded:
         """Every call of a kept rank."""
         program, groups = self.programs[rank // (self.job.dp * self.job.tp)], self.groups(rank)
         labelled = [step for step, name in enumerate(self.passes) if name in LABELLED]
-        rows, sequence = [], dict[str, int]()
+        rows, sequence = list[dict[str, Any]](), dict[str, int]()
         for step, times in zip(labelled, (self.calls[rank][step] for step in labelled), strict=True):
             for call, at in zip(program, times.tolist(), strict=True):
                 group = groups[call.channel] if call.channel in groups else groups["pp"]
@@ -219,7 +224,9 @@ class Recorded:
                     "size_bytes": size, "dtype": "bfloat16", "peer": self.peer(rank, call.channel),
                     "asynchronous": call.asynchronous, "timed_by": "timeline", "module_path": call.module,
                     "phase": call.phase, **known})
-        return sorted(rows, key=lambda row: row["enqueue_ns"])
+        rows.sort(key=lambda row: row["enqueue_ns"])
+        lost = {*np.random.default_rng(rank).permutation(len(rows))[:self._losses[rank]].tolist()}
+        return [row for place, row in enumerate(rows) if place not in lost]
 
     def peer(self, rank: int, channel: str) -> int | None:
         """The other side of a send or receive."""

@@ -1,26 +1,20 @@
-"""Writes a made-up run of thousands of ranks: the summaries of all, and the folders of some.
+"""A made-up run of up to thousands of ranks: the summaries of all, and the folders of some.
 
-    python benchmarks/many_ranks.py OUT [--pp 8] [--dp 256] [--tp 8] [--late 77:forward:2:6000000 ...] [--full]
-
-Folders are written of the first replica of the model and of late ranks; with `--full` of all. A late rank is given as
-rank, kind (forward, backward, data or optimizer), layer and ns a step. The summary of a rank with a folder is made of
-it; those of the others are made from these, with the times of each rank.
+Folders are written of the first replica of the model and of late ranks, or of all. The summary of a rank with a folder
+is made of it; those of the others are made from these, with the times of each rank.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from made_up_ranks import LABELLED, PASSES, Recorded
 from msgspec.structs import replace
-from pipelined_job import NONE, Call, PipelinedJob, Plant
 
+from distprof.contract.paths import rank_folder
 from distprof.contract.rank_summary import (
     CELL_COLUMNS,
     KIND_COLUMNS,
@@ -39,6 +33,8 @@ from distprof.summaries.host_file import file_stem, packed_frame
 from distprof.summaries.maker import summarise
 from distprof.summaries.packing import hash_of
 from distprof.summaries.rank_calls import ranges_of
+from made_up.pipelined_job import NONE, Call, PipelinedJob
+from made_up.recorded import LABELLED, PASSES, Recorded
 
 END, WAITING = Activity(kind="end"), Activity(kind="communication")
 
@@ -185,28 +181,34 @@ def _modules(recorded: Recorded, rank: int, table: PackedTable) -> PackedTable:
     return replace(table, columns={**table.columns, **columns})
 
 
+def write_tables(out: Path, recorded: Recorded) -> list[list[Any]]:
+    """Writes the folders of the kept ranks; gives the times of each step and stage."""
+    recorded.write_run_json(out)
+    times = [recorded.add(stages) for stages in recorded.job.steps(len(recorded.passes))]
+    for rank in recorded.kept:
+        recorded.write_rank(out, rank)
+    return times
+
+
 def write(out: Path, job: PipelinedJob, *, passes: Sequence[str] = PASSES, full: bool = False,
           clocks_ns: int = 2_000_000, is_known: bool = True) -> None:
     """Writes the run."""
     first = {rank for rank in range(job.num_ranks) if full or job.place(rank)[1] == 0}
     recorded = Recorded(job=job, passes=passes, kept=sorted(first | {plant.rank for plant in job.plants}),
                         clocks_ns=clocks_ns, is_known=is_known)
-    recorded.write_run_json(out)
-    times = [recorded.add(stages) for stages in job.steps(len(passes))]
-    made = {rank: summarise(recorded.write_rank(out, rank)) for rank in recorded.kept}
-    found = dict[int, RankSummary](made)
+    times = write_tables(out, recorded)
+    made = {rank: summarise(out / rank_folder(rank)) for rank in recorded.kept}
     frames = defaultdict[str, list[bytes]](list)
     per_stage = job.dp * job.tp
     for stage in range(job.pp):
         here = range(stage * per_stage, (stage + 1) * per_stage)
         sketches = None if full else _sketched(recorded, stage, made[here[0]], times)
         for rank in here:
-            if rank not in found:
+            one = made.get(rank)
+            if one is None:
                 assert sketches is not None
-                frames[_file(recorded, rank)].append(packed_frame(
-                    summary_of(recorded, rank, made[here[0] + rank % job.tp], sketches)))
-            else:
-                frames[_file(recorded, rank)].append(packed_frame(found[rank]))
+                one = summary_of(recorded, rank, made[here[0] + rank % job.tp], sketches)
+            frames[_file(recorded, rank)].append(packed_frame(one))
     (out / SUMMARIES).mkdir()
     for name, parts in frames.items():
         (out / SUMMARIES / name).write_bytes(b"".join(parts))
@@ -225,30 +227,3 @@ def _sketched(recorded: Recorded, stage: int, template: RankSummary, times: list
 
 def _file(recorded: Recorded, rank: int) -> str:
     return f"{file_stem(recorded.about(rank))}{SUMMARY_SUFFIX}"
-
-
-def plant_of(text: str) -> Plant:
-    """`77:forward:2:6000000`."""
-    rank, kind, layer, ns = text.split(":")
-    return Plant(int(rank), kind, int(layer), int(ns))
-
-
-def main() -> None:
-    """Writes the run that was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path)
-    for axis, size in (("pp", 8), ("dp", 256), ("tp", 8), ("seed", 0), ("layers", 4)):
-        parser.add_argument(f"--{axis}", type=int, default=size, help="(default: %(default)s)")
-    parser.add_argument("--late", type=plant_of, action="append", default=[], help="rank:kind:layer:ns")
-    parser.add_argument("--full", action="store_true", help="folders of all ranks")
-    args = parser.parse_args()
-    begin = time.process_time()
-    job = PipelinedJob(pp=args.pp, dp=args.dp, tp=args.tp, layers=args.layers, seed=args.seed, plants=args.late)
-    write(args.out, job, full=args.full)
-    size = sum(path.stat().st_size for path in (args.out / SUMMARIES).iterdir())
-    print(f"{job.num_ranks} ranks, summaries of {size / job.num_ranks / 1e3:.1f} KB a rank, "
-          f"{time.process_time() - begin:.1f} s of a processor")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,20 +1,7 @@
-"""Measures what reading the tables of many ranks of a large model costs, and how memory grows with the ranks.
-
-    python benchmarks/tables_of_many.py [RANKS ...] [--modules N] [--in FOLDER]
-
-Ranks are made up: each has the tables that totals are made of, with as many modules and parameters, times and values of
-its own. Each number of ranks is read by a process of its own, which opens the run, reads and reduces its tables. Memory
-is its largest resident set (VmHWM).
-"""
+"""Data parallel ranks of a large model: the tables that totals are made of, times and values of each rank its own."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
-import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +13,7 @@ from distprof.contract.parquet import write_table
 from distprof.contract.paths import RANK_JSON, RUN_JSON, rank_folder
 from distprof.contract.rank_json import ParamCount, RankJson, RunJson
 from distprof.contract.tables import MODULES, OPS, PARAMETERS, STEPS, TIME_COLUMNS, Table
-from distprof.merge.run.open_run import open_run
-from distprof.merge.totals.recorded_tables import read_tables
-from distprof.merge.totals.totals import model_totals, per_rank
 
-HEAD = ("ranks", "modules a rank", "s to open", "s to read tables", "VmHWM MB")
 PASSES = ("wait", "count", "time", "time", "time", *("trace",) * 4, *("arrivals",) * 4)
 NOW_NS = 1_700_000_000_000_000_000
 
@@ -100,66 +83,3 @@ class Ranks:
             "duration_ns": 10**9, "before_forward_ns": 10**7, "fwd_ns": 3 * 10**8, "bwd_ns": 6 * 10**8,
             "optimizer_ns": 9 * 10**7, "evaluation_ns": None, "forward_calls": 1, "evaluation_calls": 0, "samples": 8,
             "cpu_ns": 10**9, "switched_out": 3, "run_queue_ns": 10**5})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Of reading the tables of a run."""
-
-    open_s: float
-    read_s: float
-    peak_bytes: int
-
-
-def cost(run: Path) -> Cost:
-    """In a process of its own."""
-    done = subprocess.run([sys.executable, __file__, "--read", run], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return Cost(**json.loads(done.stdout))
-
-
-def read(run: Path) -> Cost:
-    """Opens a run, reads and reduces its tables, in this process."""
-    begin = time.perf_counter()
-    opened = open_run(run)
-    middle = time.perf_counter()
-    tables = read_tables(opened)
-    totals = model_totals(opened, per_rank(opened, tables), tables.parameters)
-    assert totals["unique_params"] and not tables.problems
-    end = time.perf_counter()
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return Cost(open_s=middle - begin, read_s=end - middle, peak_bytes=int(status["VmHWM"].split()[0]) << 10)
-
-
-def table(rows: list[tuple[Ranks, Cost]]) -> str:
-    """Markdown."""
-    lines = [" | ".join(HEAD), " | ".join("-" * len(HEAD))]
-    lines += [f"{ranks.num_ranks:,} | {ranks.num_modules:,} | {found.open_s:.2f} | {found.read_s:.2f} | "
-              f"{found.peak_bytes / 1e6:.0f}" for ranks, found in rows]
-    return "\n".join(f"| {line} |" for line in lines)
-
-
-def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ranks", nargs="*", type=int, default=[64, 512, 2048])
-    parser.add_argument("--modules", type=int, default=1000)
-    parser.add_argument("--in", dest="folder", type=Path)
-    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.read is not None:
-        found = read(args.read)
-        print(json.dumps({"open_s": found.open_s, "read_s": found.read_s, "peak_bytes": found.peak_bytes}))
-        return
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        rows = list[tuple[Ranks, Cost]]()
-        for number in args.ranks:
-            ranks = Ranks(num_ranks=number, num_modules=args.modules)
-            ranks.write(Path(folder) / str(number))
-            rows.append((ranks, cost(Path(folder) / str(number))))
-        print(table(rows))
-
-
-if __name__ == "__main__":
-    main()

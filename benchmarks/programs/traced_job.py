@@ -1,11 +1,7 @@
-"""A data-parallel job under torch.profiler: a size comes in, a plain Chrome trace of that size per rank goes out.
-
-torchrun --nproc-per-node 4 benchmarks/traced_job.py --out FOLDER --megabytes 120
-"""
+"""Traces 4 data-parallel ranks under torch.profiler: `python traced_job.py FOLDER MEGABYTES`, each so many."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,12 +9,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from forked_ranks import fork
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from train_ddp import Transformer
 
+RANKS = 4
 BATCH, LENGTH, WIDTH = 2, 16, 64
 """Small: what a step costs is the profiler, and the trace grows fast."""
 
@@ -59,21 +57,14 @@ def steps_for(job: Job, size_bytes: int, trial: Path) -> int:
     return int(found[0])
 
 
-def main() -> None:
+def trace(folder: str, megabytes: float) -> None:
     """Writes rank{N}_trace.json of this rank."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--megabytes", type=float, required=True, help="of a rank's trace")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    job, rank = Job(), dist.get_rank()
-    num_steps = steps_for(job, int(args.megabytes * 1e6), args.out / f"trial{rank}.json")
-    job.trace(num_steps, args.out / f"rank{rank}_trace.json")
+    job, rank, out = Job(), dist.get_rank(), Path(folder)
+    num_steps = steps_for(job, int(megabytes * 1e6), out / f"trial{rank}.json")
+    job.trace(num_steps, out / f"rank{rank}_trace.json")
     if rank == 0:
         print(f"{num_steps} steps traced")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    fork(RANKS, trace, sys.argv[1], float(sys.argv[2]))

@@ -6,6 +6,7 @@ begins where the one before ends, and `baseTimeNanoseconds` shifts the events of
 
 from __future__ import annotations
 
+import filecmp
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,3 +123,10 @@ def write_large(folder: Path, num_ranks: int, megabytes: float) -> Path:
     for rank in range(1, num_ranks):
         (folder / f"rank{rank}_trace.json.gz").hardlink_to(first)
     return first
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two folders hold the same files."""
+    names = [[path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+             for folder in (one, other)]
+    return names[0] == names[1] and all(filecmp.cmp(one / name, other / name, shallow=False) for name in names[0])

@@ -1,15 +1,12 @@
-"""Makes a recorded run one of many ranks: rank 5 is rank 1 of 4 again, with its tables, its trace and its own number.
+"""A recorded run as one of many ranks: rank 5 is rank 1 of 4 again, with its tables, its trace and its own number.
 
-    python benchmarks/scaled_run.py RUN OUT RANKS
-
-RUN is of a data parallel job, all of whose collectives are of all ranks. Each rank of OUT has files of its own; times
-are those of the rank it is made of, so that the ranks of a collective still meet. Totals mean nothing: shards of a
-model are as large as before.
+The run is of a data parallel job, all of whose collectives are of all ranks. Each rank has files of its own; times are
+those of the rank it is made of, so that the ranks of a collective still meet. Totals mean nothing: shards of a model
+are as large as before.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shutil
@@ -65,17 +62,3 @@ def write_run(run: Path, out: Path, num_ranks: int, *, summaries: bool = False) 
             append(out, summarise(folder))
     about = json.loads((run / "run.json").read_text())
     (out / "run.json").write_text(json.dumps(about | {"world_size": num_ranks}, indent=1))
-
-
-def main() -> None:
-    """Copies the run, rank by rank."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("ranks", type=int)
-    given = parser.parse_args()
-    write_run(given.run, given.out, given.ranks)
-
-
-if __name__ == "__main__":
-    main()

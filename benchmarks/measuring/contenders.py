@@ -1,16 +1,19 @@
-"""Command lines of the programs that merge.py measures, a row a program."""
+"""The traces that programs merge, and the command lines of these, a row a program."""
 
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 import venv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-PROGRAMS = Path(__file__).parent / "programs"
+from measuring.processes import timed
+from measuring.turns import empty
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+NUM_RANKS = 4
 HTA = "HolisticTraceAnalysis==0.5.0"
 TRACELENS_NEEDS = ("orjson", "pandas", "tqdm", "openpyxl", "tabulate", "PyYAML", "matplotlib")
 
@@ -28,8 +31,17 @@ class Contender:
     """Name of what it writes, given on its command line."""
     trace: str = ""
     """Where the merged trace is then; empty: it writes none, and its memory is not shown."""
-    processes: bool = False
-    """True where it starts processes: its memory must be sampled."""
+
+
+def traces_of(data: Path, megabytes: float) -> list[Path]:
+    """Plain traces of a real job, in a folder of their own; made where they are not there yet."""
+    folder = data / f"{NUM_RANKS}x{megabytes:g}MB"
+    if not folder.exists():
+        unfinished = folder.with_suffix(".partial")
+        empty(unfinished)
+        timed([sys.executable, str(PROGRAMS / "traced_job.py"), str(unfinished), f"{megabytes:g}"])
+        unfinished.rename(folder)
+    return [folder / f"rank{rank}_trace.json" for rank in range(NUM_RANKS)]
 
 
 def ours(traces: list[Path], target: Path) -> list[str]:
@@ -49,7 +61,7 @@ def _viztracer(traces: list[Path], target: Path) -> list[str]:
     return [sys.executable, "-m", "viztracer", "--combine", *map(str, traces), "-o", str(target)]
 
 
-OURS = Contender(name="distprof merge", command=ours, writes="merged", trace="merged/trace.json.gz", processes=True)
+OURS = Contender(name="distprof merge", command=ours, writes="merged", trace="merged/trace.json.gz")
 SCRIPT = Contender(name="json script", command=_program("json_script.py"), writes="merged.json", trace="merged.json")
 VIZTRACER = Contender(name="viztracer --combine", command=_viztracer, writes="merged.json", trace="merged.json")
 LIMITS = (
@@ -69,20 +81,12 @@ class Peers:
             venv.create(folder, with_pip=True)
 
     def hta(self, traces: list[Path]) -> list[str]:
-        """Prints seconds and rows.
-
-        Raises:
-            CalledProcessError: It cannot be installed.
-        """
+        """Prints seconds and rows."""
         self._install(HTA)
         return [str(self.python), str(PROGRAMS / "hta_load.py"), str(traces[0].parent)]
 
-    def tracelens(self, source: Path) -> Contender:
-        """It is not on PyPI.
-
-        Raises:
-            CalledProcessError: What it needs cannot be installed.
-        """
+    def tracelens(self, source: str) -> Contender:
+        """It is not on PyPI."""
         self._install(*TRACELENS_NEEDS)
         return Contender(
             name="TraceLens TraceFuse", writes="merged.json", trace="merged.json.gz",
@@ -90,27 +94,24 @@ class Peers:
                                             str(PROGRAMS / "tracelens_fuse.py"), str(target), *map(str, traces)])
 
     def _install(self, *packages: str) -> None:
-        subprocess.run([str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages],
-                       check=True, capture_output=True, text=True)
+        timed([str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages])
 
 
-def contenders(peers: Peers | None, tracelens: Path | None) -> tuple[list[Contender], list[str]]:
-    """Everyone who is there, ours first, and a line for everyone who is not."""
+def contenders(peers: Peers | None, tracelens: str) -> tuple[list[Contender], list[str]]:
+    """Everyone who is there, ours first, and a line for everyone who is not.
+
+    Raises:
+        Failed: A peer cannot be installed.
+    """
     found, absent = [OURS, SCRIPT], []
     if importlib.util.find_spec("viztracer"):
         found.append(VIZTRACER)
     else:
         absent.append("viztracer --combine: not installed")
-    if peers is None or tracelens is None:
+    if peers is None:
+        absent.append("HTA parse_traces: --peers installs and measures it")
+    if peers is None or not tracelens:
         absent.append("TraceLens TraceFuse: not on PyPI; --peers --tracelens FOLDER measures a copy of its source")
     else:
-        try:
-            found.append(peers.tracelens(tracelens))
-        except subprocess.CalledProcessError as error:
-            absent.append(f"TraceLens TraceFuse: cannot be installed: {last_line(error.stderr)}")
+        found.append(peers.tracelens(tracelens))
     return [*found, *LIMITS], absent
-
-
-def last_line(printed: str) -> str:
-    """Of what a program printed."""
-    return (printed.strip().splitlines() or ["nothing printed"])[-1]

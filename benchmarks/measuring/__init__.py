@@ -1,0 +1,1 @@
+"""What benchmarks have in common: options, costs of programs, tables, and RESULTS.md."""

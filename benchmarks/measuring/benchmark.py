@@ -1,0 +1,185 @@
+"""What every benchmark has: options with the smallest value of each, a folder, a section of RESULTS.md, and ratios.
+
+A benchmark calls `run` with its measurement and its options. Each then takes `--smallest` (so small that it only shows
+that it runs), `--in FOLDER` (where inputs are kept, and files for the while), and `--record`. A ratio, to a peer or to
+a limit that was measured in the same run, is compared with the recorded one: the benchmark ends with 1 where it is
+clearly worse. A lower ratio is a better one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import fill
+from typing import Any
+
+from measuring.check import RATIO
+from measuring.processes import Failed
+from measuring.tables import table
+
+HERE = Path(__file__).parents[1]
+RESULTS = HERE / "RESULTS.md"
+DISTPROF = (sys.executable, "-m", "distprof")
+"""The command as a program."""
+HEAD = (RATIO, "recorded", "too high from")
+ROW = re.compile(r"\| ([^|]+?) +\| +([\d.]+) \| +([\d.]+) \|")
+PACKAGES = ("torch", "isal", "polars", "viztracer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A flag of a benchmark; its type is that of its default. A list takes several values."""
+
+    default: Any
+    smallest: Any
+    help: str = ""
+
+    def add(self, parser: argparse.ArgumentParser, name: str, *, smallest: bool) -> None:
+        """Adds the flag to a parser."""
+        default, flag = self.smallest if smallest else self.default, f"--{name.replace('_', '-')}"
+        if isinstance(default, bool):
+            parser.add_argument(flag, action="store_true", default=default, help=self.help)
+        elif isinstance(default, list):
+            parser.add_argument(flag, nargs="+", type=type(default[0]), default=default, help=self.help)
+        else:
+            parser.add_argument(flag, type=type(default), default=default, help=self.help)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """What must not become much larger than it was."""
+
+    value: float
+    factor: float = 1.25
+    """So many times the recorded one is too high."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a benchmark measured."""
+
+    text: Sequence[str]
+    """Paragraphs and tables."""
+    ratios: dict[str, Ratio] = field(default_factory=dict)
+
+
+def run(measure: Callable[[argparse.Namespace], Found], doc: str | None, **options: Option) -> None:
+    """The main program of a benchmark: prints its section.
+
+    Args:
+        measure: Takes the values of the options, and as `folder` where files may lie.
+        doc: Says what it does.
+        options: By name.
+    """
+    args = _parser(doc, options, smallest="--smallest" in sys.argv[1:]).parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        found = measure(args)
+    except Failed as error:
+        sys.exit(str(error))
+    heading, paragraphs = _heading(args, options), [machine(), *found.text]
+    print("\n\n".join([heading, *paragraphs]), flush=True)
+    if args.smallest:
+        return
+    is_worse = _compare(heading, found.ratios)
+    if args.record:
+        record(heading, "\n\n".join([*paragraphs, *_of_ratios(found.ratios)]))
+    elif is_worse:
+        sys.exit(1)
+
+
+def _heading(args: argparse.Namespace, options: dict[str, Option]) -> str:
+    """The command line, with what differs from the defaults."""
+    words = [Path(sys.argv[0]).name]
+    for name, option in options.items():
+        value, flag = getattr(args, name), f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif value != option.default:
+            words += [flag, *map(str, value if isinstance(value, list) else [value])]
+    return f"## {shlex.join(words)}"
+
+
+def _compare(heading: str, ratios: dict[str, Ratio]) -> bool:
+    """Prints ratios beside the recorded ones; True where one is clearly worse."""
+    known = recorded(heading)
+    for what, ratio in ratios.items():
+        print(f"{RATIO} {heading.removeprefix('## ')}: {what}: {compared(ratio.value, known.get(what))}")
+    return any(what in known and ratio.value >= known[what][1] for what, ratio in ratios.items())
+
+
+def _parser(doc: str | None, options: dict[str, Option], *, smallest: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--smallest", action="store_true", help="only show that it runs")
+    form.add_argument("--record", action="store_true", help="put the section into RESULTS.md, in place of its last one")
+    parser.add_argument("--in", dest="folder", type=Path, default=HERE / ".data", metavar="FOLDER",
+                        help="inputs that are kept, and files for the while: a disk with room")
+    for name, option in options.items():
+        option.add(parser, name, smallest=smallest)
+    return parser
+
+
+@contextmanager
+def files(args: argparse.Namespace) -> Iterator[Path]:
+    """A folder for the while."""
+    with TemporaryDirectory(dir=args.folder, prefix="while-") as name:
+        yield Path(name)
+
+
+def machine() -> str:
+    """Date, processor, cores and versions."""
+    packages = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
+    return fill(f"{date.today()}, {os.cpu_count()} cores ({_processor()}), Python {platform.python_version()}, "
+                f"{packages}.", width=120)
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _of_ratios(ratios: dict[str, Ratio]) -> list[str]:
+    return [table(HEAD, [[what, f"{ratio.value:.3f}", f"{ratio.factor * ratio.value:.3f}"]
+                         for what, ratio in ratios.items()])] if ratios else []
+
+
+def recorded(heading: str) -> dict[str, tuple[float, float]]:
+    """Ratios of a section of RESULTS.md: what each was, and what is too high."""
+    section = RESULTS.read_text().partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    return {row[1]: (float(row[2]), float(row[3])) for row in ROW.finditer(section.partition(f"\n| {RATIO} ")[2])}
+
+
+def compared(value: float, known: tuple[float, float] | None) -> str:
+    """A ratio beside the recorded one."""
+    if known is None:
+        return f"{value:.3f}, none recorded"
+    was, limit = known
+    return f"{value:.3f}, {value / was:.2f} times the recorded {was:.3f}{', TOO HIGH' if value >= limit else ''}"
+
+
+def record(heading: str, section: str) -> None:
+    """Puts a section into RESULTS.md, in place of what stood under its heading."""
+    before, _, behind = RESULTS.read_text().partition(f"\n{heading}\n")
+    _, following, others = behind.partition("\n## ")
+    RESULTS.write_text(f"{before.rstrip()}\n\n{heading}\n\n{section}\n{following}{others}")

@@ -1,0 +1,88 @@
+"""Every benchmark runs in its smallest form, and prints a table; what is recorded of one is found again."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.jobs import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+TABLE = re.compile(r"^\| .+\|\n\| -[-:| ]+ \|\n\| .*\d", re.MULTILINE)
+"""With a row in which something was measured."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Inputs that several benchmarks need are made in it once."""
+    return tmp_path_factory.mktemp("benchmarks")
+
+
+@pytest.fixture
+def one_thread():
+    """What benchmarks set for the whole process is set back."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def imported(monkeypatch):
+    """Their modules, as a benchmark finds them."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.stem)
+def test_the_smallest_form_prints_a_table(path, folder, one_thread, imported, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", [str(path), "--smallest", "--in", str(folder)])
+    runpy.run_path(str(path), run_name="__main__")
+    assert TABLE.search(capfd.readouterr().out)
+    assert not [*folder.glob("while-*")]
+
+
+def test_a_ratio_is_compared_with_the_recorded_one(tmp_path, imported, monkeypatch, capsys):
+    from measuring import benchmark
+
+    results = tmp_path / "RESULTS.md"
+    results.write_text("# Results\n\n## one.py\n\nof old\n\n## two.py\n\nkept\n")
+    monkeypatch.setattr(benchmark, "RESULTS", results)
+    ratios = {"CPU / peer": 2.0}
+
+    def run(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["one.py", "--in", str(tmp_path), *words])
+        found = {name: benchmark.Ratio(value=value, factor=1.2) for name, value in ratios.items()}
+        benchmark.run(lambda args: benchmark.Found(text=[f"{args.rows} rows"], ratios=found), "",
+                      rows=benchmark.Option(default=7, smallest=1))
+        return capsys.readouterr().out
+
+    assert "CPU / peer: 2.000, none recorded" in run()
+    run("--record")
+    assert results.read_text().count("## ") == 2 and "of old" not in results.read_text()
+    assert "\n\n7 rows\n\n" in results.read_text() and results.read_text().endswith("## two.py\n\nkept\n")
+    ratios["CPU / peer"] = 2.3
+    assert "CPU / peer: 2.300, 1.15 times the recorded 2.000\n" in run()
+    ratios["CPU / peer"] = 2.5
+    with pytest.raises(SystemExit, match="1"):
+        run()
+    assert "1.25 times the recorded 2.000, TOO HIGH" in capsys.readouterr().out
+    assert "## one.py --rows 8\n" in run("--rows", "8")  # another form has a section of its own
+    assert "recorded" not in run("--smallest")
+
+
+@pytest.mark.job
+def test_ratios_are_printed_once_more_at_the_end(tmp_path, imported, monkeypatch, capfd):
+    from measuring import check
+
+    monkeypatch.setattr(check, "HERE", tmp_path)
+    (tmp_path / "good.py").write_text("import sys; print(sys.argv[1:]); print('ratio good.py: CPU / peer: 1.0')")
+    (tmp_path / "bad.py").write_text("raise SystemExit(1)")
+    assert check.main(["good", "--record"]) == 0
+    assert capfd.readouterr().out == "['--record']\nratio good.py: CPU / peer: 1.0\n\ngood.py: CPU / peer: 1.0\n"
+    assert check.main(["good", "bad"]) == 1
+    assert capfd.readouterr().out.endswith("\n\ngood.py: CPU / peer: 1.0\nbad: failed, or a ratio is too high\n")
