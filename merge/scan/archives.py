@@ -96,7 +96,9 @@ class _Member(tarfile.TarInfo):
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
         try:
             return super().fromtarfile(tar)
-        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:
+        except tarfile.HeaderError as error:
+            if isinstance(error, (tarfile.EmptyHeaderError, tarfile.EOFHeaderError)):  # type: ignore[attr-defined]
+                raise  # the archive ends here
             raise tarfile.ReadError(str(error)) from error
 
 
