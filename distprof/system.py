@@ -1,7 +1,7 @@
 """What only some systems have: signals, limits of a process, calls of the kernel and of the C library.
 
 distprof records on Linux, and reads runs on Linux, macOS and Windows. What one of these lacks is asked for here and
-nowhere else in what reads runs: tests/test_system.py looks for it.
+nowhere else in what reads runs: tests/install/test_systems.py looks for it.
 """
 
 from __future__ import annotations
