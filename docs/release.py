@@ -169,7 +169,7 @@ def main(words: Sequence[str]) -> None:
     try:
         if (ROOT / ".git").exists():
             os.environ.setdefault("SOURCE_DATE_EPOCH", git("log", "-1", "--format=%ct").strip())
-        made = make(Path(words[0]) if words else ROOT / "dist")
+        made = make(Path(words[0]).absolute() if words else ROOT / "dist")
     except Unfit as error:
         say(str(error))
         sys.exit(1)
