@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,8 @@ def test_the_list_has_forty_faults_or_more_in_most_rooms():
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A repository with one function, and a test of it."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed, which lists the files that are copied")
     for name, text in {"rooms/sums.py": "def add(a, b):\n    return a + b\n", "tests/test_sums.py": TEST,
                        "pytest.ini": "[pytest]\n"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -52,6 +52,17 @@ def test_uneven_pipeline_stages_add_up_to_the_model(pipeline):
     assert "stage 1: (root)" in distprof("stats", pipeline).stdout
 
 
+def test_sizes_that_are_given_are_in_the_files_of_each_rank(pipeline):
+    """A merge takes them from run.json; who reads the files of a rank alone has them there."""
+    for rank in (0, 1):
+        folder = pipeline / f"rank{rank:05d}"
+        info = json.loads((folder / "rank.json").read_text())
+        assert (info["topology"], info["coordinates"]) == ({"pp": 2, "dp": 1}, {"pp": rank, "dp": 0})
+        assert (info["mp_size"], info["dp_size"], info["topology_basis"]) == (2, 1, "given")
+        steps = pl.read_parquet(folder / "steps.parquet").select("rank", "mp_size", "dp_size").unique()
+        assert steps.rows() == [(rank, 2, 1)]
+
+
 def test_sends_and_receives_of_a_pipeline_are_shown(pipeline):
     rows = pl.read_parquet(pipeline / "merged" / "collectives.parquet")
     assert rows.sort("rank", "enqueue_ns").select("rank", "op", "peer", "size_bytes").rows() == [
