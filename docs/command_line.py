@@ -20,7 +20,7 @@ PAGE = Path(__file__).parent / "command-line.md"
 HEAD = """# The command line
 
 `docs/command_line.py` makes this page from the options in `launch/commands/`; `distprof COMMAND --help` shows the same.
-`distprof --version` shows the version, `distprof --debug COMMAND` shows tracebacks of errors.
+`distprof --version` shows the version and the merge engine, `distprof --debug COMMAND` shows tracebacks of errors.
 
 | exit code | means |
 |---|---|

@@ -58,8 +58,18 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 (click's order)
+    """The version, and which merge engine is in use."""
+    if wanted and not context.resilient_parsing:
+        from distprof.merge.scan.engine import described
+
+        show(f"distprof {__version__}\n{described()}")
+        context.exit()
+
+
 @click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, "--version", message="distprof %(version)s")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+              help="Show the version and the merge engine, and exit.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def group(context: click.Context, *, debug: bool) -> None:

@@ -181,12 +181,9 @@ def _writable(place: Path) -> Finding:
 def _engine(_: Path) -> Iterator[Finding]:
     if importlib.util.find_spec("numpy") is None:
         return
-    from distprof.merge.scan.compiled.library import is_built  # it needs numpy
+    from distprof.merge.scan import engine  # it needs numpy
 
-    built = is_built()
-    yield Finding("merging", "ok" if built else "warn",
-                  "compiled engine" if built else "slower engine in Python: distprof was installed without a C "
-                  "compiler, or its source changed since  hint: install a C compiler, then reinstall distprof")
+    yield Finding("merging", "ok" if engine.is_compiled() else "warn", engine.described())
 
 
 def _clock(_: Path) -> Iterator[Finding]:

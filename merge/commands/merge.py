@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -24,7 +23,7 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.run.timelines import with_timelines
 from distprof.merge.run.traces.ranking import Naming
 from distprof.merge.scan.archives import unpack
-from distprof.merge.scan.engine import PLAIN, is_compiled
+from distprof.merge.scan.engine import described, is_compiled
 from distprof.merge.workers.choice import BUILT_IN, Workers
 from distprof.merge.workers.leftovers import removed_if_killed
 from distprof.storage.places import remote
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from distprof.storage.writing.by_workers import ByWorkers
 
 EVERYTHING = MergeOptions()
-SLOW = ("merging with the plain Python engine, many times slower than the compiled one  hint: install a C "
-        f"compiler, then distprof again{f'; {PLAIN} must not be set' if PLAIN in os.environ else ''}")
 
 
 def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = None, naming: Naming | None = None,
@@ -78,7 +75,7 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
         place = uploaded_whole(free_elsewhere(elsewhere, paths, force=force), paths, force=force,
                                by_workers=by_workers)
     if not is_compiled():
-        say(SLOW)
+        say(described())
     with (place as folder,
           nullcontext() if workers.scheduler is None else removed_if_killed(folder),
           _unpacked(run, folder) as unpacked,

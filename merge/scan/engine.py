@@ -9,7 +9,8 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from distprof.merge.scan.compiled.library import is_built
+from distprof.merge.scan.compiled import build
+from distprof.merge.scan.compiled.library import how_built, is_built
 from distprof.merge.scan.laid_slices import LaidSlices
 from distprof.merge.scan.scanned_columns import Status, Text
 
@@ -148,6 +149,16 @@ class Engine(Protocol):
 def is_compiled() -> bool:
     """True where the compiled engine is in use."""
     return PLAIN not in os.environ and is_built()
+
+
+def described() -> str:
+    """The engine in use, for a person, with a hint where it is the slow one."""
+    if is_compiled():
+        return f"merge engine: compiled ({how_built()})"
+    slow = "merge engine: plain Python, many times slower"
+    if PLAIN in os.environ:
+        return f"{slow} ({PLAIN} is set)  hint: unset {PLAIN}"
+    return f"{slow} ({how_built()})  hint: install a C compiler, then run: python {build.__file__}"
 
 
 def _engine() -> Engine:

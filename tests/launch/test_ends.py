@@ -98,7 +98,7 @@ def test_a_signal_ends_a_merge_and_nothing_is_left(run, engine, busy, number, co
     os.killpg(process.pid, number)  # a terminal sends it to all processes
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code
-    assert [line for line in err.splitlines() if "plain Python engine" not in line] == []
+    assert [line for line in err.splitlines() if "merge engine: plain Python" not in line] == []
     assert [name for name in files_in(run) if name != "merged"] == []
     deadline = time.monotonic() + PATIENCE_S
     while session(process.pid) and time.monotonic() < deadline:
@@ -206,7 +206,7 @@ def limited(what: int, limit: int, *words: object, **environ: str) -> subprocess
 
 
 def is_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> bool:
-    lines = [line for line in done.stderr.splitlines() if "plain Python engine" not in line]
+    lines = [line for line in done.stderr.splitlines() if "merge engine: plain Python" not in line]
     return len(lines) == 1 and all(part in lines[0] for part in ("distprof: ", "  hint: ", *parts)) and not done.stdout
 
 

@@ -1,11 +1,13 @@
-"""Compiles the merge engine with the C compiler of the machine.
+"""Compiles the merge engine with the C compiler of the machine, or with the one that CC names.
 
 `hatch_build.py` runs it when distprof is installed, before anything that distprof needs is there: it takes the standard
-library alone. After a change of the C files: `python merge/scan/compiled/build.py`.
+library alone. After a change of the C files, or where an installed distprof has no compiled engine:
+`python merge/scan/compiled/build.py`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -24,22 +26,31 @@ def source_id() -> int:
     return zlib.crc32(b"".join(path.read_bytes() for path in sources))
 
 
-def build() -> Path | None:
-    """Returns the library; None, with a line on stderr, where it cannot be compiled."""
-    temporary = LIBRARY.with_suffix(f".{os.getpid()}.tmp")
+def build(library: Path = LIBRARY, *, wheel: str | None = None) -> Path | None:
+    """Compiles for this installation, or for a wheel.
+
+    Args:
+        library: Where it goes.
+        wheel: The platform of the wheel that is to hold it, as its name has it.
+
+    Returns:
+        The library; None, with a line on stderr, where it cannot be compiled.
+    """
+    temporary = library.with_suffix(f".{os.getpid()}{library.suffix}")
     compiler = shlex.split(os.environ.get("CC", "cc"))
-    command = [*compiler, *FLAGS, "-shared", "-fPIC", f"-DSOURCE_ID={source_id()}u", "-o", str(temporary),
-               str(FOLDER / "engine.c")]
+    how = f"{wheel} wheel" if wheel else f"by {shlex.join(compiler)}"
+    command = [*compiler, *FLAGS, "-shared", "-fPIC", f"-DSOURCE_ID={source_id()}u",
+               f"-DCOMPILED_HOW={json.dumps(how)}", "-o", str(temporary), str(FOLDER / "engine.c")]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = getattr(error, "stderr", None) or error
-        LIBRARY.unlink(missing_ok=True)  # of an earlier build: a wheel for every machine must not hold it
+        temporary.unlink(missing_ok=True)
         sys.stderr.write(f"distprof: the merge engine was not compiled, merging will be slow "
                          f"({shlex.join(compiler)}: {reason})\n")
         return None
-    temporary.replace(LIBRARY)
-    return LIBRARY
+    temporary.replace(library)
+    return library
 
 
 if __name__ == "__main__":

@@ -29,6 +29,12 @@
 #ifndef SOURCE_ID
 #define SOURCE_ID 0
 #endif
+#ifndef COMPILED_HOW
+#define COMPILED_HOW "by hand"
+#endif
 
 /* A checksum of these files, set when they are compiled: a library that is older than its source is not used. */
 uint32_t source_id(void) { return SOURCE_ID; }
+
+/* What a person is told of how this library was compiled. */
+const char *compiled_how(void) { return COMPILED_HOW; }

@@ -10,6 +10,7 @@ from distprof.merge.scan.compiled.build import LIBRARY, source_id
 
 POINTER, INT32, INT64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "compiled_how": (ctypes.c_char_p, []),
     "interner_new": (POINTER, []),
     "interner_free": (None, [POINTER]),
     "interner_count": (INT64, [POINTER]),
@@ -30,24 +31,34 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 @cache
 def library() -> Any:
-    """The library; None where it was not built, or from other C files than those here."""
-    if not LIBRARY.exists():
-        return None
-    try:
-        loaded = ctypes.CDLL(str(LIBRARY))
-    except OSError:
-        return None
-    if loaded.source_id() & 0xFFFFFFFF != source_id():
-        return None
-    for name, (result, arguments) in SIGNATURES.items():
-        function = getattr(loaded, name)
-        function.restype, function.argtypes = result, arguments
-    return loaded
+    """The library; None where there is none, or none that belongs to the C files here."""
+    return _loaded()[0]
 
 
 def is_built() -> bool:
     """True where the library was built and belongs to the C files."""
     return library() is not None
+
+
+def how_built() -> str:
+    """How the library was compiled, `by cc` or `manylinux_2_17_x86_64 wheel`; why there is none, where that is so."""
+    return _loaded()[1]
+
+
+@cache
+def _loaded() -> tuple[Any, str]:
+    if not LIBRARY.exists():
+        return None, "none was compiled when distprof was installed"
+    try:
+        loaded = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        return None, f"the compiled one cannot be loaded: {error}"
+    if loaded.source_id() & 0xFFFFFFFF != source_id():
+        return None, "the C files have changed since the other was compiled"
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded, loaded.compiled_how().decode()
 
 
 def address(array: Any) -> int:

@@ -182,7 +182,7 @@ def test_both_engines_write_the_same(tp, tmp_path):
     for out, environ in zip(outs, ({}, {PLAIN: "1"}), strict=True):
         done = distprof("merge", tp, "--ranks", "0", "--out", out, **environ)
         assert done.returncode == 0, done.stderr
-        assert ("the plain Python engine" in done.stderr) == (bool(environ) or not is_compiled())
+        assert ("merge engine: plain Python" in done.stderr) == (bool(environ) or not is_compiled())
     traces = [json.loads(gzip.decompress((out / "trace.json.gz").read_bytes())) for out in outs]
     assert traces[0] == traces[1]
     tables = [pl.read_parquet(out / "events.parquet" / "*.parquet") for out in outs]
