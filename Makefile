@@ -1,5 +1,9 @@
 # make demo: from nothing to the answer    make test: everything CI runs    make help: all targets
-PYTHON ?= python3.11
+# the first that runs, is new enough and can make environments (Debian's cannot without python3-venv); a name alone proves
+# nothing: pyenv has one for each version, and runs the chosen one only
+PYTHONS := python3.11 python3.12 python3.13 python3.14 python3 python $(wildcard $(HOME)/.pyenv/versions/3.1[1-4].*/bin/python)
+FITS   := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
+PYTHON ?= $(shell for each in $(PYTHONS); do "$$each" -c '$(FITS)' 2>/dev/null && echo "$$each" && break; done)
 VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    ?= runs/demo
@@ -14,13 +18,17 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint quick-tests test-wheel test-plain compat bench stress fuzz fuzz-replay picture docs reference clean
+.PHONY: help demo check test lint quick-tests dist test-wheel test-plain compat bench stress fuzz fuzz-replay picture docs reference clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
-$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py $(wildcard merge/scan/compiled/*.[ch]) merge/scan/compiled/build.py
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(BIN)/python:
+	$(or $(PYTHON),$(error no Python 3.11 to 3.14 with venv was found: install one (Debian: python3-venv), or make PYTHON=/path/to/python)) -m venv $(VENV)
+
+# by the link: the sdist has no merge/
+ENGINE := distprof/merge/scan/compiled
+$(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py $(wildcard $(ENGINE)/*.[ch]) $(ENGINE)/build.py | $(BIN)/python
 	$(PIP) install --editable .
 	touch $@
 
@@ -56,10 +64,16 @@ check: $(VENV)/.test ## lint and the quick tests, which start no job
 test: check ## all tests
 	$(PYTEST) -m '(job or long) and not stress'
 
-test-wheel: $(VENV)/.test ## all tests, with the package as pip installs it
+dist: $(VENV)/.dist ## what a release uploads, in dist/: an sdist, and wheels for Linux and for all other systems
+	$(BIN)/python docs/release.py
+
+$(VENV)/.dist: $(VENV)/.installed
+	$(PIP) install --editable '.[dist]'
+	touch $@
+
+test-wheel: $(VENV)/.test dist ## all tests, with the package as a release has it
 	rm -rf build/wheel
-	$(PIP) wheel --no-deps --wheel-dir build/wheel .
-	$(PIP) install --no-deps --target build/wheel/site build/wheel/*.whl
+	$(PIP) install --no-deps --no-index --find-links dist --target build/wheel/site distprof
 	cd build/wheel && PYTHONPATH=$(CURDIR)/build/wheel/site $(CURDIR)/$(PYTEST) -c $(CURDIR)/pyproject.toml \
 		-m 'not stress' $(CURDIR)/tests  # elsewhere: where the sources lie they would be taken
 

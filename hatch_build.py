@@ -1,4 +1,4 @@
-"""Puts the merge engine into wheels, compiled where there is a C compiler; without one distprof works, and merges slowly."""
+"""Puts the merge engine into wheels, where there is a C compiler; without it distprof works, and merges slowly."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PLATFORM = "DISTPROF_WHEEL_PLATFORM"
-"""Environment variable: the platform that CC compiles for, as the name of the wheel has it; `any` for no engine. Unless it
-is set, the wheel is for this machine, and has no engine where there is no compiler."""
+"""Environment variable: the platform that CC compiles for, as the name of the wheel has it; `any` for no engine. Unless
+it is set, the wheel is for this machine, and has no engine where there is no compiler."""
 
 
 class EngineBuild(BuildHookInterface):
@@ -36,7 +36,7 @@ class EngineBuild(BuildHookInterface):
             build_data["tag"] = f"py3-none-{platform or _this_platform()}"
             build_data["force_include"][str(library)] = "distprof/merge/scan/_scan.so"
         elif platform:
-            self.app.abort(f"{self.metadata.name}: a wheel for {platform} needs its engine  hint: CC names the compiler")
+            self.app.abort(f"distprof: a wheel for {platform} needs its engine  hint: CC names the compiler")
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Removes what is packed by now."""

@@ -3,8 +3,8 @@
     python docs/release.py          the sdist and the wheels, in dist/
     python docs/release.py FOLDER   in another folder
 
-Wheels are packed from the sdist, whose files are those that git has. The merge engine in them is compiled by zig, for any
-Linux with glibc 2.17 or later; one wheel is without, for every other system.
+Wheels are packed from the sdist, whose files are those that git has. The merge engine in them is compiled by zig, for
+any Linux with glibc 2.17 or later; one wheel is without, for every other system.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def new_wheels(sdist: Path, folder: Path) -> Iterable[Path]:
 
 
 def cross_compiling(architecture: str) -> dict[str, str]:
-    """The environment in which hatch_build.py compiles for another machine; Python's wheel of zig has all that it takes."""
+    """The environment in which hatch_build.py compiles for another machine: zig brings all that it takes."""
     compiler = (sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture}-linux-gnu.2.17", "-s")
     # pip knows the first name since 20.3
     return {"DISTPROF_WHEEL_PLATFORM": f"manylinux_2_17_{architecture}.manylinux2014_{architecture}",
@@ -128,7 +128,7 @@ def compare(made: Path, found: set[str], wanted: set[str], source: str) -> None:
     if strays := sorted(found - wanted):
         raise Unfit(f"{made.name} has what {source} has not: {named(strays)}  hint: commit or remove")
     if missing := sorted(wanted - found):
-        raise Unfit(f"{made.name} lacks what {source} has: {named(missing)}  hint: [tool.hatch.build] of pyproject.toml")
+        raise Unfit(f"{made.name} lacks what {source} has: {named(missing)}  hint: see [tool.hatch] of pyproject.toml")
 
 
 def named(paths: Sequence[str]) -> str:
@@ -165,7 +165,7 @@ def main(words: Sequence[str]) -> None:
         say(str(error))
         sys.exit(1)
     for path in made:
-        print(f"{path}  {path.stat().st_size / 1e6:.2f} MB")
+        sys.stdout.write(f"{path}  {path.stat().st_size / 1e6:.2f} MB\n")
 
 
 if __name__ == "__main__":
