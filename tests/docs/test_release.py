@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import platform
 import shutil
@@ -132,7 +133,7 @@ def test_installed_without_a_compiler_it_merges_with_the_compiled_engine(made, t
         assert told.startswith("merge engine: plain Python, many times slower (none was compiled") or name == ours
         done = run("distprof", "merge", traces, "--out", out, cwd=tmp_path, **alone)
         assert done.returncode == 0, done.stderr
-        merged[name] = gzip.decompress((out / "trace.json.gz").read_bytes())
+        merged[name] = json.loads(gzip.decompress((out / "trace.json.gz").read_bytes()))
     assert merged[ours] == merged[ANY]
 
 

@@ -10,12 +10,14 @@ import torch
 from distprof.errors import UsageError
 from distprof.launch.doctor_checks import examine, show_peaks, with_published
 from distprof.launch.torch_features import lacking
+from distprof.merge.scan.compiled.library import is_built
+from distprof.merge.scan.engine import PLAIN
 from distprof.peaks import measured as measured_peak
 from distprof.process.identity import cpu_name
 from distprof.recording.hang import report
 from distprof.reporters.page import Page
 from distprof.units import duration, percent, si, size
-from support.jobs import distprof
+from support.jobs import called, distprof
 
 
 @pytest.mark.job
@@ -26,6 +28,16 @@ def test_a_healthy_machine_is_told_so(tmp_path):
     assert [topic for topic in topics if topic != "lacks"] == [
         "python", "packages", "torch", "device", "backend", "timeline", "disk", "write", "clock", "merging"]
     assert "gloo" in done.stdout and "Next: distprof run" in done.stdout
+
+
+@pytest.mark.parametrize(("plain", "how"), [
+    (True, "warn  merging    merge engine: plain Python, many times slower (DISTPROF_PLAIN_ENGINE is set)"),
+    (False, "ok    merging    merge engine: compiled (")])
+def test_it_says_which_merge_engine_it_has(tmp_path, monkeypatch, plain, how):
+    monkeypatch.setenv(PLAIN, "1") if plain else monkeypatch.delenv(PLAIN, raising=False)
+    if not plain and not is_built():
+        pytest.skip("no compiled engine")
+    assert how in examine(tmp_path, as_json=False)[0] and how[17:] in called("--version").stdout
 
 
 def test_what_torch_lacks_is_a_line_each_and_no_reason_not_to_record(tmp_path, monkeypatch):

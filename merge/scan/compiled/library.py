@@ -54,7 +54,7 @@ def _loaded() -> tuple[Any, str]:
     except OSError as error:
         return None, f"the compiled one cannot be loaded: {error}"
     if loaded.source_id() & 0xFFFFFFFF != source_id():
-        return None, "the C files have changed since the other was compiled"
+        return None, "its C files have changed since it was compiled"
     for name, (result, arguments) in SIGNATURES.items():
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from distprof.merge.scan import compiled, plain
 from distprof.merge.scan.chrome_file import ChromeFile, Losses
 from distprof.merge.scan.compiled import build
+from distprof.merge.scan.compiled import library as compiled_library
 from distprof.merge.scan.compiled.library import is_built
 from distprof.merge.scan.engine import PLAIN
 from distprof.merge.scan.scanned_columns import IDS_FOR_SMALL, NO_ARROW, NONE, Status
@@ -162,6 +163,33 @@ def test_parts_that_are_not_there_are_refused(engine):
         scanner.rewrite(b"{}]", first_id=0, **numbers | {"pid": np.zeros(2, np.int64)})
     with pytest.raises(ValueError, match="expected the text of 1 events"):
         scanner.rewrite(b"{", first_id=0, **numbers)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize(("wheel", "how"), [(None, "by cc"), ("manylinux_2_17_m68k", "manylinux_2_17_m68k wheel")])
+def test_a_library_says_how_it_was_compiled(tmp_path, monkeypatch, wheel, how):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(compiled_library, "LIBRARY", build.build(tmp_path / "_scan.so", wheel=wheel))
+    loaded, said = compiled_library._loaded.__wrapped__()
+    assert loaded is not None and said == how
+    assert [path.name for path in tmp_path.iterdir()] == ["_scan.so"]
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (None, "none was compiled when distprof was installed"), (b"of a wheel for another machine", "cannot be loaded"),
+    ("source", "its C files have changed")])
+def test_it_is_said_why_no_library_is_used(tmp_path, monkeypatch, content, said):
+    place = tmp_path / "_scan.so"
+    if content == "source":
+        place = build.LIBRARY
+        monkeypatch.setattr(compiled_library, "source_id", lambda: 1)
+        if not is_built():
+            pytest.skip("no compiled engine")
+    elif content:
+        place.write_bytes(content)
+    monkeypatch.setattr(compiled_library, "LIBRARY", place)
+    loaded, why = compiled_library._loaded.__wrapped__()
+    assert loaded is None and said in why
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
