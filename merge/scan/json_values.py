@@ -14,8 +14,9 @@ BLANK = b" \t\r\n"
 _CLOSING = {b"{": b"}", b"[": b"]"}
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SCALAR = re.compile(rb'[^\x00- "{}\[\],:]++')
-_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
-"""Text without brackets, except in strings."""
+TURNS = 1000
+_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"){0,%d}' % TURNS, re.DOTALL)
+"""Text without brackets, except in strings; a part of it, for `bracket_at`."""
 _MEMBER = re.compile(rb'"(\w{1,64})"[ \t\r\n]*+:[ \t\r\n]*+("[^"\\]*+"|-?[0-9]{1,18}(?![0-9.eE]))')
 ROOM = 100
 """Levels by which a value may still be nested deeper: where it is written later, it stands within other objects."""
@@ -53,7 +54,7 @@ def value_end(text: bytes, at: int) -> int:
 def _brackets_end(text: bytes, at: int) -> int:
     closing: list[bytes] = []
     while True:
-        at = _TO_BRACKET.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+        at = bracket_at(text, at, _TO_BRACKET)
         bracket = text[at:at + 1]
         if bracket in _CLOSING:
             closing.append(_CLOSING[bracket])
@@ -63,6 +64,18 @@ def _brackets_end(text: bytes, at: int) -> int:
             raise ValueError
         at += 1
         if not closing:
+            return at
+
+
+def bracket_at(text: bytes, at: int, to_bracket: re.Pattern[bytes]) -> int:
+    """Where text ends that a pattern matches in parts of at most `TURNS` turns.
+
+    A pattern `(...)*+` would do without parts, but in Python 3.11.2, which is Debian 12's, it ends elsewhere when a
+    turn fails within a string. `(...)*` remembers each turn, 60 bytes for a byte of text.
+    """
+    while True:
+        begin, at = at, to_bracket.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+        if at - begin < TURNS:
             return at
 
 

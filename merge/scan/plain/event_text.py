@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from decimal import ROUND_DOWN, Context
 
+from distprof.merge.scan.json_values import TURNS, bracket_at
 from distprof.merge.scan.scanned_columns import LATEST_NS, NONE
 
 DEEPEST = 257
@@ -13,8 +14,8 @@ _CLOSING = {b"{": b"}", b"[": b"]"}
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+'
 """A string without its last quote."""
 _BLANK = rb"[ \t\r\n]*+"
-_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|' + _STRING + rb'"' + _BLANK + rb"(?=[,:}\]]))*+", re.DOTALL)
-"""Text without brackets, except in strings; a string is followed by what may follow one."""
+_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|%b"%b(?=[,:}\]])){0,%d}' % (_STRING, _BLANK, TURNS), re.DOTALL)
+"""Text without brackets, except in strings, in parts for `bracket_at`; a string is followed by what may follow one."""
 _CUT = re.compile(rb"(?:" + _STRING + rb'(?:\\|"' + _BLANK + rb")?)?\Z", re.DOTALL)
 """What such text ends with where a file is cut, or has not been read further."""
 _INTEGER = re.compile(rb"-?0*[0-9]{1,19}")
@@ -39,7 +40,7 @@ def event_end(text: bytes, at: int) -> int:
     """
     closing: list[bytes] = []
     while True:
-        at = _TO_BRACKET.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
+        at = bracket_at(text, at, _TO_BRACKET)
         bracket = text[at:at + 1]
         if bracket in _CLOSING and len(closing) < DEEPEST:
             closing.append(_CLOSING[bracket])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distprof.merge.scan import plain, top_level_keys
 from distprof.merge.scan.chrome_file import ChromeFile
-from distprof.merge.scan.json_values import value_end, value_of
+from distprof.merge.scan.json_values import TURNS, value_end, value_of
 from distprof.merge.scan.repair import repaired
 from support.engines import ENGINES
 
@@ -110,6 +110,14 @@ def test_values_end_and_mean_what_json_says(value, indent, ascii_only):
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "replace")
     assert value_end(b"  " + text + b" ,", 2) == 2 + len(text)
     assert value_of(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("count", [TURNS // 2 - 1, TURNS // 2, 2 * TURNS])
+def test_many_strings_between_two_brackets_are_text(engine, count):
+    event = json.dumps({"ph": "X", "name": "e", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": {"of": ["["] * count}})
+    assert value_end(event.encode(), 0) == len(event)
+    assert read(engine, b'{"traceEvents": [%b]}' % event.encode(), chunk=999)[1] == [event.encode()]
 
 
 def test_text_before_the_events_is_looked_at_a_few_times(monkeypatch):
