@@ -34,7 +34,7 @@ TOOLS = ("hatchling", "ziglang", "auditwheel", "twine")
 
 
 class Unfit(Exception):
-    """What was made must not be uploaded, or cannot be made; one line."""
+    """What was made must not be uploaded, or cannot be made."""
 
 
 def make(folder: Path) -> list[Path]:
@@ -66,7 +66,7 @@ def new_sdist(folder: Path) -> Path:
 
 def new_wheels(sdist: Path, folder: Path) -> Iterable[Path]:
     """Packs the wheels from the sdist alone."""
-    subprocess.run(["tar", "-xzf", sdist, "-C", folder], check=True)
+    output("tar", "-xzf", sdist, "-C", folder)
     source = folder / sdist.name.removesuffix(".tar.gz")
     files = {START_FILES.get(name, name) for name in files_of(sdist) if name.startswith("distprof/")}
     plain = packed("wheel", source, folder / "any", {"DISTPROF_WHEEL_PLATFORM": "any"})
@@ -138,15 +138,24 @@ def named(paths: Sequence[str]) -> str:
 
 def git(*words: str) -> str:
     """What git prints."""
-    return subprocess.run(["git", "-C", ROOT, *words], check=True, capture_output=True, text=True).stdout
+    return output("git", "-C", ROOT, *words)
 
 
 def run(*words: object, cwd: Path = ROOT, environ: Mapping[str, str] | None = None) -> str:
     """Runs a Python tool; what it prints."""
-    done = subprocess.run([sys.executable, "-m", *map(str, words)], cwd=cwd, env=os.environ | (environ or {}),
-                          capture_output=True, text=True, check=False)
+    return output(sys.executable, "-m", *words, cwd=cwd, environ=environ)
+
+
+def output(*words: object, cwd: Path = ROOT, environ: Mapping[str, str] | None = None) -> str:
+    """Runs a program that must succeed; what it prints."""
+    command = [*map(str, words)]
+    try:
+        done = subprocess.run(command, cwd=cwd, env=os.environ | (environ or {}), capture_output=True, text=True,
+                              check=False)
+    except OSError as error:
+        raise Unfit(f"cannot run {command[0]}: {error.strerror}") from error
     if done.returncode != 0:
-        raise Unfit(f"{words[0]} failed: {(done.stdout + done.stderr).strip()}")
+        raise Unfit(f"{shlex.join(command)} failed: {(done.stdout + done.stderr).strip()}")
     return done.stdout
 
 
@@ -157,10 +166,10 @@ def say(text: str) -> None:
 
 def main(words: Sequence[str]) -> None:
     """Shows what was made."""
-    if (ROOT / ".git").exists():
-        os.environ.setdefault("SOURCE_DATE_EPOCH", git("log", "-1", "--format=%ct").strip())
     try:
-        made = make(Path(words[0]) if words else ROOT / "dist")
+        if (ROOT / ".git").exists():
+            os.environ.setdefault("SOURCE_DATE_EPOCH", git("log", "-1", "--format=%ct").strip())
+        made = make(Path(words[0]).absolute() if words else ROOT / "dist")
     except Unfit as error:
         say(str(error))
         sys.exit(1)
