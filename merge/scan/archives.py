@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
 from isal import igzip
 
@@ -23,6 +23,8 @@ SUFFIXES = (".tar", ".tar.gz", ".tgz")
 MEMBER_SUFFIXES = (".json", ".json.gz")
 DAMAGE = (tarfile.TarError, ValueError, IndexError, KeyError, OverflowError, EOFError, MemoryError, RecursionError)
 """What `tarfile` raises at headers that are damaged."""
+DAMAGED_HEADERS = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]  # of typeshed
+"""What it takes for the end of the archive."""
 
 
 class Archive:
@@ -81,11 +83,23 @@ def _members(path: Path, packed: Gunzip | None) -> Iterator[tuple[tarfile.TarFil
     """Seeks where it can; what is compressed is read through."""
     with path.open("rb") as file:
         source: Any = file if packed is None else Pieces(packed)
-        with tarfile.open(fileobj=source, mode="r:" if packed is None else "r|", bufsize=READ_BYTES) as tar:
+        with tarfile.open(fileobj=source, mode="r:" if packed is None else "r|", bufsize=READ_BYTES,
+                          tarinfo=_Member) as tar:
             for member in tar:
                 if member.size < 0:
                     raise tarfile.ReadError("a size below 0")
                 yield tar, member
+
+
+class _Member(tarfile.TarInfo):
+    """One whose header is damaged, or cut, is an error; tarfile would take it for the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tar)
+        except DAMAGED_HEADERS as error:
+            raise tarfile.ReadError(str(error)) from error
 
 
 def _gunzip(path: Path) -> Gunzip:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distprof.merge.scan import plain, top_level_keys
 from distprof.merge.scan.chrome_file import ChromeFile
-from distprof.merge.scan.json_values import TURNS, value_end, value_of
+from distprof.merge.scan.json_values import ROOM, TURNS, value_end, value_of
 from distprof.merge.scan.repair import repaired
 from support.engines import ENGINES
 
@@ -44,6 +44,15 @@ def test_odd_values_are_kept_the_nearest_there_is(odd, value, chunk):
         assert (file.metadata["odd"].replace("\\", "") if isinstance(value, str) else file.metadata["odd"]) == value
 
 
+def too_deep(depth: int) -> bool:
+    """For Python, with what the value may later stand in: 3.14 reads more levels than those before."""
+    try:
+        json.loads("[" * (depth + ROOM) + "]" * (depth + ROOM))
+    except RecursionError:
+        return True
+    return False
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("depth", [90, 900, 100_000])
 @pytest.mark.parametrize("behind", [False, True])
@@ -52,7 +61,7 @@ def test_a_value_too_deep_is_left_out_and_named(engine, depth, behind):
     text = b"{" + b", ".join([ABOUT, LIST, deep] if behind else [deep, ABOUT, LIST]) + b"}"
     file, found = read(engine, text)
     assert found == EVENTS and file.metadata["distributedInfo"]["world_size"] == 8
-    assert file.losses.damaged_keys == (() if depth == 90 else ("deep",))
+    assert file.losses.damaged_keys == (("deep",) if too_deep(depth) else ())
     json.dumps(file.metadata)
 
 
