@@ -67,7 +67,8 @@ test: check ## all tests
 dist: $(VENV)/.dist ## what a release uploads, in dist/: an sdist, and wheels for Linux and for all other systems
 	$(BIN)/python docs/release.py
 
-$(VENV)/.dist: $(VENV)/.installed
+# what records is not needed for it
+$(VENV)/.dist: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --editable '.[dist]'
 	touch $@
 
