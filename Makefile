@@ -35,7 +35,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt hatch_build.py $(wildcard $(E
 	touch $@
 
 $(VENV)/.test: $(VENV)/.installed
-	$(PIP) install --editable '.[record,test,peers,frameworks,docs]'
+	$(PIP) install --editable '.[record,test,peers,frameworks,docs,dist]'
 	$(PIP) install --no-deps torchvision lightning pytorch-lightning torchmetrics megatron-core torchtitan mlc-chakra
 	DS_BUILD_OPS=0 $(PIP) install --no-deps --no-build-isolation deepspeed  # its setup imports torch
 	touch $@
@@ -71,7 +71,8 @@ test: $(VENV)/.test ## lint and all tests
 dist: $(VENV)/.dist ## what a release uploads, in dist/: an sdist, and wheels for Linux and for all other systems
 	$(BIN)/python docs/release.py
 
-$(VENV)/.dist: $(VENV)/.installed
+# what records is not needed for it
+$(VENV)/.dist: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --editable '.[dist]'
 	touch $@
 

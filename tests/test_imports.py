@@ -81,24 +81,6 @@ def test_merge_and_launch_are_links_to_the_top_level_folders():
         assert (ROOT / name / "__init__.py").is_file()
 
 
-@pytest.mark.long
-def test_the_wheel_holds_everything_under_distprof(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT],
-                          check=False, capture_output=True, text=True)
-    if "No matching distribution found for hatchling" in done.stdout + done.stderr:
-        pytest.skip("pip cannot install hatchling, which builds the package")
-    assert done.returncode == 0, done.stderr
-    import zipfile
-
-    names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
-    packages = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
-    assert packages == {"distprof", "distprof-start.pth", "distprof_start.py"}
-    for name in ("merge/run/run_model.py", "launch/worker.py", "contract/tables.py", "py.typed",
-                 "launch/view/page.html", "merge/text/difference/page.html.jinja", "merge/report/page/page.html",
-                 "merge/report/page/sections/findings.html", "merge/report/page/scripts/main.js"):
-        assert f"distprof/{name}" in names
-
-
 def test_runs_here_are_read_without_what_reads_elsewhere(ddp):
     for words in (("stats", ddp), ("merge", ddp, "--force"), ("report", ddp, "--json")):
         assert not {"fsspec", "s3fs", "aiohttp", "botocore"} & loaded(COMMAND, *words)

@@ -23,6 +23,8 @@ SUFFIXES = (".tar", ".tar.gz", ".tgz")
 MEMBER_SUFFIXES = (".json", ".json.gz")
 DAMAGE = (tarfile.TarError, ValueError, IndexError, KeyError, OverflowError, EOFError, MemoryError, RecursionError)
 """What `tarfile` raises at headers that are damaged."""
+DAMAGED_HEADERS = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]  # of typeshed
+"""What it takes for the end of the archive."""
 
 
 class Archive:
@@ -96,9 +98,7 @@ class _Member(tarfile.TarInfo):
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
         try:
             return super().fromtarfile(tar)
-        except tarfile.HeaderError as error:
-            if isinstance(error, (tarfile.EmptyHeaderError, tarfile.EOFHeaderError)):  # type: ignore[attr-defined]
-                raise  # the archive ends here
+        except DAMAGED_HEADERS as error:
             raise tarfile.ReadError(str(error)) from error
 
 
