@@ -118,8 +118,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
     dist.destroy_process_group()
-    # a thread of gloo takes the GIL to free the last collective, and the end of DDP waits for that thread without giving
-    # the GIL up (torch 2.13): where the model goes at once, a rank can hang
+    # a thread of gloo takes the GIL to free the last collective, and the end of DDP waits for that thread without
+    # giving the GIL up (torch 2.13): where the model goes at once, a rank can hang
     time.sleep(0.1)
 
 
