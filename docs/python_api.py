@@ -61,7 +61,7 @@ def _signature(function: Callable[..., Any], name: str) -> str:
 
 
 def _parameter(one: inspect.Parameter) -> str:
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(one.kind, "")
+    stars = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
     default = "" if one.default is one.empty else f" = {one.default!r}"
     return f"{stars}{one.name}: {_plain(one.annotation)}{default}"
 
