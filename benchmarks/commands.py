@@ -80,8 +80,8 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "late": Kind(partial(apart, late), (128, 1024, 16_384), ("stats", "stats --modules", "comms", "report --json")),
-    "calls": Kind(partial(apart, calls), (16, 512), ("comms", "report", "report --json")),
+    "late": Kind(partial(apart, late), (128, 1024, 16_384), ("stats", "comms", "report --json")),
+    "calls": Kind(partial(apart, calls), (16, 512), ("comms", "report")),
     "modules": Kind(partial(apart, modules), (8, 64, 512, 2048), ("stats", "stats --modules")),
     "recorded": Kind(partial(recorded, summaries=True), (4, 64, 256, 1024, 4096), RECORDED),
     "bare": Kind(partial(recorded, summaries=False), (4, 64, 256, 1024), RECORDED)}

@@ -23,7 +23,6 @@ from distprof.merge.clock.model import Clock
 from distprof.merge.cost.measured_run import MeasuredRun, measured_run
 from distprof.merge.run.run_model import Run
 from distprof.merge.run.timelines import timeline_pass
-from distprof.merge.text.answer import answer
 from distprof.merge.text.phrases import clock_line
 from distprof.merge.text.problems import sentences, show_problems
 from distprof.merge.totals.description import table_metadata, without_tables
@@ -185,6 +184,8 @@ def _late(summary: dict[str, Any]) -> list[str]:
 
 def answer_text(written: MergeResult) -> str:
     """The answer in ten lines."""
+    from distprof.merge.text.answer import answer  # with polars
+
     page = Page()
     for line in answer(written.summary):
         page.line(line)

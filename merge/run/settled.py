@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-
-import polars as pl
 
 from distprof.contract.mesh import dp_size_of, mp_size_of
 from distprof.contract.problems import TopologyUncertain
-from distprof.contract.tables import COLLECTIVES, MODULES, PARAMETERS, Table
-from distprof.merge.run.group_ranks import as_written_now
-from distprof.merge.run.run_model import Rank, Run
-from distprof.merge.run.summaries.evidence import evidence_of_summaries, has_exchanged
-from distprof.merge.run.tables import DAMAGE, empty, pieces, readable
-from distprof.merge.topology.evidence import CALLS, HELD, STATISTICS, TELLING, Evidence, evidence_of
-from distprof.merge.topology.inference import Inferred, inferred
+from distprof.merge.run.run_model import Run
 from distprof.process.topology import Topology, from_sizes
 
-SHOWING = ("trace", "arrivals")
-"""Passes that record what ranks exchange."""
 UNSETTLED = ("assumed", "wrapper")
 """What a topology rests on that leaves room for more axes: replicas may share the work on their input."""
 EVIDENCE = {"pp": "stages that send to each other", "cp": "replicas that exchange activations",
@@ -44,10 +34,14 @@ def settled(run: Run, given: Mapping[str, int]) -> Run:
     bases = {rank.recorded.topology_basis if rank.recorded is not None else None for rank in run.ranks}
     if run.missing or run.world_size == 1 or not bases <= {*UNSETTLED}:
         return run
+    # with polars, which takes longer to import than anything else in a merge of traces, and is not needed there
+    from distprof.merge.run.evidence import evidence_of_run, has_exchanged
+    from distprof.merge.topology.inference import Inferred, inferred
+
     # replicas that a wrapper keeps equal may still share work, which one of them shows
-    if bases == {"wrapper"} and not _has_exchanged(run):
+    if bases == {"wrapper"} and not has_exchanged(run):
         return run
-    evidence = _evidence(run)
+    evidence = evidence_of_run(run)
     if evidence is None:
         return run
     found = inferred(evidence)
@@ -64,40 +58,3 @@ def _placed(run: Run, topologies: Mapping[int, Topology]) -> Run:
     return replace(run, mp_size=mp_size_of(sizes), dp_size=dp_size_of(sizes), topology=dict(sizes),
                    topology_source=source, topology_known=True, topology_certain=True,
                    ranks=[replace(rank, coordinates=topologies[rank.number].coordinates) for rank in run.ranks])
-
-
-def _evidence(run: Run) -> Evidence | None:
-    """What the ranks show; None where that is not enough to judge by."""
-    has_seen = all(any(rank.recorded.passes.get(name) for name in SHOWING) for rank in run.ranks if rank.recorded)
-    if run.summaries is not None:
-        return evidence_of_summaries(run.summaries, world_size=run.world_size, has_seen=has_seen)
-    parameters = (piece.rows for piece in pieces(run, PARAMETERS.only(*HELD)))
-    modules = _read(run.ranks, MODULES, ("module_path", "class_name"), pl.col("class_name").is_in(STATISTICS))
-    return evidence_of(parameters, _exchanged(run.ranks) if has_seen else None, world_size=run.world_size,
-                       statistics=modules["module_path"].unique().to_list())
-
-
-def _has_exchanged(run: Run) -> bool:
-    if run.summaries is not None:
-        return has_exchanged(run.summaries, run.ranks[0].number)
-    return not _exchanged(run.ranks[:1]).is_empty()
-
-
-def _exchanged(ranks: Sequence[Rank]) -> pl.DataFrame:
-    """The calls of the first step that may say how ranks divide their work."""
-    return _read(ranks, COLLECTIVES, tuple(CALLS), TELLING & (pl.col("step") == pl.col("step").min()))
-
-
-def _read(ranks: Sequence[Rank], table: Table, columns: Sequence[str], wanted: pl.Expr) -> pl.DataFrame:
-    """These columns of some rows, rank by rank.
-
-    None where a file is damaged, which reading its table will tell.
-    """
-    files = [rank.folder / table.file for rank in ranks if rank.has(table)]
-    nothing = empty(table).select(columns)
-    try:
-        frames = [as_written_now(pl.read_parquet(readable(file), columns=list(columns), glob=False)).select(
-            columns).cast(nothing.schema).filter(wanted) for file in files]
-        return pl.concat([nothing, *frames])
-    except DAMAGE:
-        return nothing
