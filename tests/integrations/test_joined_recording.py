@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 
 import pytest
@@ -117,6 +118,6 @@ def test_the_entry_point_costs_nothing_where_nothing_is_recorded():
             "assert not {'torch', 'lightning', 'pyarrow', 'polars', 'numpy', 'msgspec'} & set(sys.modules); "
             "assert {name for name in sys.modules if name.startswith('distprof')} == "
             "{'distprof', 'distprof.integrations', 'distprof.integrations.lightning_callbacks'}")
-    done = forked.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
                           env=clean_environ())
     assert done.returncode == 0, done.stderr
