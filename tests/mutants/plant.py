@@ -163,7 +163,8 @@ def main() -> int:
     tests = {fault.id: list(given.tests or getattr(fault, given.which) or fault.near) for fault in faults}
     with copy_of(given.tree) as tree:
         if not given.at_once:
-            broken = failing(dict.fromkeys(test for some in tests.values() for test in some), tree, first_only=False)
+            every = sorted({test for some in tests.values() for test in some})  # those of a file share what they need
+            broken = failing(every, tree, first_only=False)
             if broken:
                 print("fails without a fault:", *broken, sep="\n  ")
                 return 1
